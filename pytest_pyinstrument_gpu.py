@@ -146,7 +146,7 @@ def _sides(candidate: Any, baseline: Any, steps: int | None) -> tuple[Side, Side
 def _row(result: GateResult) -> dict[str, Any]:
     """What the table at the end shows; plain values, as pytest-xdist has to send them."""
     from pyinstrument_gpu.gate.summary import interval_text
-    from pyinstrument_gpu.report.table import confidence_percent, rounded_percent
+    from pyinstrument_gpu.parts.words import confidence_percent, rounded_percent
 
     elapsed = result.comparison.elapsed
     effect, interval = elapsed.smallest_effect, "-"

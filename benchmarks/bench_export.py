@@ -17,7 +17,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.contender import Contender, timed
 from benchmarks.race import race
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
 
 _TIMES = ("host_begin_ns", "host_end_ns", "device_begin_ns", "device_end_ns", "blocked_ns")
 

@@ -9,7 +9,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from benchmarks.contender import Contender, timed
 from benchmarks.gpu.figure import Figure
 from benchmarks.race import race
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
 
 ALLOWANCE_NS = 300_000_000
 BYTES_PER_SPAN = 64

@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.gpu.figure import Figure, print_and_write
 from pyinstrument_gpu.analysis.compare import Verdict, compare
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
 
 PROGRAM = Path(__file__).with_name("digits_loop.py")
 SIZES = ((3, 3), (5, 5), (3, 8))

@@ -29,9 +29,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from benchmarks.gpu.figure import Figure, print_and_write
 from pyinstrument_gpu.analysis.compare import compare
 from pyinstrument_gpu.analysis.slowdown import Slowdown
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.gate.call_side import CallSide
 from pyinstrument_gpu.gate.gate import Gate, GateResult, Plan
-from pyinstrument_gpu.run import Run
 
 _Z = 1.959964
 

@@ -36,7 +36,7 @@ from benchmarks.digits_loop import Training
 from benchmarks.gpu.figure import Figure, print_and_write
 from benchmarks.interleave import interleaved, relative_difference
 from benchmarks.machine import versions
-from pyinstrument_gpu.syncs import watch
+from pyinstrument_gpu.aspects.syncs import watch
 
 PROGRAM = Path(__file__).with_name("digits_loop.py")
 _REPEATS = 20_000

@@ -18,8 +18,8 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from pyinstrument_gpu.analysis.job import of
-from pyinstrument_gpu.job import Job
+from pyinstrument_gpu.job.analysis import of
+from pyinstrument_gpu.job.job import Job
 from tests.helpers import slow_rank
 
 ROOT = Path(__file__).parents[1]

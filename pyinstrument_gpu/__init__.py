@@ -22,6 +22,10 @@ from pyinstrument_gpu.patching import own_imports  # noqa: F401
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from pyinstrument_gpu.aspects.modules.watch import ModuleWatch, watch_modules
+from pyinstrument_gpu.aspects.operations import control_file
+from pyinstrument_gpu.aspects.operations.profile_steps import profile_steps
+from pyinstrument_gpu.aspects.syncs.allow import allow_sync, watch_syncs
 from pyinstrument_gpu.auto import auto_phases
 from pyinstrument_gpu.errors import (
     ConfigurationError,
@@ -39,19 +43,16 @@ from pyinstrument_gpu.errors import (
     RunPathError,
     SinkError,
 )
-from pyinstrument_gpu.modules import ModuleWatch, watch_modules
 from pyinstrument_gpu.native import native as _native
 from pyinstrument_gpu.patching import dynamo
-from pyinstrument_gpu.profiling import control_file
-from pyinstrument_gpu.profiling.profile_steps import profile_steps
 from pyinstrument_gpu.recording import environment_variable, native_callbacks
 from pyinstrument_gpu.recording.recording import Recording, record, start
 from pyinstrument_gpu.recording.steps import gpu_step, gpu_steps
-from pyinstrument_gpu.syncs import allow_sync, watch_syncs
 from pyinstrument_gpu.version import __version__
 
 if TYPE_CHECKING:
-    from pyinstrument_gpu.job import Job
+    from pyinstrument_gpu.core.run import Run
+    from pyinstrument_gpu.job.job import Job
     from pyinstrument_gpu.metrics import (
         BinaryAccumulator,
         MetricAccumulator,
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
         tqdm_postfix,
     )
     from pyinstrument_gpu.recording.job_statistics import JobStatistics
-    from pyinstrument_gpu.run import Run
     from pyinstrument_gpu.sinks import (
         MLflowSink,
         OTLPSink,

@@ -73,7 +73,7 @@ try:
     main()
 except SystemExit as end:
     assert not end.code
-of_jobs = {"pyinstrument_gpu.job", "pyinstrument_gpu.analysis.job", "pyinstrument_gpu.report.job"}
+of_jobs = {"pyinstrument_gpu.job.job", "pyinstrument_gpu.job.analysis", "pyinstrument_gpu.report.job"}
 assert not of_jobs & set(sys.modules)
 """
     run_script(script, tmp_path / "a.gpurun", is_fresh=True)
@@ -103,7 +103,7 @@ def test_every_public_name_is_there() -> None:
 def test_dir_has_the_public_names_and_no_others() -> None:
     script = """
 import pyinstrument_gpu as pig
-import pyinstrument_gpu.export, pyinstrument_gpu.run
+import pyinstrument_gpu.export, pyinstrument_gpu.core.run
 names = dir(pig)
 assert names == sorted(names)
 assert {name for name in names if not name.startswith("__")} == set(pig.__all__) - {"__version__"}

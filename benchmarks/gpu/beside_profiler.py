@@ -17,8 +17,8 @@ from benchmarks.gpu.figure import Figure, print_figures
 from benchmarks.gpu.profiler_trace import ProfiledStep, read_trace
 from benchmarks.gpu.program import SYNCS
 from benchmarks.gpu.recorded_program import record
-from pyinstrument_gpu.model.schema import has_device_times
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import has_device_times
 
 GOAL_PERCENT = 2
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.gpu.build import ROOT
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
 
 PROGRAM = Path(__file__).with_name("program.py")
 

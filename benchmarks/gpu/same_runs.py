@@ -16,8 +16,8 @@ from benchmarks.gpu.figure import Figure, print_figures
 from benchmarks.gpu.recorded_program import record
 from benchmarks.gpu.savings_got import WARM_UP, step_ns
 from pyinstrument_gpu.analysis.compare import Verdict
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import MissingDependencyError
-from pyinstrument_gpu.run import Run
 
 RUNS = 12
 SIZES = (3, 5)

@@ -20,8 +20,8 @@ from benchmarks.gpu.recorded_program import record
 from benchmarks.interleave import interleaved, relative_difference
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.savings import Change, Saving
-from pyinstrument_gpu.model.sync_kind import SyncKind
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.sync_kind import SyncKind
 
 ROUNDS = 5
 WARM_UP = 20

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from examples.cases import prediction
 from examples.cases.prediction import Prediction
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
 
 SIDES = ("before", "after")
 

@@ -23,8 +23,8 @@ from typing import Any
 from benchmarks.machine import describe_machine
 from examples.cases.case import CASES, SIDES, Case
 from pyinstrument_gpu.analysis.compare import compare
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.report.comparison import comparison_facts
-from pyinstrument_gpu.run import Run
 
 ROOT = Path(__file__).parents[2]
 _FINAL_LOSS = "final loss "

@@ -15,7 +15,7 @@ from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.rules import findings
 from pyinstrument_gpu.analysis.run_sample import run_samples
 from pyinstrument_gpu.analysis.savings import Change, Saving
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
 
 _OUTSIDE_PHASES = -1
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.ledger import Ledger
 from pyinstrument_gpu.analysis.premises import Premises
 from pyinstrument_gpu.analysis.savings import Change, Limit, Saving, Savings
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.sync_kind import SyncKind
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.sync_kind import SyncKind
 
 MIN_SHARE = 0.01
 """The least share of the step that a change must save, by the low end of its range, to be
@@ -76,7 +76,7 @@ class Advice:
     saving: Saving | None
 
 
-def advice(run: RunData, found: Savings, ledger: Ledger, premises: Premises) -> list[Advice]:
+def advice(run: Run, found: Savings, ledger: Ledger, premises: Premises) -> list[Advice]:
     """What is worth an edit, the largest sure saving first."""
     given = [
         Advice(subject(run, row), _edit(run, row), reason(row, found), row)
@@ -86,7 +86,7 @@ def advice(run: RunData, found: Savings, ledger: Ledger, premises: Premises) -> 
     return [*given, *_device_limit(run, found, ledger.entries)]
 
 
-def doubts(run: RunData, found: Savings, premises: Premises) -> list[Advice]:
+def doubts(run: Run, found: Savings, premises: Premises) -> list[Advice]:
     """What may be worth an edit or not: the run can't tell. First what was not recorded, then the
     likeliest."""
     rows = [
@@ -103,7 +103,7 @@ def doubts(run: RunData, found: Savings, premises: Premises) -> list[Advice]:
     return [*_unseen(run, found), *doubted]
 
 
-def _unseen(run: RunData, found: Savings) -> Iterator[Advice]:
+def _unseen(run: Run, found: Savings) -> Iterator[Advice]:
     is_timed = bool((run.span_device_ns >= 0).any())
     has_device = is_timed or bool(run.environment.get("gpus"))
     has_device |= run.syncs.are_priced and bool(len(run.syncs.events))
@@ -144,14 +144,14 @@ def _may_not_help(saving: Saving, premises: Premises) -> bool:
     return saving.change == Change.DATA_WAIT and saving.is_inside and premises.lacks_cores
 
 
-def _launches(run: RunData, saving: Saving) -> float | None:
+def _launches(run: Run, saving: Saving) -> float | None:
     """How often the phase launches per profiled step, if that is known."""
     if saving.change != Change.LAUNCHES or run.operations is None:
         return None
     return run.operations.launches_per_step(run.paths[saving.path])
 
 
-def _doubt(run: RunData, saving: Saving, premises: Premises) -> str:
+def _doubt(run: Run, saving: Saving, premises: Premises) -> str:
     if saving.change == Change.LAUNCHES:
         doubt = "as far as this time is spent launching, and not on the program's own work"
         launches = _launches(run, saving)
@@ -171,7 +171,7 @@ def _doubt(run: RunData, saving: Saving, premises: Premises) -> str:
     return "events don't tell how much work the device has behind it"
 
 
-def subject(run: RunData, saving: Saving) -> str:
+def subject(run: Run, saving: Saving) -> str:
     if saving.change == Change.SYNC:
         site = run.syncs.sites[saving.site]
         return f"{site.kind.label} at {run.name_of_line(site.program)}"
@@ -198,7 +198,7 @@ def reason(saving: Saving, found: Savings) -> str:
     return f"{time}; no other wait takes its place"
 
 
-def _edit(run: RunData, saving: Saving) -> str:
+def _edit(run: Run, saving: Saving) -> str:
     if saving.change == Change.SYNC:
         return _EDITS.get(run.syncs.sites[saving.site].kind, _READ_LATER)
     if saving.change == Change.LAUNCHES:
@@ -207,7 +207,7 @@ def _edit(run: RunData, saving: Saving) -> str:
     return _CHANGE_EDITS[saving.change]
 
 
-def _device_limit(run: RunData, found: Savings, entries: NDArray[np.void]) -> list[Advice]:
+def _device_limit(run: Run, found: Savings, entries: NDArray[np.void]) -> list[Advice]:
     if found.steps < MIN_STEPS or found.busy_ns is None:
         return []
     if found.busy_ns < BUSY_SHARE * found.step_ns:

@@ -19,7 +19,6 @@ from pyinstrument_gpu.analysis import (
     gaps,
     host_timeline,
     ledger,
-    module_steps,
     premises,
     run_ahead,
     savings,
@@ -28,14 +27,15 @@ from pyinstrument_gpu.analysis import (
     updates,
 )
 from pyinstrument_gpu.analysis.advice import Advice
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.statistics import Scope
-from pyinstrument_gpu.model.step_totals import StepTotals
+from pyinstrument_gpu.aspects.modules import per_step as module_steps
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.statistics import Scope
+from pyinstrument_gpu.core.step_totals import StepTotals
 
-_analyses: MutableMapping[RunData, Analysis] = WeakKeyDictionary()
+_analyses: MutableMapping[Run, Analysis] = WeakKeyDictionary()
 
 
-def of(run: RunData) -> Analysis:
+def of(run: Run) -> Analysis:
     """The analysis of a run. All that read it share its parts, as long as the run exists.
 
     The run must not change once its analysis has been asked for.
@@ -50,7 +50,7 @@ def of(run: RunData) -> Analysis:
 class Analysis:
     """What follows from a run, each part computed once. `of` makes it."""
 
-    def __init__(self, run: RunData) -> None:
+    def __init__(self, run: Run) -> None:
         self._run = run
 
     @cached_property

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.host_timeline import HostTimeline
 from pyinstrument_gpu.analysis.intervals import interval_at
 from pyinstrument_gpu.analysis.quantiles import quantiles
-from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.core.run import Run
 
 READY_NS = 300_000
 """A batch that takes no longer was there already: what it takes to hand it over."""
@@ -85,7 +85,7 @@ class Batches:
         return self.ready_ns if self.interval_ns is not None else BUSY_HANDING_NS
 
 
-def batches(run: RunData, timeline: HostTimeline) -> Batches:
+def batches(run: Run, timeline: HostTimeline) -> Batches:
     is_batch = run.are_named((BATCH_PHASE,))
     spans = run.spans[run.spans["thread"] == timeline.thread]
     spans = spans[is_batch[spans["path"]]]
@@ -154,9 +154,7 @@ def _interval_ns(
     return float(stretches_ns.sum() / counts.sum())
 
 
-def _are_starts(
-    run: RunData, timeline: HostTimeline, asked_ns: NDArray[np.int64]
-) -> NDArray[np.bool_]:
+def _are_starts(run: Run, timeline: HostTimeline, asked_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
     """The first batch, and the first behind each phase `data start`."""
     is_start = np.zeros(len(asked_ns), dtype=bool)
     is_start[:1] = True

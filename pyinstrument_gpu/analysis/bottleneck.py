@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.ledger import are_data
 from pyinstrument_gpu.analysis.profiled_steps import were_profiled
-from pyinstrument_gpu.model.groups import groups
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.schema import span_scopes
-from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.core.groups import groups
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import span_scopes
+from pyinstrument_gpu.core.statistics import Scope
 
 DEVICE_SHARE = 0.5
 """The share of its stream time that is backlog, from which on a span is device-bound."""
@@ -74,7 +74,7 @@ class PhaseBottleneck:
 
 
 def bottlenecks(
-    run: RunData, of_spans: NDArray[np.int64], scope: Scope | None = None
+    run: Run, of_spans: NDArray[np.int64], scope: Scope | None = None
 ) -> Mapping[int, PhaseBottleneck]:
     """What limits each path with a stream time; `of_spans` are the `span_bottlenecks`. A wait for
     data is none of these: that the device then waits for the host says nothing of launches."""
@@ -92,7 +92,7 @@ def bottlenecks(
     }
 
 
-def span_bottlenecks(run: RunData, uncertainty_ns: NDArray[np.float64]) -> NDArray[np.int64]:
+def span_bottlenecks(run: Run, uncertainty_ns: NDArray[np.float64]) -> NDArray[np.int64]:
     """The `Bottleneck` of each span; `uncertainty_ns` is that of its clocks, for each span."""
     spans, stream_ns = run.spans, run.span_device_ns
     backlog_ns = spans["device_end_ns"] - spans["host_end_ns"]

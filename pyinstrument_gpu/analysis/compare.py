@@ -26,9 +26,9 @@ from pyinstrument_gpu.analysis.run_sample import (
     run_samples,
 )
 from pyinstrument_gpu.analysis.welch import difference_interval, t_quantile, welch
-from pyinstrument_gpu.model.job import different_ranks, not_one_job, same_run_twice
-from pyinstrument_gpu.model.rank_numbers import ranks_text
-from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.core.job_membership import different_ranks, not_one_job, same_run_twice
+from pyinstrument_gpu.core.rank_numbers import ranks_text
+from pyinstrument_gpu.core.run import Run
 
 CONFIDENCE = 0.95
 POWER = 0.8
@@ -286,7 +286,7 @@ def compare(
     )
 
 
-def _runs(side: Sequence[Observation]) -> list[RunData]:
+def _runs(side: Sequence[Observation]) -> list[Run]:
     """All runs of a side, those of all ranks among them."""
     return [run for one in side for run in ranks_of(one)]
 
@@ -326,7 +326,7 @@ def _check_separate(before: Sequence[Observation], after: Sequence[Observation])
             )
 
 
-def _which_ranks(ranks: Sequence[RunData]) -> frozenset[int] | None:
+def _which_ranks(ranks: Sequence[Run]) -> frozenset[int] | None:
     """The ranks of a job that are there; None where all are, or the run is not one of a rank."""
     numbers = {run.environment.get("rank", 0) for run in ranks}
     size = max(run.environment.get("world_size", 1) for run in ranks)
@@ -454,8 +454,8 @@ def _phase_changes(
 
 
 def _warnings(
-    before: Sequence[RunData],
-    after: Sequence[RunData],
+    before: Sequence[Run],
+    after: Sequence[Run],
     sides: Sequence[Sequence[RunSample]],
     order: Order,
 ) -> list[str]:

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.host_timeline import HostTimeline
 from pyinstrument_gpu.analysis.intervals import covered_before
-from pyinstrument_gpu.model.groups import least_of
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.sync_kind import COPY_KINDS, SyncKind
+from pyinstrument_gpu.core.groups import least_of
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.sync_kind import COPY_KINDS, SyncKind
 
 CALL_NS = 20_000
 """What a sync costs at most if there is nothing to wait for, with its copy of a few bytes."""
@@ -149,7 +149,7 @@ class CorrelationPoints:
 
 
 def correlation_points(
-    run: RunData, timeline: HostTimeline, uncertainty_ns: NDArray[np.float64]
+    run: Run, timeline: HostTimeline, uncertainty_ns: NDArray[np.float64]
 ) -> CorrelationPoints:
     spans, thread = run.spans, timeline.thread
     # A span of no length encloses nothing; its two boundaries could only be told apart by order.
@@ -207,7 +207,7 @@ def _in_order(device_ns: NDArray[np.int64], is_sync: NDArray[np.bool_]) -> NDArr
 
 
 def _draining(
-    run: RunData, waits: NDArray[np.void], host_ns: NDArray[np.int64], device_ns: NDArray[np.int64]
+    run: Run, waits: NDArray[np.void], host_ns: NDArray[np.int64], device_ns: NDArray[np.int64]
 ) -> NDArray[np.void]:
     """The waits after which the stream is empty: reads of a result, `synchronize()`, and copies to
     the device, for which torch waits too.
@@ -231,7 +231,7 @@ def _draining(
 
 
 def _call_costs_ns(
-    run: RunData, events: NDArray[np.void]
+    run: Run, events: NDArray[np.void]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """What each sync may have cost without a wait, at most, and if copies took no time: what is
     usual for such calls, at most what the shortest of its site took. A copy to the device is work

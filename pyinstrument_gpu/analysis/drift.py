@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.core.run import Run
 
 _NOT_IN_TURN = 0.3
 """Square of the correlation of side and order from which on runs count as not interleaved: that of
@@ -19,7 +19,7 @@ before, after, before, after is 0.2, that of before, before, after, after 0.8.""
 class Order:
     """In which order the runs of two sides were made."""
 
-    def __init__(self, before: Sequence[RunData], after: Sequence[RunData]) -> None:
+    def __init__(self, before: Sequence[Run], after: Sequence[Run]) -> None:
         starts = [run.began_realtime_ns for run in (*before, *after)]
         self._sides = np.repeat([0.0, 1.0], [len(before), len(after)])
         self._starts = None if None in starts else np.array(starts, np.float64)

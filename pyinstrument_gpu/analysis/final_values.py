@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pyinstrument_gpu.analysis.welch import difference_interval
-from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.core.run import Run
 
 FAMILY_CONFIDENCE = 0.95
 """With which no metric at all is said to differ where none does."""
@@ -52,7 +52,7 @@ class FinalValue:
         return low > 0 or high < 0
 
 
-def final_values(before: Sequence[RunData], after: Sequence[RunData]) -> tuple[FinalValue, ...]:
+def final_values(before: Sequence[Run], after: Sequence[Run]) -> tuple[FinalValue, ...]:
     """The metrics that every run has, in the order of the first.
 
     Each difference of means has Welch's interval. The more metrics, the wider the intervals
@@ -75,7 +75,7 @@ def final_values(before: Sequence[RunData], after: Sequence[RunData]) -> tuple[F
     return tuple(found)
 
 
-def _last_values(run: RunData) -> Mapping[str, float]:
+def _last_values(run: Run) -> Mapping[str, float]:
     values = {}
     for number, name in enumerate(run.metric_names):
         readings = run.metrics[run.metrics["name"] == number]

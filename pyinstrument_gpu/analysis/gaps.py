@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.model.groups import groups
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.schema import span_scopes
-from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.core.groups import groups
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import span_scopes
+from pyinstrument_gpu.core.statistics import Scope
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Gap:
     is_rare: bool
 
 
-def gaps(run: RunData, steps: NDArray[np.void]) -> list[Gap]:
+def gaps(run: Run, steps: NDArray[np.void]) -> list[Gap]:
     """The gaps of these steps (rows of `Run.steps.array`, closed and with all their spans), the
     largest first. About 0.2 s per million spans."""
     count = len(steps)
@@ -64,7 +64,7 @@ def gaps(run: RunData, steps: NDArray[np.void]) -> list[Gap]:
     return sorted(found, key=lambda gap: -gap.time_ns)
 
 
-def _outermost(run: RunData, steps: NDArray[np.void]) -> tuple[NDArray[np.void], NDArray[np.int64]]:
+def _outermost(run: Run, steps: NDArray[np.void]) -> tuple[NDArray[np.void], NDArray[np.int64]]:
     """The spans of the steps' own threads that lie in no other, each with the position of its
     step."""
     chosen = (span_scopes(run.spans) == Scope.STEP) & np.isin(run.spans["step"], steps["index"])

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.profiled_steps import longest_row, were_profiled
-from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.core.run import Run
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class HostTimeline:
         return path
 
 
-def host_timeline(run: RunData, kept_steps: NDArray[np.void]) -> HostTimeline:
+def host_timeline(run: Run, kept_steps: NDArray[np.void]) -> HostTimeline:
     threads, counts = np.unique(run.steps.array["thread"], return_counts=True)
     thread = int(threads[np.argmax(counts)]) if len(threads) else -1
     spans = run.spans

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.correlation_points import LATENCY_NS, CorrelationPoints
 from pyinstrument_gpu.analysis.host_timeline import HostTimeline
 from pyinstrument_gpu.analysis.intervals import interval_at
-from pyinstrument_gpu.model.distinct import distinct
-from pyinstrument_gpu.model.groups import groups
-from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.core.distinct import distinct
+from pyinstrument_gpu.core.groups import groups
+from pyinstrument_gpu.core.run import Run
 
 DEVICE_COLUMNS = ("busy_ns", "data_wait_ns", "host_blocked_ns", "host_late_ns", "unattributed_ns")
 _COLUMNS = ("host_ns", "blocked_ns", *DEVICE_COLUMNS)
@@ -93,7 +93,7 @@ class Ledger:
         return steps, means
 
 
-def ledger(run: RunData, timeline: HostTimeline, points: CorrelationPoints) -> Ledger:
+def ledger(run: Run, timeline: HostTimeline, points: CorrelationPoints) -> Ledger:
     """Costs some sorting: some seconds per million spans."""
     steps = timeline.steps
     step, path, column, times_ns = np.concatenate(
@@ -118,9 +118,7 @@ def ledger(run: RunData, timeline: HostTimeline, points: CorrelationPoints) -> L
     return Ledger(steps, entries[(entries["host_ns"] > 0) | is_timed])
 
 
-def are_timed(
-    run: RunData, points: CorrelationPoints, steps: NDArray[np.void]
-) -> NDArray[np.bool_]:
+def are_timed(run: Run, points: CorrelationPoints, steps: NDArray[np.void]) -> NDArray[np.bool_]:
     """Whether the device was timed in each step, on the stream of the points."""
     timed = (run.spans["stream"] == points.stream) & (run.span_device_ns >= 0)
     timed &= run.spans["thread"] == points.thread
@@ -142,7 +140,7 @@ class DevicePieces:
     path: NDArray[np.int64]
 
 
-def device_pieces(run: RunData, points: CorrelationPoints) -> DevicePieces:
+def device_pieces(run: Run, points: CorrelationPoints) -> DevicePieces:
     """The segments of a run's stream, each cut where the host had left it: before that anything may
     have been, and behind it the device was busy."""
     if len(points) < 2:
@@ -172,12 +170,12 @@ def device_pieces(run: RunData, points: CorrelationPoints) -> DevicePieces:
     return DevicePieces(edges_ns, state, np.repeat(points.path[:-1], 2))
 
 
-def are_data(run: RunData) -> NDArray[np.bool_]:
+def are_data(run: Run) -> NDArray[np.bool_]:
     return run.are_named(DATA_PHASES)
 
 
 def empty_segments(
-    run: RunData, points: CorrelationPoints
+    run: Run, points: CorrelationPoints
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Of each segment whether it is a phase `data`'s own, and whether it enqueues nothing."""
     is_data = np.append(are_data(run), False)[points.path[:-1]]
@@ -204,9 +202,7 @@ def _host_side(timeline: HostTimeline) -> NDArray[np.int64]:
     return np.stack([step, timeline.path_at(begins_ns), is_blocked, times_ns])
 
 
-def _device_side(
-    run: RunData, points: CorrelationPoints, steps: NDArray[np.void]
-) -> NDArray[np.int64]:
+def _device_side(run: Run, points: CorrelationPoints, steps: NDArray[np.void]) -> NDArray[np.int64]:
     device = device_pieces(run, points)
     step, begins_ns, times_ns = _pieces(steps, device.edges_ns)
     # Before the first point and behind the last nothing is known.

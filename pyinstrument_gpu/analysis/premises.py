@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pyinstrument_gpu.analysis.correlation_points import CorrelationPoints
-from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.core.run import Run
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Premises:
         return "for another stream or rank, of which nothing is known"
 
 
-def premises(run: RunData, points: CorrelationPoints) -> Premises:
+def premises(run: Run, points: CorrelationPoints) -> Premises:
     facts = run.program_facts
     other_streams = True if not points.is_only_stream else facts.other_streams
     ranks = facts.ranks

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.core.run import Run
 
 NEIGHBOURS = 20
 """Of so many steps before and after the profiled ones the median is taken, fewer where there are
@@ -31,7 +31,7 @@ class ProfiledSteps(NamedTuple):
     after_ns: float | None
 
 
-def were_profiled(run: RunData, steps: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+def were_profiled(run: Run, steps: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
     """Of each of these indices of steps, whether it is that of a step to be left out because it was
     profiled. None is where all were."""
     if run.operations is None or not run.profiled_totals.count:
@@ -49,7 +49,7 @@ def longest_row(chosen: NDArray[np.bool_]) -> slice:
     return slice(int(begins[longest]), int(ends[longest]))
 
 
-def profiled_steps(run: RunData) -> ProfiledSteps | None:
+def profiled_steps(run: Run) -> ProfiledSteps | None:
     """The times around the window of `Run.operations`; None where there is none."""
     operations = run.operations
     if operations is None or operations.first_step is None or operations.last_step is None:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.correlation_points import LATENCY_NS, CorrelationPoints
-from pyinstrument_gpu.model.groups import least_of
+from pyinstrument_gpu.core.groups import least_of
 
 WORK_SHARE = 0.5
 """Where between its limits the work is taken to be that no passage shows."""

@@ -12,7 +12,7 @@ from pyinstrument_gpu.analysis.correlation_points import CorrelationPoints
 from pyinstrument_gpu.analysis.intervals import covered_before, joined
 from pyinstrument_gpu.analysis.ledger import are_timed
 from pyinstrument_gpu.analysis.replay import Segments, replay
-from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.core.run import Run
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,7 @@ class ReplayedSteps:
         return np.append(done_ns[last], done_ns[-1])
 
 
-def replayed_steps(
-    run: RunData, points: CorrelationPoints, steps: NDArray[np.void]
-) -> ReplayedSteps:
+def replayed_steps(run: Run, points: CorrelationPoints, steps: NDArray[np.void]) -> ReplayedSteps:
     are_replayed = are_timed(run, points, steps)
     if not are_replayed.any():
         are_replayed[:] = True

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.profiled_steps import were_profiled
 from pyinstrument_gpu.analysis.quantiles import quantiles
-from pyinstrument_gpu.model.groups import groups
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.schema import has_device_times, span_scopes
-from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.core.groups import groups
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import has_device_times, span_scopes
+from pyinstrument_gpu.core.statistics import Scope
 
 _UNKNOWN_FROM_NS = 2.0**61
 """A clock that is off by so much, 73 years, says nothing."""
@@ -32,7 +32,7 @@ class RunAhead:
 
 
 def run_ahead(
-    run: RunData, uncertainty_ns: NDArray[np.float64], scope: Scope | None = None
+    run: Run, uncertainty_ns: NDArray[np.float64], scope: Scope | None = None
 ) -> Mapping[int, RunAhead]:
     """The run-ahead of each path with a span on the run's axis whose clock has an uncertainty."""
     chosen = ~np.isnan(uncertainty_ns)
@@ -50,7 +50,7 @@ def run_ahead(
     return by_path
 
 
-def clock_uncertainty_ns(run: RunData) -> NDArray[np.float64]:
+def clock_uncertainty_ns(run: Run) -> NDArray[np.float64]:
     """By how much the device times of each span may be off on the run's axis; NaN where nothing is
     known of its place or its clock."""
     uncertainty_ns = np.full(len(run.spans), np.nan)

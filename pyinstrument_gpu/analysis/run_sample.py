@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.profiled_steps import longest_row, were_profiled
-from pyinstrument_gpu.model.distinct import distinct
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.schema import span_scopes
-from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.core.distinct import distinct
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import span_scopes
+from pyinstrument_gpu.core.statistics import Scope
 
 UNATTRIBUTED = "unattributed"
 """What no phase accounts for, inside steps or outside."""
@@ -58,13 +58,13 @@ class RunSample:
     outside: Mapping[str, Outside]
 
 
-Observation: TypeAlias = RunData | Sequence[RunData]
+Observation: TypeAlias = Run | Sequence[Run]
 """What is one observation: a run, or the runs of the ranks of a job, which depend on each other."""
 
 
-def ranks_of(one: Observation) -> tuple[RunData, ...]:
+def ranks_of(one: Observation) -> tuple[Run, ...]:
     """The runs that are one observation."""
-    return (one,) if isinstance(one, RunData) else tuple(one)
+    return (one,) if isinstance(one, Run) else tuple(one)
 
 
 def warmup_steps(durations_ns: NDArray[np.int64]) -> int:
@@ -120,9 +120,7 @@ def run_samples(observations: Sequence[Observation]) -> list[RunSample]:
     return samples
 
 
-def _never_profiled(
-    runs: Sequence[RunData], steps: Sequence[NDArray[np.void]], count: int
-) -> slice:
+def _never_profiled(runs: Sequence[Run], steps: Sequence[NDArray[np.void]], count: int) -> slice:
     """The longest row of the first `count` steps that were profiled in none of the runs."""
     profiled = np.zeros(count, dtype=bool)
     for run, of_run in zip(runs, steps, strict=True):
@@ -133,7 +131,7 @@ def _never_profiled(
     return row if row.stop else slice(0, count)
 
 
-def _common_steps(ranks: Sequence[RunData], name: str) -> list[NDArray[np.void]]:
+def _common_steps(ranks: Sequence[Run], name: str) -> list[NDArray[np.void]]:
     """The complete steps of each rank that all of them have."""
     steps = [run.steps.closed[run.steps.closed["complete"]] for run in ranks]
     if not all(map(len, steps)):
@@ -146,7 +144,7 @@ def _common_steps(ranks: Sequence[RunData], name: str) -> list[NDArray[np.void]]
     return steps
 
 
-def _sample(ranks: Sequence[RunData], steps: Sequence[NDArray[np.void]], begin: int) -> RunSample:
+def _sample(ranks: Sequence[Run], steps: Sequence[NDArray[np.void]], begin: int) -> RunSample:
     known = np.logical_and.reduce(list(map(_device_known, ranks, steps)))
     end = len(known)
     begins = begin + np.flatnonzero(np.append(True, known)[begin:end])
@@ -195,7 +193,7 @@ def _medians(times_ns: Sequence[Mapping[str, float]], whole_ns: float) -> dict[s
     return {**medians, UNATTRIBUTED: whole_ns - sum(medians.values())}
 
 
-def _sample_of_rank(run: RunData, steps: NDArray[np.void], is_known: bool) -> RunSample:
+def _sample_of_rank(run: Run, steps: NDArray[np.void], is_known: bool) -> RunSample:
     step_ns = float((steps["end_ns"] - steps["begin_ns"]).mean())
     samples = steps["samples"]
     end_ns = _end_ns(run, steps)
@@ -225,7 +223,7 @@ def _sample_of_rank(run: RunData, steps: NDArray[np.void], is_known: bool) -> Ru
     )
 
 
-def _holds_a_step(run: RunData) -> NDArray[np.bool_]:
+def _holds_a_step(run: Run) -> NDArray[np.bool_]:
     steps, spans = run.steps.closed, run.spans
     first = np.searchsorted(np.sort(steps["begin_ns"]), spans["host_begin_ns"], "left")
     behind = np.searchsorted(np.sort(steps["end_ns"]), spans["host_end_ns"], "right")
@@ -233,7 +231,7 @@ def _holds_a_step(run: RunData) -> NDArray[np.bool_]:
     return holds
 
 
-def _end_ns(run: RunData, steps: NDArray[np.void]) -> int:
+def _end_ns(run: Run, steps: NDArray[np.void]) -> int:
     closed = run.steps.closed
     later = closed["begin_ns"][closed["begin_ns"] > steps["begin_ns"][-1]]
     if len(later):
@@ -249,7 +247,7 @@ def _end_ns(run: RunData, steps: NDArray[np.void]) -> int:
     return int(max(ends.max(initial=-1) for ends in ends_ns))
 
 
-def _device_known(run: RunData, steps: NDArray[np.void]) -> NDArray[np.bool_]:
+def _device_known(run: Run, steps: NDArray[np.void]) -> NDArray[np.bool_]:
     """Of each of the first steps whether it is known when the device was done with it: it was timed
     there, the host waited for it in that step or behind it, or there is none."""
     is_timed = run.span_device_ns >= 0
@@ -263,9 +261,7 @@ def _device_known(run: RunData, steps: NDArray[np.void]) -> NDArray[np.bool_]:
     return known
 
 
-def _phase_ns(
-    run: RunData, chosen: NDArray[np.bool_], steps: int, whole_ns: float
-) -> dict[str, float]:
+def _phase_ns(run: Run, chosen: NDArray[np.bool_], steps: int, whole_ns: float) -> dict[str, float]:
     chosen = chosen & (run.span_self_ns >= 0)
     sums_ns = np.bincount(
         run.spans["path"][chosen], run.span_self_ns[chosen], minlength=len(run.paths)
@@ -279,7 +275,7 @@ def _phase_ns(
     return means_ns
 
 
-def _outermost(run: RunData, chosen: NDArray[np.bool_], steps: int) -> dict[str, Outside]:
+def _outermost(run: Run, chosen: NDArray[np.bool_], steps: int) -> dict[str, Outside]:
     spans = run.spans[chosen]
     durations_ns = np.maximum(spans["host_end_ns"] - spans["host_begin_ns"], 0)
     counts = np.bincount(spans["path"], minlength=len(run.paths))

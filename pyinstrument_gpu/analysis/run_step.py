@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.statistics import Scope
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class RunStep:
     device_timed: bool = False
 
     @classmethod
-    def of(cls, run: RunData) -> RunStep:
+    def of(cls, run: Run) -> RunStep:
         """Raises ValueError if the run has no steps, or they took no time."""
         totals = run.step_totals
         if not totals.count or not totals.duration.total_ns:

@@ -29,7 +29,7 @@ from pyinstrument_gpu.analysis.replayed_steps import replayed_steps
 from pyinstrument_gpu.analysis.scenario import scenarios
 from pyinstrument_gpu.analysis.taken_out import TakenOut
 from pyinstrument_gpu.analysis.untimed_steps import untimed_steps
-from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.core.run import Run
 
 MAX_POINTS = 50_000
 """The newest points are played again, so many at most: each change takes some 80 ms for that."""
@@ -116,7 +116,7 @@ NO_SAVINGS = Savings(0, 0, 0.0, 0.0, None, ())
 
 
 def savings(
-    run: RunData,
+    run: Run,
     timeline: HostTimeline,
     points: CorrelationPoints,
     timed_paths: Iterable[int],
@@ -166,7 +166,7 @@ class _Case:
 
     def __init__(
         self,
-        run: RunData,
+        run: Run,
         points: CorrelationPoints,
         steps: NDArray[np.void],
         loader: Batches,

@@ -18,9 +18,9 @@ from pyinstrument_gpu.analysis.premises import Premises
 from pyinstrument_gpu.analysis.replay import WORK_SHARE, Segments, fit
 from pyinstrument_gpu.analysis.replayed_steps import ReplayedSteps
 from pyinstrument_gpu.analysis.taken_out import TakenOut
-from pyinstrument_gpu.model.groups import least_of
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.sync_kind import COPY_KINDS
+from pyinstrument_gpu.core.groups import least_of
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.sync_kind import COPY_KINDS
 
 LOW_WORK_SHARE, HIGH_WORK_SHARE = 1.0, 0.0
 """Where between its limits the work lies that no passage shows: at the one end, and the other."""
@@ -109,9 +109,7 @@ class Scenarios:
     high: Scenario
 
 
-def scenarios(
-    run: RunData, replayed: ReplayedSteps, loader: Batches, premises: Premises
-) -> Scenarios:
+def scenarios(run: Run, replayed: ReplayedSteps, loader: Batches, premises: Premises) -> Scenarios:
     workers = premises.loader_workers
 
     def scenario(
@@ -135,7 +133,7 @@ def scenarios(
 
 
 def _paced(
-    run: RunData,
+    run: Run,
     replayed: ReplayedSteps,
     loader: Batches,
     segments: Segments,
@@ -167,7 +165,7 @@ def _paced(
     return replace(segments, host_ns=host_ns, host_until_ns=until_ns, is_start=is_start)
 
 
-def _sooner_ns(run: RunData, pinned_bytes_per_ns: int) -> NDArray[np.int64]:
+def _sooner_ns(run: Run, pinned_bytes_per_ns: int) -> NDArray[np.int64]:
     """Of each site by how much sooner the device is done with a copy from pinned memory, by its
     shortest wait and its bytes in the mean."""
     sites = run.syncs.sites

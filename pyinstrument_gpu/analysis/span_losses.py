@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.model.groups import groups
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.schema import span_scopes
-from pyinstrument_gpu.model.statistics import Scope, as_if_not_profiled
+from pyinstrument_gpu.core.groups import groups
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import span_scopes
+from pyinstrument_gpu.core.statistics import Scope, as_if_not_profiled
 
 USUAL_SHARE = 0.5
 """The share of the steps that have a path from which on it has to tell which of them lack it."""
@@ -38,7 +38,7 @@ class SpanLosses:
     are_located: bool
 
 
-def span_losses(run: RunData) -> SpanLosses:
+def span_losses(run: Run) -> SpanLosses:
     lost = max(0, run.phases_recorded - len(run.spans) - run.dropped.get("span_history", 0))
     lacking, rare = np.zeros(len(run.steps), dtype=bool), 0
     if not lost or not len(lacking):

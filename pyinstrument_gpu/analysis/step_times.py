@@ -17,12 +17,12 @@ from pyinstrument_gpu.analysis.intervals import covered_before, joined
 from pyinstrument_gpu.analysis.profiled_steps import longest_row, were_profiled
 from pyinstrument_gpu.analysis.quantiles import quantiles
 from pyinstrument_gpu.analysis.span_losses import SpanLosses
-from pyinstrument_gpu.model.distinct import distinct
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.schema import span_scopes
-from pyinstrument_gpu.model.statistic import Statistic
-from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope, fold_spans
-from pyinstrument_gpu.model.step_totals import StepTotals
+from pyinstrument_gpu.core.distinct import distinct
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import span_scopes
+from pyinstrument_gpu.core.statistic import Statistic
+from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, fold_spans
+from pyinstrument_gpu.core.step_totals import StepTotals
 
 QUANTILES = (0.5, 0.95)
 
@@ -63,7 +63,7 @@ class Attribution:
     unattributed_ns: int | None
 
 
-def kept_steps(run: RunData, losses: SpanLosses) -> NDArray[np.void]:
+def kept_steps(run: Run, losses: SpanLosses) -> NDArray[np.void]:
     """The steps whose spans were not dropped for their age, as rows of `Run.steps.array`. If others
     are known to lack spans, the most in a row that do not."""
     steps = run.steps.array
@@ -81,14 +81,14 @@ def kept_steps(run: RunData, losses: SpanLosses) -> NDArray[np.void]:
     return steps[kept]
 
 
-def startup_ns(run: RunData) -> int | None:
+def startup_ns(run: Run) -> int | None:
     """The time until the first step began: imports, making the model, starting the loader. None
     where that step is not known any more."""
     steps = run.steps.array
     return int(steps["begin_ns"][0]) if len(steps) and steps["index"][0] == 0 else None
 
 
-def outside_ns(run: RunData) -> int:
+def outside_ns(run: Run) -> int:
     """The time outside steps, open and profiled ones included among the steps."""
     inside_ns = run.step_totals.duration.total_ns + run.profiled_totals.duration.total_ns
     if run.open_step is not None:
@@ -96,7 +96,7 @@ def outside_ns(run: RunData) -> int:
     return run.duration_ns - inside_ns
 
 
-def cut_short(run: RunData, kept_steps: NDArray[np.void]) -> NDArray[np.void]:
+def cut_short(run: Run, kept_steps: NDArray[np.void]) -> NDArray[np.void]:
     """The steps that an exception, a break or the end of their loader cut short, as rows of
     `Run.steps.array`: means leave them out. None where some of them are not among the kept steps,
     where their phases can't be told from others, or where there is no other step."""
@@ -108,12 +108,12 @@ def cut_short(run: RunData, kept_steps: NDArray[np.void]) -> NDArray[np.void]:
     return found
 
 
-def _are_counted(run: RunData) -> bool:
+def _are_counted(run: Run) -> bool:
     return sum(phase.count for phase in run.statistics.values()) >= run.phases_recorded
 
 
 def in_unfinished_steps(
-    run: RunData, cut_short: NDArray[np.void]
+    run: Run, cut_short: NDArray[np.void]
 ) -> Mapping[tuple[int, Scope], PhaseStatistics]:
     """The spans in steps of which the end is not known, or that were cut short, by path and scope,
     as far as they are kept. They are in the statistics, but the time of their step is in no total:
@@ -155,7 +155,7 @@ def mean_per_step_ns(
     return total_ns * calls / (count * steps) if count else None
 
 
-def step_quantiles(run: RunData, kept_steps: NDArray[np.void]) -> StepQuantiles:
+def step_quantiles(run: Run, kept_steps: NDArray[np.void]) -> StepQuantiles:
     """Quantiles per step, by nearest rank, of the closed ones that were not profiled. Sorts the
     kept spans: about 0.3 s per million."""
     steps = kept_steps[kept_steps["end_ns"] >= 0]
@@ -187,7 +187,7 @@ def step_quantiles(run: RunData, kept_steps: NDArray[np.void]) -> StepQuantiles:
 
 
 def _step_positions(
-    run: RunData, steps: NDArray[np.void]
+    run: Run, steps: NDArray[np.void]
 ) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
     """The position in `steps` of each span on its step's thread, and which spans those are."""
     belongs = span_scopes(run.spans) == Scope.STEP
@@ -197,7 +197,7 @@ def _step_positions(
     return position[belongs], belongs
 
 
-def attribution(run: RunData, totals: StepTotals, cut_short: NDArray[np.void]) -> Attribution:
+def attribution(run: Run, totals: StepTotals, cut_short: NDArray[np.void]) -> Attribution:
     """Of the steps that `totals` count, which are all but those cut short."""
     steps, total_ns = run.steps.closed, totals.duration.total_ns
     steps = steps[
@@ -222,7 +222,7 @@ def _self_ns(statistics: Mapping[tuple[int, Scope], PhaseStatistics]) -> int:
     )
 
 
-def phases_ns(run: RunData, steps: NDArray[np.void]) -> NDArray[np.int64]:
+def phases_ns(run: Run, steps: NDArray[np.void]) -> NDArray[np.int64]:
     """The time of each of `steps` inside phases that began in it or in an earlier step.
 
     Those of its own thread; a phase that began outside the steps is around them, not in them.
@@ -238,7 +238,7 @@ def phases_ns(run: RunData, steps: NDArray[np.void]) -> NDArray[np.int64]:
     return times_ns
 
 
-def outside_during_steps(run: RunData) -> set[int]:
+def outside_during_steps(run: Run) -> set[int]:
     """The paths of kept spans that began outside the steps and were open during a kept one."""
     steps = run.steps.array
     # At most one step is open at a time, so begins and ends ascend alike.

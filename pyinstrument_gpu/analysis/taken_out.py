@@ -14,10 +14,10 @@ from pyinstrument_gpu.analysis.correlation_points import CALL_NS, COPY_NS_PER_BY
 from pyinstrument_gpu.analysis.host_timeline import HostTimeline
 from pyinstrument_gpu.analysis.intervals import covered_before, interval_at
 from pyinstrument_gpu.analysis.ledger import are_data
-from pyinstrument_gpu.model.distinct import distinct
-from pyinstrument_gpu.model.groups import groups
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.sync_kind import COPY_KINDS
+from pyinstrument_gpu.core.distinct import distinct
+from pyinstrument_gpu.core.groups import groups
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.sync_kind import COPY_KINDS
 
 MAX_SITES = 20
 """The sync sites that take most, so many at most, are looked at one by one."""
@@ -42,7 +42,7 @@ class TakenOut:
         return int((self.ends_ns - self.begins_ns).sum())
 
 
-def syncs(run: RunData, timeline: HostTimeline, since_ns: int) -> Iterator[TakenOut]:
+def syncs(run: Run, timeline: HostTimeline, since_ns: int) -> Iterator[TakenOut]:
     """Each site's waits since a time, all copies to the device, and all of them together. Those
     after the last step are part of the time until all is done."""
     events = timeline.waits[timeline.waits["begin_ns"] >= since_ns]
@@ -79,7 +79,7 @@ def _of_events(
 
 
 def own_times(
-    run: RunData, timeline: HostTimeline, steps: NDArray[np.void], paths: Iterable[int]
+    run: Run, timeline: HostTimeline, steps: NDArray[np.void], paths: Iterable[int]
 ) -> Iterator[TakenOut]:
     """Where the host was in the own time of phases `data`, inside steps and between them, and of
     these paths inside steps, and not blocked."""

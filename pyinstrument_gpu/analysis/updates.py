@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.statistics import Scope
-from pyinstrument_gpu.model.step_totals import StepTotals
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.statistics import Scope
+from pyinstrument_gpu.core.step_totals import StepTotals
 
 _OPTIMIZER = re.compile(r"optimizer( \d+)?")
 
@@ -34,7 +34,7 @@ class Updates:
     update_ns: float
 
 
-def updates(run: RunData, totals: StepTotals) -> Updates | None:
+def updates(run: Run, totals: StepTotals) -> Updates | None:
     """None where all optimizers step equally often, where each step has one of the first, or where
     one begins to step when another has ended, as in trainings one after the other."""
     by_name = Counter[str]()
@@ -48,7 +48,7 @@ def updates(run: RunData, totals: StepTotals) -> Updates | None:
     return Updates(tuple(counts), totals.duration.total_ns / counts[0])
 
 
-def _take_turns(run: RunData, names: Iterable[str]) -> bool:
+def _take_turns(run: Run, names: Iterable[str]) -> bool:
     """Whether there is a step, of those in the history, that all of these phases are around: each
     is in an earlier one or in it, and in a later one or in it."""
     begins, ends = [], []

@@ -13,8 +13,8 @@ import click
 from pyinstrument_gpu.analysis.compare import DEFAULT_MARGIN_PERCENT, Verdict
 from pyinstrument_gpu.analysis.compare import compare as compare_runs
 from pyinstrument_gpu.cli.run_paths import by_job, found_runs, say_what_is_left_out
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.report.comparison import comparison_facts, comparison_report
-from pyinstrument_gpu.run import Run
 
 EXIT_SLOWER = 4
 

@@ -13,13 +13,13 @@ import click
 
 from pyinstrument_gpu import export as exports
 from pyinstrument_gpu.cli.run_paths import found_runs, say_what_is_left_out
+from pyinstrument_gpu.core.file.run_files import is_run_file
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export.atomic_file import check_replaceable
 from pyinstrument_gpu.export.rank_alignment import NoStartTimeError
 from pyinstrument_gpu.export.run_facts import losses
-from pyinstrument_gpu.format.run_files import is_run_file
-from pyinstrument_gpu.report.table import printable
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.parts.words import printable
 
 _LONG_SPANS = 500_000  # fewer take less than a second
 

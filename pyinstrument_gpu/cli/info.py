@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from pyinstrument_gpu.cli.settings import show_settings
-from pyinstrument_gpu.report.table import printable
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.parts.words import printable
 
 
 @click.command()

@@ -8,10 +8,10 @@ import json
 import click
 
 from pyinstrument_gpu.analysis.run_step import RunStep
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.recording import environment
 from pyinstrument_gpu.recording.phase_cost import ROUNDS, measure_phase_costs
 from pyinstrument_gpu.report.overhead import overhead_facts, overhead_report
-from pyinstrument_gpu.run import Run
 
 
 @click.command()

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 import click
 
 from pyinstrument_gpu.cli.run_paths import are_of_a_job, found_runs, say_what_is_left_out
+from pyinstrument_gpu.core.file.run_files import left_out
+from pyinstrument_gpu.core.job_membership import same_run_twice
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.document.document import document_of
 from pyinstrument_gpu.document.json_text import MOST_ROWS, json_text
 from pyinstrument_gpu.document.one_step import step_document
 from pyinstrument_gpu.errors import RunFileError
-from pyinstrument_gpu.format.run_files import left_out
-from pyinstrument_gpu.model.job import same_run_twice
-from pyinstrument_gpu.run import Run
 
 if TYPE_CHECKING:
     from pyinstrument_gpu.document.job import JobDocument
-    from pyinstrument_gpu.job import Job
+    from pyinstrument_gpu.job.job import Job
 
 
 @click.command()
@@ -138,7 +138,7 @@ def _say_left_out(unreadable: Mapping[str, str], is_error: bool) -> None:
 
 
 def _path_of_rank(given: Sequence[str], rank: int) -> str:
-    from pyinstrument_gpu.job import Job
+    from pyinstrument_gpu.job.job import Job
 
     return _file_of_rank(Job.load(given), rank)
 
@@ -153,7 +153,7 @@ def _report_job(
     output: str | None,
 ) -> None:
     from pyinstrument_gpu.document.job import job_document_of
-    from pyinstrument_gpu.job import Job
+    from pyinstrument_gpu.job.job import Job
     from pyinstrument_gpu.report.job import job_report
 
     job = Job.load(given)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
+from pyinstrument_gpu.core.file.run_files import earlier_left_out, files_in, of_last_attempts
+from pyinstrument_gpu.core.job_membership import is_of_a_job, not_one_job
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import RunFileError
-from pyinstrument_gpu.format.run_files import earlier_left_out, files_in, of_last_attempts
-from pyinstrument_gpu.model.job import is_of_a_job, not_one_job
-from pyinstrument_gpu.report.table import printable
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.parts.words import printable
 
 
 def run_paths(given: Iterable[str]) -> list[str]:

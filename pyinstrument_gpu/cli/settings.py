@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 
 from pyinstrument_gpu.cli.run import ELSEWHERE, run, run_options
+from pyinstrument_gpu.parts.words import printable
 from pyinstrument_gpu.recording.configuration import (
     PREFIX,
     Setting,
@@ -13,7 +14,6 @@ from pyinstrument_gpu.recording.configuration import (
     record_settings,
 )
 from pyinstrument_gpu.recording.options import SETTABLE
-from pyinstrument_gpu.report.table import printable
 
 _DEFAULT = "default"
 _ANY_PROGRAM = "program"

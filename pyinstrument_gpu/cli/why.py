@@ -9,16 +9,16 @@ from collections.abc import Sequence
 
 import click
 
-from pyinstrument_gpu.analysis.job.condition import FRESH_NS, Sighting
-from pyinstrument_gpu.analysis.job.rank_data import rank_data
 from pyinstrument_gpu.cli.run_paths import run_paths
+from pyinstrument_gpu.core.process_state import ProcessState
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.document.job_ending import job_ending
 from pyinstrument_gpu.document.json_text import json_text
-from pyinstrument_gpu.job import Job
-from pyinstrument_gpu.model.job_data import JobData
-from pyinstrument_gpu.model.process_state import ProcessState
+from pyinstrument_gpu.job.condition import FRESH_NS, Sighting
+from pyinstrument_gpu.job.data import JobData
+from pyinstrument_gpu.job.job import Job
+from pyinstrument_gpu.job.rank_data import rank_data
 from pyinstrument_gpu.report.job_ending import ending_report
-from pyinstrument_gpu.run import Run
 from pyinstrument_gpu.watch.clocks import Clocks
 from pyinstrument_gpu.watch.sightings import sightings_of
 

@@ -6,15 +6,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.energy import GpuEnergy, energy
+from pyinstrument_gpu.aspects.energy.section import GpuEnergy, energy
+from pyinstrument_gpu.aspects.memory.section import MemoryUse, memory
+from pyinstrument_gpu.aspects.modules.section import Modules, modules
+from pyinstrument_gpu.aspects.operations.section import Operations, operations
+from pyinstrument_gpu.aspects.readings.section import Metric, metrics
+from pyinstrument_gpu.aspects.syncs.section import Syncs, syncs
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.document.findings import Finding, findings
 from pyinstrument_gpu.document.guides import Guides, guides
 from pyinstrument_gpu.document.ledger import Ledger, ledger
-from pyinstrument_gpu.document.memory import MemoryUse, memory
-from pyinstrument_gpu.document.metrics import Metric, metrics
-from pyinstrument_gpu.document.modules import Modules, modules
 from pyinstrument_gpu.document.notes import notes, unknown
-from pyinstrument_gpu.document.operations import Operations, operations
 from pyinstrument_gpu.document.phases import (
     PhaseCalls,
     PhaseInSteps,
@@ -28,10 +31,7 @@ from pyinstrument_gpu.document.recorder import Recorder, recorder
 from pyinstrument_gpu.document.run_info import RunInfo, run_info
 from pyinstrument_gpu.document.savings import Savings, savings
 from pyinstrument_gpu.document.steps import StepTimes, steps
-from pyinstrument_gpu.document.syncs import Syncs, syncs
 from pyinstrument_gpu.document.verdict import verdict
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.statistics import Scope
 
 VERSION = 1
 """Of the document. It rises when a field changes its meaning or goes; new fields may come."""
@@ -108,7 +108,7 @@ class Document:
     recorder: Recorder
 
 
-def document_of(run: RunData, file: str | None = None) -> Document:
+def document_of(run: Run, file: str | None = None) -> Document:
     """The document of a run. It costs the whole analysis: some 0.1 s per 100,000 spans."""
     in_steps, found = phases_in_steps(run), findings(run, file)
     waits = syncs(run)
@@ -145,7 +145,7 @@ def document_of(run: RunData, file: str | None = None) -> Document:
     return rounded(document)
 
 
-def _ahead_uncertainty_ns(run: RunData) -> float | None:
+def _ahead_uncertainty_ns(run: Run) -> float | None:
     scope = Scope.STEP if run.step_totals.count else None
     ahead = analysis.of(run).run_ahead(scope)
     return max((one.uncertainty_ns for one in ahead.values()), default=None)

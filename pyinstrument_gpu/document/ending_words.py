@@ -5,19 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from pyinstrument_gpu.analysis.job.condition import (
+from pyinstrument_gpu.core.condition import Condition
+from pyinstrument_gpu.core.program_end import ProgramEnd
+from pyinstrument_gpu.core.rank_numbers import ranks_text
+from pyinstrument_gpu.job.condition import (
     LAG_NS,
     Sighting,
     stuck_ns,
 )
-from pyinstrument_gpu.analysis.job.ending import Doubt, JobEnding, Outcome
-from pyinstrument_gpu.analysis.job.machines import monotonic_end_ns
-from pyinstrument_gpu.analysis.job.waits import Wait
-from pyinstrument_gpu.document.words import capitalised, duration, size
-from pyinstrument_gpu.model.condition import Condition
-from pyinstrument_gpu.model.job_data import JobData, RankData
-from pyinstrument_gpu.model.program_end import ProgramEnd
-from pyinstrument_gpu.model.rank_numbers import ranks_text
+from pyinstrument_gpu.job.data import JobData, RankData
+from pyinstrument_gpu.job.ending import Doubt, JobEnding, Outcome
+from pyinstrument_gpu.job.machines import monotonic_end_ns
+from pyinstrument_gpu.job.waits import Wait
+from pyinstrument_gpu.parts.words import capitalised, duration, size
 
 _MOST_CHARACTERS = 200
 _ALIKE = (

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.advice import DOUBT_SHARE, Advice
 from pyinstrument_gpu.analysis.change import Change
-from pyinstrument_gpu.analysis.memory_growth import OUTSIDE, MemoryGrowth, memory_growth
 from pyinstrument_gpu.analysis.rules import EDIT_SHARE
 from pyinstrument_gpu.analysis.rules import findings as guides_of
 from pyinstrument_gpu.analysis.savings import Saving, Savings
-from pyinstrument_gpu.document.memory import allocator_advice
-from pyinstrument_gpu.document.words import size, size_interval
-from pyinstrument_gpu.model.memory import Memory
-from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.aspects.memory.data import Memory
+from pyinstrument_gpu.aspects.memory.growth import OUTSIDE, MemoryGrowth, memory_growth
+from pyinstrument_gpu.aspects.memory.section import allocator_advice
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.parts.words import size, size_interval
 
 _LEAST_GROWTH = 0.01
 """Of the memory at the begin: what it has to grow by over the steps that were read."""
@@ -65,7 +65,7 @@ class Finding:
         return self.kind == "advice" or (self.kind == "guide" and (self.low_ns or 0.0) >= least_ns)
 
 
-def findings(run: RunData, file: str | None) -> tuple[Finding, ...]:
+def findings(run: Run, file: str | None) -> tuple[Finding, ...]:
     """What went wrong, then what is worth an edit for certain, then what may be."""
     commands = _Commands(file)
     found = [*_failures(run, commands), *_worth_an_edit(run, commands)]
@@ -95,7 +95,7 @@ class _Commands:
         return self._PROFILE if change is None else self._by_change[change]
 
 
-def _failures(run: RunData, commands: _Commands) -> Iterator[Finding]:
+def _failures(run: Run, commands: _Commands) -> Iterator[Finding]:
     memory = run.memory
     if memory is not None and memory.out_of_memory:
         event = memory.out_of_memory[-1]
@@ -140,7 +140,7 @@ def _matters(growth: MemoryGrowth, memory: Memory) -> bool:
     return bool(grown_bytes >= _LEAST_GROWTH * first["allocated_bytes"])
 
 
-def _worth_an_edit(run: RunData, commands: _Commands) -> Iterator[Finding]:
+def _worth_an_edit(run: Run, commands: _Commands) -> Iterator[Finding]:
     """Advice and doubts in the order of the analysis, then what guides advise. A piece of their
     advice with the very interval of another finding is about the same time, and not repeated."""
     about = analysis.of(run)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from pyinstrument_gpu.analysis.rules import findings, is_nothing_worth_an_edit
-from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.core.run import Run
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Guides:
     nothing_worth_an_edit: bool
 
 
-def guides(run: RunData, told: Collection[str]) -> Guides | None:
+def guides(run: Run, told: Collection[str]) -> Guides | None:
     """`told` is the advice that is among the findings."""
     found = findings(run)
     nothing = is_nothing_worth_an_edit(run, found)

@@ -6,13 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pyinstrument_gpu.analysis import job as analysis
-from pyinstrument_gpu.analysis.job.findings import (
-    CollectiveUse,
-    LateStart,
-    PhaseAcrossRanks,
-    Stragglers,
-)
 from pyinstrument_gpu.document.job_findings import (
     JobFinding,
     StallOfRank,
@@ -31,8 +24,15 @@ from pyinstrument_gpu.document.job_ranks import (
 )
 from pyinstrument_gpu.document.job_verdict import job_verdict
 from pyinstrument_gpu.document.plain import rounded
-from pyinstrument_gpu.document.words import counted
-from pyinstrument_gpu.model.job_data import JobData
+from pyinstrument_gpu.job import analysis
+from pyinstrument_gpu.job.data import JobData
+from pyinstrument_gpu.job.findings import (
+    CollectiveUse,
+    LateStart,
+    PhaseAcrossRanks,
+    Stragglers,
+)
+from pyinstrument_gpu.parts.words import counted
 
 JOB_VERSION = 1
 """Of the document. It rises when a field changes its meaning or goes; new fields may come."""

@@ -6,20 +6,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pyinstrument_gpu.analysis.job import ending as analysis
-from pyinstrument_gpu.analysis.job.condition import (
+from pyinstrument_gpu.core.condition import Condition
+from pyinstrument_gpu.core.program_end import ProgramEnd
+from pyinstrument_gpu.document.ending_words import EndingWords, place_of
+from pyinstrument_gpu.document.job_ranks import MissingRank, missing_ranks
+from pyinstrument_gpu.document.plain import rounded
+from pyinstrument_gpu.job import ending as analysis
+from pyinstrument_gpu.job.condition import (
     Sighting,
     open_stall,
     stuck_ns,
 )
-from pyinstrument_gpu.analysis.job.machines import machines_of, monotonic_end_ns
-from pyinstrument_gpu.analysis.job.waits import last_collectives
-from pyinstrument_gpu.document.ending_words import EndingWords, place_of
-from pyinstrument_gpu.document.job_ranks import MissingRank, missing_ranks
-from pyinstrument_gpu.document.plain import rounded
-from pyinstrument_gpu.model.condition import Condition
-from pyinstrument_gpu.model.job_data import JobData, RankData
-from pyinstrument_gpu.model.program_end import ProgramEnd
+from pyinstrument_gpu.job.data import JobData, RankData
+from pyinstrument_gpu.job.machines import machines_of, monotonic_end_ns
+from pyinstrument_gpu.job.waits import last_collectives
 
 _SAID_OTHERWISE = "the recording was not stopped"
 ENDING_VERSION = 1

@@ -8,19 +8,19 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pyinstrument_gpu.analysis.job import JobAnalysis
-from pyinstrument_gpu.analysis.job.findings import (
+from pyinstrument_gpu.aspects.stalls.data import Stall
+from pyinstrument_gpu.core.rank_numbers import ranks_text
+from pyinstrument_gpu.document.job_ranks import NAMING, JobSteps, where_text
+from pyinstrument_gpu.job.analysis import JobAnalysis
+from pyinstrument_gpu.job.data import JobData
+from pyinstrument_gpu.job.findings import (
     CollectiveUse,
     LateStart,
     Pattern,
     PhaseAcrossRanks,
     Stragglers,
 )
-from pyinstrument_gpu.document.job_ranks import NAMING, JobSteps, where_text
-from pyinstrument_gpu.document.words import counted, duration
-from pyinstrument_gpu.model.job_data import JobData
-from pyinstrument_gpu.model.rank_numbers import ranks_text
-from pyinstrument_gpu.model.stall import Stall
+from pyinstrument_gpu.parts.words import counted, duration
 
 _WORTH_A_WORD = 0.01
 """Of the step: from this share on, what phases or collectives cost is a finding."""

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.job import JobAnalysis
-from pyinstrument_gpu.analysis.job.findings import (
+from pyinstrument_gpu.core.rank_numbers import ranks_text
+from pyinstrument_gpu.job.analysis import JobAnalysis
+from pyinstrument_gpu.job.data import JobData, RankData
+from pyinstrument_gpu.job.findings import (
     BETWEEN_STEPS,
     OUTSIDE_PHASES,
     STEP,
     Pattern,
 )
-from pyinstrument_gpu.analysis.job.joined import Joined
-from pyinstrument_gpu.document.words import counted
-from pyinstrument_gpu.model.job_data import JobData, RankData
-from pyinstrument_gpu.model.rank_numbers import ranks_text
+from pyinstrument_gpu.job.joined import Joined
+from pyinstrument_gpu.parts.words import counted
 
 FEW_RANKS = 16
 """Up to so many, all ranks of a job are shown; of more, those that matter."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Sized
 
-from pyinstrument_gpu.analysis.job.findings import Pattern, Stragglers
+from pyinstrument_gpu.core.rank_numbers import ranks_text
 from pyinstrument_gpu.document.job_findings import JobFinding, StallOfRank
 from pyinstrument_gpu.document.job_ranks import NAMING, where_text
-from pyinstrument_gpu.document.words import capitalised, counted, duration, small_percent
-from pyinstrument_gpu.model.job_data import JobData
-from pyinstrument_gpu.model.rank_numbers import ranks_text
+from pyinstrument_gpu.job.data import JobData
+from pyinstrument_gpu.job.findings import Pattern, Stragglers
+from pyinstrument_gpu.parts.words import capitalised, counted, duration, small_percent
 
 
 def job_verdict(

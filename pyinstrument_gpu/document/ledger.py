@@ -7,8 +7,8 @@ from dataclasses import asdict, astuple, dataclass, replace
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.ledger import MeanEntry
-from pyinstrument_gpu.model.paths import in_tree_order
-from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.core.paths import in_tree_order
+from pyinstrument_gpu.core.run import Run
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Ledger:
         return sum(_host_ns(entry) for entry in self.entries)
 
 
-def ledger(run: RunData) -> Ledger | None:
+def ledger(run: Run) -> Ledger | None:
     """None where it would add nothing to the times of the phases."""
     found = analysis.of(run)
     if not found.knows_waits or not len(found.ledger.entries):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyinstrument_gpu.model.run_data import RunData
+    from pyinstrument_gpu.core.run import Run
 
 CHILDREN = "children_cpu_s"
 """In the environment of such a run: CPU time of the processes that it started, and that ended."""
@@ -22,7 +22,7 @@ _IN_EACH = (
 )
 
 
-def no_steps(run: RunData) -> str:
+def no_steps(run: Run) -> str:
     """What its process did instead, and what to do if its child processes train."""
     if "torch" not in run.environment:
         seen = "this process did not import torch"

@@ -6,20 +6,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.document.words import counted, duration
-from pyinstrument_gpu.model.groups import groups
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.schema import SpanFlag
+from pyinstrument_gpu.core.groups import groups
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import SpanFlag
+from pyinstrument_gpu.parts.words import counted, duration
 
 _MAX_PATHS = 200
 
 
-def notes(run: RunData) -> tuple[str, ...]:
+def notes(run: Run) -> tuple[str, ...]:
     """What is damaged, was cut short, had not ended, or is that of a preview."""
     return (*run.notes, *_preview(run), *_open(run), *_unfinished(run), *_cut_short(run))
 
 
-def _preview(run: RunData) -> Iterator[str]:
+def _preview(run: Run) -> Iterator[str]:
     if run.syncs.is_as_if:
         yield (
             "The times are those of a preview, not of the program: it slows down every operation, "
@@ -28,7 +28,7 @@ def _preview(run: RunData) -> Iterator[str]:
         )
 
 
-def _open(run: RunData) -> Iterator[str]:
+def _open(run: Run) -> Iterator[str]:
     if run.open_phases:
         opened = ", ".join(
             f"{phase.path} ({run.threads[phase.thread].name}, since {duration(phase.begin_ns)})"
@@ -41,7 +41,7 @@ def _open(run: RunData) -> Iterator[str]:
         yield "No optimizer was seen, so each step ends with a backward pass."
 
 
-def _unfinished(run: RunData) -> Iterator[str]:
+def _unfinished(run: Run) -> Iterator[str]:
     by_path = run.pending_device_work
     if not by_path:
         unfinished = (run.spans["flags"] & SpanFlag.DEVICE_UNFINISHED) != 0
@@ -54,7 +54,7 @@ def _unfinished(run: RunData) -> Iterator[str]:
         yield f"Device work not finished at the end: {', '.join(names)}."
 
 
-def _cut_short(run: RunData) -> Iterator[str]:
+def _cut_short(run: Run) -> Iterator[str]:
     totals = run.step_totals
     if totals.count > totals.complete:
         cut = totals.count - totals.complete
@@ -63,7 +63,7 @@ def _cut_short(run: RunData) -> Iterator[str]:
         yield f"Cut short: {cut:,} of {counted(totals.count, 'step')}{left_out}."
 
 
-def unknown(run: RunData) -> Iterator[str]:
+def unknown(run: Run) -> Iterator[str]:
     """What a report would say if it had been recorded, with how to record it."""
     gpus = run.environment.get("gpus")
     if run.device_timing is None and all(phase.device is None for phase in run.phases.values()):

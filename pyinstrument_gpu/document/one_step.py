@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.step_times import phases_ns
+from pyinstrument_gpu.core.groups import groups
+from pyinstrument_gpu.core.paths import in_tree_order
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import SpanFlag, span_scopes
+from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.document.document import VERSION
-from pyinstrument_gpu.model.groups import groups
-from pyinstrument_gpu.model.paths import in_tree_order
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.schema import SpanFlag, span_scopes
-from pyinstrument_gpu.model.statistics import Scope
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class StepDocument:
     lost_spans: int
 
 
-def step_document(run: RunData, index: int, file: str | None = None) -> StepDocument:
+def step_document(run: Run, index: int, file: str | None = None) -> StepDocument:
     """The document of the step with that index. Of a phase that began in an earlier step or
     outlasts this one, the part inside it counts.
 
@@ -119,9 +119,7 @@ def step_document(run: RunData, index: int, file: str | None = None) -> StepDocu
     )
 
 
-def _phases(
-    run: RunData, chosen: NDArray[np.bool_], step: NDArray[np.void]
-) -> tuple[PhaseOfStep, ...]:
+def _phases(run: Run, chosen: NDArray[np.bool_], step: NDArray[np.void]) -> tuple[PhaseOfStep, ...]:
     spans, stream_ns = run.spans[chosen], run.span_device_ns[chosen]
     begins_ns = np.maximum(spans["host_begin_ns"], step["begin_ns"])
     inside_ns = np.maximum(np.minimum(spans["host_end_ns"], step["end_ns"]) - begins_ns, 0)

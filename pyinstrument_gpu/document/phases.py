@@ -14,10 +14,10 @@ from pyinstrument_gpu.analysis.step_times import (
     outside_during_steps,
     outside_ns,
 )
-from pyinstrument_gpu.model.paths import in_tree_order
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.statistic import Statistic
-from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
+from pyinstrument_gpu.core.paths import in_tree_order
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.statistic import Statistic
+from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope
 
 _OVERLAP = 1.05
 """From where on own times that add up to more than the step are told."""
@@ -104,7 +104,7 @@ class PhaseCalls:
     device: DeviceTimes | None
 
 
-def phases_in_steps(run: RunData) -> tuple[PhaseInSteps, ...]:
+def phases_in_steps(run: Run) -> tuple[PhaseInSteps, ...]:
     device = _device_times(run, Scope.STEP)
     about = analysis.of(run)
     quantiles, step_ns = about.step_quantiles, about.step_totals.duration.mean_ns
@@ -148,7 +148,7 @@ def overlap(phases: Sequence[PhaseInSteps], step_ns: float) -> float | None:
     return own_ns / step_ns if own_ns > _OVERLAP * step_ns > 0 else None
 
 
-def phases_outside(run: RunData) -> tuple[PhaseCalls, ...]:
+def phases_outside(run: Run) -> tuple[PhaseCalls, ...]:
     """Where steps ended, the phases outside of them."""
     if not run.step_totals.count:
         return ()
@@ -160,19 +160,19 @@ def phases_outside(run: RunData) -> tuple[PhaseCalls, ...]:
     return _calls(run, phases, lambda *_: None, during)
 
 
-def phases_on_other_threads(run: RunData) -> tuple[PhaseCalls, ...]:
+def phases_on_other_threads(run: Run) -> tuple[PhaseCalls, ...]:
     """The phases on other threads while a step was open, which are not part of its time."""
     return _calls(run, _in_scope(run, Scope.OTHER_THREADS), lambda *_: None)
 
 
-def phases_without_steps(run: RunData) -> tuple[PhaseCalls, ...]:
+def phases_without_steps(run: Run) -> tuple[PhaseCalls, ...]:
     """All phases of a run in which no step ended."""
     if run.step_totals.count:
         return ()
     return _calls(run, _in_scope(run, None), _device_times(run, None))
 
 
-def _in_scope(run: RunData, scope: Scope | None) -> list[tuple[int, PhaseStatistics]]:
+def _in_scope(run: Run, scope: Scope | None) -> list[tuple[int, PhaseStatistics]]:
     """The phases in one scope or all, each before those inside it."""
     phases = run.phases if scope is None else run.phases_in(scope)
     chosen = (path for path, name in enumerate(run.paths) if name in phases)
@@ -180,7 +180,7 @@ def _in_scope(run: RunData, scope: Scope | None) -> list[tuple[int, PhaseStatist
 
 
 def _calls(
-    run: RunData,
+    run: Run,
     phases: Iterable[tuple[int, PhaseStatistics]],
     device: Callable[[int, PhaseStatistics], DeviceTimes | None],
     during_steps: Iterable[int] = (),
@@ -214,7 +214,7 @@ def _mean_ns(statistic: Statistic | None) -> float | None:
 
 
 def _device_times(
-    run: RunData, scope: Scope | None
+    run: Run, scope: Scope | None
 ) -> Callable[[int, PhaseStatistics], DeviceTimes | None]:
     found = analysis.of(run)
     ahead, bottlenecks = found.run_ahead(scope), found.bottlenecks(scope)

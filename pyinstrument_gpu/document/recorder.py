@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.statistics import Scope
 
 _DROPS = {
     "ring_full": ("span", "missing from the history (a ring was full), still in the statistics"),
@@ -87,7 +87,7 @@ class Recorder:
     dropped: tuple[Drop, ...]
 
 
-def recorder(run: RunData) -> Recorder:
+def recorder(run: Run) -> Recorder:
     phases = sum(phase.count for phase in run.phases_in(Scope.STEP).values())
     steps, total_ns = run.step_totals.count, run.step_totals.duration.total_ns
     phase_ns, step_ns = run.overhead.get("phase_ns"), run.overhead.get("step_ns")

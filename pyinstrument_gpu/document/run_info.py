@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.core.run import Run
 
 _FACTS = ("run_id", "host", "rank", "world_size", "python", "torch")
 
@@ -49,7 +49,7 @@ class RunInfo:
     is_complete: bool
 
 
-def run_info(run: RunData) -> RunInfo:
+def run_info(run: Run) -> RunInfo:
     environment, program = run.environment, run.program_facts
     command, gpus = environment.get("command"), environment.get("gpus")
     never_timed = all(phase.device is None for phase in run.phases.values())

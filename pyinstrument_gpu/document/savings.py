@@ -9,7 +9,7 @@ from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.advice import subject
 from pyinstrument_gpu.analysis.savings import Limit
 from pyinstrument_gpu.analysis.savings import Saving as AnalysedSaving
-from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.core.run import Run
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Savings:
     rows: tuple[Saving, ...]
 
 
-def savings(run: RunData) -> Savings | None:
+def savings(run: Run) -> Savings | None:
     """None where neither the device nor syncs were timed."""
     about = analysis.of(run)
     if not about.knows_waits:
@@ -76,7 +76,7 @@ def savings(run: RunData) -> Savings | None:
     )
 
 
-def _row(run: RunData, row: AnalysedSaving) -> Saving:
+def _row(run: Run, row: AnalysedSaving) -> Saving:
     p10_ns, p90_ns = row.spread_ns if row.is_told else (None, None)
     return Saving(
         about=subject(run, row),

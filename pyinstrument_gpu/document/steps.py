@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.step_times import outside_ns, startup_ns
-from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.core.run import Run
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class StepTimes:
     optimizer_seen: bool | None
 
 
-def steps(run: RunData) -> StepTimes | None:
+def steps(run: Run) -> StepTimes | None:
     """None where no step ended."""
     found, profiled = analysis.of(run), run.profiled_totals
     totals = found.step_totals

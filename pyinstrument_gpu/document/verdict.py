@@ -7,20 +7,20 @@ from collections.abc import Sequence
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.advice import BUSY_SHARE, MIN_STEPS
+from pyinstrument_gpu.aspects.syncs.section import Syncs
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.document.findings import Finding
 from pyinstrument_gpu.document.guides import Guides
 from pyinstrument_gpu.document.no_steps import CHILDREN, no_steps
 from pyinstrument_gpu.document.phases import PhaseInSteps, overlap
-from pyinstrument_gpu.document.syncs import Syncs
-from pyinstrument_gpu.document.words import capitalised, counted, duration, small_percent
-from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.parts.words import capitalised, counted, duration, small_percent
 
 _SKEWED = 0.2
 """How far mean and median lie apart, as a share of the mean, where one of them says too little."""
 
 
 def verdict(
-    run: RunData,
+    run: Run,
     phases: Sequence[PhaseInSteps],
     findings: Sequence[Finding],
     guides: Guides | None,
@@ -60,7 +60,7 @@ def verdict(
     return f"{takes}; {helps}{end}."
 
 
-def _takes(run: RunData) -> str:
+def _takes(run: Run) -> str:
     about = analysis.of(run)
     mean_ns = about.step_totals.duration.mean_ns
     takes = f"A step takes {duration(mean_ns)}"
@@ -75,9 +75,7 @@ def _takes(run: RunData) -> str:
     return takes
 
 
-def _between(
-    run: RunData, phases: Sequence[PhaseInSteps], between_ns: float, step_ns: float
-) -> str:
+def _between(run: Run, phases: Sequence[PhaseInSteps], between_ns: float, step_ns: float) -> str:
     """Where the time outside of phases is, which is more than that of any phase."""
     share = small_percent(between_ns, step_ns)
     if not phases:
@@ -100,13 +98,13 @@ def _between(
     return f"{share} lies outside all phases{of_it} {where}{rare}"
 
 
-def _placed(run: RunData, path: int) -> str | None:
+def _placed(run: Run, path: int) -> str | None:
     """A phase with the line of its first call, where that is known; later ones may be elsewhere."""
     line = None if path < 0 else run.line_of_phase(path)
     return None if path < 0 else run.paths[path] + (f" (first called at {line})" if line else "")
 
 
-def _what_helps(run: RunData, findings: Sequence[Finding], guides: Guides | None) -> str:
+def _what_helps(run: Run, findings: Sequence[Finding], guides: Guides | None) -> str:
     certain = [one for one in findings if one.is_certain and one.high_ns and one.of_ns]
     if certain:
         return f"one change could save {_saving(run, certain[0])}: {_change(certain[0])}"
@@ -130,7 +128,7 @@ def _change(one: Finding) -> str:
     return one.about if one.kind == "guide" else f"removing {one.about}"
 
 
-def _saving(run: RunData, one: Finding) -> str:
+def _saving(run: Run, one: Finding) -> str:
     assert one.low_ns is not None and one.high_ns is not None and one.of_ns
     low, high = (small_percent(ns, one.of_ns) for ns in (one.low_ns, one.high_ns))
     whole = f"the {one.of}"

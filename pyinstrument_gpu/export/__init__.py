@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
+from pyinstrument_gpu.core.job_membership import not_one_job, same_run_twice
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export import (
     csv,
@@ -27,8 +29,6 @@ from pyinstrument_gpu.export import (
 )
 from pyinstrument_gpu.export.atomic_file import atomic_write, check_replaceable
 from pyinstrument_gpu.export.tables import OPTIONS
-from pyinstrument_gpu.model.job import not_one_job, same_run_twice
-from pyinstrument_gpu.model.run_data import RunData
 
 _GZIP = ".gz"
 _GZIP_LEVEL = 3  # a trace is a tenth as long or less, in half the time that level 6 takes
@@ -59,7 +59,7 @@ class Exporter:
     suffixes: tuple[str, ...]
     write: Callable[..., None]
     output: Literal["text", "binary", "path"] = "text"
-    write_metadata: Callable[[Sequence[RunData], Path], None] | None = None
+    write_metadata: Callable[[Sequence[Run], Path], None] | None = None
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -89,7 +89,7 @@ FORMATS: Mapping[str, Exporter] = {
 
 
 def export(
-    runs: Sequence[RunData],
+    runs: Sequence[Run],
     path: str | os.PathLike[str],
     format: str | None = None,
     *,
@@ -139,7 +139,7 @@ def export(
         raise ExportError(f"cannot write {os.fspath(path)!r}: {error.strerror or error}") from error
 
 
-def check_runs(runs: Sequence[RunData], names: Sequence[str] | None = None) -> None:
+def check_runs(runs: Sequence[Run], names: Sequence[str] | None = None) -> None:
     """Refuse runs that can't be written together.
 
     Args:

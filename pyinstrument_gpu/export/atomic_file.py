@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from pyinstrument_gpu.core.file.run_files import is_run_file
 from pyinstrument_gpu.errors import ExportError
-from pyinstrument_gpu.format.run_files import is_run_file
 
 
 @contextmanager

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import BinaryIO, TypeAlias
 from urllib.parse import quote
 
+from pyinstrument_gpu.core.paths import without_surrogates
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.export.atomic_file import atomic_write
 from pyinstrument_gpu.export.ranges import slices_of
 from pyinstrument_gpu.export.run_facts import json_text, metadata
@@ -16,15 +18,13 @@ from pyinstrument_gpu.export.table import Column, Part
 from pyinstrument_gpu.export.tables import tables_of
 from pyinstrument_gpu.export.text import Column as TextColumn
 from pyinstrument_gpu.export.text import chunk_rows, integers, lines, reals, texts
-from pyinstrument_gpu.model.paths import without_surrogates
-from pyinstrument_gpu.model.run_data import RunData
 
 _Field: TypeAlias = Callable[[str], bytes]
 """Makes a cell of a text."""
 
 
 def write(
-    runs: Sequence[RunData],
+    runs: Sequence[Run],
     sink: BinaryIO,
     *,
     advance: Callable[[int], None],
@@ -55,7 +55,7 @@ def write(
             sink.writelines(_lines(part, first, fields, field))
 
 
-def write_metadata(runs: Sequence[RunData], path: Path) -> None:
+def write_metadata(runs: Sequence[Run], path: Path) -> None:
     """Write beside x.csv what runs it has, and what they lack: x.csv-metadata.json, where readers
     of "CSV on the Web" look for it (https://www.w3.org/TR/tabular-metadata/)."""
     document = {

@@ -7,6 +7,8 @@ import enum
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from pyinstrument_gpu.aspects.modules.data import ModulePass
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.export.palette import (
     METRIC_COLOR,
     MODULE_COLORS,
@@ -14,8 +16,6 @@ from pyinstrument_gpu.export.palette import (
     SYNC_COLOR,
     color_of,
 )
-from pyinstrument_gpu.model.modules import ModulePass
-from pyinstrument_gpu.model.run_data import RunData
 
 _OPEN = " (open)"
 _PASSES = {
@@ -55,12 +55,12 @@ class Label(NamedTuple):
     suffix: str = ""
 
 
-def labels_of(run: RunData) -> tuple[Label, ...]:
+def labels_of(run: Run) -> tuple[Label, ...]:
     """The labels of all ranges that a run can have, by kind and then by what they are of."""
     return tuple(_labels(run))
 
 
-def _labels(run: RunData) -> Iterator[Label]:
+def _labels(run: Run) -> Iterator[Label]:
     for number, site in enumerate(run.syncs.sites):
         name = f"wait: {site.kind.label} {run.name_of_line(site.program)}"
         yield Label(Kind.WAIT, number, name, SYNC_COLOR)

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
+from pyinstrument_gpu.core.distinct import distinct
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.export.labels import Label, labels_of
 from pyinstrument_gpu.export.lanes import lane_name
 from pyinstrument_gpu.export.process_name import process_name
@@ -20,8 +22,6 @@ from pyinstrument_gpu.export.ranges import Ranges
 from pyinstrument_gpu.export.rank_alignment import offsets_ns_of
 from pyinstrument_gpu.export.timeline import Timeline, Track
 from pyinstrument_gpu.export.unique_ids import UniqueIds
-from pyinstrument_gpu.model.distinct import distinct
-from pyinstrument_gpu.model.run_data import RunData
 
 ID_LIMIT = 1 << 24
 """Nsight Systems packs the numbers of processes and threads into 24 bits each."""
@@ -94,7 +94,7 @@ class Process:
                 )
 
 
-def processes_of(runs: Sequence[RunData], advance: Callable[[int], None]) -> list[Process]:
+def processes_of(runs: Sequence[Run], advance: Callable[[int], None]) -> list[Process]:
     """The runs on one time axis, which begins with the earliest of them; `advance` is called as
     `Timeline` calls it."""
     ids = UniqueIds(ID_LIMIT).assign([run.environment.get("pid", 0) for run in runs])

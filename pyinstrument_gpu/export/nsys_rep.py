@@ -18,12 +18,12 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import ExportError, MissingDependencyError
 from pyinstrument_gpu.export import nsys_sqlite, nvtxt
 from pyinstrument_gpu.export.atomic_file import check_replaceable
 from pyinstrument_gpu.export.nsight_process import Process, processes_of
 from pyinstrument_gpu.export.nsight_tools import NsightTools
-from pyinstrument_gpu.model.run_data import RunData
 
 # The window of 2022.4 crashes on every report that ImportNvtxt has created, but not on one that it
 # has merged into another. That of 2023.4 shows both.
@@ -36,7 +36,7 @@ _TEXT_SHARE, _REPORT_SHARE = 0.2, 0.5
 
 
 def write(
-    runs: Sequence[RunData],
+    runs: Sequence[Run],
     path: Path,
     *,
     advance: Callable[[int], None],

@@ -15,12 +15,12 @@ from typing import BinaryIO
 
 import numpy as np
 
+from pyinstrument_gpu.core.paths import without_surrogates
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export.labels import Kind
 from pyinstrument_gpu.export.nsight_process import Process, RowPart, processes_of
 from pyinstrument_gpu.export.ranges import slices_of
-from pyinstrument_gpu.model.paths import without_surrogates
-from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.version import __version__
 
 _CHUNK_RANGES = 16_384
@@ -72,7 +72,7 @@ _LABELS = "CREATE TEMP TABLE labels (number INTEGER PRIMARY KEY, category, color
 _MACHINE = 1 << 48  # hardware 0, virtual machine 1: what `nsys profile` writes
 
 
-def write(runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
+def write(runs: Sequence[Run], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
     """Raises ExportError if there is no room for the temporary file that it is made in."""
     processes = processes_of(runs, advance)
     with tempfile.TemporaryDirectory() as folder:

@@ -13,17 +13,17 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.core.paths import without_surrogates
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.export.labels import Kind, Label
 from pyinstrument_gpu.export.nsight_process import Process, processes_of
 from pyinstrument_gpu.export.ranges import NOTHING, Ranges, joined, slices_of
 from pyinstrument_gpu.export.text import chunk_rows, integers, lines, texts
-from pyinstrument_gpu.model.paths import without_surrogates
-from pyinstrument_gpu.model.run_data import RunData
 
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 
 
-def write(runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
+def write(runs: Sequence[Run], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
     write_processes(processes_of(runs, advance), sink)
 
 

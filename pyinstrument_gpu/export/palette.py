@@ -7,7 +7,7 @@ by eyes that see no red, no green or no blue.
 
 from __future__ import annotations
 
-from pyinstrument_gpu.model.modules import ModulePass
+from pyinstrument_gpu.aspects.modules.data import ModulePass
 
 COLORS = (
     *(0xFF4E79A7, 0xFFF28E2B, 0xFF918DEB, 0xFF5EEBC0, 0xFFAFCC7A, 0xFF8D2FEB),

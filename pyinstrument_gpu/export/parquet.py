@@ -14,14 +14,14 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from pyinstrument_gpu.core.paths import without_surrogates
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import ExportError, needed_for
 from pyinstrument_gpu.export.atomic_file import atomic_write
 from pyinstrument_gpu.export.rank_alignment import ranks_of
 from pyinstrument_gpu.export.run_facts import json_text, metadata, run_facts
 from pyinstrument_gpu.export.table import Part
 from pyinstrument_gpu.export.tables import tables_of
-from pyinstrument_gpu.model.paths import without_surrogates
-from pyinstrument_gpu.model.run_data import RunData
 
 _METADATA_KEY = "pyinstrument_gpu"
 """In the metadata of the schema, where pandas has "pandas"."""
@@ -30,7 +30,7 @@ _PARTITION = re.compile(r"rank=\d+")
 
 
 def write(
-    runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], None], **table: bool
+    runs: Sequence[Run], sink: BinaryIO, *, advance: Callable[[int], None], **table: bool
 ) -> None:
     """Rows, columns and errors are as in `csv.write`. The metadata of the schema say what runs
     these are, and what they lack. Raises MissingDependencyError without pyarrow."""
@@ -40,7 +40,7 @@ def write(
 
 
 def write_folder(
-    runs: Sequence[RunData], folder: Path, *, advance: Callable[[int], None], **table: bool
+    runs: Sequence[Run], folder: Path, *, advance: Callable[[int], None], **table: bool
 ) -> None:
     """Write a folder of Parquet files partitioned by rank: `rank=0/part-0.parquet` and so on.
 
@@ -70,7 +70,7 @@ def write_folder(
             _write([(None, parts)], metadata([run]), sink)
 
 
-def _holds_another(file: Path, run: RunData) -> bool:
+def _holds_another(file: Path, run: Run) -> bool:
     """Whether a partition is of a run beside this one: on another host, or at the same time on the
     same one. A later one of the same program replaces it."""
     pa = _pyarrow()

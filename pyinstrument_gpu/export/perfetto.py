@@ -22,6 +22,9 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.aspects.modules.data import ModulePass
+from pyinstrument_gpu.core.distinct import distinct
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.export.boundaries import Boundaries
 from pyinstrument_gpu.export.labels import Kind, Label, labels_of
 from pyinstrument_gpu.export.lanes import lane_name
@@ -40,14 +43,11 @@ from pyinstrument_gpu.export.text import (
 )
 from pyinstrument_gpu.export.timeline import Timeline, Track
 from pyinstrument_gpu.export.unique_ids import UniqueIds
-from pyinstrument_gpu.model.distinct import distinct
-from pyinstrument_gpu.model.modules import ModulePass
-from pyinstrument_gpu.model.run_data import RunData
 
 _ID_LIMIT = 1 << 31
 
 
-def write(runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
+def write(runs: Sequence[Run], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
     """Takes about a second per million spans."""
     ranks, offsets_ns = ranks_of(runs), offsets_ns_of(runs)
     about = [
@@ -283,7 +283,7 @@ class _Process:
         self._trace.write(b"%b,\n" % json_text(of | {"name": name, "args": args}))
 
 
-def _args(run: RunData, label: Label) -> dict[str, object]:
+def _args(run: Run, label: Label) -> dict[str, object]:
     """The first arguments of events."""
     args: dict[str, object] = {}
     if label.kind is Kind.WAIT:

@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu import analysis
+from pyinstrument_gpu.core.distinct import places_in
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import span_scopes
+from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.export.ranges import by_begin, range_tables
-from pyinstrument_gpu.model.distinct import places_in
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.schema import span_scopes
-from pyinstrument_gpu.model.statistics import Scope
 from pyinstrument_gpu.sinks.phase_times import keys_of, phase_times, rows_of, summed
 
 
-def known_steps(run: RunData) -> NDArray[np.void]:
+def known_steps(run: Run) -> NDArray[np.void]:
     """The steps that lack no span of their own thread (`STEP_DTYPE`).
 
     Where spans were lost for another reason than their age, and it is not known of which steps,
@@ -29,7 +29,7 @@ def known_steps(run: RunData) -> NDArray[np.void]:
 
 
 def phases_by_step(
-    run: RunData, steps: NDArray[np.void]
+    run: Run, steps: NDArray[np.void]
 ) -> Iterator[tuple[NDArray[np.void], NDArray[np.void], int]]:
     """Some of `steps`, their phase times (`PHASE_TIME_DTYPE`), ascending, and the number of spans
     that these are of; and the next ones.
@@ -77,7 +77,7 @@ def matrix(
 
 
 def _steps_and_spans(
-    run: RunData, steps: NDArray[np.void]
+    run: Run, steps: NDArray[np.void]
 ) -> Iterator[tuple[NDArray[np.void], NDArray[np.int64]]]:
     """Some of the steps, and the places of all their spans."""
     # Spans are put in order by their steps, as if those were moments; outside steps, nowhere.

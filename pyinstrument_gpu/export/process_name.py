@@ -6,12 +6,12 @@ from __future__ import annotations
 import os
 import shlex
 
-from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.core.run import Run
 
 _MAX_COMMAND_CHARACTERS = 200
 
 
-def process_name(run: RunData, rank: int | None = None) -> str:
+def process_name(run: Run, rank: int | None = None) -> str:
     """Its rank, if it is one, and its command, without folders: "rank 3: python train.py".
 
     Args:

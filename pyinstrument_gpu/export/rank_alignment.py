@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import ExportError
-from pyinstrument_gpu.model.run_data import RunData
 
 
 class NoStartTimeError(ExportError):
@@ -25,7 +25,7 @@ class NoStartTimeError(ExportError):
         self.position = position
 
 
-def ranks_of(runs: Sequence[RunData]) -> list[int]:
+def ranks_of(runs: Sequence[Run]) -> list[int]:
     """The rank of each run. Where one has none, or two have the same, they are numbered as they
     come instead."""
     ranks = [run.environment.get("rank") for run in runs]
@@ -33,7 +33,7 @@ def ranks_of(runs: Sequence[RunData]) -> list[int]:
     return known if len(set(known)) == len(runs) else list(range(len(runs)))
 
 
-def offsets_ns_of(runs: Sequence[RunData]) -> list[int]:
+def offsets_ns_of(runs: Sequence[Run]) -> list[int]:
     """What to add to the times of each run so that all count from the begin of the earliest.
 
     The begin of a run is known by the wall clock of its machine, so ranks of one machine are

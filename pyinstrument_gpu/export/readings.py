@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.export.table import Column, Part, on_axis, slices
-from pyinstrument_gpu.model.run_data import RunData
 
 
-def metrics(run: RunData, offset_ns: int) -> Iterator[Part]:
+def metrics(run: Run, offset_ns: int) -> Iterator[Part]:
     for rows in slices(len(run.metrics)):
         some = run.metrics[rows]
         yield {

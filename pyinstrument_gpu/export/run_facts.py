@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from pyinstrument_gpu.model.paths import without_surrogates
-from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.core.paths import without_surrogates
+from pyinstrument_gpu.core.run import Run
 
 _ENVIRONMENT = (
     *("run_id", "host", "rank", "world_size", "pid", "started", "command"),
@@ -24,7 +24,7 @@ _IN_STATISTICS = (
 """What was dropped for these causes is missing in the history only."""
 
 
-def run_facts(run: RunData) -> dict[str, Any]:
+def run_facts(run: Run) -> dict[str, Any]:
     """Where the run was recorded, and what is missing, as values for JSON.
 
     `spans` are those that the run has, and `spans_recorded` those that ended. Where modules were
@@ -49,12 +49,12 @@ def json_text(value: Any) -> bytes:
     return without_surrogates(json.dumps(value, ensure_ascii=False)).encode()
 
 
-def metadata(runs: Sequence[RunData]) -> dict[str, Any]:
+def metadata(runs: Sequence[Run]) -> dict[str, Any]:
     """The facts of all runs, in their order, as one object."""
     return {"runs": [run_facts(run) for run in runs]}
 
 
-def losses(run: RunData, is_summary: bool = False) -> str | None:
+def losses(run: Run, is_summary: bool = False) -> str | None:
     """In words what an export of the run lacks, of its history or of its statistics
     (`is_summary`); None if nothing."""
     found = [
@@ -75,7 +75,7 @@ def losses(run: RunData, is_summary: bool = False) -> str | None:
     return "; ".join(found) or None
 
 
-def _counts(run: RunData, is_summary: bool) -> Iterator[tuple[str, int, int]]:
+def _counts(run: Run, is_summary: bool) -> Iterator[tuple[str, int, int]]:
     """What can be exported: how many of each there are, and how many were recorded."""
     phases = run.statistics.values()
     if is_summary:
@@ -89,6 +89,6 @@ def _counts(run: RunData, is_summary: bool) -> Iterator[tuple[str, int, int]]:
     yield "passes through modules", len(run.module_spans), run.modules.passes
 
 
-def _dropped(run: RunData) -> dict[str, int]:
+def _dropped(run: Run) -> dict[str, int]:
     causes = {**run.dropped, "syncs": run.syncs.dropped}
     return {cause: count for cause, count in causes.items() if count}

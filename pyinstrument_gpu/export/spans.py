@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.aspects.modules.data import ModulePass
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.export.table import Column, Part, on_axis, slices
-from pyinstrument_gpu.model.modules import ModulePass
-from pyinstrument_gpu.model.run_data import RunData
 
 _TIMES = ("host_begin_ns", "host_end_ns", "device_begin_ns", "device_end_ns")
 
@@ -31,21 +31,21 @@ _MODULES = (
 _NUMBERS_OF_NAMES = {"thread_name": "thread", "stream_name": "stream"}
 
 
-def spans(run: RunData, offset_ns: int) -> Iterator[Part]:
+def spans(run: Run, offset_ns: int) -> Iterator[Part]:
     texts = _texts(run) | {"phase": run.names}
     for rows in slices(len(run.spans)):
         more = {"device_ns": run.span_device_ns[rows]}
         yield _part(_SPANS, run.spans[rows], texts, more, offset_ns)
 
 
-def modules(run: RunData, offset_ns: int) -> Iterator[Part]:
+def modules(run: Run, offset_ns: int) -> Iterator[Part]:
     kinds = [kind.name.lower() for kind in ModulePass]
     texts = _texts(run) | {"module": run.module_names, "kind": kinds}
     for rows in slices(len(run.module_spans)):
         yield _part(_MODULES, run.module_spans[rows], texts, {}, offset_ns)
 
 
-def _texts(run: RunData) -> dict[str, Sequence[str]]:
+def _texts(run: Run) -> dict[str, Sequence[str]]:
     return {
         "path": run.paths,
         "thread_name": [thread.name for thread in run.threads],

@@ -14,21 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.step_times import phases_ns
+from pyinstrument_gpu.core.distinct import distinct, places_in
+from pyinstrument_gpu.core.paths import labels_of
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import span_scopes
+from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.export.phases_by_step import known_steps, matrix, phases_by_step
 from pyinstrument_gpu.export.ranges import slices_of
 from pyinstrument_gpu.export.table import Column, Part, Table, on_axis
-from pyinstrument_gpu.model.distinct import distinct, places_in
-from pyinstrument_gpu.model.paths import labels_of
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.schema import span_scopes
-from pyinstrument_gpu.model.statistics import Scope
 from pyinstrument_gpu.sinks.phase_times import PHASE_TIME_DTYPE
 
 MAX_PATHS = 64
 """The paths that have columns of their own. Later ones share one."""
 
 
-def steps(runs: Sequence[RunData]) -> Table:
+def steps(runs: Sequence[Run]) -> Table:
     """The table of these runs."""
     host: dict[str, None] = {}
     device: dict[str, None] = {}
@@ -39,9 +39,7 @@ def steps(runs: Sequence[RunData]) -> Table:
     return partial(_steps, tuple(host), tuple(device))
 
 
-def _steps(
-    host: Sequence[str], device: Sequence[str], run: RunData, offset_ns: int
-) -> Iterator[Part]:
+def _steps(host: Sequence[str], device: Sequence[str], run: Run, offset_ns: int) -> Iterator[Part]:
     """The steps of a run with columns of phases for these labels."""
     columns = _PhaseColumns(run, host, device)
     is_written = False
@@ -63,7 +61,7 @@ class _PhaseColumns:
         known_phases_ns: the time of each of them inside phases.
     """
 
-    def __init__(self, run: RunData, host: Sequence[str], device: Sequence[str]) -> None:
+    def __init__(self, run: Run, host: Sequence[str], device: Sequence[str]) -> None:
         self.host, self.device = host, device
         place = {label: number for number, label in enumerate(host)}
         labels = labels_of(run.paths, MAX_PATHS)
@@ -73,7 +71,7 @@ class _PhaseColumns:
         self.known_phases_ns = phases_ns(run, self.known)
 
 
-def _paths_in_steps(run: RunData, on_device: bool) -> list[int]:
+def _paths_in_steps(run: Run, on_device: bool) -> list[int]:
     """The paths that the threads of steps were in during these."""
     is_wanted = span_scopes(run.spans) == Scope.STEP
     if on_device:
@@ -83,7 +81,7 @@ def _paths_in_steps(run: RunData, on_device: bool) -> list[int]:
 
 
 def _part(
-    run: RunData,
+    run: Run,
     some: NDArray[np.void],
     times: NDArray[np.void] | None,
     columns: _PhaseColumns,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.export.table import Column, Part
-from pyinstrument_gpu.model.run_data import RunData
 
 _MEASURES = ("host", "self_host", "device", "blocked")
 _NUMBERS = {
@@ -20,7 +20,7 @@ _LIMIT = 1 << 63
 """Sums of a file that was tampered with may be beyond all columns of numbers: they are missing."""
 
 
-def summary(run: RunData, offset_ns: int) -> Iterator[Part]:
+def summary(run: Run, offset_ns: int) -> Iterator[Part]:
     """In the order of `Run.phases`; what was not measured is missing."""
     number_of = {path: number for number, path in enumerate(run.paths)}
     paths = np.array([number_of[path] for path in run.phases], np.int64)

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.export.ranges import slices_of
-from pyinstrument_gpu.model.run_data import RunData
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Column:
 Part: TypeAlias = Mapping[str, Column]
 """Rows: the columns of a table by name, in their order."""
 
-Table: TypeAlias = Callable[[RunData, int], Iterator[Part]]
+Table: TypeAlias = Callable[[Run, int], Iterator[Part]]
 """Of a run the rows, in parts of the same columns; at least one, without rows if there are none.
 Times are on the axis that begins so many ns before the run."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export.rank_alignment import offsets_ns_of, ranks_of
 from pyinstrument_gpu.export.readings import metrics
@@ -13,9 +14,8 @@ from pyinstrument_gpu.export.steps import steps
 from pyinstrument_gpu.export.summary import summary
 from pyinstrument_gpu.export.table import Part, Table
 from pyinstrument_gpu.export.waits import syncs
-from pyinstrument_gpu.model.run_data import RunData
 
-OPTIONS: Mapping[str, Callable[[Sequence[RunData]], Table]] = {
+OPTIONS: Mapping[str, Callable[[Sequence[Run]], Table]] = {
     "summary": lambda runs: summary,
     "steps": steps,
     "metrics": lambda runs: metrics,
@@ -26,8 +26,8 @@ OPTIONS: Mapping[str, Callable[[Sequence[RunData]], Table]] = {
 
 
 def tables_of(
-    runs: Sequence[RunData], advance: Callable[[int], None], **asked: bool
-) -> Iterator[tuple[RunData, int, Iterator[Part]]]:
+    runs: Sequence[Run], advance: Callable[[int], None], **asked: bool
+) -> Iterator[tuple[Run, int, Iterator[Part]]]:
     """Each run with its rank and the rows of the table that is asked for. The tables of all runs
     have the same columns. To be read one after the other.
 

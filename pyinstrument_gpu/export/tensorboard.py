@@ -9,21 +9,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.core.paths import labels_of, without_surrogates
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.export import event_file
 from pyinstrument_gpu.export.atomic_file import atomic_write
 from pyinstrument_gpu.export.phases_by_step import matrix, phases_by_step
 from pyinstrument_gpu.export.ranges import slices_of
 from pyinstrument_gpu.export.rank_alignment import ranks_of
-from pyinstrument_gpu.model.paths import labels_of, without_surrogates
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.schema import span_scopes
 from pyinstrument_gpu.sinks.scalars import GROUPS, MAX_PATHS
 from pyinstrument_gpu.sinks.update import steps_of_metrics
 
 _STEPS_AT_ONCE = 1 << 13
 
 
-def write(runs: Sequence[RunData], folder: Path, *, advance: Callable[[int], None]) -> None:
+def write(runs: Sequence[Run], folder: Path, *, advance: Callable[[int], None]) -> None:
     """Write one event file per run into a log directory; several runs go to `rank0/` and so on.
 
     The file bears the id of its run: writing a run again replaces it, and other event files stay.
@@ -38,7 +38,7 @@ def write(runs: Sequence[RunData], folder: Path, *, advance: Callable[[int], Non
             sink.writelines(_events(run, advance))
 
 
-def _file_name(run: RunData) -> str:
+def _file_name(run: Run) -> str:
     # TensorBoard knows its files by "tfevents", and reads those of one directory by name.
     began_s = (run.began_realtime_ns or 0) // 1_000_000_000
     run_id = run.environment.get("run_id")
@@ -47,7 +47,7 @@ def _file_name(run: RunData) -> str:
     return f"events.out.tfevents.{began_s:010d}.{name}"
 
 
-def _events(run: RunData, advance: Callable[[int], None]) -> Iterator[bytes]:
+def _events(run: Run, advance: Callable[[int], None]) -> Iterator[bytes]:
     """The scalars of all steps, and then those of the metrics."""
     yield event_file.head((run.began_realtime_ns or 0) / 1e9)
     curves = _Curves(run)
@@ -64,7 +64,7 @@ def _events(run: RunData, advance: Callable[[int], None]) -> Iterator[bytes]:
 class _Curves:
     """The tags of a run's steps and phases, each with its values."""
 
-    def __init__(self, run: RunData) -> None:
+    def __init__(self, run: Run) -> None:
         labels = labels_of(run.paths, MAX_PATHS)
         names = list(dict.fromkeys(labels))
         self._began_ns = run.began_realtime_ns or 0
@@ -98,7 +98,7 @@ class _Curves:
         )
 
 
-def _metric_events(run: RunData) -> Iterator[bytes]:
+def _metric_events(run: Run) -> Iterator[bytes]:
     steps = run.steps.closed
     metrics, step = run.metrics, steps_of_metrics(run.metrics, steps["index"], steps["end_ns"])
     began_ns = run.began_realtime_ns or 0

@@ -23,14 +23,14 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.aspects.modules.data import ModulePass
+from pyinstrument_gpu.core.distinct import distinct, places_in
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import SPAN_DTYPE, has_device_times
 from pyinstrument_gpu.export.labels import Kind
 from pyinstrument_gpu.export.lanes import Lanes
 from pyinstrument_gpu.export.ranges import Ranges, RangeTable, by_begin, range_tables, slices_of
 from pyinstrument_gpu.export.tour import Tour
-from pyinstrument_gpu.model.distinct import distinct, places_in
-from pyinstrument_gpu.model.modules import ModulePass
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.schema import SPAN_DTYPE, has_device_times
 
 MARK_DTYPE = np.dtype(
     [
@@ -97,7 +97,7 @@ class Timeline:
         rate: ns of the axis per ns of the run.
     """
 
-    run: RunData
+    run: Run
     start_ns: int = 0
     advance: Callable[[int], None] = lambda spans: None
     rate: float = 1.0

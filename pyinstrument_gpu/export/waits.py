@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.export.table import Column, Part, on_axis, slices
-from pyinstrument_gpu.model.run_data import RunData
 
 
-def syncs(run: RunData, offset_ns: int) -> Iterator[Part]:
+def syncs(run: Run, offset_ns: int) -> Iterator[Part]:
     sites = run.syncs.sites
     libraries = [site.library for site in sites]
     allowed = np.array([site.is_allowed for site in sites], np.uint8)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pyinstrument_gpu.auto import auto_phases
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.recording.recording import record
 from pyinstrument_gpu.recording.steps import gpu_step
-from pyinstrument_gpu.run import Run
 
 
 class CallSide:

@@ -13,10 +13,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import GateError
 from pyinstrument_gpu.gate.recorded_command import RecordedCommand
 from pyinstrument_gpu.native import OFF
-from pyinstrument_gpu.run import Run
 
 _TAIL_LINES = 20
 _TAIL_BYTES = 8192

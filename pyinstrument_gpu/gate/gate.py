@@ -21,12 +21,12 @@ from pyinstrument_gpu.analysis.compare import (
 from pyinstrument_gpu.analysis.looks import Look, looks
 from pyinstrument_gpu.analysis.slowdown import Slowdown, slowdown
 from pyinstrument_gpu.analysis.welch import t_quantile
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import GateError
 from pyinstrument_gpu.gate.machine import OtherLoad, gpu_users
 from pyinstrument_gpu.gate.order import pairs_in_order
 from pyinstrument_gpu.gate.progress import Progress
 from pyinstrument_gpu.gate.side import Side
-from pyinstrument_gpu.run import Run
 
 SIDES = ("baseline", "candidate")
 DEFAULT_RUNS = 5

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
 
 
 class Side(Protocol):

@@ -9,14 +9,14 @@ from typing import Any
 from pyinstrument_gpu.analysis.compare import CONFIDENCE, Change
 from pyinstrument_gpu.analysis.slowdown import Slowdown
 from pyinstrument_gpu.gate.gate import SIDES, GateResult
-from pyinstrument_gpu.report.comparison import comparison_facts, signed
-from pyinstrument_gpu.report.table import (
+from pyinstrument_gpu.parts.words import (
     Unit,
     confidence_percent,
     counted,
     printable,
     rounded_percent,
 )
+from pyinstrument_gpu.report.comparison import comparison_facts, signed
 
 _MAX_PHASES = 5
 

@@ -17,7 +17,7 @@ from pyinstrument_gpu.patching.problems import warn_of
 from pyinstrument_gpu.recording.recording import Recording, active, record
 
 if TYPE_CHECKING:
-    from pyinstrument_gpu.run import Run
+    from pyinstrument_gpu.core.run import Run
 
 _current: TrainingRecording | None = None
 """The one whose recording is active."""

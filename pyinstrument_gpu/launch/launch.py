@@ -21,30 +21,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pyinstrument_gpu.aspects.collectives.flight_recorder import SIZE_VARIABLES
+from pyinstrument_gpu.aspects.modules.watch import RootWatch
+from pyinstrument_gpu.aspects.operations.profile_steps import ProfiledRecording, window_options
+from pyinstrument_gpu.aspects.syncs.allow import Watching
 from pyinstrument_gpu.auto import AutoPhases
-from pyinstrument_gpu.document.no_steps import CHILDREN, no_steps
-from pyinstrument_gpu.errors import PyinstrumentGpuError, RunPathError
-from pyinstrument_gpu.launch.child_report import report_by_child
-from pyinstrument_gpu.launch.program import Program, note_interrupt
-from pyinstrument_gpu.launch.rank_files import finished_job, pattern_of_ranks, start_of_job
-from pyinstrument_gpu.launch.spare_limits import spare_limits
-from pyinstrument_gpu.modules import RootWatch
-from pyinstrument_gpu.native import DISABLED
-from pyinstrument_gpu.patching.own_imports import OwnImports
-from pyinstrument_gpu.patching.problems import print_error
-from pyinstrument_gpu.profiling.profile_steps import ProfiledRecording, window_options
-from pyinstrument_gpu.recording import environment
-from pyinstrument_gpu.recording.flight_recorder import SIZE_VARIABLES
-from pyinstrument_gpu.recording.lost_peer import exception_facts, lost_peer_facts
-from pyinstrument_gpu.recording.recording import Recording, record
-from pyinstrument_gpu.recording.run_path import (
+from pyinstrument_gpu.core.file.run_path import (
     check_writable,
     in_the_way,
     is_free,
     path_of_attempt,
     path_of_rank,
 )
-from pyinstrument_gpu.syncs import Watching
+from pyinstrument_gpu.document.no_steps import CHILDREN, no_steps
+from pyinstrument_gpu.errors import PyinstrumentGpuError, RunPathError
+from pyinstrument_gpu.launch.child_report import report_by_child
+from pyinstrument_gpu.launch.program import Program, note_interrupt
+from pyinstrument_gpu.launch.rank_files import finished_job, pattern_of_ranks, start_of_job
+from pyinstrument_gpu.launch.spare_limits import spare_limits
+from pyinstrument_gpu.native import DISABLED
+from pyinstrument_gpu.patching.own_imports import OwnImports
+from pyinstrument_gpu.patching.problems import print_error
+from pyinstrument_gpu.recording import environment
+from pyinstrument_gpu.recording.lost_peer import exception_facts, lost_peer_facts
+from pyinstrument_gpu.recording.recording import Recording, record
 
 if TYPE_CHECKING:
     from pyinstrument_gpu.document.job import JobDocument
@@ -326,9 +326,9 @@ class Launch:
 
     def _write_page(self, job: JobDocument | None) -> str:
         """Writes the page of the run, or of the job, and says where it is, or why it is not."""
+        from pyinstrument_gpu.core.run import Run
         from pyinstrument_gpu.page.job_view import ranks_on_page
         from pyinstrument_gpu.page.page import html_page, page_beside, write_page
-        from pyinstrument_gpu.run import Run
 
         assert self._recording is not None
         try:

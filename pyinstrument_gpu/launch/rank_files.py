@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyinstrument_gpu.core.file.run_path import begin_of_process_s
 from pyinstrument_gpu.errors import RunFileError
 from pyinstrument_gpu.recording.environment import launcher_number
-from pyinstrument_gpu.recording.run_path import begin_of_process_s
 
 if TYPE_CHECKING:
-    from pyinstrument_gpu.model.job_data import JobData, RankData
+    from pyinstrument_gpu.job.data import JobData, RankData
 
 _POLL_S = 0.05
 
@@ -49,10 +49,10 @@ def finished_job(paths: Mapping[int, Path], deadline_s: float) -> JobData:
         JobError: nothing can be said of the ranks together.
         OSError, RunFileError: the first file can't be read.
     """
-    from pyinstrument_gpu.analysis.job.gather import job_of
-    from pyinstrument_gpu.analysis.job.rank_data import rank_data
-    from pyinstrument_gpu.model.job import not_one_job
-    from pyinstrument_gpu.run import Run
+    from pyinstrument_gpu.core.job_membership import not_one_job
+    from pyinstrument_gpu.core.run import Run
+    from pyinstrument_gpu.job.gather import job_of
+    from pyinstrument_gpu.job.rank_data import rank_data
 
     until_s = time.monotonic() + deadline_s
     found: list[RankData] = []

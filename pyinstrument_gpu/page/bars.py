@@ -13,13 +13,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import has_device_times
+from pyinstrument_gpu.core.steps import Steps
 from pyinstrument_gpu.export.labels import Kind, Label, labels_of
 from pyinstrument_gpu.export.palette import STEP_COLOR
 from pyinstrument_gpu.export.ranges import by_begin, joined
 from pyinstrument_gpu.export.timeline import Timeline, wait_times
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.schema import has_device_times
-from pyinstrument_gpu.model.steps import Steps
 
 
 class BarLabel(NamedTuple):
@@ -39,7 +39,7 @@ class BarLabels:
         self._places: dict[tuple[int, int], int] = {}
 
     def places(
-        self, run: RunData, which: int, labels: Sequence[Label], marks: NDArray[np.void]
+        self, run: Run, which: int, labels: Sequence[Label], marks: NDArray[np.void]
     ) -> NDArray[np.int64]:
         """The place of each bar's label in `found`.
 
@@ -59,7 +59,7 @@ class BarLabels:
         return np.array(places, np.int64)[inverse]
 
 
-def _bar_label(run: RunData, labels: Sequence[Label], key: int) -> BarLabel:
+def _bar_label(run: Run, labels: Sequence[Label], key: int) -> BarLabel:
     if key < 0:
         name = f"step {-1 - key}"
         return BarLabel(name, name, Kind.STEP, STEP_COLOR)
@@ -140,7 +140,7 @@ class RunBars:
     """The bars of a run. The times of its spans are kept as columns: they are looked through for
     each window."""
 
-    def __init__(self, run: RunData, number: int) -> None:
+    def __init__(self, run: Run, number: int) -> None:
         self.run = run
         self._number = number
         self._labels = labels_of(run)
@@ -174,7 +174,7 @@ class RunBars:
                 pair=np.where(marks["span"] < 0, -1, self._number << 40 | marks["span"]),
             )
 
-    def _within(self, window: tuple[int, int]) -> RunData:
+    def _within(self, window: tuple[int, int]) -> Run:
         """The run with what overlaps a window on the host or on a device, and nothing else."""
         whole, run = self.run, copy.copy(self.run)
         run.spans = whole.spans[_overlap(window, *self._span_times)]

@@ -10,18 +10,17 @@ from typing import Any
 from rich.cells import cell_len
 
 from pyinstrument_gpu.analysis.compare import Change, Comparison, PhaseChange
-from pyinstrument_gpu.document.words import duration
+from pyinstrument_gpu.core.paths import names_of
+from pyinstrument_gpu.core.phase_tree import MAX_PATHS
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.statistic import merge_known
+from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.export.palette import STEP_COLOR, color_of
-from pyinstrument_gpu.model.paths import names_of
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.statistic import merge_known
-from pyinstrument_gpu.model.statistics import Scope
 from pyinstrument_gpu.page.bars import css_color
 from pyinstrument_gpu.page.histograms import plain_histograms
+from pyinstrument_gpu.parts.parts import Part, Sentence, without_blanks
+from pyinstrument_gpu.parts.words import duration, printable
 from pyinstrument_gpu.report.comparison import comparison_parts
-from pyinstrument_gpu.report.parts import Part, Sentence, without_blanks
-from pyinstrument_gpu.report.phase_tree import MAX_PATHS
-from pyinstrument_gpu.report.table import printable
 
 _MOST_ENDS = 10
 _FLOW_WIDTH, _END_WIDTH, _MIDDLE = 860, 16, 430
@@ -93,8 +92,8 @@ class ComparisonView:
 
 def comparison_view(
     comparison: Comparison,
-    before: Sequence[RunData],
-    after: Sequence[RunData],
+    before: Sequence[Run],
+    after: Sequence[Run],
     files: Sequence[str],
 ) -> ComparisonView:
     """The view of two sides; `files` are those of `before` and then of `after`."""
@@ -246,7 +245,7 @@ def _ribbon(x0: float, y0: float, x1: float, y1: float, thick: float) -> str:
 
 
 def _overlaid(
-    comparison: Comparison, before: Sequence[RunData], after: Sequence[RunData]
+    comparison: Comparison, before: Sequence[Run], after: Sequence[Run]
 ) -> Iterator[Mapping[str, Any]]:
     """The distributions of both sides: of steps, and then of phases, the largest change first."""
     durations = [

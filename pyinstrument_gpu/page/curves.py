@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.report.table import printable
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.parts.words import printable
 
 MAX_POINTS = 600
 MAX_METRICS = 24
@@ -40,7 +40,7 @@ class Curves:
     remark: str = ""
 
 
-def metric_curves(run: RunData) -> list[Curves]:
+def metric_curves(run: Run) -> list[Curves]:
     """Each metric that was read, at most `MAX_METRICS`, over the steps of its updates."""
     found = []
     for number, name in enumerate(run.metric_names):
@@ -69,7 +69,7 @@ def metric_curves(run: RunData) -> list[Curves]:
     return found
 
 
-def memory_curves(run: RunData) -> list[Curves]:
+def memory_curves(run: Run) -> list[Curves]:
     """Memory at the end of the steps that were read; nothing without any."""
     if run.memory is None or not len(run.memory.points):
         return []

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from pyinstrument_gpu.model.statistic import Statistic, bucket_bounds
-from pyinstrument_gpu.report.table import printable
+from pyinstrument_gpu.core.statistic import Statistic, bucket_bounds
+from pyinstrument_gpu.parts.words import printable
 
 _BUCKETS_PER_COLUMN = 4
 

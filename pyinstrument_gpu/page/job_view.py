@@ -7,16 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from pyinstrument_gpu.core.rank_numbers import ranks_text
 from pyinstrument_gpu.document.job import JobDocument
 from pyinstrument_gpu.document.job_findings import JobFinding
 from pyinstrument_gpu.document.job_ranks import phase_text
-from pyinstrument_gpu.document.words import UNKNOWN, duration, small_percent
 from pyinstrument_gpu.export.palette import color_of
-from pyinstrument_gpu.model.rank_numbers import ranks_text
 from pyinstrument_gpu.page.bars import css_color
+from pyinstrument_gpu.parts.parts import Part, without_blanks
+from pyinstrument_gpu.parts.words import UNKNOWN, Unit, duration, small_percent
 from pyinstrument_gpu.report.job import job_sections
-from pyinstrument_gpu.report.parts import Part, without_blanks
-from pyinstrument_gpu.report.table import Unit
 
 MAX_RANKS = 8
 """Of a job on a page, whose runs are there in full."""

@@ -19,20 +19,20 @@ from pathlib import Path
 from typing import Any
 
 from pyinstrument_gpu.analysis.compare import Comparison
-from pyinstrument_gpu.analysis.job.gather import job_of
-from pyinstrument_gpu.analysis.job.rank_data import rank_data
+from pyinstrument_gpu.core.job_membership import is_of_a_job
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.document.job import JobDocument, job_document_of
 from pyinstrument_gpu.errors import ExportError, JobError, needed_for
 from pyinstrument_gpu.export.atomic_file import atomic_write, check_replaceable
-from pyinstrument_gpu.model.job import is_of_a_job
-from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.job.gather import job_of
+from pyinstrument_gpu.job.rank_data import rank_data
 from pyinstrument_gpu.page.comparison_view import comparison_view
 from pyinstrument_gpu.page.job_view import job_view
 from pyinstrument_gpu.page.run_view import run_view
 from pyinstrument_gpu.page.step_series import MAX_STEPS, step_series
 from pyinstrument_gpu.page.timeline import MAX_BARS, plain_timeline, timeline
-from pyinstrument_gpu.report.parts import Table
-from pyinstrument_gpu.report.table import printable
+from pyinstrument_gpu.parts.parts import Table
+from pyinstrument_gpu.parts.words import printable
 from pyinstrument_gpu.version import __version__
 
 _SCRIPTS = ("uPlot.iife.min.js", "timeline.js", "page.js")
@@ -43,7 +43,7 @@ _HEAD_BYTES = 1_000
 """Of a page, in which the mark stands."""
 
 
-def html_page(runs: Sequence[RunData], files: Sequence[str], job: JobDocument | None = None) -> str:
+def html_page(runs: Sequence[Run], files: Sequence[str], job: JobDocument | None = None) -> str:
     """The page of one run or more: ranks of a job, or any others side by side.
 
     It costs the analysis of each run, and looks at each span some twenty times.
@@ -92,7 +92,7 @@ def html_page(runs: Sequence[RunData], files: Sequence[str], job: JobDocument | 
     )
 
 
-def _job_of(runs: Sequence[RunData], files: Sequence[str]) -> JobDocument | None:
+def _job_of(runs: Sequence[Run], files: Sequence[str]) -> JobDocument | None:
     """The document of the job of which all runs are ranks; None if they are of none, or of two."""
     if len(runs) < 2 or not all(map(is_of_a_job, runs)):
         return None
@@ -103,7 +103,7 @@ def _job_of(runs: Sequence[RunData], files: Sequence[str]) -> JobDocument | None
     return job_document_of(job)
 
 
-def _ranks(runs: Sequence[RunData]) -> list[int]:
+def _ranks(runs: Sequence[Run]) -> list[int]:
     return [run.environment["rank"] for run in runs if "rank" in run.environment]
 
 
@@ -115,8 +115,8 @@ def _title(names: Sequence[str], job: JobDocument | None) -> str:
 
 def comparison_page(
     comparison: Comparison,
-    before: Sequence[RunData],
-    after: Sequence[RunData],
+    before: Sequence[Run],
+    after: Sequence[Run],
     files: Sequence[str],
 ) -> str:
     """The page of two sides of runs.
@@ -176,7 +176,7 @@ def check_page(page: Path) -> Path:
     return page
 
 
-def _names(runs: Sequence[RunData], files: Sequence[str]) -> list[str]:
+def _names(runs: Sequence[Run], files: Sequence[str]) -> list[str]:
     """What the runs are called: by their ranks where these are known and differ."""
     ranks = [run.environment.get("rank") for run in runs]
     if len(runs) > 1 and None not in ranks and len(set(ranks)) == len(runs):

@@ -9,27 +9,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from pyinstrument_gpu.aspects.syncs.section import listed_sites
+from pyinstrument_gpu.core.paths import names_of
+from pyinstrument_gpu.core.phase_tree import MAX_PATHS
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.statistic import Statistic
+from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.document.document import Document, document_of
 from pyinstrument_gpu.document.findings import Finding
 from pyinstrument_gpu.document.ledger import LedgerEntry
 from pyinstrument_gpu.document.savings import Saving
-from pyinstrument_gpu.document.syncs import listed_sites
-from pyinstrument_gpu.document.words import counted, duration, rate, small_percent
 from pyinstrument_gpu.export.palette import STEP_COLOR, color_of
-from pyinstrument_gpu.model.paths import names_of
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.statistic import Statistic
-from pyinstrument_gpu.model.statistics import Scope
 from pyinstrument_gpu.page.bars import css_color, ink_on
 from pyinstrument_gpu.page.curves import Curves, memory_curves, metric_curves, plain_curves
 from pyinstrument_gpu.page.histograms import plain_histograms, spark_path, time_bounds
 from pyinstrument_gpu.page.source_lines import SourceContext, source_context
 from pyinstrument_gpu.page.step_series import StepSeries, plain_series
+from pyinstrument_gpu.parts.parts import Part, Row, Table, without_blanks
+from pyinstrument_gpu.parts.words import Unit, counted, duration, printable, rate, small_percent
 from pyinstrument_gpu.report.overview import sections
-from pyinstrument_gpu.report.parts import Part, Row, Table, without_blanks
-from pyinstrument_gpu.report.phase_tree import MAX_PATHS
 from pyinstrument_gpu.report.savings import SAVING_HEADERS, saving_cells
-from pyinstrument_gpu.report.table import Unit, printable
 
 _MAX_FINDINGS = 5
 """In the overview; all others are among the savings."""
@@ -121,7 +120,7 @@ class RunView:
     environment: tuple[tuple[str, str], ...]
 
 
-def run_view(run: RunData, file: str, name: str, number: int, series: StepSeries) -> RunView:
+def run_view(run: Run, file: str, name: str, number: int, series: StepSeries) -> RunView:
     """The view of a run. Costs its whole analysis."""
     document = document_of(run, file)
     parts = {name: without_blanks(found) for name, found in sections(document).items()}
@@ -204,7 +203,7 @@ _Places: TypeAlias = dict[tuple[str, ...], tuple[int, str]]
 """By the names of a phase the place of its histogram, and that as the path of a small picture."""
 
 
-def _histograms(run: RunData) -> tuple[list[dict[str, Any]], _Places]:
+def _histograms(run: Run) -> tuple[list[dict[str, Any]], _Places]:
     """The histograms, and the places of those of phases in steps, or of all without steps."""
     # As the tables of phases, without steps that were profiled.
     of_scopes = {"": run.phases}
@@ -277,7 +276,7 @@ def _slowest(series: StepSeries) -> Iterator[tuple[int, str, str, bool]]:
         )
 
 
-def _series_note(run: RunData, series: StepSeries) -> str:
+def _series_note(run: Run, series: StepSeries) -> str:
     drawn = len(series.steps)
     sentences = []
     if drawn < series.total:
@@ -360,7 +359,7 @@ def _saving_rows(
     return (f"{unit.name} per step, without", *headers), rows, longest_ns or 1.0
 
 
-def _sources(run: RunData) -> Iterator[Source]:
+def _sources(run: Run) -> Iterator[Source]:
     for site in listed_sites(run.syncs)[:_MAX_SITES]:
         for line in (site.program, site.library):
             if line is not None:
@@ -371,7 +370,7 @@ def _sources(run: RunData) -> Iterator[Source]:
                 )
 
 
-def _environment(run: RunData) -> Iterator[tuple[str, str]]:
+def _environment(run: Run) -> Iterator[tuple[str, str]]:
     for name, value in run.environment.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         if name == "command" and isinstance(value, list):

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.profiled_steps import were_profiled
+from pyinstrument_gpu.core.distinct import places_in
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import span_scopes
+from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.export.palette import color_of
-from pyinstrument_gpu.model.distinct import places_in
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.schema import span_scopes
-from pyinstrument_gpu.model.statistics import Scope
 from pyinstrument_gpu.page.bars import css_color
-from pyinstrument_gpu.report.table import printable
+from pyinstrument_gpu.parts.words import printable
 
 MAX_STEPS = 2_000
 """A run of up to so many steps is drawn whole."""
@@ -65,7 +65,7 @@ class StepSeries:
     other_ns: NDArray[np.int64]
 
 
-def step_series(run: RunData, max_steps: int = MAX_STEPS) -> StepSeries:
+def step_series(run: Run, max_steps: int = MAX_STEPS) -> StepSeries:
     """The steps to draw. Looks at every step and span once."""
     steps = run.steps.closed
     durations_ns = steps["end_ns"] - steps["begin_ns"]
@@ -112,7 +112,7 @@ def _envelope(durations_ns: NDArray[np.int64], most: int) -> NDArray[np.int64]:
 
 
 def _phases(
-    run: RunData, steps: NDArray[np.void]
+    run: Run, steps: NDArray[np.void]
 ) -> tuple[tuple[int, ...], NDArray[np.int64], NDArray[np.int64]]:
     """The paths, and for each its own time in each of the steps, then that of all others."""
     in_steps = {
@@ -139,7 +139,7 @@ def _phases(
     return paths, sums_ns[:-1], sums_ns[-1]
 
 
-def plain_series(run: RunData, series: StepSeries) -> dict[str, Any]:
+def plain_series(run: Run, series: StepSeries) -> dict[str, Any]:
     """The series as the page's script has it."""
     steps = series.steps
     return {

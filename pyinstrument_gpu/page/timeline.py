@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.profiled_steps import were_profiled
+from pyinstrument_gpu.core.distinct import places_in
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.steps import Step
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export.rank_alignment import offsets_ns_of
-from pyinstrument_gpu.model.distinct import places_in
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.steps import Step
 from pyinstrument_gpu.page.bars import BarLabel, BarLabels, RunBars, Track, css_color, ink_on
 from pyinstrument_gpu.page.step_series import StepSeries
-from pyinstrument_gpu.report.table import printable
+from pyinstrument_gpu.parts.words import printable
 
 MAX_BARS = 20_000
 """In all windows together; each has at least `_LEAST_BARS`, where there are so many."""
@@ -85,7 +85,7 @@ class Timeline:
 
 
 def timeline(
-    runs: Sequence[RunData], series: Sequence[StepSeries], max_bars: int = MAX_BARS
+    runs: Sequence[Run], series: Sequence[StepSeries], max_bars: int = MAX_BARS
 ) -> Timeline:
     """The windows of runs that belong together, of which `series` are the steps' times."""
     try:
@@ -117,7 +117,7 @@ def _bars(window: Window) -> int:
     return sum(len(track.begin_ns) for track in window.tracks)
 
 
-def _choose(runs: Sequence[RunData], series: Sequence[StepSeries]) -> list[tuple[str, int]]:
+def _choose(runs: Sequence[Run], series: Sequence[StepSeries]) -> list[tuple[str, int]]:
     """The steps to show, the most wanted first, each with the reason. Of ranks those that all have
     are taken, and of each step the longest time."""
     common: NDArray[np.int64] | None = None
@@ -191,7 +191,7 @@ def _window(
     return _filled(bars, why, index, begins_ns, length_ns, tuple(step_ns), room, is_cut)
 
 
-def _step(run: RunData, index: int) -> Step | None:
+def _step(run: Run, index: int) -> Step | None:
     try:
         return run.steps.by_index(index)
     except KeyError:

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.core.array_fields import ArrayFields
+from pyinstrument_gpu.core.statistic import Statistic
+from pyinstrument_gpu.core.statistics import PhaseStatistics
 from pyinstrument_gpu.errors import RecordingError
-from pyinstrument_gpu.model.array_fields import ArrayFields
-from pyinstrument_gpu.model.statistic import Statistic
-from pyinstrument_gpu.model.statistics import PhaseStatistics
 
 MAX_PHASES = 128
 """So many phases fit into a rank's record: those with the most host time."""

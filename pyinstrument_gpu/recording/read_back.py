@@ -13,10 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyinstrument_gpu.core.file.framing import FILE_HEADER_BYTES, read_blocks_of, read_file_header
+from pyinstrument_gpu.core.file.reader import decode_blocks
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import RunFileError
-from pyinstrument_gpu.format.framing import FILE_HEADER_BYTES, read_blocks_of, read_file_header
-from pyinstrument_gpu.format.reader import decode_blocks
-from pyinstrument_gpu.run import Run
 
 # Of runs that nobody has asked for yet: a program may keep any number of these, and needs
 # descriptors for other things.

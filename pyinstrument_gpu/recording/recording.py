@@ -14,30 +14,31 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyinstrument_gpu.aspects.collectives.watch import CollectiveWatch
+from pyinstrument_gpu.aspects.memory.watch import MemoryWatch
+from pyinstrument_gpu.aspects.stalls import answer as stall_answer
 from pyinstrument_gpu.at_exit import call_at_exit
-from pyinstrument_gpu.errors import RecordingActiveError, RecordingError, RunPathError
-from pyinstrument_gpu.model import program_facts
-from pyinstrument_gpu.native import DISABLED, native, require_native
-from pyinstrument_gpu.patching.own_imports import OwnImports
-from pyinstrument_gpu.recording import device_timing, environment, self_overhead, stall_answer
-from pyinstrument_gpu.recording.collective_watch import CollectiveWatch
-from pyinstrument_gpu.recording.lost_peer import exception_facts
-from pyinstrument_gpu.recording.memory_watch import MemoryWatch
-from pyinstrument_gpu.recording.options import RecordingOptions, check_sink, takes_options
-from pyinstrument_gpu.recording.program_watch import ProgramWatch
-from pyinstrument_gpu.recording.run_path import (
+from pyinstrument_gpu.core import program_facts
+from pyinstrument_gpu.core.file.run_path import (
     check_writable,
     in_the_way,
     path_of_attempt,
     path_of_rank,
 )
+from pyinstrument_gpu.errors import RecordingActiveError, RecordingError, RunPathError
+from pyinstrument_gpu.native import DISABLED, native, require_native
+from pyinstrument_gpu.patching.own_imports import OwnImports
+from pyinstrument_gpu.recording import device_timing, environment, self_overhead
+from pyinstrument_gpu.recording.lost_peer import exception_facts
+from pyinstrument_gpu.recording.options import RecordingOptions, check_sink, takes_options
+from pyinstrument_gpu.recording.program_watch import ProgramWatch
 
 if TYPE_CHECKING:
-    from pyinstrument_gpu.recording.energy_watch import EnergyWatch
+    from pyinstrument_gpu.aspects.energy.watch import EnergyWatch
+    from pyinstrument_gpu.core.run import Run
     from pyinstrument_gpu.recording.job_statistics import JobStatistics
     from pyinstrument_gpu.recording.read_back import ReadBack
     from pyinstrument_gpu.recording.statistics_feed import StatisticsFeed
-    from pyinstrument_gpu.run import Run
     from pyinstrument_gpu.sinks.feeder import SinkFeeder
     from pyinstrument_gpu.sinks.sink import Sink
     from pyinstrument_gpu.sinks.tap import Tap, TapReader
@@ -386,7 +387,7 @@ class Recording:
         if options.energy:
             if self._energy is None:
                 with OwnImports():  # not above: it loads ctypes
-                    from pyinstrument_gpu.recording.energy_watch import EnergyWatch
+                    from pyinstrument_gpu.aspects.energy.watch import EnergyWatch
 
                 self._energy = EnergyWatch()
             self._energy.begin(self)
@@ -501,14 +502,14 @@ class Recording:
         return RecordingError(f"the run can't be read: {why}{later}")
 
     def _from_memory(self) -> Run:
-        from pyinstrument_gpu.run import Run
+        from pyinstrument_gpu.core.run import Run
 
         log = native.log_bytes(self) or self._log
         # It is gone where another thread has stopped the recording and made the run meanwhile.
         return self.run if log is None else Run.from_bytes(log)
 
     def _deferred(self, log: bytes) -> Run:
-        from pyinstrument_gpu.run import Run
+        from pyinstrument_gpu.core.run import Run
 
         # A function of the bytes alone: the run does not keep this recording.
         return self._read_back(partial(Run.from_bytes, log)).deferred()
@@ -642,7 +643,7 @@ def _read_metrics() -> None:
 
 
 def _nothing() -> Run:
-    from pyinstrument_gpu.run import Run
+    from pyinstrument_gpu.core.run import Run
 
     return Run.empty("nothing was recorded: PYINSTRUMENT_GPU in the environment turns it off")
 

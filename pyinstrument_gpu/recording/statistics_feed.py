@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.format.blocks import BlockType, Records
-from pyinstrument_gpu.format.framing import read_tap
-from pyinstrument_gpu.format.items import SPAN_ITEM, STEP_ITEM
-from pyinstrument_gpu.format.statistics import (
+from pyinstrument_gpu.core.file.blocks import BlockType, Records
+from pyinstrument_gpu.core.file.framing import read_tap
+from pyinstrument_gpu.core.file.items import SPAN_ITEM, STEP_ITEM
+from pyinstrument_gpu.core.file.statistics import (
     StatisticsDocument,
     decode_statistics,
     with_newer_spans,
 )
-from pyinstrument_gpu.model.schema import span_scopes
-from pyinstrument_gpu.model.statistic import BUCKET_COUNT, Statistic, bucket_bounds
-from pyinstrument_gpu.model.statistics import PhaseStatistics, as_if_not_profiled, over_scopes
+from pyinstrument_gpu.core.schema import span_scopes
+from pyinstrument_gpu.core.statistic import BUCKET_COUNT, Statistic, bucket_bounds
+from pyinstrument_gpu.core.statistics import PhaseStatistics, as_if_not_profiled, over_scopes
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.sinks.path_table import PathTable
 from pyinstrument_gpu.sinks.tap import TapReader

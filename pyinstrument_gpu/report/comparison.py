@@ -10,15 +10,15 @@ from typing import Any
 
 from pyinstrument_gpu.analysis.compare import MIN_RUNS, Change, Comparison, PhaseChange
 from pyinstrument_gpu.analysis.final_values import FinalValue
-from pyinstrument_gpu.report.console import printed
-from pyinstrument_gpu.report.parts import Part, Row, Sentence, Table, table
-from pyinstrument_gpu.report.table import (
+from pyinstrument_gpu.parts.parts import Part, Row, Sentence, Table, table
+from pyinstrument_gpu.parts.words import (
     UNKNOWN,
     Unit,
     confidence_percent,
     counted,
     rounded_percent,
 )
+from pyinstrument_gpu.report.console import printed
 
 _MAX_NAMED = 3
 _MIN_SHARE_NAMED = 0.05  # of what left or arrived

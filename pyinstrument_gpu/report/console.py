@@ -17,8 +17,8 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from pyinstrument_gpu.report.parts import NOTES, Kind, Part, Row, Sentence, Table
-from pyinstrument_gpu.report.table import printable
+from pyinstrument_gpu.parts.parts import NOTES, Kind, Part, Row, Sentence, Table
+from pyinstrument_gpu.parts.words import printable
 
 _STYLES: dict[Kind, str] = {
     "": "",

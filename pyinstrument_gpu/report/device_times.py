@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from pyinstrument_gpu.core.phase_tree import phase_table
 from pyinstrument_gpu.document.document import Document
 from pyinstrument_gpu.document.phases import DeviceTimes, PhaseCalls, PhaseInSteps
-from pyinstrument_gpu.report.parts import Part, Row, Sentence
-from pyinstrument_gpu.report.phase_tree import phase_table
-from pyinstrument_gpu.report.table import UNKNOWN, Unit, duration
+from pyinstrument_gpu.parts.parts import Part, Row, Sentence
+from pyinstrument_gpu.parts.words import UNKNOWN, Unit, duration
 
 _LEGEND = {
     "launch": "launch: the device waited for the host to enqueue work",

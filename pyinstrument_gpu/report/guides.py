@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from pyinstrument_gpu.analysis.rules import EDIT_SHARE
 from pyinstrument_gpu.document.findings import Finding
 from pyinstrument_gpu.document.guides import Guidance, Guides
-from pyinstrument_gpu.report.parts import Sentence
-from pyinstrument_gpu.report.table import counted, printable, small_percent
+from pyinstrument_gpu.parts.parts import Sentence
+from pyinstrument_gpu.parts.words import counted, printable, small_percent
 
 NEGLIGIBLE_SHARE = 0.001
 _MAX_FINDINGS = 5

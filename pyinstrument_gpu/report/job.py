@@ -6,13 +6,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from pyinstrument_gpu.analysis.job.findings import (
-    BETWEEN_STEPS,
-    OUTSIDE_PHASES,
-    CollectiveUse,
-    Pattern,
-    PhaseAcrossRanks,
-)
+from pyinstrument_gpu.core.rank_numbers import reasons_of_ranks
 from pyinstrument_gpu.document.job import JobDocument
 from pyinstrument_gpu.document.job_findings import JobFinding, StallOfRank
 from pyinstrument_gpu.document.job_ranks import (
@@ -23,10 +17,15 @@ from pyinstrument_gpu.document.job_ranks import (
     RankOfJob,
     phase_text,
 )
-from pyinstrument_gpu.model.rank_numbers import reasons_of_ranks
-from pyinstrument_gpu.report.console import for_terminal, notes
-from pyinstrument_gpu.report.parts import Emphasis, Part, Row, Sentence, table
-from pyinstrument_gpu.report.table import (
+from pyinstrument_gpu.job.findings import (
+    BETWEEN_STEPS,
+    OUTSIDE_PHASES,
+    CollectiveUse,
+    Pattern,
+    PhaseAcrossRanks,
+)
+from pyinstrument_gpu.parts.parts import Emphasis, Part, Row, Sentence, table
+from pyinstrument_gpu.parts.words import (
     UNKNOWN,
     Unit,
     counted,
@@ -36,6 +35,7 @@ from pyinstrument_gpu.report.table import (
     size,
     small_percent,
 )
+from pyinstrument_gpu.report.console import for_terminal, notes
 
 _MAX_PHASE_COLUMNS = 5
 _MAX_ROWS = 30

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from pyinstrument_gpu.core.rank_numbers import reasons_of_ranks
 from pyinstrument_gpu.document.job_ending import JobEnding, RankEnding
-from pyinstrument_gpu.model.rank_numbers import reasons_of_ranks
+from pyinstrument_gpu.parts.parts import Part, Row, Sentence, Table, table
+from pyinstrument_gpu.parts.words import UNKNOWN, counted, duration, printable
 from pyinstrument_gpu.report.console import for_terminal, notes
-from pyinstrument_gpu.report.parts import Part, Row, Sentence, Table, table
-from pyinstrument_gpu.report.table import UNKNOWN, counted, duration, printable
 
 _MOST_RANKS = 16
 _MOST_LINES = 12

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from pyinstrument_gpu.core.phase_tree import phase_table
 from pyinstrument_gpu.document.ledger import Ledger, LedgerEntry
 from pyinstrument_gpu.document.steps import StepTimes
-from pyinstrument_gpu.report.parts import Part, Row, Sentence
-from pyinstrument_gpu.report.phase_tree import phase_table
-from pyinstrument_gpu.report.table import Unit, counted
+from pyinstrument_gpu.parts.parts import Part, Row, Sentence
+from pyinstrument_gpu.parts.words import Unit, counted
 
 _HOST_HEADERS = ("phase", "computing", "blocked")
 _IDLE = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from pyinstrument_gpu.core.phase_tree import phase_table
 from pyinstrument_gpu.document.one_step import PhaseOfStep, StepDocument
-from pyinstrument_gpu.report.parts import Part, Row, Sentence
-from pyinstrument_gpu.report.phase_tree import phase_table
-from pyinstrument_gpu.report.table import UNKNOWN, counted, share
+from pyinstrument_gpu.parts.parts import Part, Row, Sentence
+from pyinstrument_gpu.parts.words import UNKNOWN, counted, share
 
 
 def one_step(step: StepDocument) -> Iterator[Part]:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from pyinstrument_gpu.analysis.run_step import RunStep
-from pyinstrument_gpu.model.phase_cost import PhaseCost
+from pyinstrument_gpu.core.phase_cost import PhaseCost
+from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
+from pyinstrument_gpu.parts.words import counted, duration, printable, small_percent
 from pyinstrument_gpu.report.console import printed
-from pyinstrument_gpu.report.parts import Part, Row, Sentence, table
-from pyinstrument_gpu.report.table import counted, duration, printable, small_percent
 
 _WIDTH = 80
 _FEW_ROUNDS = 10

@@ -7,24 +7,18 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
+from pyinstrument_gpu.aspects.energy.parts import energy_section
+from pyinstrument_gpu.aspects.memory.parts import memory_section, out_of_memory
+from pyinstrument_gpu.aspects.modules.parts import modules_section
+from pyinstrument_gpu.aspects.operations.parts import operations_section
+from pyinstrument_gpu.aspects.readings.parts import metrics_section
+from pyinstrument_gpu.aspects.syncs.parts import syncs_section
+from pyinstrument_gpu.core.phase_tree import phase_table
 from pyinstrument_gpu.document.document import Document
 from pyinstrument_gpu.document.phases import PhaseCalls, PhaseInSteps, overlap
 from pyinstrument_gpu.document.steps import StepTimes
-from pyinstrument_gpu.report.console import notes
-from pyinstrument_gpu.report.device_times import device_times
-from pyinstrument_gpu.report.energy import energy_section
-from pyinstrument_gpu.report.guides import guides_section
-from pyinstrument_gpu.report.ledger import ledger_section
-from pyinstrument_gpu.report.memory import memory_section, out_of_memory
-from pyinstrument_gpu.report.metrics import metrics_section
-from pyinstrument_gpu.report.modules import modules_section
-from pyinstrument_gpu.report.operations import operations_section
-from pyinstrument_gpu.report.parts import Emphasis, Part, Row, Sentence
-from pyinstrument_gpu.report.phase_tree import phase_table
-from pyinstrument_gpu.report.recorder import recorder_section
-from pyinstrument_gpu.report.savings import savings_section
-from pyinstrument_gpu.report.syncs import syncs_section
-from pyinstrument_gpu.report.table import (
+from pyinstrument_gpu.parts.parts import Emphasis, Part, Row, Sentence
+from pyinstrument_gpu.parts.words import (
     UNKNOWN,
     Unit,
     counted,
@@ -34,6 +28,12 @@ from pyinstrument_gpu.report.table import (
     rate,
     share,
 )
+from pyinstrument_gpu.report.console import notes
+from pyinstrument_gpu.report.device_times import device_times
+from pyinstrument_gpu.report.guides import guides_section
+from pyinstrument_gpu.report.ledger import ledger_section
+from pyinstrument_gpu.report.recorder import recorder_section
+from pyinstrument_gpu.report.savings import savings_section
 
 
 def overview(document: Document) -> list[Part]:

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pyinstrument_gpu.document.recorder import Recorder
-from pyinstrument_gpu.report.parts import Sentence
-from pyinstrument_gpu.report.table import duration, printable, small_percent
+from pyinstrument_gpu.parts.parts import Sentence
+from pyinstrument_gpu.parts.words import duration, printable, small_percent
 
 
 def recorder_section(cost: Recorder) -> Iterator[Sentence]:

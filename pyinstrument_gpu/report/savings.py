@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from pyinstrument_gpu.document.findings import Finding
 from pyinstrument_gpu.document.savings import Saving, Savings
-from pyinstrument_gpu.report.parts import Part, Row, Sentence, table
-from pyinstrument_gpu.report.table import Unit, counted, printable
+from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
+from pyinstrument_gpu.parts.words import Unit, counted, printable
 
 _MAX_ROWS = 20
 _MAX_DOUBTS = 3

@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.document.document import document_of
 from pyinstrument_gpu.document.one_step import step_document
-from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.report.console import for_terminal
 from pyinstrument_gpu.report.one_step import one_step
 from pyinstrument_gpu.report.overview import overview
 
 
 def report(
-    run: RunData, *, step: int | None = None, width: int | None = None, color: bool | None = None
+    run: Run, *, step: int | None = None, width: int | None = None, color: bool | None = None
 ) -> str:
     """The report of a run, or of one of its steps.
 

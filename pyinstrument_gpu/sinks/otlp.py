@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from pyinstrument_gpu.core.paths import without_surrogates
 from pyinstrument_gpu.errors import SinkError, needed_for
-from pyinstrument_gpu.model.paths import without_surrogates
 from pyinstrument_gpu.sinks.otlp_instruments import Instruments
 from pyinstrument_gpu.sinks.scalars import STEPS_PER_UPDATE, step_times
 from pyinstrument_gpu.sinks.sink import Sink
@@ -25,7 +25,7 @@ _MAX_METRICS = 64
 _RESOURCE = {
     "host": "host.name",
     "pid": "process.pid",
-    "run_id": "pyinstrument_gpu.run.id",
+    "run_id": "pyinstrument_gpu.core.run.id",
     "rank": "pyinstrument_gpu.rank",
     "world_size": "pyinstrument_gpu.world_size",
 }

@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pyinstrument_gpu.model.statistics import Scope
-from pyinstrument_gpu.model.step_totals import StepTotals
+from pyinstrument_gpu.core.statistics import Scope
+from pyinstrument_gpu.core.step_totals import StepTotals
 from pyinstrument_gpu.sinks.scalars import StepTimes
 
 if TYPE_CHECKING:

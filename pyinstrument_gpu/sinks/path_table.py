@@ -6,11 +6,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.format.blocks import Blocks, BlockType
-from pyinstrument_gpu.format.items import PATH_ITEM
-from pyinstrument_gpu.format.modules import path_kinds, path_names
-from pyinstrument_gpu.format.names import decode_names, path_parents
-from pyinstrument_gpu.model.paths import join_paths
+from pyinstrument_gpu.aspects.modules.file import path_kinds, path_names
+from pyinstrument_gpu.core.file.blocks import Blocks, BlockType
+from pyinstrument_gpu.core.file.items import PATH_ITEM
+from pyinstrument_gpu.core.file.names import decode_names, path_parents
+from pyinstrument_gpu.core.paths import join_paths
 
 
 class PathTable:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyinstrument_gpu.core.paths import labels_of, without_surrogates
+from pyinstrument_gpu.core.statistic import Statistic, bucket_index
+from pyinstrument_gpu.core.statistics import PhaseStatistics
+from pyinstrument_gpu.core.step_totals import StepTotals
 from pyinstrument_gpu.errors import SinkError, needed_for
-from pyinstrument_gpu.model.paths import labels_of, without_surrogates
-from pyinstrument_gpu.model.statistic import Statistic, bucket_index
-from pyinstrument_gpu.model.statistics import PhaseStatistics
-from pyinstrument_gpu.model.step_totals import StepTotals
 from pyinstrument_gpu.sinks.sink import Sink
 from pyinstrument_gpu.sinks.update import RunUpdate
 

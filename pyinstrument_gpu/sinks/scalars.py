@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.model.paths import labels_of, without_surrogates
-from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.core.paths import labels_of, without_surrogates
+from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.sinks.update import RunUpdate
 
 GROUPS = {Scope.STEP: "phase", Scope.OTHER_THREADS: "other_threads"}

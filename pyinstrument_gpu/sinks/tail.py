@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.format.blocks import Blocks, BlockType, Records, true_prefix
-from pyinstrument_gpu.format.device_times import span_indices
-from pyinstrument_gpu.format.framing import read_tap
-from pyinstrument_gpu.format.items import (
+from pyinstrument_gpu.core.file.blocks import Blocks, BlockType, Records, true_prefix
+from pyinstrument_gpu.core.file.device_times import span_indices
+from pyinstrument_gpu.core.file.framing import read_tap
+from pyinstrument_gpu.core.file.items import (
     DEVICE_TIME_ITEM,
     DROPPED_STEP_ITEM,
     METRIC_ITEM,
@@ -30,12 +30,12 @@ from pyinstrument_gpu.format.items import (
     STEP_ITEM,
     columns,
 )
-from pyinstrument_gpu.format.names import decode_names
-from pyinstrument_gpu.format.state import State, decode_state
-from pyinstrument_gpu.format.statistics import decode_statistics
-from pyinstrument_gpu.format.steps import indices_of, step_columns
-from pyinstrument_gpu.model.schema import METRIC_DTYPE, SpanFlag, span_scopes
-from pyinstrument_gpu.model.statistics import over_scopes
+from pyinstrument_gpu.core.file.names import decode_names
+from pyinstrument_gpu.core.file.state import State, decode_state
+from pyinstrument_gpu.core.file.statistics import decode_statistics
+from pyinstrument_gpu.core.file.steps import indices_of, step_columns
+from pyinstrument_gpu.core.schema import METRIC_DTYPE, SpanFlag, span_scopes
+from pyinstrument_gpu.core.statistics import over_scopes
 from pyinstrument_gpu.sinks.path_table import PathTable
 from pyinstrument_gpu.sinks.phase_times import keys_of, phase_times, rows_of, step_of, summed
 from pyinstrument_gpu.sinks.update import RunUpdate, Totals, steps_of_metrics

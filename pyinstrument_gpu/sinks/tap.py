@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import threading
 
-from pyinstrument_gpu.format.blocks import BlockType
-from pyinstrument_gpu.format.framing import tap_records
+from pyinstrument_gpu.core.file.blocks import BlockType
+from pyinstrument_gpu.core.file.framing import tap_records
 from pyinstrument_gpu.native import native
 
 _TABLES = {

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.model.statistics import PhaseStatistics
-from pyinstrument_gpu.model.step_totals import StepTotals
+from pyinstrument_gpu.core.statistics import PhaseStatistics
+from pyinstrument_gpu.core.step_totals import StepTotals
 
 
 @dataclass(frozen=True)

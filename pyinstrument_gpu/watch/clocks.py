@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pyinstrument_gpu.model.anchor import SAME_BOOT_NS, booted_ns
+from pyinstrument_gpu.core.anchor import SAME_BOOT_NS, booted_ns
 
 
 @dataclass(frozen=True)

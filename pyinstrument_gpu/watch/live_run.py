@@ -17,15 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.step_times import in_unfinished_steps
-from pyinstrument_gpu.format.framing import PAYLOAD_BYTES
-from pyinstrument_gpu.format.items import SPAN_ITEM
-from pyinstrument_gpu.format.state import State
-from pyinstrument_gpu.model.distinct import places_in
-from pyinstrument_gpu.model.modules import ModulePass
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.schema import span_scopes
-from pyinstrument_gpu.model.statistic import Statistic
-from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
+from pyinstrument_gpu.aspects.modules.data import ModulePass
+from pyinstrument_gpu.core.distinct import places_in
+from pyinstrument_gpu.core.file.framing import PAYLOAD_BYTES
+from pyinstrument_gpu.core.file.items import SPAN_ITEM
+from pyinstrument_gpu.core.file.state import State
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import span_scopes
+from pyinstrument_gpu.core.statistic import Statistic
+from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope
 from pyinstrument_gpu.watch.sign_of_life import SignOfLife
 
 WINDOW_NS = 30 * 10**9
@@ -256,7 +256,7 @@ class LiveRun:
 
 
 def live_run(
-    file: str, run: RunData, state: State, sign: SignOfLife, damaged_blocks: int = 0
+    file: str, run: Run, state: State, sign: SignOfLife, damaged_blocks: int = 0
 ) -> LiveRun:
     """What is shown of a run. Linear in the history that `run` holds.
 
@@ -322,7 +322,7 @@ class _Window:
     sizes: NDArray[np.int64]
 
     @classmethod
-    def of(cls, run: RunData, is_whole: bool) -> _Window:
+    def of(cls, run: Run, is_whole: bool) -> _Window:
         # Of steps that began before the oldest spans that are kept had ended, spans may be missing.
         oldest = run.spans["host_end_ns"][: 1 if is_whole else _SPANS_OF_A_BLOCK]
         known_from_ns = 0 if is_whole else int(oldest.max(initial=0))
@@ -374,7 +374,7 @@ def _means(values: NDArray[np.int64]) -> tuple[float, ...]:
     return tuple((sums / np.bincount(places)).tolist()) if len(values) else ()
 
 
-def _steps(run: RunData, state: State, window: _Window) -> LiveSteps:
+def _steps(run: Run, state: State, window: _Window) -> LiveSteps:
     totals, closed, open_step = run.step_totals, run.steps.closed, run.open_step
     durations_ns = closed["end_ns"] - closed["begin_ns"]
     steps = window.steps
@@ -403,7 +403,7 @@ def _steps(run: RunData, state: State, window: _Window) -> LiveSteps:
     )
 
 
-def _phases(run: RunData, window: _Window) -> tuple[LivePhase, ...]:
+def _phases(run: Run, window: _Window) -> tuple[LivePhase, ...]:
     spans = run.spans
     places = window.places_of(spans["step"])
     outside = (spans["step"] < 0) & (spans["host_begin_ns"] >= window.begin_ns)
@@ -464,7 +464,7 @@ def _mean(statistic: Statistic | None) -> float | None:
     return None if statistic is None or not statistic.count else statistic.mean_ns
 
 
-def _waits(run: RunData, window: _Window) -> tuple[LiveWait, ...]:
+def _waits(run: Run, window: _Window) -> tuple[LiveWait, ...]:
     syncs = run.syncs
     events = syncs.events[syncs.events["begin_ns"] >= window.begin_ns]
     places = window.places_of(events["step"])
@@ -495,7 +495,7 @@ def _waits(run: RunData, window: _Window) -> tuple[LiveWait, ...]:
     return tuple(sorted(found, key=lambda wait: (-(wait.blocked_ns or 0), -wait.count)))
 
 
-def _metrics(run: RunData) -> tuple[LiveMetric, ...]:
+def _metrics(run: Run) -> tuple[LiveMetric, ...]:
     found = []
     for number, name in enumerate(run.metric_names):
         values = run.metrics[run.metrics["name"] == number]
@@ -520,7 +520,7 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _memory(run: RunData) -> LiveMemory | None:
+def _memory(run: Run) -> LiveMemory | None:
     memory = run.memory
     if memory is None:
         return None
@@ -539,7 +539,7 @@ def _memory(run: RunData) -> LiveMemory | None:
     )
 
 
-def _modules(run: RunData, window: _Window) -> tuple[LiveModule, ...]:
+def _modules(run: Run, window: _Window) -> tuple[LiveModule, ...]:
     row_of = {
         member: row for row, name in enumerate(run.modules) for member in run.modules.of_group(name)
     }

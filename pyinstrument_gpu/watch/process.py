@@ -8,8 +8,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from pyinstrument_gpu.format.run_files import is_run_file
-from pyinstrument_gpu.model.process_state import ProcessState
+from pyinstrument_gpu.core.file.run_files import is_run_file
+from pyinstrument_gpu.core.process_state import ProcessState
 from pyinstrument_gpu.watch.clocks import Clocks
 
 _SLACK_NS = 2 * 10**9

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
+from pyinstrument_gpu.core.file.follower import RunFollower
+from pyinstrument_gpu.core.file.reader import decode_blocks
+from pyinstrument_gpu.core.file.run_files import SUFFIX
+from pyinstrument_gpu.core.job_membership import is_of_a_job, not_one_job
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import RunFileError
-from pyinstrument_gpu.format.follower import RunFollower
-from pyinstrument_gpu.format.reader import decode_blocks
-from pyinstrument_gpu.format.run_files import SUFFIX
-from pyinstrument_gpu.model.job import is_of_a_job, not_one_job
-from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.watch import process
 
 HOW_TO_BEGIN = (
@@ -144,7 +144,7 @@ def _of_job(newest: Path) -> Callable[[], list[Path]]:
     if run is None or not is_of_a_job(run):
         return lambda: [newest]
     rank = run.environment["rank"]
-    known: dict[Path, RunData | None] = {newest: run}
+    known: dict[Path, Run | None] = {newest: run}
 
     def find() -> list[Path]:
         for path in _named_alike(newest, rank):
@@ -172,9 +172,9 @@ def _named_alike(path: Path, rank: int) -> list[Path]:
     return [other for other in names if any(one.fullmatch(other.name) for one in patterns)]
 
 
-def _run_of(path: Path) -> RunData | None:
+def _run_of(path: Path) -> Run | None:
     """What says which job a run is from, and no more of it: there may be a thousand."""
     with closing(RunFollower(path)) as follower, suppress(OSError, RunFileError):
-        run = decode_blocks(follower.look(), RunData)
-        return RunData(environment=run.environment, anchor=run.anchor, duration_ns=run.duration_ns)
+        run = decode_blocks(follower.look(), Run)
+        return Run(environment=run.environment, anchor=run.anchor, duration_ns=run.duration_ns)
     return None

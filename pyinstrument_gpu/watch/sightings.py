@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from pyinstrument_gpu.analysis.job.condition import Sighting
-from pyinstrument_gpu.model.job_data import JobData, RankData
-from pyinstrument_gpu.model.process_state import ProcessState
+from pyinstrument_gpu.core.process_state import ProcessState
+from pyinstrument_gpu.job.condition import Sighting
+from pyinstrument_gpu.job.data import JobData, RankData
 from pyinstrument_gpu.watch.clocks import Clocks
 from pyinstrument_gpu.watch.process import process_state
 

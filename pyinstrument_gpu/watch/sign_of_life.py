@@ -12,14 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from pyinstrument_gpu.analysis.job.condition import FRESH_NS, Sighting
-from pyinstrument_gpu.analysis.job.run_end import innermost_phase
-from pyinstrument_gpu.format.follower import Whereabouts
-from pyinstrument_gpu.format.state import State
-from pyinstrument_gpu.model.condition import Condition
-from pyinstrument_gpu.model.process_state import ProcessState
-from pyinstrument_gpu.model.program_end import ProgramEnd
-from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.core.condition import Condition
+from pyinstrument_gpu.core.file.follower import Whereabouts
+from pyinstrument_gpu.core.file.state import State
+from pyinstrument_gpu.core.process_state import ProcessState
+from pyinstrument_gpu.core.program_end import ProgramEnd
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.job.condition import FRESH_NS, Sighting
+from pyinstrument_gpu.job.run_end import innermost_phase
 
 _HANGS_AFTER_NS = 10 * 10**9
 _TIMES_THE_LONGEST = 3
@@ -44,7 +44,7 @@ class SignOfLife:
 
 
 def sign_of_life(
-    run: RunData,
+    run: Run,
     state: State,
     sighting: Sighting,
     *,
@@ -111,7 +111,7 @@ _WHEREABOUTS = {
 
 
 def _condition(
-    run: RunData, state: State, known_ns: int, is_fresh: bool, process: ProcessState
+    run: Run, state: State, known_ns: int, is_fresh: bool, process: ProcessState
 ) -> Condition:
     if state.final:
         return ProgramEnd.of(run.environment).condition
@@ -128,20 +128,20 @@ def _condition(
     return Condition.SILENT
 
 
-def _hangs(run: RunData, age_ns: int) -> bool:
+def _hangs(run: Run, age_ns: int) -> bool:
     longest_ns = run.step_totals.duration.max_ns
     limit_ns = max(_HANGS_AFTER_NS, _TIMES_THE_LONGEST * longest_ns)
     # Of the first step nobody knows how long it should take.
     return longest_ns > 0 and _in_step_ns(run, age_ns) > limit_ns
 
 
-def _in_step_ns(run: RunData, age_ns: int) -> int:
+def _in_step_ns(run: Run, age_ns: int) -> int:
     """How long the step has been open; 0 where none is."""
     step = run.open_step
     return 0 if step is None else run.duration_ns + age_ns - step.begin_ns
 
 
-def place_of(run: RunData) -> str:
+def place_of(run: Run) -> str:
     """Where the program was last seen: "in backward/allreduce, step 1812"."""
     step, innermost = run.open_step, innermost_phase(run)
     closed = run.steps.closed["index"]

@@ -8,8 +8,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from pyinstrument_gpu.core.file.run_files import left_out
 from pyinstrument_gpu.errors import RunFileVersionError
-from pyinstrument_gpu.format.run_files import left_out
 from pyinstrument_gpu.watch.clocks import Clocks
 from pyinstrument_gpu.watch.live_run import LiveRun
 from pyinstrument_gpu.watch.watch import Watch

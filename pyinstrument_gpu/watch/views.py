@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from pyinstrument_gpu.model.condition import Condition
+from pyinstrument_gpu.core.condition import Condition
+from pyinstrument_gpu.parts.parts import Row, table
+from pyinstrument_gpu.parts.words import UNKNOWN, Unit, counted, printable, size
 from pyinstrument_gpu.report.console import rich_table
-from pyinstrument_gpu.report.parts import Row, table
-from pyinstrument_gpu.report.table import UNKNOWN, Unit, counted, printable, size
 from pyinstrument_gpu.watch.live_run import SERIES, LivePhase, LiveRun, LiveWait, spread
 from pyinstrument_gpu.watch.sign_of_life import time_text
 from pyinstrument_gpu.watch.watched_run import Unreadable

@@ -6,12 +6,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyinstrument_gpu.core.file.blocks import BlockType
+from pyinstrument_gpu.core.file.follower import RunFollower
+from pyinstrument_gpu.core.file.reader import decode_blocks
+from pyinstrument_gpu.core.file.state import State, decode_state
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import RunFileError, RunFileVersionError
-from pyinstrument_gpu.format.blocks import BlockType
-from pyinstrument_gpu.format.follower import RunFollower
-from pyinstrument_gpu.format.reader import decode_blocks
-from pyinstrument_gpu.format.state import State, decode_state
-from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.watch.clocks import Clocks
 from pyinstrument_gpu.watch.live_run import LiveRun, live_run
 from pyinstrument_gpu.watch.process import process_state
@@ -56,7 +56,7 @@ class WatchedRun:
         """What it says now."""
         try:
             blocks = self._follower.look()
-            run = decode_blocks(blocks, RunData)
+            run = decode_blocks(blocks, Run)
         except (OSError, RunFileError) as error:
             reason = error.strerror if isinstance(error, OSError) else None
             kind = UnknownFormat if isinstance(error, RunFileVersionError) else Unreadable
@@ -67,7 +67,7 @@ class WatchedRun:
     def close(self) -> None:
         self._follower.close()
 
-    def _sign(self, run: RunData, state: State, clocks: Clocks) -> SignOfLife:
+    def _sign(self, run: Run, state: State, clocks: Clocks) -> SignOfLife:
         seen = (run.environment.get("run_id"), state.now_ns, state.final)
         if seen != self._changed:
             self._has_changed = self._changed is not None

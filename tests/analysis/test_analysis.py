@@ -19,8 +19,8 @@ from pyinstrument_gpu.analysis import (
     savings,
     step_times,
 )
-from pyinstrument_gpu.model.statistics import Scope
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.statistics import Scope
 from tests.helpers.device_program import attached_cuda
 from tests.helpers.sync_program import Launch, Made, Sync, ran
 

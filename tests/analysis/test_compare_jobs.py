@@ -5,7 +5,7 @@ import pytest
 
 from pyinstrument_gpu.analysis.compare import Verdict, compare
 from pyinstrument_gpu.analysis.run_sample import UNATTRIBUTED, run_samples
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
 from tests.helpers.job_files import ANCHOR, rank_environment, rank_run
 
 pytest.importorskip("scipy", reason="scipy is not installed")

@@ -4,18 +4,16 @@
 import numpy as np
 import pytest
 
-from pyinstrument_gpu.analysis import energy as analysis
-from pyinstrument_gpu.model.energy import ENERGY_DTYPE, GpuEnergy
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.schema import SPAN_DTYPE, STEP_DTYPE
-from pyinstrument_gpu.model.steps import Steps
+from pyinstrument_gpu.aspects.energy import section as analysis
+from pyinstrument_gpu.aspects.energy.data import ENERGY_DTYPE, GpuEnergy
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE
+from pyinstrument_gpu.core.steps import Steps
 
 SECOND = 1_000_000_000
 
 
-def run_of(
-    spans: list[tuple[str, int, int]], steps: list[tuple[int, int]], gpu: GpuEnergy
-) -> RunData:
+def run_of(spans: list[tuple[str, int, int]], steps: list[tuple[int, int]], gpu: GpuEnergy) -> Run:
     """Spans of outermost phases, by name, begin and end; steps of 8 samples."""
     names = tuple(dict.fromkeys(name for name, _, _ in spans))
     table = np.zeros(len(spans), SPAN_DTYPE)
@@ -30,7 +28,7 @@ def run_of(
     closed["begin_ns"] = [begin for begin, _ in steps]
     closed["end_ns"] = [end for _, end in steps]
     closed["samples"] = 8
-    return RunData(
+    return Run(
         names=names,
         path_parents=[-1] * len(names),
         path_names=range(len(names)),
@@ -45,7 +43,7 @@ def counter(joules_at: dict[int, float]) -> GpuEnergy:
     return GpuEnergy(0, "GPU-1", np.array(samples, ENERGY_DTYPE))
 
 
-def use_of(run: RunData) -> analysis.GpuEnergy:
+def use_of(run: Run) -> analysis.GpuEnergy:
     (use,) = analysis.energy(run)
     return use
 
@@ -74,7 +72,7 @@ def test_a_long_phase_is_measured() -> None:
     assert phase.joules == pytest.approx(400)
 
 
-def occasional(seed: int) -> RunData:
+def occasional(seed: int) -> Run:
     """Steps of 0.3 s at 100 W and 20 J, and now and then a checkpoint of 0.1 s and 55 J more."""
     random = np.random.default_rng(seed)
     spans, joules_at = [], {}

@@ -9,12 +9,12 @@ import pytest
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.intervals import covered_before
 from pyinstrument_gpu.analysis.ledger import DEVICE_COLUMNS, Ledger
-from pyinstrument_gpu.model.schema import STEP_DTYPE
-from pyinstrument_gpu.model.steps import Steps
-from pyinstrument_gpu.model.stream import named_streams
-from pyinstrument_gpu.model.sync_kind import SyncKind
-from pyinstrument_gpu.model.syncs import SYNC_DTYPE, Syncs, SyncSite
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import STEP_DTYPE
+from pyinstrument_gpu.core.steps import Steps
+from pyinstrument_gpu.core.stream import named_streams
+from pyinstrument_gpu.core.sync_kind import SyncKind
+from pyinstrument_gpu.core.syncs import SYNC_DTYPE, Syncs, SyncSite
 from tests.helpers.device_program import attached_cuda
 from tests.helpers.made_runs import run_of
 from tests.helpers.sync_program import STEPS, Launch, Made, Ran, Sync, draw, ran

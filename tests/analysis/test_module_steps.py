@@ -10,8 +10,8 @@ from torch.utils.checkpoint import checkpoint
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.module_steps import ModulePerStep, PassPerStep
-from pyinstrument_gpu.model.modules import ModulePass
+from pyinstrument_gpu.aspects.modules.data import ModulePass
+from pyinstrument_gpu.aspects.modules.per_step import ModulePerStep, PassPerStep
 from tests.helpers.clock import fake_clock
 from tests.helpers.timed_modules import Advance, Work
 

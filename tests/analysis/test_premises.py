@@ -12,10 +12,10 @@ from pyinstrument_gpu.analysis.advice import Advice
 from pyinstrument_gpu.analysis.bottleneck import Bottleneck
 from pyinstrument_gpu.analysis.compare import Verdict, compare
 from pyinstrument_gpu.analysis.savings import Change, Limit, Saving
-from pyinstrument_gpu.model.program_facts import KEY
-from pyinstrument_gpu.model.statistics import Scope
-from pyinstrument_gpu.model.sync_kind import SyncKind
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.program_facts import KEY
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.statistics import Scope
+from pyinstrument_gpu.core.sync_kind import SyncKind
 from tests.helpers.simulator.duration import Duration
 from tests.helpers.simulator.edit import Edit
 from tests.helpers.simulator.loader import LoaderOptions

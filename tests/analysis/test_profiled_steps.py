@@ -6,10 +6,10 @@ import pytest
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.compare import Verdict, compare
 from pyinstrument_gpu.analysis.run_sample import run_samples
+from pyinstrument_gpu.aspects.operations.data import Operations
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.document.document import document_of
-from pyinstrument_gpu.model.operations import Operations
-from pyinstrument_gpu.model.statistics import Scope
-from pyinstrument_gpu.run import Run
 from tests.helpers.made_script import Script
 
 MS = 1_000_000

@@ -10,11 +10,11 @@ import pytest
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.rules import findings, is_nothing_worth_an_edit
 from pyinstrument_gpu.analysis.rules.finding import Finding, Whole, Worth
+from pyinstrument_gpu.core.program_facts import KEY
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.sync_kind import SyncKind
+from pyinstrument_gpu.core.syncs import Syncs
 from pyinstrument_gpu.document.document import document_of
-from pyinstrument_gpu.model.program_facts import KEY
-from pyinstrument_gpu.model.sync_kind import SyncKind
-from pyinstrument_gpu.model.syncs import Syncs
-from pyinstrument_gpu.run import Run
 from tests.helpers.device_program import attached_cuda
 from tests.helpers.made_runs import run_of
 from tests.helpers.made_script import WatchedScript

@@ -22,10 +22,10 @@ from pyinstrument_gpu.analysis.savings import (
     Saving,
     Savings,
 )
-from pyinstrument_gpu.model.operations import DeviceUse, Operation, Operations
-from pyinstrument_gpu.model.sync_kind import SyncKind
-from pyinstrument_gpu.model.syncs import Syncs, SyncSite
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation, Operations
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.sync_kind import SyncKind
+from pyinstrument_gpu.core.syncs import Syncs, SyncSite
 from tests.helpers.device_program import attached_cuda
 from tests.helpers.made_runs import run_of
 from tests.helpers.sync_program import STEPS, Launch, Made, Ran, Sync, draw, ran

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pyinstrument_gpu.model.sync_kind import SyncKind
+from pyinstrument_gpu.core.sync_kind import SyncKind
 from tests.helpers.simulator.duration import Duration
 from tests.helpers.simulator.edit import Edit
 from tests.helpers.simulator.edits import edits

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
 from tests.helpers.made_script import Script
 
 STEPS = 20

@@ -21,10 +21,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import auto
-from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import tensor_device
-from pyinstrument_gpu.run import Run
 from tests.helpers.spans import dropped_of, spans_of
 
 

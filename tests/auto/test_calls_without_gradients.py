@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import auto
 from pyinstrument_gpu.analysis.rules import findings
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
 
 SHAPES: dict[str, tuple[Callable[[], None], str, frozenset[str]]] = {}
 """A program, what can be said of its evaluations, and its phases without gradients."""

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import pyinstrument_gpu as pig
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.document.no_steps import no_steps
-from pyinstrument_gpu.model.statistics import Scope
-from pyinstrument_gpu.run import Run
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -18,9 +18,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import auto
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.document.document import document_of
-from pyinstrument_gpu.model.statistics import Scope
-from pyinstrument_gpu.run import Run
 
 BATCH = 4
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyinstrument_gpu.model.statistics import Scope
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.statistics import Scope
 from tests.helpers.programs import Programs
 from tests.helpers.python_server import ROOT, run_python
 

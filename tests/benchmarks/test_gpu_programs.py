@@ -14,11 +14,11 @@ from benchmarks.gpu.figure import Figure
 from benchmarks.gpu.profiler_trace import ProfiledStep, read_trace, steps_of
 from benchmarks.gpu.program import PROFILED
 from benchmarks.gpu.recorded_program import record
-from pyinstrument_gpu.model.schema import STEP_DTYPE
-from pyinstrument_gpu.model.steps import Steps
-from pyinstrument_gpu.model.sync_kind import SyncKind
-from pyinstrument_gpu.model.syncs import SYNC_DTYPE, Syncs, SyncSite
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import STEP_DTYPE
+from pyinstrument_gpu.core.steps import Steps
+from pyinstrument_gpu.core.sync_kind import SyncKind
+from pyinstrument_gpu.core.syncs import SYNC_DTYPE, Syncs, SyncSite
 from tests.helpers.device_program import attached_cuda
 from tests.helpers.made_runs import run_of
 from tests.helpers.sync_program import STEPS, Launch, Made, Sync, ran

@@ -20,16 +20,16 @@ from click.testing import CliRunner, Result
 
 import pyinstrument_gpu
 from pyinstrument_gpu.cli import _COMMANDS, main
+from pyinstrument_gpu.core.file.writer import save
+from pyinstrument_gpu.core.open_phase import OpenPhase
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE
+from pyinstrument_gpu.core.steps import Steps
+from pyinstrument_gpu.core.thread import Thread
 from pyinstrument_gpu.document.document import document_of
 from pyinstrument_gpu.document.json_text import json_text
 from pyinstrument_gpu.document.one_step import step_document
 from pyinstrument_gpu.export import FOLDER, FORMATS
-from pyinstrument_gpu.format.writer import save
-from pyinstrument_gpu.model.open_phase import OpenPhase
-from pyinstrument_gpu.model.schema import SPAN_DTYPE, STEP_DTYPE
-from pyinstrument_gpu.model.steps import Steps
-from pyinstrument_gpu.model.thread import Thread
-from pyinstrument_gpu.run import Run
 from tests.document.programs import run_of_phases
 from tests.helpers.csv_rows import csv_rows
 from tests.helpers.made_runs import syncs_of

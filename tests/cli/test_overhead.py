@@ -17,14 +17,14 @@ from click.testing import CliRunner, Result
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.analysis.run_step import RunStep
 from pyinstrument_gpu.cli import main
+from pyinstrument_gpu.core.device_clock import DeviceClock
+from pyinstrument_gpu.core.file.writer import save
+from pyinstrument_gpu.core.phase_cost import PhaseCost
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import RecordingActiveError
-from pyinstrument_gpu.format.writer import save
-from pyinstrument_gpu.model.device_clock import DeviceClock
-from pyinstrument_gpu.model.phase_cost import PhaseCost
 from pyinstrument_gpu.recording import phase_cost
 from pyinstrument_gpu.recording.phase_cost import measure_phase_costs
 from pyinstrument_gpu.report.overhead import overhead_facts, overhead_report
-from pyinstrument_gpu.run import Run
 from tests.cli.test_commands import made_run
 from tests.helpers.script import run_script
 

@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pyinstrument_gpu.cli import main
-from pyinstrument_gpu.format.writer import save
-from pyinstrument_gpu.model.open_phase import OpenPhase
-from pyinstrument_gpu.model.process_state import ProcessState
-from pyinstrument_gpu.model.steps import Step, Steps
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.file.writer import save
+from pyinstrument_gpu.core.open_phase import OpenPhase
+from pyinstrument_gpu.core.process_state import ProcessState
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.steps import Step, Steps
 from pyinstrument_gpu.watch.clocks import Clocks
 from pyinstrument_gpu.watch.sightings import sightings_of
 from tests.helpers.job_endings import S, job, rank

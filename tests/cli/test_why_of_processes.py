@@ -18,8 +18,8 @@ import pytest
 from click.testing import CliRunner
 
 from pyinstrument_gpu.cli import main
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import RunFileError
-from pyinstrument_gpu.run import Run
 from tests.helpers import ending_rank
 from tests.helpers.launched import ENVIRONMENT
 

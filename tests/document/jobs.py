@@ -7,8 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pyinstrument_gpu.analysis import job as analysis
-from pyinstrument_gpu.analysis.job.findings import (
+from pyinstrument_gpu.aspects.collectives.data import Collectives
+from pyinstrument_gpu.aspects.stalls.data import Stall
+from pyinstrument_gpu.document.job import JobDocument, job_document_of
+from pyinstrument_gpu.job import analysis
+from pyinstrument_gpu.job.data import JobData, RankData
+from pyinstrument_gpu.job.findings import (
     OUTSIDE_PHASES,
     STEP,
     CollectiveUse,
@@ -18,10 +22,6 @@ from pyinstrument_gpu.analysis.job.findings import (
     Straggler,
     Stragglers,
 )
-from pyinstrument_gpu.document.job import JobDocument, job_document_of
-from pyinstrument_gpu.model.collectives import Collectives
-from pyinstrument_gpu.model.job_data import JobData, RankData
-from pyinstrument_gpu.model.stall import Stall
 
 MS = 1_000_000
 PATHS = ("data", "forward", "backward")

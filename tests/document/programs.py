@@ -6,25 +6,25 @@ from functools import cache
 
 import numpy as np
 
-from pyinstrument_gpu.model.device_timing_summary import DeviceTimingSummary
-from pyinstrument_gpu.model.energy import ENERGY_DTYPE, GpuEnergy
-from pyinstrument_gpu.model.memory import (
+from pyinstrument_gpu.aspects.energy.data import ENERGY_DTYPE, GpuEnergy
+from pyinstrument_gpu.aspects.memory.data import (
     MEMORY_POINT_DTYPE,
     MedianBytes,
     Memory,
     OutOfMemory,
     PhaseMemory,
 )
-from pyinstrument_gpu.model.modules import (
+from pyinstrument_gpu.aspects.modules.data import (
     MODULE_SPAN_DTYPE,
     ModulePass,
     Modules,
     fold_module_spans,
 )
-from pyinstrument_gpu.model.open_phase import OpenPhase
-from pyinstrument_gpu.model.operations import DeviceGaps, DeviceUse, Operation, Operations
-from pyinstrument_gpu.model.schema import METRIC_DTYPE
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.aspects.operations.data import DeviceGaps, DeviceUse, Operation, Operations
+from pyinstrument_gpu.core.device_timing_summary import DeviceTimingSummary
+from pyinstrument_gpu.core.open_phase import OpenPhase
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import METRIC_DTYPE
 from tests.helpers import made_runs
 from tests.helpers.device_program import attached_cuda
 from tests.helpers.sync_program import Launch, Made, Sync, ran

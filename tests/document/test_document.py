@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 import pyinstrument_gpu as pig
+from pyinstrument_gpu.aspects.memory.data import MEMORY_POINT_DTYPE, Memory
+from pyinstrument_gpu.aspects.readings.section import Metric
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import METRIC_DTYPE, SPAN_DTYPE
+from pyinstrument_gpu.core.steps import Step, Steps
+from pyinstrument_gpu.core.syncs import SYNC_DTYPE, Syncs, SyncTotals
 from pyinstrument_gpu.document.document import Document, document_of
-from pyinstrument_gpu.document.metrics import Metric
 from pyinstrument_gpu.document.one_step import step_document
 from pyinstrument_gpu.document.phases import PhaseInSteps
-from pyinstrument_gpu.model.memory import MEMORY_POINT_DTYPE, Memory
-from pyinstrument_gpu.model.schema import METRIC_DTYPE, SPAN_DTYPE
-from pyinstrument_gpu.model.steps import Step, Steps
-from pyinstrument_gpu.model.syncs import SYNC_DTYPE, Syncs, SyncTotals
-from pyinstrument_gpu.run import Run
 from tests.document.programs import (
     MIB,
     diverged,

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pyinstrument_gpu.analysis.job.findings import Pattern
 from pyinstrument_gpu.document.job import job_document_of
-from pyinstrument_gpu.model.job_data import JobData
+from pyinstrument_gpu.job.data import JobData
+from pyinstrument_gpu.job.findings import Pattern
 from pyinstrument_gpu.report.job import job_report
 from tests.document.jobs import (
     JOBS,

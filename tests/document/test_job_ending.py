@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyinstrument_gpu.analysis.job.condition import Sighting
+from pyinstrument_gpu.aspects.collectives.data import Collectives
+from pyinstrument_gpu.aspects.memory.data import OutOfMemory
+from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
+from pyinstrument_gpu.core.process_state import ProcessState
 from pyinstrument_gpu.document.job_ending import JobEnding, job_ending
-from pyinstrument_gpu.model.collectives import Collectives
-from pyinstrument_gpu.model.job_data import JobData, RankData
-from pyinstrument_gpu.model.memory import OutOfMemory
-from pyinstrument_gpu.model.process_state import ProcessState
-from pyinstrument_gpu.model.stall import GroupProgress, Stall
+from pyinstrument_gpu.job.condition import Sighting
+from pyinstrument_gpu.job.data import JobData, RankData
 from tests.helpers.job_endings import MS, S, collectives, group, job, rank
 
 GONE = Sighting(ProcessState.GONE, 60 * S)

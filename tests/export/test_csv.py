@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 from pyinstrument_gpu import export as export_module
+from pyinstrument_gpu.core.file.writer import save
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import METRIC_DTYPE, SPAN_DTYPE
+from pyinstrument_gpu.core.statistic import Statistic
+from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope
+from pyinstrument_gpu.core.thread import Thread
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export import FOLDER, FORMATS, Exporter, export
 from pyinstrument_gpu.export.csv import write
-from pyinstrument_gpu.format.writer import save
-from pyinstrument_gpu.model.schema import METRIC_DTYPE, SPAN_DTYPE
-from pyinstrument_gpu.model.statistic import Statistic
-from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
-from pyinstrument_gpu.model.thread import Thread
-from pyinstrument_gpu.run import Run
 from tests.helpers.csv_rows import csv_rows
 from tests.helpers.made_runs import ANCHOR, rank, run_of, syncs_of
 from tests.helpers.made_runs import written as written_by

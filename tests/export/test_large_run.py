@@ -16,7 +16,7 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_step
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
 from tests.helpers.device_program import Program, assert_exact, attached_cuda
 from tests.helpers.nsight import read_nvtxt
 from tests.helpers.trace_events import Trace

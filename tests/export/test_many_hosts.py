@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export import export
-from pyinstrument_gpu.run import Run
 from tests.helpers.made_runs import ANCHOR, run_of
 
 ROOT = Path(__file__).parents[2]

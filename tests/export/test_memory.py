@@ -8,11 +8,11 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE
+from pyinstrument_gpu.core.steps import Steps
+from pyinstrument_gpu.core.thread import Thread
 from pyinstrument_gpu.export import FORMATS, ranges
-from pyinstrument_gpu.model.schema import SPAN_DTYPE, STEP_DTYPE
-from pyinstrument_gpu.model.steps import Steps
-from pyinstrument_gpu.model.thread import Thread
-from pyinstrument_gpu.run import Run
 
 PHASES = 6
 

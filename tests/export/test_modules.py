@@ -13,15 +13,15 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
+from pyinstrument_gpu.aspects.modules.data import MODULE_SPAN_DTYPE, ModulePass
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import STEP_DTYPE
+from pyinstrument_gpu.core.steps import Steps
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export import csv as csv_export
 from pyinstrument_gpu.export import nsys_sqlite, nvtxt, perfetto
 from pyinstrument_gpu.export.palette import MODULE_COLORS
 from pyinstrument_gpu.export.run_facts import losses
-from pyinstrument_gpu.model.modules import MODULE_SPAN_DTYPE, ModulePass
-from pyinstrument_gpu.model.schema import STEP_DTYPE
-from pyinstrument_gpu.model.steps import Steps
-from pyinstrument_gpu.run import Run
 from tests.helpers.csv_rows import csv_rows
 from tests.helpers.made_runs import run_of, written
 from tests.helpers.nsight import needs_nsight, nvtx_sum, read_nvtxt

@@ -11,14 +11,14 @@ import pytest
 from click.testing import CliRunner
 
 from pyinstrument_gpu.cli import main
+from pyinstrument_gpu.core.file.writer import save
+from pyinstrument_gpu.core.open_phase import OpenPhase
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import STEP_DTYPE
+from pyinstrument_gpu.core.steps import Steps
 from pyinstrument_gpu.errors import ExportError, MissingDependencyError
 from pyinstrument_gpu.export import export, nsight_tools, nvtxt
 from pyinstrument_gpu.export.palette import color_of
-from pyinstrument_gpu.format.writer import save
-from pyinstrument_gpu.model.open_phase import OpenPhase
-from pyinstrument_gpu.model.schema import STEP_DTYPE
-from pyinstrument_gpu.model.steps import Steps
-from pyinstrument_gpu.run import Run
 from tests.helpers.made_runs import ANCHOR, rank, run_of, steps_on_streams, written
 from tests.helpers.nsight import exported, needs_nsight, nvtx_sum, profile, read_nvtxt
 

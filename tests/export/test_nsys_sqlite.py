@@ -18,13 +18,13 @@ import pytest
 from hypothesis import given, settings
 
 import pyinstrument_gpu
+from pyinstrument_gpu.core.open_phase import OpenPhase
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import METRIC_DTYPE, STEP_DTYPE
+from pyinstrument_gpu.core.steps import Step, Steps
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export.nsys_sqlite import write
 from pyinstrument_gpu.export.palette import STEP_COLOR, color_of
-from pyinstrument_gpu.model.open_phase import OpenPhase
-from pyinstrument_gpu.model.schema import METRIC_DTYPE, STEP_DTYPE
-from pyinstrument_gpu.model.steps import Step, Steps
-from pyinstrument_gpu.run import Run
 from tests.helpers.made_runs import (
     ANCHOR,
     rank,

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from pyinstrument_gpu.core.open_phase import OpenPhase
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import METRIC_DTYPE, STEP_DTYPE
+from pyinstrument_gpu.core.steps import Step, Steps
+from pyinstrument_gpu.core.thread import Thread
 from pyinstrument_gpu.export.nvtxt import write
 from pyinstrument_gpu.export.palette import STEP_COLOR, color_of
-from pyinstrument_gpu.model.open_phase import OpenPhase
-from pyinstrument_gpu.model.schema import METRIC_DTYPE, STEP_DTYPE
-from pyinstrument_gpu.model.steps import Step, Steps
-from pyinstrument_gpu.model.thread import Thread
-from pyinstrument_gpu.run import Run
 from tests.helpers.made_runs import (
     rank,
     run_of,

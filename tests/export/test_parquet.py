@@ -15,11 +15,11 @@ import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import SPAN_DTYPE
 from pyinstrument_gpu.errors import ExportError, MissingDependencyError
 from pyinstrument_gpu.export import csv as csv_export
 from pyinstrument_gpu.export import export, parquet
-from pyinstrument_gpu.model.schema import SPAN_DTYPE
-from pyinstrument_gpu.run import Run
 from tests.helpers.csv_rows import csv_rows
 from tests.helpers.made_runs import rank, run_of, runs, written
 

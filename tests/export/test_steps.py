@@ -11,10 +11,10 @@ import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import METRIC_DTYPE, STEP_DTYPE
+from pyinstrument_gpu.core.steps import Steps
 from pyinstrument_gpu.export import csv, export, parquet
-from pyinstrument_gpu.model.schema import METRIC_DTYPE, STEP_DTYPE
-from pyinstrument_gpu.model.steps import Steps
-from pyinstrument_gpu.run import Run
 from tests.helpers.csv_rows import csv_rows
 from tests.helpers.made_runs import rank, run_of, runs, syncs_of, written
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyinstrument_gpu.aspects.modules.data import MODULE_SPAN_DTYPE
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.export import nvtxt, perfetto, ranges
-from pyinstrument_gpu.model.modules import MODULE_SPAN_DTYPE
-from pyinstrument_gpu.run import Run
 from tests.helpers.made_runs import run_of, runs, written
 from tests.helpers.nsight import read_nvtxt
 from tests.helpers.trace_events import Trace

@@ -9,13 +9,13 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.aspects.collectives.data import Collectives
+from pyinstrument_gpu.core.file.framing import SLOT_BYTES, SLOTS_OFFSET
+from pyinstrument_gpu.core.file.state import State
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import SpanFlag
+from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope
 from pyinstrument_gpu.errors import RunFileError
-from pyinstrument_gpu.format.framing import SLOT_BYTES, SLOTS_OFFSET
-from pyinstrument_gpu.format.state import State
-from pyinstrument_gpu.model.collectives import Collectives
-from pyinstrument_gpu.model.schema import SpanFlag
-from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
-from pyinstrument_gpu.run import Run
 from tests.faults.fault import FaultGroup, Trial
 from tests.helpers.made_recording import OPERATIONS, Recording, merged
 from tests.helpers.run_truth import assert_true_spans

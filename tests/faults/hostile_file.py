@@ -17,26 +17,26 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from pyinstrument_gpu.analysis.compare import compare
-from pyinstrument_gpu.analysis.job.gather import job_of
-from pyinstrument_gpu.analysis.job.rank_data import rank_data
 from pyinstrument_gpu.analysis.run_step import RunStep
+from pyinstrument_gpu.aspects.collectives.data import COLLECTIVE_DTYPE, Collectives, ProcessGroup
+from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
 from pyinstrument_gpu.cli import main
+from pyinstrument_gpu.core.file.blocks import BlockType
+from pyinstrument_gpu.core.file.framing import read_blocks
+from pyinstrument_gpu.core.file.writer import encode
+from pyinstrument_gpu.core.open_phase import OpenPhase
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import METRIC_DTYPE, STEP_DTYPE
+from pyinstrument_gpu.core.steps import Step, Steps
 from pyinstrument_gpu.document.document import document_of
 from pyinstrument_gpu.document.job import job_document_of
 from pyinstrument_gpu.document.json_text import json_text
 from pyinstrument_gpu.errors import PyinstrumentGpuError
 from pyinstrument_gpu.export import FORMATS, export
-from pyinstrument_gpu.format.blocks import BlockType
-from pyinstrument_gpu.format.framing import read_blocks
-from pyinstrument_gpu.format.writer import encode
-from pyinstrument_gpu.model.collectives import COLLECTIVE_DTYPE, Collectives, ProcessGroup
-from pyinstrument_gpu.model.open_phase import OpenPhase
-from pyinstrument_gpu.model.schema import METRIC_DTYPE, STEP_DTYPE
-from pyinstrument_gpu.model.stall import GroupProgress, Stall
-from pyinstrument_gpu.model.steps import Step, Steps
+from pyinstrument_gpu.job.gather import job_of
+from pyinstrument_gpu.job.rank_data import rank_data
 from pyinstrument_gpu.report.comparison import comparison_facts, comparison_report
 from pyinstrument_gpu.report.job import job_report
-from pyinstrument_gpu.run import Run
 from pyinstrument_gpu.watch.clocks import Clocks
 from pyinstrument_gpu.watch.live_run import LiveRun
 from pyinstrument_gpu.watch.stream import facts

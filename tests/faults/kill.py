@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import RunFileDamagedError, RunFileError
-from pyinstrument_gpu.run import Run
 from tests.faults.damaged_file import (
     bits_flipped,
     range_zeroed,

@@ -10,7 +10,7 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step
-from pyinstrument_gpu.recording import out_of_memory
+from pyinstrument_gpu.aspects.memory import out_of_memory
 from tests.faults.fault import FaultGroup, Trial
 from tests.helpers.endurance import THREADS
 from tests.helpers.script import run_script

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyinstrument_gpu.format.blocks import BlockType
-from pyinstrument_gpu.format.items import COLLECTIVE_ITEM
-from pyinstrument_gpu.format.state import State, encode_state
-from pyinstrument_gpu.format.writer import RunWriter, encode
-from pyinstrument_gpu.model.collectives import COLLECTIVE_DTYPE, Collectives, ProcessGroup
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.aspects.collectives.data import COLLECTIVE_DTYPE, Collectives, ProcessGroup
+from pyinstrument_gpu.core.file.blocks import BlockType
+from pyinstrument_gpu.core.file.items import COLLECTIVE_ITEM
+from pyinstrument_gpu.core.file.state import State, encode_state
+from pyinstrument_gpu.core.file.writer import RunWriter, encode
+from pyinstrument_gpu.core.run import Run
 
 GROUP = {"name": "0", "description": "default_pg", "ranks": [0, 1], "backend": "gloo"}
 LEFT_OUT = (

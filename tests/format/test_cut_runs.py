@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from pyinstrument_gpu.format.blocks import BlockType
-from pyinstrument_gpu.format.writer import encode
-from pyinstrument_gpu.model.operations import Operations
-from pyinstrument_gpu.model.schema import STEP_DTYPE
-from pyinstrument_gpu.model.steps import Steps
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.aspects.operations.data import Operations
+from pyinstrument_gpu.core.file.blocks import BlockType
+from pyinstrument_gpu.core.file.writer import encode
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import STEP_DTYPE
+from pyinstrument_gpu.core.steps import Steps
 from tests.helpers.forged_file import with_changed_steps, without
 from tests.helpers.made_runs import run_of
 

@@ -4,21 +4,21 @@
 import numpy as np
 import pytest
 
-from pyinstrument_gpu.format.blocks import BlockType
-from pyinstrument_gpu.format.framing import pack_block, pack_file_header
-from pyinstrument_gpu.format.items import (
+from pyinstrument_gpu.core.device_timing_summary import DeviceTimingSummary
+from pyinstrument_gpu.core.file.blocks import BlockType
+from pyinstrument_gpu.core.file.framing import pack_block, pack_file_header
+from pyinstrument_gpu.core.file.items import (
     DEVICE_CLOCK_ITEM,
     DEVICE_TIME_ITEM,
     STREAM_ITEM,
 )
-from pyinstrument_gpu.format.state import DeviceState, State
-from pyinstrument_gpu.format.statistics import StatisticsDocument, encode_statistics
-from pyinstrument_gpu.format.writer import RunWriter
-from pyinstrument_gpu.model.device_timing_summary import DeviceTimingSummary
-from pyinstrument_gpu.model.schema import SpanFlag
-from pyinstrument_gpu.model.statistic import Statistic
-from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.file.state import DeviceState, State
+from pyinstrument_gpu.core.file.statistics import StatisticsDocument, encode_statistics
+from pyinstrument_gpu.core.file.writer import RunWriter
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import SpanFlag
+from pyinstrument_gpu.core.statistic import Statistic
+from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope
 from tests.helpers.run_items import ONE_PHASE, span_item, written
 
 

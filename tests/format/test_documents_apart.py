@@ -3,11 +3,11 @@
 
 import pytest
 
-from pyinstrument_gpu.format.blocks import BlockType
-from pyinstrument_gpu.format.state import State, encode_state
-from pyinstrument_gpu.format.writer import RunWriter
-from pyinstrument_gpu.model.collectives import Collectives
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.aspects.collectives.data import Collectives
+from pyinstrument_gpu.core.file.blocks import BlockType
+from pyinstrument_gpu.core.file.state import State, encode_state
+from pyinstrument_gpu.core.file.writer import RunWriter
+from pyinstrument_gpu.core.run import Run
 from tests.helpers.run_items import ONE_PHASE, span_item
 
 

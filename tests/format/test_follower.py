@@ -10,14 +10,19 @@ import numpy as np
 import pytest
 
 import pyinstrument_gpu as pig
+from pyinstrument_gpu.core.file import follower
+from pyinstrument_gpu.core.file.blocks import BlockType
+from pyinstrument_gpu.core.file.follower import KEPT_BLOCKS, RunFollower, Whereabouts
+from pyinstrument_gpu.core.file.framing import (
+    SLOT_BYTES,
+    SLOTS_OFFSET,
+    pack_block,
+    pack_file_header,
+)
+from pyinstrument_gpu.core.file.reader import decode_blocks
+from pyinstrument_gpu.core.file.writer import RunWriter
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import RunFileDamagedError, RunFileVersionError
-from pyinstrument_gpu.format import follower
-from pyinstrument_gpu.format.blocks import BlockType
-from pyinstrument_gpu.format.follower import KEPT_BLOCKS, RunFollower, Whereabouts
-from pyinstrument_gpu.format.framing import SLOT_BYTES, SLOTS_OFFSET, pack_block, pack_file_header
-from pyinstrument_gpu.format.reader import decode_blocks
-from pyinstrument_gpu.format.writer import RunWriter
-from pyinstrument_gpu.run import Run
 from tests.helpers.made_recording import Recording
 
 SMALL = dict.fromkeys(KEPT_BLOCKS, 2)
@@ -334,7 +339,7 @@ def test_a_file_that_is_no_run(
 
 def test_another_version(path: Path, followed: RunFollower, monkeypatch: Any) -> None:
     overwrite(path, pack_file_header(7))
-    monkeypatch.setattr("pyinstrument_gpu.format.framing.MAJOR_VERSION", 3)
+    monkeypatch.setattr("pyinstrument_gpu.core.file.framing.MAJOR_VERSION", 3)
     with pytest.raises(RunFileVersionError, match="use an older one"):
         followed.look()
 

@@ -5,15 +5,15 @@ import struct
 
 import pytest
 
-from pyinstrument_gpu.errors import RunFileDamagedError
-from pyinstrument_gpu.format.blocks import Blocks, BlockType
-from pyinstrument_gpu.format.framing import (
+from pyinstrument_gpu.core.file.blocks import Blocks, BlockType
+from pyinstrument_gpu.core.file.framing import (
     BLOCK_HEADER_BYTES,
     pack_block,
     pack_file_header,
     read_blocks,
 )
-from pyinstrument_gpu.format.writer import RunWriter
+from pyinstrument_gpu.core.file.writer import RunWriter
+from pyinstrument_gpu.errors import RunFileDamagedError
 
 RUN_ID = 7
 NAMES, STATE, TICK = BlockType.NAMES, BlockType.STATE, BlockType.TICK

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyinstrument_gpu.format.blocks import BlockType
-from pyinstrument_gpu.format.cursor import encode_text
-from pyinstrument_gpu.format.framing import SLOT_BYTES
-from pyinstrument_gpu.format.items import NONE
-from pyinstrument_gpu.format.writer import RunWriter
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.file.blocks import BlockType
+from pyinstrument_gpu.core.file.cursor import encode_text
+from pyinstrument_gpu.core.file.framing import SLOT_BYTES
+from pyinstrument_gpu.core.file.items import NONE
+from pyinstrument_gpu.core.file.writer import RunWriter
+from pyinstrument_gpu.core.run import Run
 from tests.helpers.made_recording import Recording
 from tests.helpers.run_items import path_item
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyinstrument_gpu.format.memory import decode_memory
-from pyinstrument_gpu.format.steps import StepNumbering
-from pyinstrument_gpu.model.memory import MedianBytes, Memory
+from pyinstrument_gpu.aspects.memory.data import MedianBytes, Memory
+from pyinstrument_gpu.aspects.memory.file import decode_memory
+from pyinstrument_gpu.core.file.steps import StepNumbering
 
 NUMBERING = StepNumbering(np.array([1], np.uint32), certain_serial=10, dropped_all_known=True)
 PATHS = ("data", "train", "train/forward")

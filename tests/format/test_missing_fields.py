@@ -3,10 +3,10 @@
 
 import json
 
-from pyinstrument_gpu.format.blocks import BlockType
-from pyinstrument_gpu.format.json_document import encode_json
-from pyinstrument_gpu.format.operations import decode_operations
-from pyinstrument_gpu.format.state import State, decode_state, encode_state
+from pyinstrument_gpu.aspects.operations.file import decode_operations
+from pyinstrument_gpu.core.file.blocks import BlockType
+from pyinstrument_gpu.core.file.json_document import encode_json
+from pyinstrument_gpu.core.file.state import State, decode_state, encode_state
 from tests.helpers.whole_documents import DEVICE, DOCUMENTS
 
 

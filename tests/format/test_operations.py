@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from pyinstrument_gpu.aspects.operations.data import DeviceGaps, DeviceUse, Operation, Operations
+from pyinstrument_gpu.aspects.operations.file import decode_operations, encode
 from pyinstrument_gpu.errors import RunFileDamagedError
-from pyinstrument_gpu.format.operations import decode_operations, encode
-from pyinstrument_gpu.model.operations import DeviceGaps, DeviceUse, Operation, Operations
 
 OPERATIONS = Operations(
     profiled=((3, 5), (9, 9)),

@@ -8,19 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.format.steps import is_behind_its_step
-from pyinstrument_gpu.format.writer import encode
-from pyinstrument_gpu.model.device_clock import DeviceClock
-from pyinstrument_gpu.model.device_timing_summary import DeviceTimingSummary
-from pyinstrument_gpu.model.open_phase import OpenPhase
-from pyinstrument_gpu.model.schema import SPAN_DTYPE, STEP_DTYPE, SpanFlag
-from pyinstrument_gpu.model.statistic import Statistic
-from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
-from pyinstrument_gpu.model.step_totals import StepTotals
-from pyinstrument_gpu.model.steps import Step, Steps
-from pyinstrument_gpu.model.stream import named_streams
-from pyinstrument_gpu.model.thread import Thread
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.device_clock import DeviceClock
+from pyinstrument_gpu.core.device_timing_summary import DeviceTimingSummary
+from pyinstrument_gpu.core.file.steps import is_behind_its_step
+from pyinstrument_gpu.core.file.writer import encode
+from pyinstrument_gpu.core.open_phase import OpenPhase
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE, SpanFlag
+from pyinstrument_gpu.core.statistic import Statistic
+from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope
+from pyinstrument_gpu.core.step_totals import StepTotals
+from pyinstrument_gpu.core.steps import Step, Steps
+from pyinstrument_gpu.core.stream import named_streams
+from pyinstrument_gpu.core.thread import Thread
 
 ENVIRONMENTS = st.fixed_dictionaries(
     {},

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pyinstrument_gpu.format.stalls import decode_stalls
-from pyinstrument_gpu.model.stall import GroupProgress, Stall
+from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
+from pyinstrument_gpu.aspects.stalls.file import decode_stalls
 
 STALL = {
     "since_ns": 5,

@@ -10,22 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pyinstrument_gpu.core.file.blocks import BlockType
+from pyinstrument_gpu.core.file.framing import pack_block, pack_file_header, read_blocks
+from pyinstrument_gpu.core.file.json_document import encode_json
+from pyinstrument_gpu.core.file.statistics import StatisticsDocument, encode_statistics
+from pyinstrument_gpu.core.file.syncs import encode_sync_site, encode_sync_statistics
+from pyinstrument_gpu.core.file.writer import RunWriter
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.statistic import Statistic
+from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope
+from pyinstrument_gpu.core.step_totals import StepTotals
+from pyinstrument_gpu.core.sync_kind import SyncKind
+from pyinstrument_gpu.core.syncs import Syncs, SyncSite, SyncTotals
 from pyinstrument_gpu.errors import (
     RunFileDamagedError,
     RunFileVersionError,
 )
-from pyinstrument_gpu.format.blocks import BlockType
-from pyinstrument_gpu.format.framing import pack_block, pack_file_header, read_blocks
-from pyinstrument_gpu.format.json_document import encode_json
-from pyinstrument_gpu.format.statistics import StatisticsDocument, encode_statistics
-from pyinstrument_gpu.format.syncs import encode_sync_site, encode_sync_statistics
-from pyinstrument_gpu.format.writer import RunWriter
-from pyinstrument_gpu.model.statistic import Statistic
-from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
-from pyinstrument_gpu.model.step_totals import StepTotals
-from pyinstrument_gpu.model.sync_kind import SyncKind
-from pyinstrument_gpu.model.syncs import Syncs, SyncSite, SyncTotals
-from pyinstrument_gpu.run import Run
 from tests.helpers.made_recording import Recording
 from tests.helpers.run_items import ONE_PHASE, path_item, written
 

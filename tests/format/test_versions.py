@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pyinstrument_gpu.cli import main
-from pyinstrument_gpu.format.writer import encode
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.file.writer import encode
+from pyinstrument_gpu.core.run import Run
 from tests.helpers.forged_file import with_block, with_format
 from tests.helpers.job_files import rank_run
 from tests.helpers.made_runs import run_of

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.format.blocks import Blocks, BlockType
-from pyinstrument_gpu.format.cursor import encode_text
-from pyinstrument_gpu.format.framing import (
+from pyinstrument_gpu.core.file.blocks import Blocks, BlockType
+from pyinstrument_gpu.core.file.cursor import encode_text
+from pyinstrument_gpu.core.file.framing import (
     SLOT_BYTES,
     SLOTS_OFFSET,
     BlockHeader,
@@ -18,11 +18,11 @@ from pyinstrument_gpu.format.framing import (
     read_blocks,
     read_file_header,
 )
-from pyinstrument_gpu.format.names import decode_names, decode_threads, encode_thread
-from pyinstrument_gpu.format.state import decode_state, encode_state
-from pyinstrument_gpu.format.statistics import decode_statistics, encode_statistics
-from pyinstrument_gpu.format.writer import encode, save
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.file.names import decode_names, decode_threads, encode_thread
+from pyinstrument_gpu.core.file.state import decode_state, encode_state
+from pyinstrument_gpu.core.file.statistics import decode_statistics, encode_statistics
+from pyinstrument_gpu.core.file.writer import encode, save
+from pyinstrument_gpu.core.run import Run
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from pyinstrument_gpu.analysis.slowdown import Slowdown
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.gate.gate import Gate, GateResult, Plan
-from pyinstrument_gpu.run import Run
 from tests.helpers.scripted_side import ScriptedSide
 from tests.helpers.timed_runs import MS, made_run
 

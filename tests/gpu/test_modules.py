@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
 from tests.gpu.conftest import Timed
 from tests.gpu.test_times import FLUSH_S
 from tests.helpers.cuda_kernels import CudaKernels

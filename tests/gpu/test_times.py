@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import analysis, gpu_phase, gpu_step
 from pyinstrument_gpu.analysis.bottleneck import Bottleneck
-from pyinstrument_gpu.model.schema import SpanFlag
+from pyinstrument_gpu.core.schema import SpanFlag
 from tests.gpu.conftest import Timed
 from tests.helpers.cuda_kernels import CudaKernels
 from tests.helpers.spans import dropped_of

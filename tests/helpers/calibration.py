@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import Any
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
 from tests.helpers.simulator.edit import Edit
 from tests.helpers.simulator.edits import edits
 from tests.helpers.simulator.families import FAMILIES, drawn

@@ -9,9 +9,9 @@ from unittest import mock
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.recording import device_timing
-from pyinstrument_gpu.run import Run
 from tests.helpers.simulated_cuda import SimulatedCuda, exchange_api_capsule, simulated_cuda
 
 RECORD_NS = 1_500

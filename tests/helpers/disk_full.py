@@ -10,7 +10,7 @@ from typing import Any
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
 
 STEPS = 20_000  # more than fit into a file of 1 MiB
 SPANS_OF_CHILD = 20_000  # more than fit into the largest file of its test

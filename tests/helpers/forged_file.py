@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from pyinstrument_gpu.format.blocks import BlockType
-from pyinstrument_gpu.format.framing import (
+from pyinstrument_gpu.core.file.blocks import BlockType
+from pyinstrument_gpu.core.file.framing import (
     BLOCK_HEADER_BYTES,
     PAYLOAD_BYTES,
     SLOT_BYTES,
@@ -20,8 +20,8 @@ from pyinstrument_gpu.format.framing import (
     BlockHeader,
     pack_block,
 )
-from pyinstrument_gpu.format.items import PATH_ITEM, STEP_COMPLETE, STEP_ITEM, STEP_SAMPLED
-from pyinstrument_gpu.format.run_files import MAGIC
+from pyinstrument_gpu.core.file.items import PATH_ITEM, STEP_COMPLETE, STEP_ITEM, STEP_SAMPLED
+from pyinstrument_gpu.core.file.run_files import MAGIC
 
 _NEWEST = 1 << 32
 _ONE_PART = 1 << 32

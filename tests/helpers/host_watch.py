@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from pyinstrument_gpu.aspects.syncs import watch
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import tensor_device
 from pyinstrument_gpu.patching.hooks import Hooks
-from pyinstrument_gpu.syncs import watch
 
 
 @contextmanager

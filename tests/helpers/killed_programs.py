@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_steps
-from pyinstrument_gpu.run import Run  # so that no child imports numpy
+from pyinstrument_gpu.core.run import Run  # so that no child imports numpy
 
 THREADS = 4
 SPANS_BEFORE_STOP = 5000

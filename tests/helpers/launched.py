@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pyinstrument_gpu
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
 from tests.helpers.python_server import PythonServer, run_fresh_python, run_python
 
 ROOT = Path(pyinstrument_gpu.__file__).parents[1]

@@ -15,10 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.format.blocks import BlockType
-from pyinstrument_gpu.format.collectives import encode_collective_groups
-from pyinstrument_gpu.format.cursor import encode_text
-from pyinstrument_gpu.format.items import (
+from pyinstrument_gpu.aspects.collectives.data import COLLECTIVE_DTYPE, Collectives, ProcessGroup
+from pyinstrument_gpu.aspects.collectives.file import encode_collective_groups
+from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
+from pyinstrument_gpu.aspects.stalls.file import encode_stalls
+from pyinstrument_gpu.core.device_clock import DeviceClock
+from pyinstrument_gpu.core.device_timing_summary import DeviceTimingSummary
+from pyinstrument_gpu.core.file.blocks import BlockType
+from pyinstrument_gpu.core.file.cursor import encode_text
+from pyinstrument_gpu.core.file.items import (
     COLLECTIVE_ITEM,
     DEVICE_CLOCK_ITEM,
     DEVICE_TIME_ITEM,
@@ -29,27 +34,22 @@ from pyinstrument_gpu.format.items import (
     TIME_UNFINISHED,
     columns,
 )
-from pyinstrument_gpu.format.json_document import encode_json
-from pyinstrument_gpu.format.names import encode_thread
-from pyinstrument_gpu.format.stalls import encode_stalls
-from pyinstrument_gpu.format.state import (
+from pyinstrument_gpu.core.file.json_document import encode_json
+from pyinstrument_gpu.core.file.names import encode_thread
+from pyinstrument_gpu.core.file.state import (
     DeviceState,
     OpenPhaseState,
     OpenStepState,
     State,
     encode_state,
 )
-from pyinstrument_gpu.format.statistics import StatisticsDocument, encode_statistics
-from pyinstrument_gpu.format.writer import RunWriter
-from pyinstrument_gpu.model.collectives import COLLECTIVE_DTYPE, Collectives, ProcessGroup
-from pyinstrument_gpu.model.device_clock import DeviceClock
-from pyinstrument_gpu.model.device_timing_summary import DeviceTimingSummary
-from pyinstrument_gpu.model.schema import SPAN_DTYPE, STEP_DTYPE, SpanFlag
-from pyinstrument_gpu.model.stall import GroupProgress, Stall
-from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope, fold_spans
-from pyinstrument_gpu.model.step_totals import StepTotals, fold_steps
-from pyinstrument_gpu.model.stream import Stream, named_streams
-from pyinstrument_gpu.model.thread import Thread
+from pyinstrument_gpu.core.file.statistics import StatisticsDocument, encode_statistics
+from pyinstrument_gpu.core.file.writer import RunWriter
+from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE, SpanFlag
+from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, fold_spans
+from pyinstrument_gpu.core.step_totals import StepTotals, fold_steps
+from pyinstrument_gpu.core.stream import Stream, named_streams
+from pyinstrument_gpu.core.thread import Thread
 
 OPERATIONS = ("all_reduce", "broadcast")
 _STREAM_PLACES = [(0, 0), (0, 77), (1, 2)]

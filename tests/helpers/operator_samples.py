@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.syncs import watch
+from pyinstrument_gpu.aspects.syncs import watch
 from tests.helpers.host_watch import watched_host
 
 

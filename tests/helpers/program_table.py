@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
 from tests.helpers.program_truth import Found, Truth, found_in, shared_waits
 from tests.helpers.programs import Programs
 from tests.helpers.training_programs import (

@@ -25,9 +25,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pyinstrument_gpu.model.statistics import Scope
-from pyinstrument_gpu.model.sync_kind import SyncKind
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.statistics import Scope
+from pyinstrument_gpu.core.sync_kind import SyncKind
 
 FOLDER = Path(__file__).parents[1] / "programs"
 _MARK = re.compile(r"  # waits(?P<how>, unseen| not)?(?: in (?P<libraries>[^:]+))?(?::.*)?$")

@@ -3,17 +3,17 @@
 
 import numpy as np
 
-from pyinstrument_gpu.format.blocks import BlockType
-from pyinstrument_gpu.format.cursor import encode_text
-from pyinstrument_gpu.format.items import (
+from pyinstrument_gpu.core.file.blocks import BlockType
+from pyinstrument_gpu.core.file.cursor import encode_text
+from pyinstrument_gpu.core.file.items import (
     NONE,
     SPAN_ITEM,
 )
-from pyinstrument_gpu.format.names import encode_thread
-from pyinstrument_gpu.format.state import State, encode_state
-from pyinstrument_gpu.format.writer import RunWriter
-from pyinstrument_gpu.model.thread import Thread
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.file.names import encode_thread
+from pyinstrument_gpu.core.file.state import State, encode_state
+from pyinstrument_gpu.core.file.writer import RunWriter
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.thread import Thread
 
 
 def written(state: State | None, **logs: list[bytes]) -> Run:

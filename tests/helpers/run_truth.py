@@ -4,9 +4,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.format.items import DEVICE_TIME_ITEM
-from pyinstrument_gpu.model.schema import SPAN_DTYPE, SpanFlag
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.file.items import DEVICE_TIME_ITEM
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import SPAN_DTYPE, SpanFlag
 from tests.helpers.made_recording import Recording
 
 _DEVICE_COLUMNS = ("device", "stream", "device_begin_ns", "device_end_ns", "flags")

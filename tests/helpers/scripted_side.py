@@ -4,7 +4,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
 
 
 class ScriptedSide:

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.model.collectives import COLLECTIVE_DTYPE, Collectives, ProcessGroup
-from pyinstrument_gpu.model.job_data import JobData, RankData
-from pyinstrument_gpu.model.schema import SPAN_DTYPE, STEP_DTYPE, SpanFlag
-from pyinstrument_gpu.model.steps import Steps
-from pyinstrument_gpu.model.thread import Thread
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.aspects.collectives.data import COLLECTIVE_DTYPE, Collectives, ProcessGroup
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE, SpanFlag
+from pyinstrument_gpu.core.steps import Steps
+from pyinstrument_gpu.core.thread import Thread
+from pyinstrument_gpu.job.data import JobData, RankData
 
 MS = 1_000_000
 WORK_NS = {"data": 20 * MS, "forward": 60 * MS, "backward": 100 * MS, "optimizer": 20 * MS}

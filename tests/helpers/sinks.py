@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.core.statistics import Scope
 
 # Only what hangs takes as long.
 HANGS_AFTER_S = 600

@@ -3,8 +3,8 @@
 
 from typing import NamedTuple
 
-from pyinstrument_gpu.model.schema import SpanFlag
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import SpanFlag
 
 
 class Span(NamedTuple):

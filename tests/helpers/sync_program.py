@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from pyinstrument_gpu import gpu_phase, gpu_step
-from pyinstrument_gpu.model.device_clock import DeviceClock
-from pyinstrument_gpu.model.memory import Memory
-from pyinstrument_gpu.model.sync_kind import SyncKind
-from pyinstrument_gpu.model.syncs import SYNC_DTYPE, Syncs, SyncSite, blocked_ns, totals_of
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.aspects.memory.data import Memory
+from pyinstrument_gpu.core.device_clock import DeviceClock
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.sync_kind import SyncKind
+from pyinstrument_gpu.core.syncs import SYNC_DTYPE, Syncs, SyncSite, blocked_ns, totals_of
 from tests.helpers.device_program import Program
 from tests.helpers.simulated_cuda import SimulatedCuda
 

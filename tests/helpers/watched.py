@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from pyinstrument_gpu.format.writer import save
-from pyinstrument_gpu.model.open_phase import OpenPhase
-from pyinstrument_gpu.model.process_state import ProcessState
-from pyinstrument_gpu.model.schema import METRIC_DTYPE, SPAN_DTYPE, STEP_DTYPE
-from pyinstrument_gpu.model.steps import Step, Steps
-from pyinstrument_gpu.model.sync_kind import SyncKind
-from pyinstrument_gpu.model.syncs import SYNC_DTYPE, Syncs, SyncSite, SyncTotals
-from pyinstrument_gpu.model.thread import Thread
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.file.writer import save
+from pyinstrument_gpu.core.open_phase import OpenPhase
+from pyinstrument_gpu.core.process_state import ProcessState
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import METRIC_DTYPE, SPAN_DTYPE, STEP_DTYPE
+from pyinstrument_gpu.core.steps import Step, Steps
+from pyinstrument_gpu.core.sync_kind import SyncKind
+from pyinstrument_gpu.core.syncs import SYNC_DTYPE, Syncs, SyncSite, SyncTotals
+from pyinstrument_gpu.core.thread import Thread
 from pyinstrument_gpu.watch.clocks import Clocks
 from pyinstrument_gpu.watch.live_run import LiveRun
 from pyinstrument_gpu.watch.watched_run import WatchedRun

@@ -4,7 +4,7 @@
 import json
 from typing import Any
 
-from pyinstrument_gpu.format.blocks import BlockType
+from pyinstrument_gpu.core.file.blocks import BlockType
 from tests.helpers.forged_file import with_block
 
 _MS = 1_000_000

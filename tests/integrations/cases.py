@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
 
 BATCH = 8
 ONE = (1, 8.0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
 
 pytestmark = [
     pytest.mark.slow,

@@ -11,7 +11,7 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import auto
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
 from tests.integrations.cases import ONE, Case, steps_of, tiny_trainings
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's own

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.document.document import document_of
-from pyinstrument_gpu.run import Run
 from tests.helpers.launched import errors_of, launched, plain, write
 
 ENDINGS = {

@@ -3,7 +3,7 @@
 
 from pathlib import Path
 
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
 from tests.helpers.launched import launched, write
 
 TRAIN = """

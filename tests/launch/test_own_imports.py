@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import pyinstrument_gpu
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
 from tests.helpers.launched import ENVIRONMENT, check_same, launched, write
 
 PACKAGE = Path(pyinstrument_gpu.__file__).parent

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from pyinstrument_gpu.cli import main
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
 from tests.helpers.launched import launched, write
 
 TRAIN = """

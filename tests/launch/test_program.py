@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from pyinstrument_gpu.format.run_files import MAGIC
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.file.run_files import MAGIC
+from pyinstrument_gpu.core.run import Run
 from tests.helpers.launched import (
     ENVIRONMENT,
     check_same,

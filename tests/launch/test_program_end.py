@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
 from tests.helpers.launched import launched, write
 from tests.helpers.spans import spans_of
 

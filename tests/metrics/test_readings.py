@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import pyinstrument_gpu as pig
+from pyinstrument_gpu.core.file.writer import save
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import METRIC_DTYPE
 from pyinstrument_gpu.document.document import document_of
-from pyinstrument_gpu.format.writer import save
-from pyinstrument_gpu.model.schema import METRIC_DTYPE
-from pyinstrument_gpu.run import Run
 from tests.helpers.clock import fake_clock
 
 torch = pytest.importorskip("torch")

@@ -9,11 +9,11 @@ from click.testing import CliRunner
 
 from pyinstrument_gpu.analysis.compare import compare
 from pyinstrument_gpu.cli import main
+from pyinstrument_gpu.core.file.writer import save
+from pyinstrument_gpu.core.job_membership import different_ranks, not_one_job, same_run_twice
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export import export
-from pyinstrument_gpu.format.writer import save
-from pyinstrument_gpu.model.job import different_ranks, not_one_job, same_run_twice
-from pyinstrument_gpu.run import Run
 from tests.helpers.made_runs import run_of
 
 MINUTE_NS = 60 * 10**9

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyinstrument_gpu.model.modules import (
+from pyinstrument_gpu.aspects.modules.data import (
     MODULE_SPAN_DTYPE,
     ModulePass,
     Modules,
     ModuleTimes,
     PassStatistics,
 )
-from pyinstrument_gpu.model.statistic import Statistic
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.statistic import Statistic
 
 FORWARD, BACKWARD, RECOMPUTE = ModulePass
 

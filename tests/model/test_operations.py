@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from pyinstrument_gpu.model.operations import DeviceUse, Operation, Operations
+from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation, Operations
 
 ROWS = (
     Operation("aten::mm", "forward", "a", 2, 10, 100, 2),

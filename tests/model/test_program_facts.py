@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pyinstrument_gpu.model.program_facts import KEY, ProgramFacts
+from pyinstrument_gpu.core.program_facts import KEY, ProgramFacts
 
 KNOWN = ProgramFacts(
     loader_workers=2,

@@ -12,9 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.module_steps import PassPerStep
-from pyinstrument_gpu.model.modules import ModulePass
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.aspects.modules.data import ModulePass
+from pyinstrument_gpu.aspects.modules.per_step import PassPerStep
+from pyinstrument_gpu.core.run import Run
 from tests.helpers.clock import fake_clock
 from tests.helpers.timed_modules import Work
 

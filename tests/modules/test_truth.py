@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
 from tests.helpers.clock import fake_clock
 from tests.helpers.timed_modules import Advance, Work
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
 
 
 def net() -> nn.Sequential:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from pyinstrument_gpu.analysis.compare import compare
-from pyinstrument_gpu.model.schema import METRIC_DTYPE
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import METRIC_DTYPE
 from pyinstrument_gpu.page.page import comparison_page, html_page
-from pyinstrument_gpu.run import Run
 from tests.document.jobs import one_late
 from tests.helpers.browser import Browser, browser
 from tests.page.runs import HOSTILE, MS, STEP_NS, metrics, training

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given, settings
 
 from pyinstrument_gpu.analysis.compare import compare
-from pyinstrument_gpu.document.words import duration
+from pyinstrument_gpu.aspects.operations.data import Operations
+from pyinstrument_gpu.core.file.run_files import MAGIC
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import ExportError, MissingDependencyError
-from pyinstrument_gpu.format.run_files import MAGIC
-from pyinstrument_gpu.model.operations import Operations
 from pyinstrument_gpu.page.comparison_view import comparison_view
 from pyinstrument_gpu.page.page import comparison_page, html_page, page_beside, write_page
+from pyinstrument_gpu.parts.words import duration
 from pyinstrument_gpu.report.comparison import comparison_report
-from pyinstrument_gpu.run import Run
 from tests.helpers.made_recording import Recording
 from tests.helpers.made_runs import rank, run_of, runs
 from tests.page.runs import HOSTILE, MS, STEP_NS, metrics, training

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from pyinstrument_gpu.aspects.modules.data import MODULE_SPAN_DTYPE
+from pyinstrument_gpu.core.open_phase import OpenPhase
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import SPAN_DTYPE
 from pyinstrument_gpu.export.labels import Kind
 from pyinstrument_gpu.export.palette import color_of
-from pyinstrument_gpu.model.modules import MODULE_SPAN_DTYPE
-from pyinstrument_gpu.model.open_phase import OpenPhase
-from pyinstrument_gpu.model.schema import SPAN_DTYPE
 from pyinstrument_gpu.page.bars import Track
 from pyinstrument_gpu.page.step_series import step_series
 from pyinstrument_gpu.page.timeline import Timeline, Window, timeline
-from pyinstrument_gpu.run import Run
 from tests.helpers.made_runs import rank, run_of
 from tests.page.runs import MS, STEP_NS, training
 

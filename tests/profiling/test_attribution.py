@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from pyinstrument_gpu.model.operations import DeviceGaps, DeviceUse, Operation
-from pyinstrument_gpu.profiling import attribution
-from pyinstrument_gpu.profiling.attribution import attribute, wall_to_run
-from pyinstrument_gpu.profiling.events import DeviceEvent, Events, HostEvent, events_of
-from pyinstrument_gpu.profiling.module_calls import ModuleChange, ModuleTimeline
-from pyinstrument_gpu.profiling.phase_timeline import PhaseSpan, PhaseTimeline
+from pyinstrument_gpu.aspects.operations import attribution
+from pyinstrument_gpu.aspects.operations.attribution import attribute, wall_to_run
+from pyinstrument_gpu.aspects.operations.data import DeviceGaps, DeviceUse, Operation
+from pyinstrument_gpu.aspects.operations.events import DeviceEvent, Events, HostEvent, events_of
+from pyinstrument_gpu.aspects.operations.module_calls import ModuleChange, ModuleTimeline
+from pyinstrument_gpu.aspects.operations.phase_timeline import PhaseSpan, PhaseTimeline
 
 MAIN, ENGINE = 1, 2  # torch's numbers of threads
 MAIN_NATIVE, ENGINE_NATIVE = 1001, 1002

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.profiling.control_file import ControlFile, control_path
+from pyinstrument_gpu.aspects.operations.control_file import ControlFile, control_path
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ from torch import nn
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.format.blocks import BlockType
-from pyinstrument_gpu.model.operations import Operations
-from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.aspects.operations.data import Operations
+from pyinstrument_gpu.aspects.operations.torch_profiler import TorchProfiler
+from pyinstrument_gpu.core.file.blocks import BlockType
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.native import native
-from pyinstrument_gpu.profiling.torch_profiler import TorchProfiler
-from pyinstrument_gpu.run import Run
 from tests.helpers.forged_file import without
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step
-from pyinstrument_gpu.model.schema import SpanFlag
+from pyinstrument_gpu.core.schema import SpanFlag
 from pyinstrument_gpu.patching import tensor_device
 from pyinstrument_gpu.recording import device_timing
 from tests.helpers.device_program import (

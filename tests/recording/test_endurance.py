@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step
-from pyinstrument_gpu.model.schema import span_scopes
-from pyinstrument_gpu.model.statistic import Statistic
-from pyinstrument_gpu.model.statistics import Scope
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import span_scopes
+from pyinstrument_gpu.core.statistic import Statistic
+from pyinstrument_gpu.core.statistics import Scope
 from tests.helpers.clock import fake_clock
 from tests.helpers.endurance import THREADS
 from tests.helpers.spans import dropped_of

@@ -10,9 +10,9 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_step
-from pyinstrument_gpu.format.energy import decode_energy
-from pyinstrument_gpu.recording.energy_watch import MOST_SAMPLES, EnergyWatch
-from pyinstrument_gpu.recording.nvml import EnergyCounter, NvmlError
+from pyinstrument_gpu.aspects.energy.file import decode_energy
+from pyinstrument_gpu.aspects.energy.nvml import EnergyCounter, NvmlError
+from pyinstrument_gpu.aspects.energy.watch import MOST_SAMPLES, EnergyWatch
 from tests.helpers.energy import NOT_SUPPORTED, SimulatedNvml
 
 NEVER_S = 1e6

@@ -10,8 +10,8 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step, gpu_steps
-from pyinstrument_gpu.model.memory import Memory
-from pyinstrument_gpu.recording.memory_watch import MemoryWatch, TorchAllocator
+from pyinstrument_gpu.aspects.memory.data import Memory
+from pyinstrument_gpu.aspects.memory.watch import MemoryWatch, TorchAllocator
 from tests.helpers import allocator as simulated
 from tests.helpers.allocator import DEVICES, TORCH_FUNCTIONS, SimulatedAllocator
 

@@ -15,16 +15,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.format.items import COLLECTIVE_ITEM
-from pyinstrument_gpu.recording import flight_recorder
-from pyinstrument_gpu.recording.collective_log import MOST_RANKS, Clocks, CollectiveLog
-from pyinstrument_gpu.recording.collective_watch import (
+from pyinstrument_gpu.aspects.collectives import flight_recorder
+from pyinstrument_gpu.aspects.collectives.flight_recorder import (
+    Dump,
+    Entry,
+    FlightRecorderError,
+    GroupStatus,
+)
+from pyinstrument_gpu.aspects.collectives.log import MOST_RANKS, Clocks, CollectiveLog
+from pyinstrument_gpu.aspects.collectives.watch import (
     LARGEST_SHARE,
     CollectiveWatch,
     wait_until_next_s,
 )
-from pyinstrument_gpu.recording.flight_recorder import Dump, Entry, FlightRecorderError, GroupStatus
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.file.items import COLLECTIVE_ITEM
+from pyinstrument_gpu.core.run import Run
 from tests.helpers.script import run_script
 
 WALL_NS = 1_800_000_000_000_000_000

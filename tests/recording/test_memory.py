@@ -11,11 +11,9 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step, gpu_steps
-from pyinstrument_gpu.analysis.memory_growth import OUTSIDE, memory_growth
-from pyinstrument_gpu.model.memory import MedianBytes, Memory
-from pyinstrument_gpu.native import native
-from pyinstrument_gpu.recording import out_of_memory
-from pyinstrument_gpu.recording.memory_fold import (
+from pyinstrument_gpu.aspects.memory import out_of_memory
+from pyinstrument_gpu.aspects.memory.data import MedianBytes, Memory
+from pyinstrument_gpu.aspects.memory.fold import (
     MOST_BORDERS,
     MOST_PHASES,
     MOST_POINTS,
@@ -26,7 +24,9 @@ from pyinstrument_gpu.recording.memory_fold import (
     MemoryFold,
     median_with_interval,
 )
-from pyinstrument_gpu.recording.memory_watch import MemoryWatch
+from pyinstrument_gpu.aspects.memory.growth import OUTSIDE, memory_growth
+from pyinstrument_gpu.aspects.memory.watch import MemoryWatch
+from pyinstrument_gpu.native import native
 from tests.helpers.allocator import SimulatedDevice
 
 

@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
 from tests.helpers.clock import fake_clock
 from tests.helpers.spans import Span, dropped_of, spans_of
 

@@ -15,8 +15,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader, TensorDataset
 
 import pyinstrument_gpu as pig
+from pyinstrument_gpu.core.program_facts import ProgramFacts
 from pyinstrument_gpu.document.document import document_of
-from pyinstrument_gpu.model.program_facts import ProgramFacts
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import tensor_device
 from tests.helpers.clock import fake_clock

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.format.blocks import Blocks
-from pyinstrument_gpu.format.reader import decode_blocks
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.file.blocks import Blocks
+from pyinstrument_gpu.core.file.reader import decode_blocks
+from pyinstrument_gpu.core.run import Run
 
 STEPS = 3
 

@@ -15,7 +15,7 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step, gpu_steps
-from pyinstrument_gpu.format.run_files import MAGIC
+from pyinstrument_gpu.core.file.run_files import MAGIC
 from tests.helpers.clock import fake_clock
 from tests.helpers.script import run_script
 from tests.helpers.spans import dropped_of, times_of
@@ -333,7 +333,7 @@ def test_an_attempt_that_torchrun_does_not_count_has_its_own_name(
     def path_if(began_s: int, agent_began_s: int) -> Path | None:
         began = {os.getpid(): began_s, os.getppid(): agent_began_s}
         monkeypatch.setattr(
-            "pyinstrument_gpu.recording.run_path.begin_of_process_s",
+            "pyinstrument_gpu.core.file.run_path.begin_of_process_s",
             lambda pid: written_s + began[pid],
         )
         return pig.record(tmp_path / "train.gpurun").path

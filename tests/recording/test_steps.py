@@ -10,9 +10,9 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step, gpu_steps
-from pyinstrument_gpu.model.statistics import Scope
-from pyinstrument_gpu.model.steps import Step
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.statistics import Scope
+from pyinstrument_gpu.core.steps import Step
 from tests.helpers.clock import fake_clock
 from tests.helpers.spans import Span, dropped_of, spans_of, times_of
 

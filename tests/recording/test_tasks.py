@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
 from tests.helpers.clock import fake_clock
 from tests.helpers.spans import Span, dropped_of, spans_of, times_of
 

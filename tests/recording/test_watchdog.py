@@ -12,13 +12,13 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step
-from pyinstrument_gpu.format.follower import RunFollower
-from pyinstrument_gpu.format.reader import decode_blocks
-from pyinstrument_gpu.model.stall import GroupProgress, Stall
-from pyinstrument_gpu.recording import stall_answer
-from pyinstrument_gpu.recording.collective_watch import CollectiveWatch
-from pyinstrument_gpu.recording.flight_recorder import Dump, GroupStatus
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.aspects.collectives.flight_recorder import Dump, GroupStatus
+from pyinstrument_gpu.aspects.collectives.watch import CollectiveWatch
+from pyinstrument_gpu.aspects.stalls import answer as stall_answer
+from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
+from pyinstrument_gpu.core.file.follower import RunFollower
+from pyinstrument_gpu.core.file.reader import decode_blocks
+from pyinstrument_gpu.core.run import Run
 from tests.helpers.script import run_script
 
 LIMIT_S = 0.2

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.module_steps import ModulePerStep, PassPerStep
-from pyinstrument_gpu.document.document import document_of
-from pyinstrument_gpu.document.modules import ModuleTimes
-from pyinstrument_gpu.model.modules import (
+from pyinstrument_gpu.aspects.modules.data import (
     MODULE_SPAN_DTYPE,
     ModulePass,
     Modules,
     fold_module_spans,
 )
-from pyinstrument_gpu.model.schema import STEP_DTYPE
-from pyinstrument_gpu.model.steps import Steps
-from pyinstrument_gpu.report.modules import MAX_MODULES
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.aspects.modules.parts import MAX_MODULES
+from pyinstrument_gpu.aspects.modules.per_step import ModulePerStep, PassPerStep
+from pyinstrument_gpu.aspects.modules.section import ModuleTimes
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import STEP_DTYPE
+from pyinstrument_gpu.core.steps import Steps
+from pyinstrument_gpu.document.document import document_of
 from tests.helpers.made_runs import run_of
 
 FORWARD, BACKWARD, RECOMPUTE = ModulePass

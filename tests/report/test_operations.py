@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 
 from pyinstrument_gpu.analysis.profiled_steps import profiled_steps
-from pyinstrument_gpu.model.operations import DeviceGaps, DeviceUse, Operation, Operations
-from pyinstrument_gpu.model.schema import STEP_DTYPE
-from pyinstrument_gpu.model.steps import Steps
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.aspects.operations.data import DeviceGaps, DeviceUse, Operation, Operations
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import STEP_DTYPE
+from pyinstrument_gpu.core.steps import Steps
 
 MS = 1_000_000
 

@@ -14,7 +14,7 @@ from torch import nn
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step, gpu_steps
-from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.core.statistics import Scope
 from tests.helpers.clock import fake_clock
 from tests.helpers.script import run_script
 from tests.helpers.sinks import HANGS_AFTER_S, KeepingSink, all_steps, times_by_step

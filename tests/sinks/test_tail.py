@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from pyinstrument_gpu.format.blocks import BlockType
-from pyinstrument_gpu.format.cursor import encode_text
-from pyinstrument_gpu.format.items import METRIC_ITEM, NONE
-from pyinstrument_gpu.format.state import OpenStepState, State, encode_state
+from pyinstrument_gpu.core.file.blocks import BlockType
+from pyinstrument_gpu.core.file.cursor import encode_text
+from pyinstrument_gpu.core.file.items import METRIC_ITEM, NONE
+from pyinstrument_gpu.core.file.state import OpenStepState, State, encode_state
 from pyinstrument_gpu.sinks.tail import RunTail
 from pyinstrument_gpu.sinks.update import RunUpdate
 

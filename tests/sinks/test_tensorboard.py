@@ -14,11 +14,11 @@ from click.testing import CliRunner
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step, gpu_steps
 from pyinstrument_gpu.cli import main
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import METRIC_DTYPE
+from pyinstrument_gpu.core.steps import Steps
 from pyinstrument_gpu.export import export, ranges
 from pyinstrument_gpu.export.tensorboard import write
-from pyinstrument_gpu.model.schema import METRIC_DTYPE
-from pyinstrument_gpu.model.steps import Steps
-from pyinstrument_gpu.run import Run
 from tests.helpers.clock import fake_clock
 from tests.helpers.device_program import Program, assert_exact, attached_cuda
 from tests.helpers.made_runs import ANCHOR, run_of

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from pyinstrument_gpu.syncs import watch
+from pyinstrument_gpu.aspects.syncs import watch
 
 
 @pytest.fixture(autouse=True)

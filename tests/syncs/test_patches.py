@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the preview replaces, and puts back."""
 
-from pyinstrument_gpu.syncs.preview.patches import Patches
+from pyinstrument_gpu.aspects.syncs.preview.patches import Patches
 
 
 def test_patch_of_somebody_else_above_ours_stays() -> None:

@@ -19,9 +19,9 @@ import pytest
 import torch
 
 import pyinstrument_gpu as pig
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.document.document import document_of
 from pyinstrument_gpu.page.page import html_page
-from pyinstrument_gpu.run import Run
 from tests.helpers.programs import Programs
 
 pytestmark = pytest.mark.skipif(

@@ -19,14 +19,14 @@ import torch
 from torch import nn
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu import syncs
+from pyinstrument_gpu.aspects.syncs import allow as syncs
+from pyinstrument_gpu.core.file.writer import save
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.source_line import SourceLine
+from pyinstrument_gpu.core.sync_kind import SyncKind
 from pyinstrument_gpu.document.document import document_of
-from pyinstrument_gpu.format.writer import save
-from pyinstrument_gpu.model.source_line import SourceLine
-from pyinstrument_gpu.model.sync_kind import SyncKind
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import tensor_device
-from pyinstrument_gpu.run import Run
 from tests.helpers.clock import fake_clock
 from tests.helpers.programs import Programs
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.model.sync_kind import SyncKind
-from pyinstrument_gpu.syncs import watch
+from pyinstrument_gpu.aspects.syncs import watch
+from pyinstrument_gpu.core.sync_kind import SyncKind
 from tests.helpers.host_watch import watched_host
 from tests.helpers.python_server import ROOT, run_python
 from tests.helpers.type_slots import is_sequence, slots

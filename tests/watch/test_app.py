@@ -14,9 +14,9 @@ pytest.importorskip("textual", reason="textual is not installed: pip install '.[
 
 from textual.pilot import Pilot
 
-from pyinstrument_gpu.format.writer import save
-from pyinstrument_gpu.model.process_state import ProcessState
-from pyinstrument_gpu.profiling.control_file import control_path
+from pyinstrument_gpu.aspects.operations.control_file import control_path
+from pyinstrument_gpu.core.file.writer import save
+from pyinstrument_gpu.core.process_state import ProcessState
 from pyinstrument_gpu.watch import watch as watch_module
 from pyinstrument_gpu.watch.app import WatchApp
 from pyinstrument_gpu.watch.clocks import Clocks

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyinstrument_gpu.format import follower
-from pyinstrument_gpu.format.state import State
-from pyinstrument_gpu.model.memory import MEMORY_POINT_DTYPE, Memory
-from pyinstrument_gpu.model.modules import MODULE_SPAN_DTYPE, ModulePass
-from pyinstrument_gpu.model.operations import Operations
-from pyinstrument_gpu.model.statistic import Statistic
-from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
+from pyinstrument_gpu.aspects.memory.data import MEMORY_POINT_DTYPE, Memory
+from pyinstrument_gpu.aspects.modules.data import MODULE_SPAN_DTYPE, ModulePass
+from pyinstrument_gpu.aspects.operations.data import Operations
+from pyinstrument_gpu.core.file import follower
+from pyinstrument_gpu.core.file.state import State
+from pyinstrument_gpu.core.statistic import Statistic
+from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope
 from pyinstrument_gpu.watch import live_run as live_run_module
 from pyinstrument_gpu.watch.live_run import (
     SERIES,

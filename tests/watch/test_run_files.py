@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import pyinstrument_gpu as pig
+from pyinstrument_gpu.core.file.writer import save
 from pyinstrument_gpu.errors import RunFileError
-from pyinstrument_gpu.format.writer import save
 from pyinstrument_gpu.watch import process
 from pyinstrument_gpu.watch.run_files import run_files
 from tests.helpers.watched import running

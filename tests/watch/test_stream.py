@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import pyinstrument_gpu
-from pyinstrument_gpu.format.writer import save
-from pyinstrument_gpu.model.condition import Condition
+from pyinstrument_gpu.core.condition import Condition
+from pyinstrument_gpu.core.file.writer import save
 from pyinstrument_gpu.watch import live_run, sign_of_life
 from pyinstrument_gpu.watch.clocks import Clocks
 from pyinstrument_gpu.watch.stream import stream

@@ -26,7 +26,7 @@ from pyinstrument_gpu.analysis.rules.occasional_phases import occasional_phases
 from pyinstrument_gpu.analysis.rules.optimizer import optimizer_host_time
 from pyinstrument_gpu.analysis.rules.precision import precision
 from pyinstrument_gpu.analysis.rules.repeated_reads import repeated_reads
-from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.core.run import Run
 
 RULES: tuple[Callable[[Case], Iterable[Finding]], ...] = (
     repeated_reads,
@@ -46,17 +46,17 @@ EDIT_SHARE = 0.01
 
 
 # As the other parts of an analysis, computed once.
-_found: MutableMapping[RunData, list[Finding]] = WeakKeyDictionary()
+_found: MutableMapping[Run, list[Finding]] = WeakKeyDictionary()
 
 
-def findings(run: RunData) -> list[Finding]:
+def findings(run: Run) -> list[Finding]:
     """What the rules find, the largest first, and then what can't be told."""
     if run not in _found:
         _found[run] = _findings(run)
     return _found[run]
 
 
-def _findings(run: RunData) -> list[Finding]:
+def _findings(run: Run) -> list[Finding]:
     case = Case(run, analysis.of(run))
     if run.syncs.is_as_if or len(case.steps) < MIN_STEPS:
         return []
@@ -64,7 +64,7 @@ def _findings(run: RunData) -> list[Finding]:
     return sorted(found, key=lambda one: one.worth.high_share if one.worth else -1.0, reverse=True)
 
 
-def is_nothing_worth_an_edit(run: RunData, found: list[Finding]) -> bool:
+def is_nothing_worth_an_edit(run: Run, found: list[Finding]) -> bool:
     """Whether all that the run's savings and these findings say is worth less than `EDIT_SHARE`.
 
     Not where one of them can't tell, where something that may matter was not recorded, or where the

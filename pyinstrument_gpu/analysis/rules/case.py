@@ -14,8 +14,8 @@ from pyinstrument_gpu.analysis.analysis import Analysis
 from pyinstrument_gpu.analysis.ledger import MeanEntry
 from pyinstrument_gpu.analysis.rules.occasions import Timeline
 from pyinstrument_gpu.analysis.savings import Change, Saving
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.sync_kind import SyncKind
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.sync_kind import SyncKind
 
 READS = (
     *(SyncKind.ITEM, SyncKind.FLOAT, SyncKind.INT, SyncKind.BOOL, SyncKind.COMPLEX),
@@ -29,7 +29,7 @@ READS = (
 class Case:
     """A run and its analysis. Steps, waits and times are those of the thread of the steps."""
 
-    run: RunData
+    run: Run
     found: Analysis
 
     @property

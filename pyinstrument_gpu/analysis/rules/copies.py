@@ -13,8 +13,8 @@ from pyinstrument_gpu.analysis.intervals import interval_at
 from pyinstrument_gpu.analysis.rules.case import Case, ms
 from pyinstrument_gpu.analysis.rules.finding import Finding, Worth, worth_of
 from pyinstrument_gpu.analysis.savings import Change
-from pyinstrument_gpu.model.distinct import distinct
-from pyinstrument_gpu.model.sync_kind import COPY_KINDS
+from pyinstrument_gpu.core.distinct import distinct
+from pyinstrument_gpu.core.sync_kind import COPY_KINDS
 
 SMALL_BYTES = 1 << 20
 """The most that a tensor holds which a program makes anew in each step."""

@@ -17,8 +17,8 @@ from pyinstrument_gpu.analysis.rules.finding import Finding, Worth, worth_of
 from pyinstrument_gpu.analysis.rules.occasions import MAX_SHARE
 from pyinstrument_gpu.analysis.savings import Change
 from pyinstrument_gpu.analysis.welch import welch
-from pyinstrument_gpu.model.distinct import distinct
-from pyinstrument_gpu.model.sync_kind import SyncKind
+from pyinstrument_gpu.core.distinct import distinct
+from pyinstrument_gpu.core.sync_kind import SyncKind
 
 LOG_KINDS = (SyncKind.PRINT, SyncKind.FORMAT, SyncKind.TOLIST)
 MIN_STEPS = 5

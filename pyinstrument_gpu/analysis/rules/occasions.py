@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.intervals import interval_at
 from pyinstrument_gpu.analysis.ledger import DATA_PHASES
-from pyinstrument_gpu.model.distinct import distinct
-from pyinstrument_gpu.model.groups import least_of
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.schema import span_scopes
-from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.core.distinct import distinct
+from pyinstrument_gpu.core.groups import least_of
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import span_scopes
+from pyinstrument_gpu.core.statistics import Scope
 
 MAX_SHARE = 0.5
 """The share of the steps from which on a phase in them is a part of the step and no occasion."""
@@ -73,7 +73,7 @@ class Timeline:
     """
 
     def __init__(
-        self, run: RunData, thread: int, steps: NDArray[np.void], reads: NDArray[np.void] | None
+        self, run: Run, thread: int, steps: NDArray[np.void], reads: NDArray[np.void] | None
     ) -> None:
         """`reads` are the thread's waits for results by begin; None if there is no device."""
         spans, scopes = run.spans, span_scopes(run.spans)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pyinstrument_gpu.analysis.rules.case import Case, ms
 from pyinstrument_gpu.analysis.rules.finding import Finding, Worth
 from pyinstrument_gpu.analysis.savings import Change
-from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.core.statistics import Scope
 
 MIN_SHARE = 0.01
 """The least share of the step that an optimizer takes on the host to be named."""

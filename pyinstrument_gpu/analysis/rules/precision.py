@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pyinstrument_gpu.analysis.bottleneck import Bottleneck
 from pyinstrument_gpu.analysis.rules.case import Case, ms
 from pyinstrument_gpu.analysis.rules.finding import Finding, Worth
-from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.core.statistics import Scope
 
 _ADVICE = "use AMP or TF32"
 

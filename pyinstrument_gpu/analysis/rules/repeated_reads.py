@@ -14,7 +14,7 @@ import numpy as np
 from pyinstrument_gpu.analysis.correlation_points import CALL_NS, COPY_NS_PER_BYTE
 from pyinstrument_gpu.analysis.rules.case import READS, Case, ms
 from pyinstrument_gpu.analysis.rules.finding import Finding, Worth
-from pyinstrument_gpu.model.distinct import distinct
+from pyinstrument_gpu.core.distinct import distinct
 
 
 def repeated_reads(case: Case) -> Iterator[Finding]:

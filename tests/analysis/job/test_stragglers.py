@@ -14,9 +14,12 @@ from typing import Any
 
 import pytest
 
-from pyinstrument_gpu.analysis.job import of
-from pyinstrument_gpu.analysis.job.binomial import binomial_tail
-from pyinstrument_gpu.analysis.job.findings import (
+from pyinstrument_gpu.aspects.collectives.data import Collectives, ProcessGroup
+from pyinstrument_gpu.core.program_facts import KEY
+from pyinstrument_gpu.job.analysis import of
+from pyinstrument_gpu.job.binomial import binomial_tail
+from pyinstrument_gpu.job.data import JobData, RankData
+from pyinstrument_gpu.job.findings import (
     BETWEEN_STEPS,
     OUTSIDE_PHASES,
     STEP,
@@ -24,9 +27,6 @@ from pyinstrument_gpu.analysis.job.findings import (
     Pattern,
     Stragglers,
 )
-from pyinstrument_gpu.model.collectives import Collectives, ProcessGroup
-from pyinstrument_gpu.model.job_data import JobData, RankData
-from pyinstrument_gpu.model.program_facts import KEY
 from tests.helpers.simulated_job import MS, WORK_NS, Slow, simulated_job
 
 SEEDS = pytest.mark.parametrize(

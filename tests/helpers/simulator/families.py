@@ -14,7 +14,7 @@ import math
 import random
 from dataclasses import dataclass, field, replace
 
-from pyinstrument_gpu.model.sync_kind import SyncKind
+from pyinstrument_gpu.core.sync_kind import SyncKind
 from tests.helpers.simulator.duration import Duration
 from tests.helpers.simulator.loader import LoaderOptions
 from tests.helpers.simulator.operations import (

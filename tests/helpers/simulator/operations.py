@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pyinstrument_gpu.model.sync_kind import SyncKind
+from pyinstrument_gpu.core.sync_kind import SyncKind
 from tests.helpers.simulator.duration import Duration
 
 STAGED_AT_ONCE_BYTES = 64 * 1024

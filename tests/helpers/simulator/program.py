@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from pyinstrument_gpu.model.sync_kind import SyncKind
+from pyinstrument_gpu.core.sync_kind import SyncKind
 from tests.helpers.simulator.edit import Edit
 from tests.helpers.simulator.loader import LoaderOptions
 from tests.helpers.simulator.operations import (

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.model.sync_kind import SyncKind
+from pyinstrument_gpu.core.sync_kind import SyncKind
 from tests.helpers.simulator.draws import Draws
 from tests.helpers.simulator.duration import Duration
 from tests.helpers.simulator.edit import Edit

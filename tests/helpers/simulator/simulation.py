@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.core.run import Run
 from tests.helpers.simulator.draws import Draws
 from tests.helpers.simulator.edit import Edit
 from tests.helpers.simulator.program import Program

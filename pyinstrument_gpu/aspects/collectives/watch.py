@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads PyTorch's flight recorder while one recording goes on.
+
+A thread does it, from the moment when the program has a process group of several ranks. Each time
+it needs the GIL for some 15 us per operation in the ring, so it waits a thousand times as long
+before the next one: what has left the ring by then is counted, and not in the run.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyinstrument_gpu.aspects.collectives import flight_recorder
+from pyinstrument_gpu.aspects.collectives.flight_recorder import (
+    Dump,
+    FlightRecorderError,
+    GroupStatus,
+)
+from pyinstrument_gpu.aspects.collectives.log import Clocks, CollectiveLog
+from pyinstrument_gpu.native import native
+
+SHORTEST_INTERVAL_S = 1.0
+LARGEST_SHARE = 0.001
+_PATIENCE_S = 1.0
+
+
+def wait_until_next_s(cost_s: float, wall_s: float) -> float:
+    """How long to wait after a read that cost so much, at that time of the wall's clock.
+
+    In fast training the ring holds less than what is created between two reads. An operation tells
+    of waiting only if all ranks have seen it, so they read at the same moments: at multiples of an
+    interval, which is a power of two so that the moments of ranks with other costs fall together.
+    Where clocks differ, less is seen by all, and nothing is wrong.
+    """
+    needed = max(1.0, cost_s / LARGEST_SHARE / SHORTEST_INTERVAL_S)
+    interval_s = SHORTEST_INTERVAL_S * 2.0 ** math.ceil(math.log2(needed))
+    return interval_s - wall_s % interval_s
+
+
+class CollectiveWatch:
+    """What is learnt of collective operations while one recording goes on.
+
+    Args:
+        read: what is in the flight recorder, as `flight_recorder.read`.
+
+    Attributes:
+        threads: the identifier of its thread, once there is one.
+    """
+
+    def __init__(self, read: Callable[[], Dump] = flight_recorder.read) -> None:
+        self._read = read
+        self.threads: set[int] = set()
+        self._recording: object = None
+        self._log: CollectiveLog | None = None
+        self._begun = threading.Lock()  # taken by the first to begin, and never given back
+        self._reading = threading.Lock()
+        self._over = threading.Event()
+        self._was_read = False
+        self._problem: str | None = None
+        self._cost_ns = 0
+        self._written: dict[str, Any] | None = None
+        self._numbers: dict[str, str] = {}
+        self._operations: dict[str, str] = {}
+
+    def begin(
+        self,
+        recording: object,
+        anchor: Mapping[str, int],
+        members: Callable[[str], tuple[int, ...] | None],
+    ) -> None:
+        """Read from now on; where that has begun: nothing. After `native.start`.
+
+        Args:
+            anchor: the clocks when the recording began, as its environment has them.
+            members: the ranks that are in a process group, by its name; None unknown.
+        """
+        if recording is not native.owner() or not self._begun.acquire(blocking=False):
+            return
+        self._recording = recording
+        self._log = CollectiveLog(Clocks(anchor["run_ns"], anchor["realtime_ns"]), members)
+        # Not a `threading.Thread`: programs join all of those.
+        self.threads.add(_thread.start_new_thread(self._run, ()))
+
+    def end(self) -> None:
+        """Read a last time. Before `native.stop`. Calling it again does nothing."""
+        if self._log is None or self._recording is None:
+            return
+        self._over.set()
+        self.read(with_unended=True)
+        self._recording = None
+
+    def read(self, with_unended: bool = False) -> list[tuple[str, GroupStatus, str | None]]:
+        """Read what is new. It raises nothing.
+
+        Args:
+            with_unended: take also the operations that have not ended.
+
+        Returns:
+            How far the process groups are, by name, with their last operation if that is known.
+        """
+        recording, log = self._recording, self._log
+        if log is None or recording is None or recording is not native.owner():
+            return []
+        if not self._reading.acquire(timeout=_PATIENCE_S):
+            return []
+        began_ns = time.thread_time_ns()
+        try:
+            dump = self._read()
+            self._take(recording, log, dump, with_unended)
+            progress = self._progress(dump)
+        except FlightRecorderError as error:
+            progress = []
+            self._give_up(recording, str(error))
+        except Exception as error:  # it is beside the program
+            progress = []
+            self._give_up(recording, f"an error of the recorder: {error!r}")
+        finally:
+            self._cost_ns += time.thread_time_ns() - began_ns
+            self._reading.release()
+        return progress
+
+    def _run(self) -> None:
+        wait_s = 0.0
+        while not self._over.wait(wait_s) and self._problem is None:
+            if self._recording is None or self._recording is not native.owner():
+                return
+            before_ns = self._cost_ns
+            self.read()
+            wait_s = wait_until_next_s((self._cost_ns - before_ns) / 1e9, time.time())
+
+    def _take(self, recording: object, log: CollectiveLog, dump: Dump, with_unended: bool) -> None:
+        items = log.add(dump.entries, Clocks(*native.read_clocks()), with_unended)
+        for entry in dump.entries:
+            self._numbers[entry.number] = entry.group
+            if not entry.is_p2p:
+                self._operations[entry.number] = entry.operation
+        if dump.entries:
+            self._was_read = True
+        # First what the items refer to.
+        self._write(recording)
+        if items:
+            count = len(items) // log.ITEM_BYTES
+            kept = native.append_collectives(recording, items)
+            if kept < count:
+                log.missed += count - kept
+        if with_unended:
+            self._write(recording)
+
+    def _progress(self, dump: Dump) -> list[tuple[str, GroupStatus, str | None]]:
+        return [
+            (self._numbers[number], status, self._operations.get(number))
+            for number, status in sorted(dump.status.items())
+            if number in self._numbers
+        ]
+
+    def _give_up(self, recording: object, problem: str) -> None:
+        self._problem = problem
+        with contextlib.suppress(Exception):
+            self._write(recording)
+
+    def _write(self, recording: object) -> None:
+        """Bring the document up to date, where there is something new to say."""
+        log = self._log
+        assert log is not None
+        facts = {**log.facts(), "was_read": self._was_read, "notes": []}
+        if self._problem is not None:
+            facts["notes"] = [f"PyTorch's flight recorder was not read: {self._problem}"[:200]]
+        if facts != self._written:
+            self._written = facts
+            document = json.dumps({**facts, "cost_ns": self._cost_ns}).encode()
+            native.set_document(recording, "collective_groups", document)

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a recording learns of memory: by phase, and when there is none left.
+
+The allocator of PyTorch is asked as soon as CUDA is in use, on the device of the thread that opens
+steps. Before that, and in a run without a GPU, it is the memory of the process. Its peaks are
+reset only if exact ones are asked for, and then the program sees them as if they were not
+(csrc/python/allocator_peaks.h).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from pyinstrument_gpu.aspects.memory import out_of_memory
+from pyinstrument_gpu.aspects.memory.fold import MemoryFold
+from pyinstrument_gpu.aspects.memory.out_of_memory import OutOfMemoryLog
+from pyinstrument_gpu.native import native
+from pyinstrument_gpu.patching.import_hook import when_imported
+from pyinstrument_gpu.recording.cuda_in_use import torch_with_cuda
+
+BUDGET = 0.0005
+"""The share of time that readings may take."""
+_SHARE_OF_WRITING = 0.001
+_SHORTEST_PAUSE_S = 1.0
+_READS = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
+"""Of torch._C: through these leads each way in Python to an allocator's peaks. The second one is
+that of torch.accelerator, from torch 2.9 on."""
+_RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
+_NO_PEAK_RESET = "the memory of the process has none, only that of PyTorch's allocator on a GPU"
+"""Of the process: everybody would see that its peak was reset."""
+
+
+class AllocatorSource(Protocol):
+    """Whose memory is read, in place of that of the process."""
+
+    @property
+    def device(self) -> int:
+        """Its number."""
+
+    def statistics(self) -> Callable[[], object]:
+        """What `native.start_memory_watch` asks. Best a function in C: Python code could be
+        interrupted by a signal there."""
+
+    def peak_reset(self) -> Callable[[], object] | str:
+        """What resets the peaks, after it was seen to that the program sees them as if they were
+        not reset. Or a sentence that says why that can't be."""
+
+
+class TorchAllocator:
+    """PyTorch's allocator of a device, once CUDA is initialised."""
+
+    def __init__(self, device: int) -> None:
+        self.device = device
+
+    def statistics(self) -> Callable[[], object]:
+        torch: Any = sys.modules["torch"]
+        ask: Callable[[], object] = functools.partial(torch._C._cuda_memoryStats, self.device)
+        return ask
+
+    def peak_reset(self) -> Callable[[], object] | str:
+        torch: Any = sys.modules["torch"]
+        backend = torch.cuda.get_allocator_backend()
+        if backend != "native":
+            return f"the allocator {backend} does not count allocations as PyTorch's own does"
+        reads, resets = (
+            tuple(getattr(torch._C, name) for name in names if hasattr(torch._C, name))
+            for names in (_READS, _RESETS)
+        )
+        if not native.hook_allocator_peaks(reads, resets):
+            return "this build of Python or torch does not let calls of its statistics be hooked"
+        return functools.partial(torch._C._cuda_resetPeakMemoryStats, self.device)
+
+
+def torch_allocator() -> TorchAllocator | None:
+    """That of the calling thread's device; None while CUDA is not in use."""
+    torch = torch_with_cuda()
+    try:
+        return None if torch is None else TorchAllocator(torch.cuda.current_device())
+    except Exception:  # its CUDA has failed
+        return None
+
+
+class MemoryWatch:
+    """What is learnt of memory while one recording goes on.
+
+    Args:
+        find: says whose memory is read from the next step on; None for that of the process. It is
+            asked again, by the thread that opens steps, until it knows of a device.
+        budget: the share of time that readings may take; `math.inf`: all steps are read.
+        exact: make each phase's peak exact, where that can be: by resets, in all steps.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], AllocatorSource | None] = torch_allocator,
+        budget: float = BUDGET,
+        exact: bool = False,
+    ) -> None:
+        self._find = find
+        self._budget = budget
+        self._exact = exact
+        self._not_exact: str | None = None  # why not
+        self._recording: object = None
+        self._fold: MemoryFold | None = None
+        self._out_of_memory = OutOfMemoryLog()
+        self._next_write_s = 0.0
+        # Again by the thread that has it: a signal may be handled in the middle of it.
+        self._lock = threading.RLock()
+        self._undo: list[Callable[[], None]] = []
+
+    def begin(self, recording: object) -> None:
+        """Read memory from the next step on, and hear when there is none left. After
+        `native.start`."""
+        self._recording = recording
+        native.call_before_step(self._look)
+        out_of_memory.listen(self._ran_out)
+        self._undo.append(when_imported("torch", out_of_memory.attach))
+
+    def end(self) -> None:
+        """Read no more, and write what is known, before `native.stop`. A second call does
+        nothing."""
+        with contextlib.suppress(IndexError):  # it is done, or another thread does it
+            self._undo.pop()()
+        recording = self._recording
+        if recording is None:
+            return
+        native.stop_memory_watch()
+        out_of_memory.listen(None)
+        self.write()
+        self._recording = None
+
+    def write(self) -> None:
+        """Bring the document up to date."""
+        with self._lock:
+            recording, fold = self._recording, self._fold
+            if recording is None:
+                return
+            if fold is not None:
+                fold.add(native.take_memory_readings())
+            facts = {} if fold is None else fold.facts()
+            notes = list(self._notes())
+            if not (facts or notes or self._out_of_memory.count):
+                return
+            facts["lost"] = native.lost_memory_readings()
+            facts["out_of_memory"] = self._out_of_memory.facts()
+            facts["notes"] = notes
+            native.set_document(recording, "memory", json.dumps(facts).encode())
+
+    def _notes(self) -> Iterator[str]:
+        if self._not_exact is not None:
+            why = self._not_exact
+            yield f"memory was sampled, because exact peaks are not available here: {why}"
+        contended = native.contended_peak_resets()
+        if contended:
+            yield (
+                f"at {contended:,} of the resets that exact peaks need, another thread may have "
+                "used the allocator: what the program reads of its peaks may be too low there"
+            )
+
+    def _look(self) -> None:
+        """Between two steps: see whose memory is to be read, and begin or begin anew."""
+        if self._recording is None or self._recording is not native.owner():
+            return  # it is over, or that of the process which this one is a fork of
+        source = self._find()
+        device = None if source is None else source.device
+        if self._fold is not None and self._fold.device == device:
+            return
+        reset: Callable[[], object] | None = None
+        if self._exact:
+            found = _NO_PEAK_RESET if source is None else source.peak_reset()
+            reset, self._not_exact = (None, found) if isinstance(found, str) else (found, None)
+        with self._lock:
+            native.start_memory_watch(
+                None if source is None else source.statistics(),
+                self._take,
+                budget=self._budget if reset is None else math.inf,
+                reset=reset,
+                device=-1 if device is None else device,
+            )
+            self._fold = MemoryFold(device)
+
+    def _take(self) -> None:
+        """After a step, about once a second."""
+        begin_s = time.monotonic()
+        if begin_s < self._next_write_s:
+            with self._lock:
+                if self._fold is not None:
+                    self._fold.add(native.take_memory_readings())
+            return
+        self.write()
+        if self._fold is not None and self._fold.device is None:
+            self._look()
+        end_s = time.monotonic()
+        pause_s = max(_SHORTEST_PAUSE_S, (end_s - begin_s) / _SHARE_OF_WRITING)
+        self._next_write_s = end_s + pause_s
+
+    def _ran_out(self, device: int, request: int, limit: int, free: int) -> None:
+        """By the thread that gets the error, before it does."""
+        if self._recording is None or self._recording is not native.owner():
+            return
+        source = self._find()
+        statistics = None if source is None else source.statistics()
+        if self._out_of_memory.add(device, request, limit, free, statistics):
+            self.write()
+            native.harvest()

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The section on the modules of the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pyinstrument_gpu import analysis
+from pyinstrument_gpu.aspects.modules.data import ModulePass
+from pyinstrument_gpu.aspects.modules.per_step import NO_PASS, ModulePerStep
+from pyinstrument_gpu.core.run import Run
+
+
+@dataclass(frozen=True)
+class ModuleTimes:
+    """A module, or a group of modules whose names differ by an index alone. Numbers are means per
+    step, or of the whole run where no step ended. Times include the modules inside.
+
+    Attributes:
+        name: of a group with `*` for each index.
+        modules: how many modules the name stands for.
+        calls: how often they are called.
+        forward_ns, backward_ns: on the host.
+        recompute_ns: of calls that repeat earlier ones during a backward pass; not in
+            `backward_ns`.
+        device_forward_ns, device_backward_ns, device_recompute_ns: the same on the device.
+        share: of the step.
+    """
+
+    name: str
+    modules: int
+    calls: float | None
+    forward_ns: float | None
+    backward_ns: float | None
+    recompute_ns: float | None
+    device_forward_ns: float | None
+    device_backward_ns: float | None
+    device_recompute_ns: float | None
+    share: float | None
+
+
+@dataclass(frozen=True)
+class Modules:
+    """The modules of the model.
+
+    Attributes:
+        per_step: false: no step ended, so that numbers are of the whole run.
+        rows: groups first.
+        has_recomputation: whether calls were repeated during backward passes.
+        all_have_backward: false: no backward pass was seen to go through some of them.
+        all_are_kept: false: of some, no pass is left in the history, so that their times are
+            unknown.
+        passes: how often modules were gone through in the whole run, forward or backward.
+        timed_passes: how many of these were timed on the device; their mean stands for all.
+        kept_passes: how many of these are in the history.
+        outside_passes: how many of those in the history lie outside steps, and are in no row.
+        timed_steps: in how many of the steps in the history modules were timed, where not in all;
+            the numbers are means over these, each with the number of steps for which it stands.
+        kept_steps: of how many.
+    """
+
+    per_step: bool
+    rows: tuple[ModuleTimes, ...]
+    has_recomputation: bool
+    all_have_backward: bool
+    all_are_kept: bool
+    passes: int
+    timed_passes: int
+    kept_passes: int
+    outside_passes: int
+    timed_steps: int | None
+    kept_steps: int
+
+
+def modules(run: Run) -> Modules | None:
+    """None if no modules were timed."""
+    if not run.modules:
+        return None
+    found, weights = analysis.of(run).modules_per_step, run.module_step_weights
+    per_step = run.step_totals.count > 0
+    devices = [times.of_pass(kind)[1] for times in run.modules.values() for kind in ModulePass]
+    return Modules(
+        per_step=per_step,
+        rows=tuple(
+            _row(times.name, times.modules, found[name]) for name, times in run.modules.items()
+        ),
+        has_recomputation=any(times.recompute is not None for times in run.modules.values()),
+        all_have_backward=all(times.backward for times in run.modules.values()),
+        all_are_kept=not any(None in row.passes.values() for row in found.values()),
+        passes=run.modules.passes,
+        timed_passes=sum(device.count for device in devices if device is not None),
+        kept_passes=len(run.module_spans),
+        outside_passes=int(np.count_nonzero(run.module_spans["step"] < 0)) if per_step else 0,
+        timed_steps=None if weights is None or weights.all() else int(np.count_nonzero(weights)),
+        kept_steps=len(run.steps.closed),
+    )
+
+
+def _row(name: str, modules: int, found: ModulePerStep) -> ModuleTimes:
+    calls = found.passes.get(ModulePass.FORWARD, NO_PASS)
+    forward, backward, recompute = (found.passes.get(kind) for kind in ModulePass)
+    return ModuleTimes(
+        name=name,
+        modules=modules,
+        calls=None if calls is None else calls.count,
+        forward_ns=None if forward is None else forward.host_ns,
+        backward_ns=None if backward is None else backward.host_ns,
+        recompute_ns=None if recompute is None else recompute.host_ns,
+        device_forward_ns=None if forward is None else forward.device_ns,
+        device_backward_ns=None if backward is None else backward.device_ns,
+        device_recompute_ns=None if recompute is None else recompute.device_ns,
+        share=found.share,
+    )

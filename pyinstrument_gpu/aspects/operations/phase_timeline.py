@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which phase each thread was in at each moment of a window, and which steps the window has."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from pyinstrument_gpu.core.file.blocks import BlockType
+from pyinstrument_gpu.core.file.framing import read_tap
+from pyinstrument_gpu.core.file.items import DROPPED_STEP_ITEM, SPAN_ITEM, STEP_ITEM
+from pyinstrument_gpu.core.file.names import decode_threads
+from pyinstrument_gpu.core.file.state import State, decode_state
+from pyinstrument_gpu.core.file.steps import indices_of
+from pyinstrument_gpu.sinks.path_table import PathTable
+
+
+class PhaseSpan(NamedTuple):
+    """A span of a phase on a thread, by the system's number of it. Times are by the run's clock;
+    one that has not ended ends at infinity."""
+
+    native_thread: int
+    path: str
+    depth: int
+    begin_ns: int
+    end_ns: float
+
+
+class WindowLog(NamedTuple):
+    """What the log of a recording says of a window.
+
+    Attributes:
+        spans: those that ended in the window, or were open at its end.
+        steps: the index of each step that ended in the window, ascending.
+        missed_spans: how many spans of the whole run are not here because there were too many.
+    """
+
+    spans: list[PhaseSpan]
+    steps: list[int]
+    missed_spans: int
+
+
+def read_window(before: bytes, since: bytes) -> WindowLog:
+    """Read what a tap gave at the begin of a window, with the names so far, and at its end.
+
+    Raises:
+        RunFileDamagedError: it makes no sense.
+    """
+    first = read_tap(before).document(BlockType.STATE, decode_state) or State()
+    blocks = read_tap(before + since)
+    last = blocks.document(BlockType.STATE, decode_state) or State()
+    table = PathTable()
+    table.take(blocks)
+    threads = [one.native_id for one in blocks.texts(BlockType.THREADS, decode_threads)]
+    in_window = read_tap(since)
+    ended = in_window.records(BlockType.SPANS, SPAN_ITEM).items
+    columns = ("thread", "path", "depth", "host_begin_ns", "host_end_ns")
+    spans = [
+        PhaseSpan(threads[thread], table.paths[path], depth, begin_ns, end_ns)
+        for thread, path, depth, begin_ns, end_ns in ended[list(columns)][
+            table.is_phase[ended["path"]]
+        ].tolist()
+    ]
+    spans += [
+        PhaseSpan(threads[one.thread], table.paths[one.path], one.depth, one.begin_ns, math.inf)
+        for one in last.open_phases
+        if table.is_phase[one.path]
+    ]
+    dropped = [
+        np.frombuffer(block.payload, DROPPED_STEP_ITEM)
+        for block in blocks.logs.get(BlockType.DROPPED_STEPS, [])
+    ]
+    steps = in_window.records(BlockType.STEPS, STEP_ITEM).items
+    known_drops = np.unique(np.concatenate([np.empty(0, DROPPED_STEP_ITEM), *dropped]))
+    indices = indices_of(steps["serial"], known_drops)
+    return WindowLog(
+        spans,
+        sorted(indices[indices >= 0].tolist()),
+        max(0, last.spans - first.spans - len(ended)),
+    )
+
+
+class PhaseTimeline:
+    """The innermost phase of each thread at each moment."""
+
+    def __init__(self, spans: Iterable[PhaseSpan]) -> None:
+        by_thread: dict[int, list[PhaseSpan]] = defaultdict(list)
+        for span in spans:
+            if span.end_ns > span.begin_ns:
+                by_thread[span.native_thread].append(span)
+        self._threads = {thread: _changes(spans) for thread, spans in by_thread.items()}
+
+    def path_at(self, native_thread: int, run_ns: float) -> str | None:
+        """None where the thread was in no phase."""
+        times_ns, paths = self._threads.get(native_thread, ([], []))
+        place = bisect_right(times_ns, run_ns)
+        return paths[place - 1] if place else None
+
+
+def _changes(spans: list[PhaseSpan]) -> tuple[list[float], list[str | None]]:
+    """The times at which the innermost phase of a thread changes, and what it is from then on."""
+    # What ends makes room before what begins at the same time. Spans need not be nested: those of
+    # interleaved generators are not.
+    changes = sorted(
+        change
+        for number, span in enumerate(spans)
+        for change in ((span.begin_ns, 1, number), (span.end_ns, 0, number))
+    )
+    is_open: dict[int, PhaseSpan] = {}
+    times_ns: list[float] = []
+    paths: list[str | None] = []
+    for time_ns, begins, number in changes:
+        if begins:
+            is_open[number] = spans[number]
+        else:
+            del is_open[number]
+        innermost = max(is_open.values(), key=lambda span: span.depth, default=None)
+        path = None if innermost is None else innermost.path
+        if times_ns and times_ns[-1] == time_ns:
+            paths[-1] = path
+        else:
+            times_ns.append(time_ns)
+            paths.append(path)
+    return times_ns, paths

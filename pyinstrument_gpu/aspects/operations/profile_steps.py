@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`profile_steps`: ask for a window of torch's profiler."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyinstrument_gpu.core.file.run_path import (
+    check_writable,
+    path_of_attempt,
+    path_of_rank,
+)
+from pyinstrument_gpu.errors import RecordingError
+from pyinstrument_gpu.native import DISABLED, native
+from pyinstrument_gpu.patching.own_imports import OwnImports
+from pyinstrument_gpu.recording.recording import Recording, active
+
+if TYPE_CHECKING:
+    from pyinstrument_gpu.aspects.operations.window import OperationsDocument, ProfileWindow
+
+
+class WindowOptions(NamedTuple):
+    """What `profile_steps` was asked for. `trace` is where to keep the trace, or None."""
+
+    steps: int
+    trace: Path | None
+    with_stack: bool
+    record_shapes: bool
+
+
+class ProfiledRecording:
+    """The windows of one recording, of which one at a time is to come or under way."""
+
+    def __init__(self, recording: Recording) -> None:
+        with OwnImports():
+            from pyinstrument_gpu.aspects.operations.window import OperationsDocument
+
+        self._recording = recording
+        self._window: ProfileWindow | None = None
+        self.document: OperationsDocument = OperationsDocument(recording)
+        recording._before_end.append(self._end)
+
+    @classmethod
+    def of(cls, recording: Recording) -> ProfiledRecording:
+        if recording._profiling is None:
+            recording._profiling = cls(recording)
+        profiled: ProfiledRecording = recording._profiling
+        return profiled
+
+    def ask(self, options: WindowOptions, after: int = 0) -> bool:
+        """Ask for a window of the steps that come after so many others. False where another one is
+        still to come or to end."""
+        from pyinstrument_gpu.aspects.operations.window import ProfileWindow
+
+        if self._window is not None and not self._window.is_over:
+            return False
+        self._window = ProfileWindow(self._recording, self.document, options)
+        native.call_before_step(self._window.begin, after=after)
+        return True
+
+    def _end(self) -> None:
+        window = self._window
+        if window is None or window.is_over:
+            return
+        if not window.has_begun:
+            window.is_over = True
+            self.document.note("no steps were profiled: the recording ended before")
+        window.end_early("the recording ended")
+
+
+def profile_steps(
+    n: int,
+    *,
+    keep_trace: str | os.PathLike[str] | None = None,
+    with_stack: bool = False,
+    record_shapes: bool = False,
+) -> None:
+    """Profile the next `n` steps of the active recording with torch.profiler.
+
+    What it sees is summed up by operation, phase and module, and is in the run as
+    `Run.operations` and in its report. It begins where the next step begins, and ends by itself.
+
+    Profiled steps are slower. Before the first and after the last of them training stands still,
+    for the profiler to start and stop, which waits for the GPU, and for the sums: about 10 us for
+    each event, so between milliseconds and seconds. At other times nothing is added.
+
+    Nothing is raised into training later: if a profiler is active already, if another tool holds
+    CUPTI, or if torch has no profiler, no steps are profiled, and `Run.notes` say why.
+
+    Args:
+        n: how many steps, at least 1. Profiling ends after 60 seconds in any case.
+        keep_trace: a file for the profiler's own trace, as JSON for Perfetto, compressed if the
+            name ends in `.gz`. Under a launcher the rank becomes part of its name. An existing file
+            is replaced.
+        with_stack: have the trace hold Python stacks, which makes the steps slower still.
+        record_shapes: have the trace hold the shapes of inputs.
+
+    Raises:
+        RecordingError: no recording is active.
+        RunPathError: `keep_trace` can't be written.
+        TypeError, ValueError: an argument is wrong.
+
+    If steps are being profiled already, this warns and does nothing. With `PYINSTRUMENT_GPU=0` in
+    the environment it does nothing.
+    """
+    options = window_options(n, keep_trace, with_stack, record_shapes)
+    if DISABLED:
+        return
+    recording = active()
+    if recording is None:
+        raise RecordingError("profile_steps needs an active recording: use record() or start()")
+    if not ProfiledRecording.of(recording).ask(options):
+        warnings.warn(
+            "profile_steps: other steps are still to be profiled, so these are not",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def window_options(
+    steps: Any, keep_trace: Any = None, with_stack: Any = False, record_shapes: Any = False
+) -> WindowOptions:
+    """The checked arguments of `profile_steps`, which says what is raised."""
+    if not isinstance(steps, int) or isinstance(steps, bool):
+        raise TypeError(f"n must be a number of steps, got {steps!r}")
+    if steps < 1:
+        raise ValueError(f"n must be at least 1, got {steps!r}")
+    if not isinstance(with_stack, bool) or not isinstance(record_shapes, bool):
+        raise TypeError(
+            f"with_stack and record_shapes must be bool, got {with_stack!r} and {record_shapes!r}"
+        )
+    trace = None
+    if keep_trace is not None:
+        trace = path_of_rank(path_of_attempt(Path(keep_trace).absolute()))
+        check_writable(trace)
+    return WindowOptions(steps, trace, with_stack, record_shapes)

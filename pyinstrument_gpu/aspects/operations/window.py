@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A window of steps under torch's profiler, and what becomes of it in the run.
+
+It begins and ends between two steps, on the thread that begins the next one, and what was seen is
+summed up there at once: training stands still meanwhile, and no step but the profiled ones is any
+slower. A window ends early with its recording, when the program starts a profiler of its own, or
+after `LONGEST_S`; whoever comes first ends it, on any thread, and the others find nothing to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pyinstrument_gpu.aspects.operations import file as operations_format
+from pyinstrument_gpu.aspects.operations.attribution import attribute, wall_to_run
+from pyinstrument_gpu.aspects.operations.data import Operations
+from pyinstrument_gpu.aspects.operations.events import events_of
+from pyinstrument_gpu.aspects.operations.module_calls import ModuleCalls
+from pyinstrument_gpu.aspects.operations.phase_timeline import PhaseTimeline, read_window
+from pyinstrument_gpu.aspects.operations.torch_profiler import ProfilerInUse, TorchProfiler
+from pyinstrument_gpu.native import native
+
+if TYPE_CHECKING:
+    from pyinstrument_gpu.aspects.operations.profile_steps import WindowOptions
+    from pyinstrument_gpu.recording.recording import Recording
+    from pyinstrument_gpu.sinks.tap import TapReader
+
+LONGEST_S = 60.0
+"""The profiler keeps every event in memory, so a window lasts no longer than this."""
+_CLOCK_WAS_SET_NS = 1_000_000
+_MOST_NOTES = 20
+
+
+class OperationsDocument:
+    """What the windows of one recording have found, as its run file says it."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self.content = Operations()
+
+    def set(self, content: Operations) -> None:
+        self.content = replace(content, notes=content.notes[:_MOST_NOTES])
+        data = json.dumps(operations_format.encode(self.content)).encode()
+        native.set_document(self._recording, "operations", data)
+
+    def note(self, sentence: str) -> None:
+        """Say what went wrong."""
+        self.set(replace(self.content, notes=(*self.content.notes, sentence)))
+
+
+@dataclass
+class _Measuring:
+    """What is on during a window, and what takes it back, the last first."""
+
+    profiler: TorchProfiler
+    modules: ModuleCalls
+    modules_unknown: str | None
+    tap: TapReader
+    before: bytes
+    clocks: tuple[int, int]
+    wall_less_monotonic_ns: int
+    timer: threading.Timer
+    undo: list[Callable[[], None]]
+    stopped_ns: int = 0
+
+
+@dataclass
+class ProfileWindow:
+    """One window; `begin` is called between two steps, and never raises an Exception."""
+
+    recording: Recording
+    document: OperationsDocument
+    options: WindowOptions
+    has_begun: bool = False
+    is_over: bool = False
+    # Whoever takes it from here ends the window.
+    _measuring: list[_Measuring] = field(default_factory=list)
+    _first: int = 0  # index of its first step
+    _pid: int = field(default_factory=os.getpid)
+
+    def begin(self) -> None:
+        if self.is_over or os.getpid() != self._pid or native.owner() is not self.recording:
+            return
+        self.has_begun = True
+        began_ns = time.perf_counter_ns()
+        undo: list[Callable[[], None]] = []
+        try:
+            self._measure(undo)
+        except BaseException as error:
+            self._measuring.clear()
+            self.is_over = True
+            _take_back(undo)
+            if not isinstance(error, Exception):
+                raise
+            why = str(error) if isinstance(error, ProfilerInUse) else repr(error)
+            self.document.note(f"no steps were profiled: {why}")
+            return
+        # The step that begins now is the first. Also if the process is killed, the file has this.
+        self._first = native.set_profiled(True)
+        self._say_which(self._first + self.options.steps)
+        native.call_before_step(self.end, after=self.options.steps - 1)
+        self._measuring[0].stopped_ns = time.perf_counter_ns() - began_ns
+
+    def _measure(self, undo: list[Callable[[], None]]) -> None:
+        if "torch" not in sys.modules:
+            raise ProfilerInUse("the program has not imported torch")
+        native.harvest()  # what comes from now on belongs to the window
+        tap = self.recording._read_log()
+        undo.append(tap.close)
+        native.harvest()
+        before = tap.take()
+        modules = ModuleCalls()
+        undo.append(modules.remove)
+        profiler = TorchProfiler(
+            with_stack=self.options.with_stack,
+            record_shapes=self.options.record_shapes,
+            gives_way=lambda: self.end_early("the program started a profiler of its own"),
+        )
+        undo.append(profiler.stop)
+        timer = threading.Timer(
+            LONGEST_S, self.end_early, [f"it had lasted for {LONGEST_S:g} seconds"]
+        )
+        timer.daemon = True
+        self._measuring.append(
+            _Measuring(
+                profiler,
+                modules,
+                modules.install(),
+                tap,
+                before,
+                native.read_clocks(),
+                time.time_ns() - time.monotonic_ns(),
+                timer,
+                undo,
+            )
+        )
+        timer.start()
+
+    def end_early(self, reason: str) -> None:
+        """End it in the middle of its steps."""
+        self.end(f"the profiled steps ended early: {reason}")
+
+    def end(self, note: str | None = None) -> None:
+        """End the window and put what was seen into the run. Calling it again does nothing."""
+        self.is_over = True
+        if os.getpid() != self._pid:
+            return
+        try:
+            measuring = self._measuring.pop()
+        except IndexError:
+            return
+        notes = [] if note is None else [note]
+        try:
+            self._say_which(native.set_profiled(False))
+            ended_ns = time.perf_counter_ns()
+            measuring.timer.cancel()
+            measuring.modules.remove()
+            measuring.profiler.stop()
+            content = self._what_was_seen(measuring, notes)
+            if self.options.trace is not None:
+                try:
+                    measuring.profiler.save(self.options.trace)
+                    content = replace(content, trace=str(self.options.trace))
+                except Exception as error:
+                    notes.append(f"the trace was not kept: {error!r}")
+            stopped_ns = measuring.stopped_ns + time.perf_counter_ns() - ended_ns
+            content = replace(content, stopped_ns=stopped_ns)
+        except Exception as error:
+            notes.append(f"what was profiled was lost: {error!r}")
+            content = self.document.content
+        finally:
+            # Also where a Ctrl-C has come just now.
+            _take_back(measuring.undo)
+        self.document.set(replace(content, notes=(*self.document.content.notes, *notes)))
+
+    def _say_which(self, end: int) -> None:
+        """That the steps from the first one on were profiled, up to `end`."""
+        content = self.document.content
+        others = tuple(each for each in content.profiled if each[0] < self._first)
+        window = ((self._first, end - 1),) if end > self._first else ()
+        self.document.set(replace(content, profiled=others + window))
+
+    def _what_was_seen(self, measuring: _Measuring, notes: list[str]) -> Operations:
+        native.harvest()
+        clocks = native.read_clocks()
+        log = read_window(measuring.before, measuring.tap.take())
+        events = events_of(measuring.profiler.events())
+        shift_ns = time.time_ns() - time.monotonic_ns() - measuring.wall_less_monotonic_ns
+        if abs(shift_ns) > _CLOCK_WAS_SET_NS:
+            notes.append(
+                "the machine's clock was set while steps were profiled: phases of operations may "
+                "be wrong"
+            )
+        if log.missed_spans:
+            notes.append(
+                f"{log.missed_spans:,} spans of the profiled steps came too fast: operations in "
+                "them are counted in the phase around, or in none"
+            )
+        if not events.host:
+            notes.append("torch's profiler has seen no operation")
+        if measuring.profiler.uses_device and not events.device:
+            notes.append(
+                "torch's profiler has seen no work of the GPU: another tool may hold CUPTI"
+            )
+        found = attribute(
+            events,
+            PhaseTimeline(log.spans),
+            measuring.modules.timeline(),
+            wall_to_run(measuring.clocks, clocks),
+        )
+        return replace(
+            found,
+            profiled=self.document.content.profiled,
+            first_step=log.steps[0] if log.steps else None,
+            last_step=log.steps[-1] if log.steps else None,
+            steps=len(log.steps),
+            modules_unknown=measuring.modules_unknown,
+        )
+
+
+def _take_back(undo: list[Callable[[], None]]) -> None:
+    for function in reversed(undo):
+        with contextlib.suppress(Exception):
+            function()

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The section on syncs: where the program waits for a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.core import syncs as model
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.sync_kind import SyncKind
+from pyinstrument_gpu.document.no_steps import CHILDREN
+from pyinstrument_gpu.parts.words import counted
+
+_DOUBTS = {
+    SyncKind.UNPLACED: (
+        "tensors of the host meet tensors of the device, or are trained while others lie there, so "
+        "the preview may be wrong about some"
+    ),
+    SyncKind.PRESUMED: (
+        "no tensor had been moved to a device, so those computed from parameters were taken to lie "
+        "there"
+    ),
+    SyncKind.RAISES: (
+        ".numpy() of a tensor on a GPU is an error, unless the program copies it to the host first"
+    ),
+}
+_NO_WAITS = {SyncKind.UNPLACED, SyncKind.PRESUMED}
+_NOTHING_PLACED = (
+    "Not known: nothing that the program does places a tensor on a GPU, as far as the preview can "
+    "see. For it to tell, move the model and its data with .to(device), where device is "
+    '"cuda" if torch.cuda.is_available() else "cpu"'
+)
+
+
+_CHILDREN = (
+    "Not known: what the child processes of the program would wait for, as a preview looks only at "
+    "its own process"
+)
+
+
+@dataclass(frozen=True)
+class SyncSite:
+    """A line of the program that makes the host wait for a device.
+
+    Attributes:
+        line: as file:line.
+        function: the function it is in.
+        library_line, library_function: the line of a library that waits, where the program's line
+            called one.
+        what: the call that waits.
+        count: waits in the whole run.
+        count_per_step, blocked_ns_per_step: of those inside steps that ended.
+        count_outside: waits outside steps.
+        is_of_steps: whether it waits in several steps, or in the only one, or between most of them;
+            not where it waits once, or now and then between steps.
+        blocked_ns: the time of all.
+        copied_bytes: what they copied.
+    """
+
+    line: str
+    function: str
+    library_line: str | None
+    library_function: str | None
+    what: str
+    count: int
+    count_per_step: float | None
+    blocked_ns_per_step: float | None
+    count_outside: int | None
+    is_of_steps: bool
+    blocked_ns: int | None
+    copied_bytes: int
+
+
+@dataclass(frozen=True)
+class Syncs:
+    """Where the program makes the host wait for a device.
+
+    Attributes:
+        is_preview: whether it ran without a GPU, as if it had one: no time is known, of nothing in
+            the run.
+        is_placed: false: a preview in which the program placed nothing on a device, so what would
+            wait is not known.
+        sites: the most expensive first; of a preview, those of steps first.
+        kept_steps: steps in the history.
+        watched_steps: how many of these were watched. What stands per step is a mean of all.
+        allowed: waits in `allow_sync` regions, which are in no site.
+        lost: waits that were not kept, so that blocked times of phases are unknown.
+        doubts: what a preview could not know.
+    """
+
+    is_preview: bool
+    is_placed: bool
+    sites: tuple[SyncSite, ...]
+    kept_steps: int
+    watched_steps: int
+    allowed: int
+    lost: int
+    doubts: tuple[str, ...]
+
+
+def syncs(run: Run) -> Syncs | None:
+    """None if no syncs were watched."""
+    found = run.syncs
+    if not found.was_watched:
+        return None
+    closed, open_step = run.steps.closed, run.open_step
+    in_steps = found.events["step"] >= 0
+    has_ended = in_steps if open_step is None else found.events["step"] != open_step.index
+    inside, ended = found.waits_in(in_steps), found.waits_in(in_steps & has_ended)
+    of_steps = _sites_of_steps(run, found.events[~in_steps | has_ended])
+    sites = [
+        _site(run, site, inside[site], ended[site], site in of_steps)
+        for site in listed_sites(found)
+    ]
+    return Syncs(
+        is_preview=found.is_as_if,
+        is_placed=found.is_placed,
+        sites=tuple(
+            sorted(sites, key=lambda site: not site.is_of_steps) if found.is_as_if else sites
+        ),
+        kept_steps=len(closed),
+        watched_steps=sum(
+            int(np.count_nonzero((closed["begin_ns"] >= begin_ns) & (closed["end_ns"] <= end_ns)))
+            for begin_ns, end_ns in found.watched_ns
+        ),
+        allowed=sum(
+            site.totals.count
+            for site in found.sites
+            if site.is_allowed and site.kind not in _NO_WAITS
+        ),
+        lost=found.dropped,
+        doubts=tuple(_doubts(run)),
+    )
+
+
+def _sites_of_steps(run: Run, events: NDArray[np.void]) -> set[model.SyncSite]:
+    """The sites that wait in several of the steps that ended, or in the only one, or between most
+    of them, as where the training draws from an environment."""
+    is_inside = events["step"] >= 0
+    steps = _places_of(events["site"][is_inside], events["step"][is_inside], run)
+    ends_ns = run.steps.closed["end_ns"]
+    gaps = np.searchsorted(ends_ns, events["begin_ns"][~is_inside], "right")
+    between = _places_of(events["site"][~is_inside], gaps, run)
+    are_of_steps = (steps >= min(2, run.steps_ended)) & (steps > 0)
+    are_of_steps |= between > max(1, len(ends_ns) / 2)
+    return {run.syncs.sites[site] for site in np.flatnonzero(are_of_steps)}
+
+
+def _places_of(
+    sites: NDArray[np.integer[Any]], places: NDArray[np.integer[Any]], run: Run
+) -> NDArray[np.int64]:
+    """At how many different places each of the run's sites is."""
+    pairs = np.unique(np.stack([sites, places.astype(np.int64)]), axis=1)
+    return np.bincount(pairs[0], minlength=len(run.syncs.sites))
+
+
+def listed_sites(syncs: model.Syncs) -> list[model.SyncSite]:
+    """The sites of waits outside `allow_sync` regions, the most expensive first."""
+    sites = [site for site in syncs.sites if site.totals.count and not site.is_allowed]
+    return sorted(sites, key=lambda s: (s.totals.blocked_ns, s.totals.count), reverse=True)
+
+
+def _site(
+    run: Run,
+    site: model.SyncSite,
+    inside: model.SomeWaits | None,
+    ended: model.SomeWaits | None,
+    is_of_steps: bool,
+) -> SyncSite:
+    """The site; `inside` are its waits inside steps, `ended` those inside steps that ended."""
+    library, steps = site.library, run.steps_ended
+    if not steps:
+        inside = ended = None
+    blocked_ns = None if ended is None else ended.blocked_ns
+    return SyncSite(
+        line=run.name_of_line(site.program),
+        function=site.function,
+        library_line=None if library is None else run.name_of_line(library),
+        library_function=None if library is None else library.function,
+        what=site.kind.label,
+        count=site.totals.count,
+        count_per_step=None if ended is None else ended.count / steps,
+        blocked_ns_per_step=None if blocked_ns is None else blocked_ns / steps,
+        count_outside=None if inside is None else site.totals.count - round(inside.count),
+        is_of_steps=is_of_steps,
+        blocked_ns=site.blocked_ns,
+        copied_bytes=site.totals.bytes,
+    )
+
+
+def _doubts(run: Run) -> Iterator[str]:
+    if run.syncs.is_as_if and not run.steps_ended and run.environment.get(CHILDREN, 0.0) > 0:
+        yield _CHILDREN
+    elif not run.syncs.is_placed:
+        yield _NOTHING_PLACED
+    for kind, reason in _DOUBTS.items():
+        sites = [site for site in run.syncs.sites if site.kind is kind and site.totals.count]
+        if sites:
+            first = run.name_of_line(sites[0].program)
+            others = f" and {counted(len(sites) - 1, 'other line')}" if len(sites) > 1 else ""
+            yield f"Not certain: {reason}, at {first}{others}"

@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that one process recorded, as plain data."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pyinstrument_gpu.aspects.collectives.data import Collectives
+from pyinstrument_gpu.aspects.energy.data import GpuEnergy
+from pyinstrument_gpu.aspects.memory.data import Memory
+from pyinstrument_gpu.aspects.modules.data import MODULE_SPAN_DTYPE, Modules, fold_module_spans
+from pyinstrument_gpu.aspects.operations.data import Operations
+from pyinstrument_gpu.aspects.stalls.data import Stall
+from pyinstrument_gpu.core.anchor import began_ns
+from pyinstrument_gpu.core.device_clock import DeviceClock
+from pyinstrument_gpu.core.device_timing_summary import DeviceTimingSummary
+from pyinstrument_gpu.core.distinct import distinct
+from pyinstrument_gpu.core.open_phase import OpenPhase
+from pyinstrument_gpu.core.paths import join_paths
+from pyinstrument_gpu.core.program_facts import ProgramFacts
+from pyinstrument_gpu.core.schema import (
+    METRIC_DTYPE,
+    SPAN_DTYPE,
+    SpanFlag,
+    has_device_times,
+    span_scopes,
+)
+from pyinstrument_gpu.core.source_line import SourceLine
+from pyinstrument_gpu.core.statistics import (
+    PhaseStatistics,
+    Scope,
+    as_if_not_profiled,
+    fold_spans,
+    over_scopes,
+)
+from pyinstrument_gpu.core.step_totals import StepTotals, fold_steps, no_steps
+from pyinstrument_gpu.core.steps import Step, Steps
+from pyinstrument_gpu.core.stream import Stream
+from pyinstrument_gpu.core.syncs import Syncs
+from pyinstrument_gpu.core.thread import Thread
+
+_Run = TypeVar("_Run", bound="Run")
+
+LATEST_START_NS = 1 << 62
+"""No run begins that late (in 2116); with any time of a run added, it stays within 64 bits."""
+
+
+class Run:
+    """Everything that one process recorded, as plain data. It needs numpy and no native module.
+
+    `spans` and `steps` are the history of the run, which is bounded: the oldest may have been
+    dropped, and `dropped` counts them by cause. Statistics always cover the whole run.
+
+    Arrays are numpy arrays. Where a number is missing it is -1, and indices that refer to nothing
+    are -1 too. Times are nanoseconds since the run began.
+
+    Attributes:
+        names: The phase names.
+        path_parents: For each path the index of the path around it (int64).
+        path_names: For each path its last name, as an index into `names` (uint32).
+        threads: The threads that took part.
+        streams: The device streams that took part.
+        environment: Where the run was recorded: host, rank, versions, command line, start, ...
+            In a run that was read from a file, all values have the types and ranges that
+            docs/run-file.md gives them; `notes` name what did not.
+        dropped: What was not kept, counted by cause.
+        spans: The spans, in the columns of `SPAN_DTYPE`; for each thread in the order in which
+            they ended.
+        span_self_ns: For each span its host time without nested phases (int64).
+        span_device_ns: For each span its stream time (int64). It is exact, because it is measured
+            by the device's own clock. It can be known even if `device_begin_ns` is not, because
+            nothing ties that clock to the run's.
+        span_device_clock_ns: For each span with a stream time, when it began by the device's own
+            clock (int64).
+        device_clocks: The clocks of the devices, as far as they are known, by device.
+        device_timing: How the device was timed, or None if it never was.
+        pending_device_work: By path the number of spans whose device work had not finished.
+        steps: The steps.
+        metric_names: The names of the metrics that were read.
+        metrics: Their values, in the columns of `METRIC_DTYPE` and the order in which they were
+            read.
+        step_totals: Sums over all closed steps that were not profiled; over all if all were.
+        profiled_totals: Sums over the closed steps that torch.profiler has slowed, unless they are
+            in `step_totals`. The statistics of phases leave out these steps as well.
+        open_phases: The phases that had not ended.
+        open_step: The step that had not ended, which is also the last of `steps`, or None.
+        complete: Whether the recording was stopped. If not, the process died or was still running.
+        notes: Plain sentences on what is missing or damaged.
+        duration_ns: The time from the start of the run to its end or last sign of life.
+        phases_recorded: The number of spans that ended in the whole run, including those that are
+            no longer in `spans`.
+        harvester_cpu_ns: The CPU time that the recorder's own thread used.
+        anchor: The last reading of the machine's clocks together with the run's own. The first is
+            `environment["anchor"]`.
+        syncs: The places where the program made the host wait for a device.
+        modules: The times of the model's modules by name, if they were watched. Modules that differ
+            by an index alone are also one group, as `layers.*.attn`.
+        module_names: The names of the watched modules.
+        module_spans: The passes through them, in the columns of `MODULE_SPAN_DTYPE`; for each
+            thread in the order in which they ended. History, like `spans`.
+        module_step_weights: For each closed step of `steps`, for how many steps the passes in it
+            stand (int64), 0 where modules were not timed. None: they were timed in all steps.
+        operations: What torch.profiler has seen in the steps that were profiled, or None.
+        memory: Memory by phase and over steps, and when there was none left; None if it was not
+            read.
+        energy: The energy counters of GPUs, those that were read.
+        collectives: The collective operations, if PyTorch's flight recorder was read.
+        stalls: The times in which no step began or ended for far longer than steps take.
+        error: Why the file could not be written to its end, or None.
+    """
+
+    def __init__(
+        self,
+        *,
+        names: Sequence[str] = (),
+        path_parents: ArrayLike = (),
+        path_names: ArrayLike = (),
+        threads: Sequence[Thread] = (),
+        streams: Sequence[Stream] = (),
+        environment: Mapping[str, Any] | None = None,
+        dropped: Mapping[str, int] | None = None,
+        spans: NDArray[np.void] | None = None,
+        span_self_ns: NDArray[np.int64] | None = None,
+        span_device_ns: NDArray[np.int64] | None = None,
+        span_device_clock_ns: NDArray[np.int64] | None = None,
+        device_clocks: Sequence[DeviceClock] | None = None,
+        device_timing: DeviceTimingSummary | None = None,
+        pending_device_work: Mapping[str, int] | None = None,
+        steps: Steps | None = None,
+        metric_names: Sequence[str] = (),
+        metrics: NDArray[np.void] | None = None,
+        step_totals: StepTotals | None = None,
+        profiled_totals: StepTotals | None = None,
+        statistics: Mapping[tuple[int, Scope], PhaseStatistics] | None = None,
+        open_phases: Sequence[OpenPhase] = (),
+        open_step: Step | None = None,
+        complete: bool = True,
+        notes: Sequence[str] = (),
+        duration_ns: int = 0,
+        phases_recorded: int | None = None,
+        harvester_cpu_ns: int = 0,
+        anchor: Mapping[str, int] | None = None,
+        syncs: Syncs | None = None,
+        modules: Modules | None = None,
+        module_names: Sequence[str] = (),
+        module_spans: NDArray[np.void] | None = None,
+        module_step_weights: NDArray[np.int64] | None = None,
+        operations: Operations | None = None,
+        memory: Memory | None = None,
+        energy: Sequence[GpuEnergy] = (),
+        collectives: Collectives | None = None,
+        stalls: Sequence[Stall] = (),
+        error: str | None = None,
+    ) -> None:
+        """Make a run by hand.
+
+        Args:
+            span_device_ns, span_device_clock_ns, device_clocks: from the device times of `spans`
+                when not given, as if devices shared the run's clock.
+            statistics: by path and scope; computed from `spans` when not given, as are
+                `step_totals` and `profiled_totals` from `steps`.
+            phases_recorded: as many as `statistics` count when not given.
+            modules: computed from `module_spans` when not given.
+
+        The other arguments are as the attributes.
+        """
+        self.names = tuple(names)
+        self.path_parents = np.asarray(path_parents, dtype=np.int64)
+        self.path_names = np.asarray(path_names, dtype=np.uint32)
+        self.threads = tuple(threads)
+        self.streams = tuple(streams)
+        self.environment = dict(environment or {})
+        self.dropped = dict(dropped or {})
+        self.spans = np.empty(0, SPAN_DTYPE) if spans is None else spans
+        self.span_self_ns = (
+            np.full(len(self.spans), -1, dtype=np.int64) if span_self_ns is None else span_self_ns
+        )
+        timed = has_device_times(self.spans)
+        begin_ns, end_ns = self.spans["device_begin_ns"], self.spans["device_end_ns"]
+        if span_device_ns is None:
+            span_device_ns = np.where(timed, end_ns - begin_ns, -1)
+        if span_device_clock_ns is None:
+            span_device_clock_ns = np.where(span_device_ns >= 0, begin_ns, -1)
+        if device_clocks is None:
+            devices = distinct(self.spans["device"][timed]).tolist()
+            device_clocks = [DeviceClock.same_as_run(device) for device in devices if device >= 0]
+        self.span_device_ns = span_device_ns
+        self.span_device_clock_ns = span_device_clock_ns
+        self.device_clocks = tuple(device_clocks)
+        self.device_timing = device_timing
+        self.pending_device_work = dict(pending_device_work or {})
+        self.steps = Steps() if steps is None else steps
+        self.metric_names = tuple(metric_names)
+        self.metrics = np.empty(0, METRIC_DTYPE) if metrics is None else metrics
+        known = Operations() if operations is None else operations
+        if step_totals is None:
+            closed = self.steps.closed
+            profiled = known.were_profiled(closed["index"])
+            step_totals, profiled_totals = (
+                fold_steps(closed[~profiled]),
+                fold_steps(closed[profiled]),
+            )
+        if statistics is None:
+            statistics = fold_spans(
+                self.spans["path"],
+                span_scopes(self.spans, known.were_profiled(self.spans["step"])),
+                host=self.spans["host_end_ns"] - self.spans["host_begin_ns"],
+                self_host=self.span_self_ns,
+                device=self.span_device_ns,
+            )
+        if profiled_totals is None:
+            profiled_totals = no_steps()
+        if not step_totals.count and profiled_totals.count:  # they are all that there is
+            step_totals, profiled_totals = profiled_totals, no_steps()
+            statistics = as_if_not_profiled(statistics)
+        self.step_totals, self.profiled_totals = step_totals, profiled_totals
+        self._statistics = dict(sorted(statistics.items()))
+        self.open_phases = tuple(open_phases)
+        self.open_step = open_step
+        self.complete = complete
+        self.notes = tuple(notes)
+        self.duration_ns = duration_ns
+        if phases_recorded is None:
+            phases_recorded = sum(phase.count for phase in self._statistics.values())
+        self.phases_recorded = phases_recorded
+        self.harvester_cpu_ns = harvester_cpu_ns
+        self.anchor = dict(anchor or {})
+        self.syncs = Syncs() if syncs is None else syncs
+        self.memory = memory
+        self.energy = tuple(energy)
+        self.collectives = Collectives() if collectives is None else collectives
+        self.stalls = tuple(stalls)
+        self.error = error
+        self.module_names = tuple(module_names)
+        if module_spans is None:
+            module_spans = np.empty(0, MODULE_SPAN_DTYPE)
+        self.module_spans = module_spans
+        if modules is None:
+            modules = Modules(fold_module_spans(module_spans, self.module_names))
+        self.modules = modules
+        self.module_step_weights = module_step_weights
+        self.operations = operations
+
+    @classmethod
+    def empty(cls: type[_Run], reason: str) -> _Run:
+        """The run of a recording that recorded nothing; `reason` becomes its note."""
+        return cls(notes=(reason,))
+
+    def with_history_of(self: _Run, earlier: Run) -> _Run:
+        """This run with the spans, closed steps, metrics and collectives of another copy of it.
+
+        For a recording whose file failed: its history stands in the file, up to the failure, and
+        all else is known from memory.
+
+        Args:
+            earlier: the same run as it was written before; its names, paths and streams are the
+                first of this one's.
+        """
+        run = copy.copy(self)
+        run.spans = earlier.spans.copy()
+        # Whether device work finished after the file failed is not known.
+        run.spans["flags"] &= ~np.uint32(SpanFlag.DEVICE_UNFINISHED)
+        run.span_self_ns = earlier.span_self_ns
+        run.span_device_ns = earlier.span_device_ns
+        run.span_device_clock_ns = earlier.span_device_clock_ns
+        run.steps = Steps.with_open(earlier.steps.closed, self.open_step)
+        run.metric_names, run.metrics = earlier.metric_names, earlier.metrics
+        run.module_names, run.module_spans = earlier.module_names, earlier.module_spans
+        run.module_step_weights = earlier.module_step_weights
+        run.collectives = replace(self.collectives, events=earlier.collectives.events)
+        return run
+
+    def name_of_line(self, line: SourceLine) -> str:
+        """A line as `file:line`, the file as it is seen from the working directory of the program,
+        or from the program's folder."""
+        folders = (self.environment.get(key) for key in ("cwd", "program_folder"))
+        return line.seen_from([folder for folder in folders if folder is not None])
+
+    def line_of_phase(self, path: int) -> str | None:
+        """Which line of the program called a phase first, as `name_of_line` has it. None where that
+        was not noted: only automatic phases have one."""
+        name = self.names[self.path_names[path]]
+        for noted in self.environment.get("phase_lines", ()):
+            if noted["phase"] == name:
+                return self.name_of_line(SourceLine(noted["file"], noted["line"], ""))
+        return None
+
+    def are_named(self, names: Collection[str]) -> NDArray[np.bool_]:
+        """For each path whether its last name is one of these."""
+        return np.array([self.names[name] in names for name in self.path_names], dtype=bool)
+
+    @property
+    def program_facts(self) -> ProgramFacts:
+        """What is known of the program beside its phases."""
+        return ProgramFacts.of(self.environment)
+
+    @property
+    def began_realtime_ns(self) -> int | None:
+        """When the run began, in nanoseconds since the epoch by the wall clock of its machine. None
+        if that is not known: the run was made by hand, or its environment is damaged."""
+        for anchor in (self.environment.get("anchor", {}), self.anchor):
+            found_ns = began_ns(anchor, "realtime_ns")
+            if found_ns is not None:
+                return found_ns if 0 <= found_ns < LATEST_START_NS else None
+        return None
+
+    @property
+    def steps_ended(self) -> int:
+        """How many steps ended, profiled or not."""
+        return self.step_totals.count + self.profiled_totals.count
+
+    @property
+    def overhead(self) -> dict[str, Any]:
+        """What the recorder costs, as it measured itself; see `environment`."""
+        return dict(self.environment.get("overhead", {}))
+
+    @cached_property
+    def paths(self) -> tuple[str, ...]:
+        """The phase paths: names from the outermost in, joined by "/".
+
+        In a name "/" stands as %2F and "%" as %25. Beyond 2**25 characters in all, as a thousand
+        paths can have that are a thousand names deep, a path has its number, as "%path12", in the
+        place of the names around its last.
+        """
+        return join_paths(self.names, self.path_parents, self.path_names)
+
+    @cached_property
+    def phases(self) -> Mapping[str, PhaseStatistics]:
+        """The statistics of each path over all scopes, in order of first appearance. Steps that
+        were profiled are left out, unless all were."""
+        return {self.paths[path]: phase for path, phase in over_scopes(self._statistics).items()}
+
+    def phases_in(self, scope: Scope) -> Mapping[str, PhaseStatistics]:
+        """The statistics of each path in one scope only, in the same order as `phases`."""
+        return {
+            self.paths[path]: phase
+            for (path, where), phase in self._statistics.items()
+            if where == scope
+        }
+
+    @property
+    def statistics(self) -> Mapping[tuple[int, Scope], PhaseStatistics]:
+        """The statistics by path (an index into `paths`) and scope, from which `phases` is made.
+        Those of steps that were profiled have scopes of their own."""
+        return self._statistics
+
+    def __repr__(self) -> str:
+        return (
+            f"<Run of {self.duration_ns / 1e9:.3f} s: {len(self.spans)} spans, "
+            f"{len(self.steps)} steps, "
+            f"{len(self.phases)} phases{'' if self.complete else ', not complete'}>"
+        )

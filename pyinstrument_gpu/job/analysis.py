@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The analysis of one job: what its ranks show together, each part computed when it is asked
+for."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from functools import cached_property
+from weakref import WeakKeyDictionary
+
+from pyinstrument_gpu.job import collectives, late_start, own_work, phases, stragglers
+from pyinstrument_gpu.job.data import JobData
+from pyinstrument_gpu.job.findings import (
+    CollectiveUse,
+    LateStart,
+    PhaseAcrossRanks,
+    Stragglers,
+)
+from pyinstrument_gpu.job.joined import Joined, joined
+from pyinstrument_gpu.job.matched import MatchedGroup, matched
+from pyinstrument_gpu.job.own_work import OwnWork
+
+_analyses: MutableMapping[JobData, JobAnalysis] = WeakKeyDictionary()
+
+
+def of(job: JobData) -> JobAnalysis:
+    """The analysis of a job. All that read it share its parts, as long as the job exists.
+
+    The job must not change once a part of its analysis has been computed.
+    """
+    found = _analyses.get(job)
+    if found is None:
+        found = _analyses[job] = JobAnalysis(joined(job))
+    return found
+
+
+class JobAnalysis:
+    """What follows from the runs of a job's ranks. `of` makes it.
+
+    Attributes:
+        joined: the steps that the ranks have in common.
+    """
+
+    # It holds no reference to the job, so that it goes when that goes.
+
+    def __init__(self, joined: Joined) -> None:
+        self.joined = joined
+
+    @cached_property
+    def _groups(self) -> list[MatchedGroup]:
+        return matched(self.joined.ranks)
+
+    @cached_property
+    def _work(self) -> OwnWork | str:
+        return own_work.own_work(self.joined, self._groups)
+
+    @cached_property
+    def stragglers(self) -> Stragglers:
+        """Who is waited for."""
+        return stragglers.stragglers(self.joined, self._work)
+
+    @cached_property
+    def late_start(self) -> LateStart | None:
+        """For whom the others waited at the start; None if for nobody, or if that is not known."""
+        return late_start.late_start(self.joined, self._groups, self._work)
+
+    @cached_property
+    def step(self) -> PhaseAcrossRanks | None:
+        """Whole steps over the ranks, with the time before them; None if no step is common."""
+        return phases.whole_step(self.joined, self._work, self.stragglers)
+
+    @cached_property
+    def phases(self) -> tuple[PhaseAcrossRanks, ...]:
+        """Each phase over the ranks, in the order of their appearance."""
+        return phases.phases(self.joined, self._work, self.stragglers)
+
+    @cached_property
+    def collectives(self) -> tuple[CollectiveUse, ...]:
+        """The collective operations by process group, operation and phase, the longest first."""
+        return collectives.collectives(self.joined, self._groups, self._work)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ranks of one job, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.aspects.collectives.data import Collectives
+from pyinstrument_gpu.aspects.stalls.data import Stall
+from pyinstrument_gpu.core.array_fields import ArrayFields
+from pyinstrument_gpu.core.run_end import RunEnd
+
+
+@dataclass(frozen=True, eq=False)
+class RankData(ArrayFields):
+    """What is kept of one rank's run. Arrays have a column for each step in `steps`.
+
+    Attributes:
+        rank: its number.
+        file: the run file; None for a run that was made in memory.
+        environment: of the run.
+        complete: whether the recording was stopped.
+        notes: on what is missing or damaged.
+        dropped: what was not kept, by cause.
+        duration_ns: from the start of the run to its end or last sign of life.
+        began_realtime_ns: when the run began by the wall clock of its machine; None unknown. Not
+            comparable between machines.
+        steps: indices of the closed steps whose spans are all in the history, ascending (int64);
+            without those that were profiled.
+        steps_ended: how many steps ended in the whole run.
+        step_begin_ns, step_ns: begin and duration of each step (int64).
+        paths: the phases on the steps' own thread.
+        first_begin_ns: by path and step, when the first call of the phase began (int64); -1 where
+            the step has no such call.
+        last_end_ns: by path and step, when the last call of the phase ended (int64); -1 as well.
+        self_ns: by path and step the host time without nested phases (int64); 0 where the step has
+            no such call.
+        stream_ns: by path and step the stream time (int64), that of nested phases included; -1
+            where the step has no such call, or not all of its calls were timed on the device.
+        collectives: its collective operations.
+        stalls: what its watchdog saw.
+        end: where it was when its file was last written.
+    """
+
+    rank: int
+    file: str | None
+    environment: Mapping[str, Any]
+    complete: bool
+    notes: tuple[str, ...]
+    dropped: Mapping[str, int]
+    duration_ns: int
+    began_realtime_ns: int | None
+    steps: NDArray[np.int64]
+    steps_ended: int
+    step_begin_ns: NDArray[np.int64]
+    step_ns: NDArray[np.int64]
+    paths: tuple[str, ...]
+    first_begin_ns: NDArray[np.int64]
+    last_end_ns: NDArray[np.int64]
+    self_ns: NDArray[np.int64]
+    stream_ns: NDArray[np.int64]
+    collectives: Collectives = field(default_factory=Collectives)
+    stalls: tuple[Stall, ...] = ()
+    end: RunEnd = field(default_factory=RunEnd)
+
+
+@dataclass(frozen=True, eq=False)
+class JobData:
+    """The ranks of one job. Two are equal only if they are the same object.
+
+    Attributes:
+        ranks: those whose runs are there, by number.
+        world_size: how many ranks the job had.
+        job_id: the launcher's; None if it gave none.
+        missing: the ranks of which there is no run, and why, in a sentence each.
+        notes: on the job as a whole: ranks with other phases, other revisions, a world that shrank.
+    """
+
+    ranks: tuple[RankData, ...]
+    world_size: int
+    job_id: str | None = None
+    missing: Mapping[int, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()

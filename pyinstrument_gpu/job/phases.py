@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each phase over the ranks: what it takes, who is slowest in it, and what that costs."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.job.findings import (
+    STEP,
+    Pattern,
+    PhaseAcrossRanks,
+    Straggler,
+    Stragglers,
+)
+from pyinstrument_gpu.job.joined import Joined, traded_ns
+from pyinstrument_gpu.job.own_work import HowKnown, OwnWork
+from pyinstrument_gpu.job.stragglers import MOST_CHANCE, lateness, typical_step_ns
+
+
+def phases(joined: Joined, work: OwnWork | str, found: Stragglers) -> tuple[PhaseAcrossRanks, ...]:
+    """Each phase, in the order of appearance, and the rest of the time. Nothing if no step is
+    common to the ranks."""
+    if not len(joined.steps):
+        return ()
+    parts_ns = _parts_ns(work, found)
+    rows = []
+    for row, path in enumerate(joined.paths):
+        self_ns = joined.self_ns[row]
+        if not self_ns.any():
+            continue
+        if isinstance(work, str):
+            rows.append(_across(joined, path, self_ns, self_ns, None, Pattern.UNKNOWN, None))
+            continue
+        pattern, waiting_ns, part_ns = Pattern.UNKNOWN, None, None
+        if found.pattern != Pattern.UNKNOWN and work.is_known(row):
+            pattern = _pattern(joined, work, row, found.straggler)
+            part_ns = None if parts_ns is None else float(parts_ns[row])
+            if work.waiting_ns is not None:
+                waiting_ns = float(np.median(work.waiting_ns[row].mean(axis=1)))
+        own_ns = work.own_ns[row]
+        if joined.uncommon[row] and _is_traded(joined, work, row):
+            pattern, part_ns = Pattern.UNKNOWN, None
+        rows.append(_across(joined, path, self_ns, own_ns, waiting_ns, pattern, part_ns))
+    return tuple(rows)
+
+
+def _is_traded(joined: Joined, work: OwnWork, row: int) -> bool:
+    """Whether half of what the slowest rank works there may be under another name on others."""
+    means_ns = work.own_ns[row].mean(axis=1)
+    slowest = int(np.argmax(means_ns))
+    distance_ns = float(means_ns[slowest] - np.median(np.delete(means_ns, slowest)))
+    return traded_ns(joined, work.own_ns, slowest) > distance_ns / 2
+
+
+def whole_step(joined: Joined, work: OwnWork | str, found: Stragglers) -> PhaseAcrossRanks | None:
+    """Steps as a whole, with the time before them; None if no step is common to the ranks."""
+    if not len(joined.steps):
+        return None
+    period_ns = joined.period_ns
+    if isinstance(work, str):
+        return _across(joined, STEP, period_ns, period_ns, None, Pattern.UNKNOWN, None)
+    waiting_ns = None
+    if work.how == HowKnown.ARRIVALS and work.waiting_ns is not None:
+        waiting_ns = float(np.median(work.waiting_ns.sum(axis=0).mean(axis=1)))
+    return _across(joined, STEP, period_ns, work.total_ns, waiting_ns, found.pattern, found.loss_ns)
+
+
+def _across(
+    joined: Joined,
+    path: str,
+    self_ns: NDArray[np.float64],
+    own_ns: NDArray[np.float64],
+    waiting_ns: float | None,
+    pattern: Pattern,
+    imbalance_ns: float | None,
+) -> PhaseAcrossRanks:
+    means_ns = self_ns.mean(axis=1)
+    works_ns = own_ns.mean(axis=1)
+    slowest = int(np.argmax(works_ns))
+    distances_ns = np.zeros(own_ns.shape[1])
+    if len(own_ns) > 1:
+        distances_ns = own_ns[slowest] - np.median(np.delete(own_ns, slowest, axis=0), axis=0)
+    return PhaseAcrossRanks(
+        path=path,
+        ranks=int(np.count_nonzero(means_ns)),
+        median_ns=float(np.median(means_ns)),
+        low_ns=float(means_ns.min()),
+        high_ns=float(means_ns.max()),
+        slowest_rank=joined.ranks[slowest].rank,
+        work_ns=float(works_ns[slowest]),
+        distance_ns=float(distances_ns.mean()),
+        is_significant=pattern != Pattern.UNKNOWN and _is_sure(distances_ns, len(own_ns)),
+        imbalance_ns=imbalance_ns,
+        waiting_ns=waiting_ns,
+        pattern=pattern,
+    )
+
+
+def _is_sure(distances_ns: NDArray[np.float64], ranks: int) -> bool:
+    """Whether the mean distance of the slowest of so many ranks is more than chance."""
+    if len(distances_ns) < 2:
+        return False
+    error_ns = float(distances_ns.std(ddof=1)) / math.sqrt(len(distances_ns))
+    limit = NormalDist().inv_cdf(1 - MOST_CHANCE / ranks)
+    return float(distances_ns.mean()) > limit * error_ns
+
+
+def _pattern(joined: Joined, work: OwnWork, row: int, found: Straggler | None) -> Pattern:
+    if found is not None and found.path == joined.paths[row]:
+        slowest = int(np.argmax(work.own_ns[row].mean(axis=1)))
+        if joined.ranks[slowest].rank == found.rank:
+            # Alone, small delays of others that cost no step anything might tell otherwise.
+            return found.pattern
+    late = lateness(work.own_ns[row], typical_step_ns(joined, work))
+    if late.always is not None:
+        return Pattern.ALWAYS
+    if any(late.chance(place, out) < MOST_CHANCE for place, out in late.sometimes):
+        return Pattern.SOME_STEPS
+    return Pattern.IN_TURN if late.are_several else Pattern.BALANCED
+
+
+def _parts_ns(work: OwnWork | str, found: Stragglers) -> NDArray[np.float64] | None:
+    """By path the part of the loss: what the last rank of each step spends there more than the
+    median rank."""
+    if isinstance(work, str) or found.loss_ns is None or work.how == HowKnown.DURATIONS:
+        return None
+    last = np.argmax(work.total_ns, axis=0)
+    steps = np.arange(len(last))
+    of_last_ns = work.own_ns[:, last, steps]
+    if work.own_ns.shape[1] == 2:
+        center_ns = work.own_ns[:, 1 - last, steps]
+    else:
+        center_ns = np.stack([np.median(own_ns, axis=0) for own_ns in work.own_ns])
+    excess_ns = np.maximum((of_last_ns - center_ns).mean(axis=1), 0)
+    parts: NDArray[np.float64] = found.loss_ns * excess_ns / max(float(excess_ns.sum()), 1.0)
+    return parts

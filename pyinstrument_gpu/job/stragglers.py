@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rank the others wait for, and in which phase it loses the time.
+
+The thresholds were set on simulated and real jobs with known causes and judged on others, see
+docs/ranks.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.job.binomial import binomial_tail
+from pyinstrument_gpu.job.findings import Pattern, Straggler, Stragglers
+from pyinstrument_gpu.job.joined import Joined, traded_ns
+from pyinstrument_gpu.job.own_work import MIN_STEPS, HowKnown, OwnWork
+
+_DOMINANCE = 3.0
+"""A straggler is so many times as much later than the next rank."""
+_LEAST_SHIFT = 0.03
+"""Of a step, what a rank that is always late is later than the others;"""
+_LEAST_SHIFT_OF_MANY = 0.01
+"""where so many ranks show what is usual:"""
+_MANY = 8
+_LEAST_PART = 0.5
+"""of the loss, at least."""
+MOST_CHANCE = 1e-3
+"""That all ranks are alike."""
+_MOST_CHANCE_IN_SOME_STEPS = 1e-5
+"""Less, as a few steps are easily of one rank, and a rank that is named for nothing costs a day."""
+_STANDS_OUT = (0.1, 0.3, 1.0, 3.0)
+"""In a step that stands out, the last rank is by so much of a step later than the next one. If it
+is not clear who that is, only longer delays are looked at."""
+_LEAST_STEPS = 3
+_LEAST_LOSS = 0.03
+"""What such steps cost, as a share of all time."""
+_DEVICES = (
+    "the ranks work on devices, and how long these wait for each other is not known; it is with "
+    "TORCH_NCCL_ENABLE_TIMING=1 in the environment"
+)
+_ONE_PHASE = 0.7
+"""Of the delay in such steps that arises in one phase. The machine's own hiccups are everywhere."""
+
+_MOST_TRADED = 0.1
+"""Of the delay, what a rank may work less in phases that some ranks lack."""
+
+
+@dataclass(frozen=True, eq=False)
+class Lateness:
+    """How late ranks are, by their own work per step.
+
+    Attributes:
+        typical_ns: a step.
+        last: by step, who has most to do.
+        late_ns: by step, how much more than the next one.
+        shift_ns: by rank, by how much it usually is above the median.
+    """
+
+    typical_ns: float
+    last: NDArray[np.intp]
+    late_ns: NDArray[np.float64]
+    shift_ns: NDArray[np.float64]
+    loss_ns: float
+
+    @property
+    def ranks(self) -> int:
+        return len(self.shift_ns)
+
+    @property
+    def always(self) -> tuple[int, float] | None:
+        """The place of the rank that is always late, and the chance of that."""
+        place = int(np.argmax(self.shift_ns))
+        shift_ns, ranks, steps = float(self.shift_ns[place]), self.ranks, len(self.last)
+        next_ns = float(np.delete(self.shift_ns, place).max())
+        least = _LEAST_SHIFT_OF_MANY if ranks >= _MANY else _LEAST_SHIFT
+        counts = np.bincount(self.last, minlength=ranks)
+        chance = min(1.0, ranks * binomial_tail(int(counts[place]), steps, 1 / ranks))
+        is_late = (
+            shift_ns > least * self.typical_ns
+            and shift_ns > _DOMINANCE * next_ns
+            and shift_ns > _LEAST_PART * self.loss_ns
+            and chance < MOST_CHANCE
+        )
+        return (place, chance) if is_late else None
+
+    def standing_out(self, least: float = _STANDS_OUT[0]) -> NDArray[np.bool_]:
+        """Of each step whether the last rank is later than the next one by such a part of it."""
+        found: NDArray[np.bool_] = self.late_ns > least * self.typical_ns
+        return found
+
+    def times(self, out: NDArray[np.bool_]) -> NDArray[np.intp]:
+        """By rank, how often it is last in some steps, those in a row counted once: what holds up
+        a process often lasts for several."""
+        begins = out.copy()
+        begins[1:] &= ~out[:-1] | (self.last[1:] != self.last[:-1])
+        counts: NDArray[np.intp] = np.bincount(self.last[begins], minlength=self.ranks)
+        return counts
+
+    def costs(self, chosen: NDArray[np.bool_]) -> bool:
+        """Whether the delays of some steps are worth a word."""
+        late_ns = float(self.late_ns[chosen].sum())
+        return late_ns > _LEAST_LOSS * self.typical_ns * len(self.last)
+
+    @property
+    def sometimes(self) -> Iterator[tuple[int, NDArray[np.bool_]]]:
+        """The places of ranks that are late in the steps that stand out, and these. Of delays as
+        long as the machine's own hiccups there are many, of longer ones few."""
+        for least in _STANDS_OUT:
+            out = self.standing_out(least)
+            times = self.times(out)
+            place = int(np.argmax(times))
+            rest = int(np.delete(times, place).max())
+            is_late = times[place] >= _LEAST_STEPS and times[place] > _DOMINANCE * rest
+            if is_late and self.costs(out & (self.last == place)):
+                yield place, out
+
+    def chance(self, place: int, out: NDArray[np.bool_], share: float = 1.0) -> float:
+        """The chance that a rank is last so often in the steps that stand out.
+
+        Args:
+            share: of the time in which a delay counts.
+        """
+        times = self.times(out)
+        tried = self.ranks * len(_STANDS_OUT)
+        found = binomial_tail(int(times[place]), int(times.sum()), share / self.ranks)
+        return min(1.0, tried * found)
+
+    @property
+    def are_several(self) -> bool:
+        """Whether now one, now another is late, or several always are."""
+        out = self.standing_out()
+        in_turn = np.count_nonzero(self.times(out) >= _LEAST_STEPS) > 1 and self.costs(out)
+        least_ns = max(_LEAST_SHIFT * self.typical_ns, _LEAST_PART * self.loss_ns)
+        return bool(in_turn) or int(np.count_nonzero(self.shift_ns > least_ns)) > 1
+
+
+def lateness(work_ns: NDArray[np.float64], typical_ns: float) -> Lateness:
+    """How late the ranks are by their work, by rank and step."""
+    ranks = len(work_ns)
+    largest_ns = np.partition(work_ns, ranks - 2, axis=0)[-2:]
+    # With what each rank is compared: the median rank; of two, the other.
+    center_ns = work_ns.min(axis=0) if ranks == 2 else np.median(work_ns, axis=0)
+    others_ns = work_ns[::-1] if ranks == 2 else center_ns
+    return Lateness(
+        typical_ns=typical_ns,
+        last=np.argmax(work_ns, axis=0),
+        late_ns=largest_ns[1] - largest_ns[0],
+        shift_ns=np.median(work_ns - others_ns, axis=1),
+        loss_ns=float((largest_ns[1] - center_ns).mean()),
+    )
+
+
+def typical_step_ns(joined: Joined, work: OwnWork) -> float:
+    """A usual step with the time before it."""
+    return float(np.median(_steps_ns(joined, work)))
+
+
+def _steps_ns(joined: Joined, work: OwnWork) -> NDArray[np.float64]:
+    """The steps that are judged, each with the time before it, of the median rank."""
+    median_ns: NDArray[np.float64] = np.median(joined.period_ns[:, work.steps], axis=0)
+    return median_ns
+
+
+def stragglers(joined: Joined, work: OwnWork | str) -> Stragglers:
+    """Who is waited for."""
+    if isinstance(work, str):
+        return Stragglers(Pattern.UNKNOWN, None, None, None, len(joined.steps), False, reason=work)
+    if len(work.steps) < MIN_STEPS:
+        reason = f"{len(work.steps)} steps are known well enough; {MIN_STEPS} are needed"
+        return _unknown(joined, len(work.steps), reason)
+    late = lateness(work.total_ns, typical_step_ns(joined, work))
+    # A mean loss is a share of the mean step: rare long steps are in both.
+    step_ns = float(_steps_ns(joined, work).mean())
+    straggler = _always(joined, work, late) or _sometimes(joined, work, late)
+    pattern = Pattern.BALANCED
+    if straggler is not None:
+        pattern = straggler.pattern
+    elif _are_several(work, late):
+        pattern = Pattern.IN_TURN
+    if (
+        work.how == HowKnown.MEETINGS
+        and _on_devices(joined)
+        and not _devices_agree(joined, straggler)
+    ):
+        return _unknown(joined, len(work.steps), _DEVICES)
+    return Stragglers(
+        pattern=pattern,
+        straggler=straggler,
+        loss_ns=late.loss_ns,
+        loss_share=late.loss_ns / step_ns if step_ns else None,
+        steps=len(work.steps),
+        is_by_arrivals=work.how != HowKnown.MEETINGS,
+        left_out=joined.left_out,
+        step_ns=step_ns,
+    )
+
+
+def _unknown(joined: Joined, steps: int, reason: str) -> Stragglers:
+    return Stragglers(Pattern.UNKNOWN, None, None, None, steps, False, reason, joined.left_out)
+
+
+def _on_devices(joined: Joined) -> bool:
+    return any(
+        bool((rank.stream_ns >= 0).any())
+        or any(group.is_on_stream for group in rank.collectives.groups)
+        for rank in joined.ranks
+    )
+
+
+def _devices_agree(joined: Joined, straggler: Straggler | None) -> bool:
+    """Whether the devices of the others wait in some phase, as they do for a rank that is late:
+    what hosts do may not matter where devices are behind."""
+    if straggler is None:
+        return False
+    place = [rank.rank for rank in joined.ranks].index(straggler.rank)
+    for path in joined.paths[:-2]:
+        means_ns = joined.stream_means_ns(path)
+        if np.isnan(means_ns).any():
+            continue
+        others_ns = float(np.median(np.delete(means_ns, place)))
+        if others_ns - means_ns[place] > _LEAST_PART * straggler.lateness_ns:
+            return True
+    return False
+
+
+def _always(joined: Joined, work: OwnWork, late: Lateness) -> Straggler | None:
+    found = late.always
+    if found is None:
+        return None
+    place, chance = found
+    shares = _shares(joined, work, place, np.ones(len(late.last), dtype=bool))
+    # Of the others: the more of its time a rank loses in a phase, the more of it is that phase's.
+    time_shares = _time_shares(work, without=place)
+    row = int(np.argmax(shares))
+    # Slower everywhere, it loses most where most time is spent: more than that is a phase's own.
+    is_one = bool(shares[row] > (1 + time_shares[row]) / 2)
+    out = late.last == place
+    return Straggler(
+        rank=joined.ranks[place].rank,
+        pattern=Pattern.ALWAYS,
+        path=joined.paths[row] if is_one else None,
+        steps=int(np.count_nonzero(out)),
+        lateness_ns=_lateness_ns(work, place),
+        path_share=float(shares[row]) if is_one else 1.0,
+        p_value=chance,
+    )
+
+
+def _sometimes(joined: Joined, work: OwnWork, late: Lateness) -> Straggler | None:
+    for place, out in late.sometimes:
+        steps = out & (late.last == place)
+        shares = _shares(joined, work, place, steps)
+        row = int(np.argmax(shares))
+        if shares[row] < _ONE_PHASE:
+            continue
+        # By chance a delay hits any rank, and a phase as often as it is under way.
+        p_value = len(joined.paths) * late.chance(place, out, float(_time_shares(work)[row]))
+        if p_value < _MOST_CHANCE_IN_SOME_STEPS:
+            return Straggler(
+                rank=joined.ranks[place].rank,
+                pattern=Pattern.SOME_STEPS,
+                path=joined.paths[row],
+                steps=int(np.count_nonzero(steps)),
+                lateness_ns=float(late.late_ns[steps].sum()) / len(late.last),
+                path_share=float(shares[row]),
+                p_value=p_value,
+            )
+    return None
+
+
+def _are_several(work: OwnWork, late: Lateness) -> bool:
+    if not late.are_several:
+        return False
+    out = late.standing_out()
+    if not out.any():
+        return True
+    excess_ns = np.zeros(len(work.own_ns))
+    for place in range(late.ranks):
+        steps = out & (late.last == place)
+        if steps.any():
+            excess_ns += np.maximum(_excess_ns(work, place, steps), 0)
+    return bool(excess_ns.max() > _ONE_PHASE * excess_ns.sum())
+
+
+def _lateness_ns(work: OwnWork, place: int) -> float:
+    """By how much a rank is later than the latest of the others, on average."""
+    total_ns = work.total_ns
+    others_ns = np.delete(total_ns, place, axis=0).max(axis=0)
+    return float(np.maximum(total_ns[place] - others_ns, 0).mean())
+
+
+def _excess_ns(work: OwnWork, place: int, steps: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """By path what a rank works more than the median of the others, per chosen step."""
+    if work.usual_ns is not None and steps.all():
+        others_ns = np.median(np.delete(work.usual_ns, place, axis=1), axis=1)
+        usual: NDArray[np.float64] = work.usual_ns[:, place] - others_ns
+        return usual
+    chosen_ns = work.own_ns[:, :, steps]
+    others_ns = np.median(np.delete(chosen_ns, place, axis=1), axis=1)
+    excess: NDArray[np.float64] = (chosen_ns[:, place] - others_ns).mean(axis=1)
+    return excess
+
+
+def _shares(
+    joined: Joined, work: OwnWork, place: int, steps: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """By path the part of what a rank loses in some steps; all 0 if what is known of phases
+    doesn't show the loss, or if the rank may have other names for the same."""
+    excess_ns = np.maximum(_excess_ns(work, place, steps), 0)
+    total_ns = work.total_ns[:, steps]
+    others_ns = np.median(np.delete(total_ns, place, axis=0), axis=0)
+    lost_ns = float((total_ns[place] - others_ns).mean())
+    is_traded = traded_ns(joined, work.own_ns[:, :, steps], place) > _MOST_TRADED * lost_ns
+    if is_traded or float(excess_ns.sum()) < max(_LEAST_PART * lost_ns, 1.0):
+        return np.zeros(len(excess_ns))
+    shares: NDArray[np.float64] = excess_ns / float(excess_ns.sum())
+    return shares
+
+
+def _time_shares(work: OwnWork, without: int | None = None) -> NDArray[np.float64]:
+    """By path the part of the usual work; without that of one rank."""
+    by_path_ns = work.own_ns if work.usual_ns is None else work.usual_ns
+    if without is not None:
+        by_path_ns = np.delete(by_path_ns, without, axis=1)
+    usual_ns = np.array([np.median(own_ns) for own_ns in by_path_ns])
+    shares: NDArray[np.float64] = usual_ns / max(float(usual_ns.sum()), 1.0)
+    return shares

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which ranks wait for which: the ranks that have not asked for an operation that others have.
+
+An operation of a process group ends on no rank before all ranks have asked for it. So who has not
+asked for one is waited for by those who have, and only lengths of time are compared, each by one
+rank's own clock.
+
+A file says which operations a rank has asked for, but not at once, and of some only when they have
+ended. So what a living rank has not asked for is known only once its watchdog has looked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pyinstrument_gpu.aspects.collectives.data import ProcessGroup
+from pyinstrument_gpu.core.program_end import ProgramEnd
+from pyinstrument_gpu.job.condition import (
+    long_ns,
+    open_stall,
+    stuck_ns,
+)
+from pyinstrument_gpu.job.data import JobData, RankData
+
+
+@dataclass(frozen=True)
+class LastCollective:
+    """How far a rank was in a process group.
+
+    Attributes:
+        group: which one.
+        is_exact: whether it had asked for no later operation.
+        sequence: number of the last operation that it had asked for; -1 if there was none.
+        operation: such as "all_reduce"; None unknown.
+        created_ns: when it had asked for it, since its run began, or by when; -1 unknown.
+        completed: number of the last one that was seen to end; None if that can't be told.
+    """
+
+    group: ProcessGroup
+    is_exact: bool
+    sequence: int = -1
+    operation: str | None = None
+    created_ns: int = -1
+    completed: int | None = None
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Ranks that are behind, and those that wait for them.
+
+    Attributes:
+        group: description of the process group; None: they are told apart by steps and phases.
+        sequence: number of the first operation that those behind have not asked for; of the step
+            that the others are in, without a group.
+        operation: its name; None unknown.
+        behind, waiting: the ranks.
+        waited_ns: how long the one that waits longest has, by its own clock.
+        is_long: whether that is far longer than its steps take.
+    """
+
+    group: str | None
+    sequence: int
+    operation: str | None
+    behind: tuple[int, ...]
+    waiting: tuple[int, ...]
+    waited_ns: int
+    is_long: bool
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """An operation of a group for which ranks have asked in different ways.
+
+    Attributes:
+        group: description of the process group.
+        sequence: its number.
+        operations: by its name on a rank, the ranks.
+    """
+
+    group: str
+    sequence: int
+    operations: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+def last_collectives(rank: RankData) -> tuple[LastCollective, ...]:
+    """How far it was in each of its groups, by the flight recorder and by its watchdog."""
+    of_rank = rank.collectives
+    events = of_rank.events[~of_rank.events["is_p2p"]]
+    stall = open_stall(rank)
+    names = [group.name for group in of_rank.groups]
+    progress = {} if stall is None else {one.group: one for one in stall.groups}
+    found = []
+    for number, group in enumerate(of_rank.groups):
+        if group.ranks is not None and rank.rank not in group.ranks:
+            continue
+        of_group = events[events["group"] == number]
+        # The watchdog does not tell the backends of one group apart.
+        seen = progress.get(group.name) if names.count(group.name) == 1 else None
+        last = LastCollective(group, is_exact=rank.complete or seen is not None)
+        if len(of_group):
+            event = of_group[np.argmax(of_group["sequence"])]
+            ended = of_group[(of_group["ended_ns"] >= 0) | (of_group["duration_ns"] >= 0)]
+            last = replace(
+                last,
+                sequence=int(event["sequence"]),
+                operation=of_rank.operations[event["operation"]],
+                created_ns=int(event["created_ns"]),
+                completed=int(ended["sequence"].max()) if len(ended) else None,
+            )
+        elif seen is None and not _is_all_known(rank):
+            continue
+        if stall is not None and seen is not None:
+            if seen.enqueued > last.sequence:
+                last = replace(
+                    last,
+                    sequence=seen.enqueued,
+                    operation=seen.operation,
+                    created_ns=stall.since_ns,
+                )
+            if seen.completed is not None:
+                last = replace(last, completed=max(seen.completed, last.completed or -1))
+        found.append(last)
+    return tuple(found)
+
+
+def waits(job: JobData, ended: Collection[int]) -> tuple[Wait, ...]:
+    """Who waits for whom, by process group. Where these don't say it, by steps and phases.
+
+    Args:
+        ended: the ranks that have ended, or stopped, other than by finishing.
+    """
+    by_group: dict[ProcessGroup, dict[int, LastCollective]] = {}
+    ranks = {rank.rank: rank for rank in job.ranks}
+    for rank in job.ranks:
+        for last in last_collectives(rank):
+            by_group.setdefault(last.group, {})[rank.rank] = last
+    for group, lasts in by_group.items():
+        for number in set(group.ranks or ()) & ranks.keys() - lasts.keys():
+            # A group of which it has no operation may be none that its file knows of.
+            rank = ranks[number]
+            if _is_all_known(rank):
+                is_exact = rank.complete or open_stall(rank) is not None
+                lasts[number] = LastCollective(group, is_exact)
+    found = [_wait_in_group(group, lasts, ranks, ended) for group, lasts in by_group.items()]
+    known = [wait for wait in found if wait is not None]
+    is_all_exact = bool(by_group) and all(
+        last.is_exact for lasts in by_group.values() for last in lasts.values()
+    )
+    if not is_all_exact and not any(wait.is_long for wait in known):
+        by_steps = _wait_by_steps(job.ranks)
+        known += [] if by_steps is None else [by_steps]
+    return tuple(known)
+
+
+def mismatch(job: JobData) -> Mismatch | None:
+    """The last operation of a group, if its ranks have asked for different ones."""
+    by_place: dict[tuple[ProcessGroup, int], dict[str, list[int]]] = {}
+    for rank in job.ranks:
+        for last in last_collectives(rank):
+            if last.operation is not None:
+                operations = by_place.setdefault((last.group, last.sequence), {})
+                operations.setdefault(last.operation, []).append(rank.rank)
+    for (group, sequence), operations in by_place.items():
+        if len(operations) > 1:
+            asked = tuple((name, tuple(found)) for name, found in operations.items())
+            return Mismatch(group.label, sequence, asked)
+    return None
+
+
+def _is_all_known(rank: RankData) -> bool:
+    """Whether it asked for no operation but those that are there."""
+    return rank.collectives.was_read and not rank.collectives.missed
+
+
+def _wait_in_group(
+    group: ProcessGroup,
+    lasts: Mapping[int, LastCollective],
+    ranks: Mapping[int, RankData],
+    ended: Collection[int],
+) -> Wait | None:
+    possible = {rank: last for rank, last in lasts.items() if last.is_exact or rank in ended}
+    if not possible:
+        return None
+    least = min(last.sequence for last in possible.values())
+    behind = tuple(rank for rank, last in possible.items() if last.sequence == least)
+    waited_ns: dict[int, int] = {}
+    operation = None
+    for number, last in lasts.items():
+        is_over = last.completed is not None and last.completed > least
+        rank = ranks[number]
+        has_finished = rank.complete and not ProgramEnd.of(rank.environment).has_failed
+        if last.sequence <= least or is_over or has_finished:
+            continue
+        asked = _asked(rank, group, least + 1)
+        created_ns = last.created_ns if asked is None else asked[0]
+        operation = operation or (last.operation if asked is None else asked[1])
+        step = rank.end.step
+        # It has gone on since: it did not wait for it, or the other's file is older.
+        if created_ns < 0 or (step is not None and step.begin_ns > created_ns):
+            continue
+        waited_ns[number] = max(0, rank.duration_ns - created_ns)
+    if not waited_ns:
+        return None
+    is_long = any(time_ns > long_ns(ranks[number]) for number, time_ns in waited_ns.items())
+    longest_ns = max(waited_ns.values())
+    return Wait(group.label, least + 1, operation, behind, tuple(waited_ns), longest_ns, is_long)
+
+
+def _asked(rank: RankData, group: ProcessGroup, sequence: int) -> tuple[int, str] | None:
+    """When it asked for this operation, and for which one."""
+    of_rank = rank.collectives
+    if group not in of_rank.groups:
+        return None
+    events = of_rank.events[~of_rank.events["is_p2p"] & (of_rank.events["sequence"] == sequence)]
+    found = events[events["group"] == of_rank.groups.index(group)]
+    if not len(found):
+        return None
+    return int(found[0]["created_ns"]), of_rank.operations[found[0]["operation"]]
+
+
+def _wait_by_steps(ranks: Sequence[RankData]) -> Wait | None:
+    """Ranks that are in an earlier step or phase than others, in which nothing happens."""
+    at = {rank.rank: rank.end.step.index for rank in ranks if rank.end.step is not None}
+    if len(at) < len(ranks) or len(at) < 2:
+        return None
+    most = max(at.values())
+    behind = [rank for rank in ranks if at[rank.rank] < most]
+    ahead = [rank for rank in ranks if at[rank.rank] == most]
+    if not behind:
+        behind = [rank for rank in ranks if _is_earlier_than_others(rank, ranks)]
+        ahead = [rank for rank in ranks if rank not in behind]
+    waiting = [rank for rank in ahead if rank.end.is_step_open]
+    if not behind or not waiting:
+        return None
+    waited_ns = {rank.rank: stuck_ns(rank) for rank in waiting}
+    is_long = all(waited_ns[rank.rank] > long_ns(rank) for rank in waiting)
+    least = min(at[rank.rank] for rank in behind)
+    last = tuple(rank.rank for rank in behind if at[rank.rank] == least)
+    return Wait(None, most, None, last, tuple(waited_ns), max(waited_ns.values()), is_long)
+
+
+def _is_earlier_than_others(rank: RankData, ranks: Sequence[RankData]) -> bool:
+    """Whether all others are in a phase that comes later in the step than its own."""
+    return all(other is rank or _is_earlier(rank, other) for other in ranks)
+
+
+def _is_earlier(rank: RankData, other: RankData) -> bool:
+    own, its = (one.end.path and one.end.path.partition("/")[0] for one in (rank, other))
+    if own is None or its is None or own == its or not {own, its} <= set(other.paths):
+        return False
+    begins_ns = other.first_begin_ns[[other.paths.index(own), other.paths.index(its)]]
+    known = begins_ns[:, (begins_ns >= 0).all(axis=0)]
+    return bool(known.shape[1]) and bool((known[0] < known[1]).all())
