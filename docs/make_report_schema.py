@@ -7,20 +7,43 @@ All come from the dataclasses of the documents and their docstrings.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import re
+import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
+from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.document import json_text
 from pyinstrument_gpu.document.document import VERSION, Document
 from pyinstrument_gpu.document.job import JOB_VERSION, JobDocument
 from pyinstrument_gpu.document.job_ending import ENDING_VERSION, JobEnding
 from pyinstrument_gpu.document.one_step import StepDocument
+
+
+def _whole_document() -> type:
+    """The document with the sections of all aspects as members, as JSON has it."""
+    lines = inspect.cleandoc(Document.__doc__ or "")
+    fields: list[tuple[str, Any]] = []
+    for field in dataclasses.fields(Document):
+        if field.name != "sections":
+            fields.append((field.name, field.type))
+            continue
+        shown = [one for one in aspects() if one.section_type is not None]
+        fields += [(one.name, one.section_type) for one in shown]
+        about = "".join(f"    {one.name}: {one.about}\n" for one in shown)
+        lines = re.sub(r"    sections: .*?\n(?=    notes:)", about, lines, flags=re.S)
+    hints = typing.get_type_hints(Document)
+    typed = [(name, hints.get(name, kind)) for name, kind in fields]
+    whole = dataclasses.make_dataclass("Document", typed, frozen=True)
+    whole.__doc__ = lines
+    return whole
+
 
 FOLDER = Path(json_text.__file__).parent
 PAGE = Path(__file__).with_name("report-schema.md")
@@ -55,7 +78,7 @@ PRINTED = (
     Printed(
         "schema.json",
         "## Reference\n",
-        (Document, StepDocument),
+        (_whole_document(), StepDocument),
         f"pyinstrument-gpu report --json, version {VERSION}",
         "A line of JSON for each run.",
     ),

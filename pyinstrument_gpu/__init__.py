@@ -126,9 +126,9 @@ dynamo.register_when_imported()
 
 # These need numpy, whose import takes longer than everything else here.
 _HEAVY = {
-    "Job": "job",
+    "Job": "job.job",
     "JobStatistics": "recording.job_statistics",
-    "Run": "run",
+    "Run": "core.run",
     **dict.fromkeys(
         (
             "BinaryAccumulator",

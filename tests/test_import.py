@@ -73,7 +73,7 @@ try:
     main()
 except SystemExit as end:
     assert not end.code
-of_jobs = {"pyinstrument_gpu.job.job", "pyinstrument_gpu.job.analysis", "pyinstrument_gpu.report.job"}
+of_jobs = {"pyinstrument_gpu.job.job", "pyinstrument_gpu.job.analysis"}
 assert not of_jobs & set(sys.modules)
 """
     run_script(script, tmp_path / "a.gpurun", is_fresh=True)

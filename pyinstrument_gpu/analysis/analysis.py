@@ -27,7 +27,6 @@ from pyinstrument_gpu.analysis import (
     updates,
 )
 from pyinstrument_gpu.analysis.advice import Advice
-from pyinstrument_gpu.aspects.modules import per_step as module_steps
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.core.step_totals import StepTotals
@@ -133,11 +132,6 @@ class Analysis:
     def ledger(self) -> ledger.Ledger:
         """Each step's time, entered once for the host and once for the device."""
         return ledger.ledger(self._run, self.host_timeline, self.correlation_points)
-
-    @cached_property
-    def modules_per_step(self) -> Mapping[str, module_steps.ModulePerStep]:
-        """What a step spends in each row of `Run.modules`; nothing if no step ended."""
-        return module_steps.modules_per_step(self._run)
 
     @cached_property
     def batches(self) -> batches.Batches:

@@ -9,6 +9,10 @@ SAME_BOOT_NS = 10 * 10**9
 """Readings of one machine agree on its start within this: its wall clock may have been set."""
 
 
+LATEST_START_NS = 1 << 62
+"""No run begins that late (in 2116); with any time of a run added, it stays within 64 bits."""
+
+
 def began_ns(anchor: Mapping[str, int], clock: str) -> int | None:
     """When the run began by a clock of its machine; None where the reading lacks one of the two.
 

@@ -77,3 +77,9 @@ def labels_of(paths: Sequence[str], most: int) -> list[str]:
     """
     own = [without_surrogates(path) for path in paths[:most]]
     return own + [OTHER] * (len(paths) - len(own))
+
+
+def without_indices(name: str) -> str:
+    """The name with `*` for each of its parts that is a number."""
+    parts = name.split(".")
+    return ".".join("*" if part.isascii() and part.isdecimal() else part for part in parts)

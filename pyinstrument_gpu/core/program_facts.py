@@ -9,6 +9,10 @@ from typing import Any, NamedTuple
 KEY = "program_facts"
 """Where the environment of a run holds them."""
 
+CHILDREN = "children_cpu_s"
+"""In the environment of a run of `pyinstrument-gpu run`: CPU time of the processes that it started,
+and that ended."""
+
 
 class ProgramFacts(NamedTuple):
     """None is unknown: nothing looked, or what looked could have missed it.

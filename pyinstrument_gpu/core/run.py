@@ -4,34 +4,28 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+import importlib
+import os
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pyinstrument_gpu.aspects.collectives.data import Collectives
-from pyinstrument_gpu.aspects.energy.data import GpuEnergy
-from pyinstrument_gpu.aspects.memory.data import Memory
-from pyinstrument_gpu.aspects.modules.data import MODULE_SPAN_DTYPE, Modules, fold_module_spans
-from pyinstrument_gpu.aspects.operations.data import Operations
-from pyinstrument_gpu.aspects.stalls.data import Stall
-from pyinstrument_gpu.core.anchor import began_ns
+from pyinstrument_gpu.core.anchor import LATEST_START_NS, began_ns
+from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.device_clock import DeviceClock
 from pyinstrument_gpu.core.device_timing_summary import DeviceTimingSummary
 from pyinstrument_gpu.core.distinct import distinct
+from pyinstrument_gpu.core.file import reader
+from pyinstrument_gpu.core.file.blocks import Blocks
 from pyinstrument_gpu.core.open_phase import OpenPhase
 from pyinstrument_gpu.core.paths import join_paths
+from pyinstrument_gpu.core.profiled import ProfiledSteps
 from pyinstrument_gpu.core.program_facts import ProgramFacts
-from pyinstrument_gpu.core.schema import (
-    METRIC_DTYPE,
-    SPAN_DTYPE,
-    SpanFlag,
-    has_device_times,
-    span_scopes,
-)
+from pyinstrument_gpu.core.schema import SPAN_DTYPE, SpanFlag, has_device_times, span_scopes
 from pyinstrument_gpu.core.source_line import SourceLine
 from pyinstrument_gpu.core.statistics import (
     PhaseStatistics,
@@ -46,10 +40,18 @@ from pyinstrument_gpu.core.stream import Stream
 from pyinstrument_gpu.core.syncs import Syncs
 from pyinstrument_gpu.core.thread import Thread
 
-_Run = TypeVar("_Run", bound="Run")
+if TYPE_CHECKING:  # what runs hold of aspects is found by their table
+    from pyinstrument_gpu.aspects.collectives.data import Collectives
+    from pyinstrument_gpu.aspects.energy.data import GpuEnergy
+    from pyinstrument_gpu.aspects.memory.data import Memory
+    from pyinstrument_gpu.aspects.modules.data import Modules
+    from pyinstrument_gpu.aspects.operations.data import Operations
+    from pyinstrument_gpu.aspects.stalls.data import Stall
 
-LATEST_START_NS = 1 << 62
-"""No run begins that late (in 2116); with any time of a run added, it stays within 64 bits."""
+
+def above(module: str) -> Any:
+    """A module that builds on runs, and which a run hands itself to when it is asked to."""
+    return importlib.import_module(f"pyinstrument_gpu.{module}")
 
 
 class Run:
@@ -107,6 +109,7 @@ class Run:
             thread in the order in which they ended. History, like `spans`.
         module_step_weights: For each closed step of `steps`, for how many steps the passes in it
             stand (int64), 0 where modules were not timed. None: they were timed in all steps.
+        profiled: Which steps were profiled.
         operations: What torch.profiler has seen in the steps that were profiled, or None.
         memory: Memory by phase and over steps, and when there was none left; None if it was not
             read.
@@ -115,6 +118,19 @@ class Run:
         stalls: The times in which no step began or ended for far longer than steps take.
         error: Why the file could not be written to its end, or None.
     """
+
+    if TYPE_CHECKING:
+        collectives: Collectives
+        energy: tuple[GpuEnergy, ...]
+        memory: Memory | None
+        metric_names: tuple[str, ...]
+        metrics: NDArray[np.void]
+        module_names: tuple[str, ...]
+        module_spans: NDArray[np.void]
+        module_step_weights: NDArray[np.int64] | None
+        modules: Modules
+        operations: Operations | None
+        stalls: tuple[Stall, ...]
 
     def __init__(
         self,
@@ -134,8 +150,6 @@ class Run:
         device_timing: DeviceTimingSummary | None = None,
         pending_device_work: Mapping[str, int] | None = None,
         steps: Steps | None = None,
-        metric_names: Sequence[str] = (),
-        metrics: NDArray[np.void] | None = None,
         step_totals: StepTotals | None = None,
         profiled_totals: StepTotals | None = None,
         statistics: Mapping[tuple[int, Scope], PhaseStatistics] | None = None,
@@ -148,16 +162,8 @@ class Run:
         harvester_cpu_ns: int = 0,
         anchor: Mapping[str, int] | None = None,
         syncs: Syncs | None = None,
-        modules: Modules | None = None,
-        module_names: Sequence[str] = (),
-        module_spans: NDArray[np.void] | None = None,
-        module_step_weights: NDArray[np.int64] | None = None,
-        operations: Operations | None = None,
-        memory: Memory | None = None,
-        energy: Sequence[GpuEnergy] = (),
-        collectives: Collectives | None = None,
-        stalls: Sequence[Stall] = (),
         error: str | None = None,
+        **recorded: Any,
     ) -> None:
         """Make a run by hand.
 
@@ -167,7 +173,8 @@ class Run:
             statistics: by path and scope; computed from `spans` when not given, as are
                 `step_totals` and `profiled_totals` from `steps`.
             phases_recorded: as many as `statistics` count when not given.
-            modules: computed from `module_spans` when not given.
+            recorded: what was recorded beside phases and steps. `modules` are computed from
+                `module_spans` when not given.
 
         The other arguments are as the attributes.
         """
@@ -197,12 +204,10 @@ class Run:
         self.device_timing = device_timing
         self.pending_device_work = dict(pending_device_work or {})
         self.steps = Steps() if steps is None else steps
-        self.metric_names = tuple(metric_names)
-        self.metrics = np.empty(0, METRIC_DTYPE) if metrics is None else metrics
-        known = Operations() if operations is None else operations
+        self.profiled = ProfiledSteps.of(aspects(), recorded)
         if step_totals is None:
             closed = self.steps.closed
-            profiled = known.were_profiled(closed["index"])
+            profiled = self.profiled.among(closed["index"])
             step_totals, profiled_totals = (
                 fold_steps(closed[~profiled]),
                 fold_steps(closed[profiled]),
@@ -210,7 +215,7 @@ class Run:
         if statistics is None:
             statistics = fold_spans(
                 self.spans["path"],
-                span_scopes(self.spans, known.were_profiled(self.spans["step"])),
+                span_scopes(self.spans, self.profiled.among(self.spans["step"])),
                 host=self.spans["host_end_ns"] - self.spans["host_begin_ns"],
                 self_host=self.span_self_ns,
                 device=self.span_device_ns,
@@ -233,27 +238,123 @@ class Run:
         self.harvester_cpu_ns = harvester_cpu_ns
         self.anchor = dict(anchor or {})
         self.syncs = Syncs() if syncs is None else syncs
-        self.memory = memory
-        self.energy = tuple(energy)
-        self.collectives = Collectives() if collectives is None else collectives
-        self.stalls = tuple(stalls)
         self.error = error
-        self.module_names = tuple(module_names)
-        if module_spans is None:
-            module_spans = np.empty(0, MODULE_SPAN_DTYPE)
-        self.module_spans = module_spans
-        if modules is None:
-            modules = Modules(fold_module_spans(module_spans, self.module_names))
-        self.modules = modules
-        self.module_step_weights = module_step_weights
-        self.operations = operations
+        held = [aspect.attributes(recorded) for aspect in aspects()]
+        unknown = recorded.keys() - {name for attributes in held for name in attributes}
+        if unknown:
+            raise TypeError(f"a run has no {', '.join(sorted(unknown))}")
+        for attributes in held:
+            vars(self).update(attributes)
 
     @classmethod
-    def empty(cls: type[_Run], reason: str) -> _Run:
+    def empty(cls, reason: str) -> Run:
         """The run of a recording that recorded nothing; `reason` becomes its note."""
         return cls(notes=(reason,))
 
-    def with_history_of(self: _Run, earlier: Run) -> _Run:
+    @classmethod
+    def deferred(cls, read: Callable[[], Run]) -> Run:
+        """The run that a function reads, which is called when something of the run is first asked
+        for, and again if it raises."""
+        run = cls.__new__(cls)
+        vars(run)["_deferred"] = read, threading.RLock()
+        return run
+
+    if not TYPE_CHECKING:  # otherwise every attribute would be one
+
+        def __getattr__(self, name: str) -> Any:
+            """Only called for attributes that are not there."""
+            deferred = vars(self).get("_deferred")
+            if deferred is not None and not name.startswith("__"):
+                read, lock = deferred
+                with lock:
+                    if "_deferred" in vars(self):
+                        vars(self).update({**vars(read()), **vars(self)})
+                        del self._deferred
+                return getattr(self, name)
+            kind = type(self).__name__
+            raise AttributeError(f"{kind!r} object has no attribute {name!r}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies and pickles are made of: all that was recorded."""
+        _ = self.names
+        return vars(self)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Run:
+        """Read a run file.
+
+        If the file was cut off or damaged, the run holds what is before the damage, and `notes` say
+        what is missing.
+
+        Raises:
+            OSError: the file cannot be opened or read.
+            RunFileDamagedError: it is not a run file, or nothing true can be read from it.
+            RunFileVersionError: its format is newer than this version of the package can read.
+        """
+        return cls(**reader.load(path))
+
+    @classmethod
+    def from_bytes(cls, data: bytes | bytearray | memoryview) -> Run:
+        """Read the bytes of a run file; errors as in `load`."""
+        return cls(**reader.decode(data))
+
+    @classmethod
+    def from_blocks(cls, blocks: Blocks) -> Run:
+        """The run in the blocks of a run file. Where only the newest blocks of its history were
+        taken, it has that much of the history, and its statistics are those of the whole run.
+
+        Raises:
+            RunFileDamagedError: nothing true can be read from them.
+        """
+        return cls(**reader.decode_blocks(blocks))
+
+    def report(
+        self, *, step: int | None = None, width: int | None = None, color: bool | None = None
+    ) -> str:
+        """The run as a table for the terminal.
+
+        Args:
+            step: the index of the only step to show; None for the whole run.
+            width: number of columns; None for the width of the terminal.
+            color: whether to use colours; None if the terminal supports them.
+
+        Raises:
+            KeyError: there is no such step.
+        """
+        text: str = above("report.terminal").report(self, step=step, width=width, color=color)
+        return text
+
+    def export(
+        self, path: str | os.PathLike[str], format: str | None = None, **options: Any
+    ) -> None:
+        """Write the run in another format.
+
+        Formats and suffixes are `csv` (.csv), `perfetto` (.json), `parquet` (.parquet; a folder,
+        written `name/`, is `parquet-folder`), `nsys` (.nsys-rep), `nvtxt` (.nvtxt), `nsys-sqlite`
+        (.sqlite) and, by name only, `tensorboard` (a log directory).
+        `pyinstrument_gpu.export.export` writes several runs at once, the ranks of one job.
+
+        Of a run that lacks spans, or was cut short, what is there is written, without a warning:
+        `complete`, `dropped` and `notes` say what is missing, and so do Perfetto's files, Parquet's
+        and the metadata beside CSV.
+
+        Args:
+            path: the file or folder to write. An existing file is replaced once the new one is
+                complete, but a run file never is.
+            format: name of the format; None to choose it by the suffix of `path`.
+            options: options of the format: `summary`, `steps`, `metrics`, `syncs` or `modules=True`
+                for CSV and Parquet, `neutralize_formulas=True` for CSV, `merge_into=report` for
+                `nsys`.
+
+        Raises:
+            ExportError: there is no such format, it cannot hold this run, or the file cannot be
+                written.
+            MissingDependencyError: the format needs a package or program that is not installed.
+            TypeError: the format has no such option.
+        """
+        above("export").export([self], path, format, **options)
+
+    def with_history_of(self, earlier: Run) -> Run:
         """This run with the spans, closed steps, metrics and collectives of another copy of it.
 
         For a recording whose file failed: its history stands in the file, up to the failure, and
@@ -271,10 +372,8 @@ class Run:
         run.span_device_ns = earlier.span_device_ns
         run.span_device_clock_ns = earlier.span_device_clock_ns
         run.steps = Steps.with_open(earlier.steps.closed, self.open_step)
-        run.metric_names, run.metrics = earlier.metric_names, earlier.metrics
-        run.module_names, run.module_spans = earlier.module_names, earlier.module_spans
-        run.module_step_weights = earlier.module_step_weights
-        run.collectives = replace(self.collectives, events=earlier.collectives.events)
+        for aspect in aspects():
+            aspect.join_history(run, earlier)
         return run
 
     def name_of_line(self, line: SourceLine) -> str:

@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.aspects.energy.section import GpuEnergy, energy
-from pyinstrument_gpu.aspects.memory.section import MemoryUse, memory
-from pyinstrument_gpu.aspects.modules.section import Modules, modules
-from pyinstrument_gpu.aspects.operations.section import Operations, operations
-from pyinstrument_gpu.aspects.readings.section import Metric, metrics
-from pyinstrument_gpu.aspects.syncs.section import Syncs, syncs
+from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.document.findings import Finding, findings
@@ -71,12 +68,7 @@ class Document:
         ledger: a step's time, by what host and device did.
         savings: what changes could save.
         guides: what guides advise, and what it is worth here.
-        syncs: where the host waits for a device.
-        modules: of the model, forward and backward.
-        operations: what torch's profiler has seen.
-        memory: by phase, and whether it grows.
-        energy: by GPU.
-        metrics: as they were read during the run.
+        sections: those of the aspects, by their names, which are members of the document in JSON.
         notes: what is damaged, was cut short, had not ended, or is that of a preview.
         unknown: what was not recorded.
         recorder: what recording cost, and what was dropped.
@@ -97,26 +89,34 @@ class Document:
     ledger: Ledger | None
     savings: Savings | None
     guides: Guides | None
-    syncs: Syncs | None
-    modules: Modules | None
-    operations: Operations | None
-    memory: MemoryUse | None
-    energy: tuple[GpuEnergy, ...]
-    metrics: tuple[Metric, ...]
+    sections: Mapping[str, Any]
     notes: tuple[str, ...]
     unknown: tuple[str, ...]
     recorder: Recorder
+
+    @property
+    def step_count(self) -> int:
+        return 0 if self.steps is None else self.steps.count
+
+    @property
+    def has_phases(self) -> bool:
+        return any(
+            (
+                *(self.phases, self.phases_outside),
+                *(self.phases_on_other_threads, self.phases_without_steps),
+            )
+        )
 
 
 def document_of(run: Run, file: str | None = None) -> Document:
     """The document of a run. It costs the whole analysis: some 0.1 s per 100,000 spans."""
     in_steps, found = phases_in_steps(run), findings(run, file)
-    waits = syncs(run)
+    sections = {one.name: one.section(run) for one in aspects() if one.section_type is not None}
     advised = guides(run, {one.about for one in found if one.kind == "guide"})
     document = Document(
         version=VERSION,
         file=file,
-        verdict=verdict(run, in_steps, found, advised, waits),
+        verdict=verdict(run, in_steps, found, advised, sections),
         findings=found,
         run=run_info(run),
         steps=steps(run),
@@ -132,12 +132,7 @@ def document_of(run: Run, file: str | None = None) -> Document:
         ledger=ledger(run),
         savings=savings(run),
         guides=advised,
-        syncs=waits,
-        modules=modules(run),
-        operations=operations(run),
-        memory=memory(run),
-        energy=energy(run),
-        metrics=metrics(run),
+        sections=sections,
         notes=notes(run),
         unknown=tuple(unknown(run)),
         recorder=recorder(run),

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,14 +13,8 @@ from pyinstrument_gpu.analysis.change import Change
 from pyinstrument_gpu.analysis.rules import EDIT_SHARE
 from pyinstrument_gpu.analysis.rules import findings as guides_of
 from pyinstrument_gpu.analysis.savings import Saving, Savings
-from pyinstrument_gpu.aspects.memory.data import Memory
-from pyinstrument_gpu.aspects.memory.growth import OUTSIDE, MemoryGrowth, memory_growth
-from pyinstrument_gpu.aspects.memory.section import allocator_advice
+from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.parts.words import size, size_interval
-
-_LEAST_GROWTH = 0.01
-"""Of the memory at the begin: what it has to grow by over the steps that were read."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +71,8 @@ class _Commands:
     _PROFILE = "pyinstrument-gpu run --modules --profile-steps 3 PROGRAM"
 
     def __init__(self, file: str | None) -> None:
-        run = "RUN" if file is None else shlex.quote(file)
-        self.timeline = f"pyinstrument-gpu export {run} -o trace.json"
-        self.page = f"pyinstrument-gpu report {run} --html"
-        self.memory = "pyinstrument-gpu run --memory=exact PROGRAM"
+        self.run = "RUN" if file is None else shlex.quote(file)
+        self.timeline = f"pyinstrument-gpu export {self.run} -o trace.json"
         self._by_change = {
             Change.SYNC: self.timeline,
             Change.COPIES: self.timeline,
@@ -96,48 +87,12 @@ class _Commands:
 
 
 def _failures(run: Run, commands: _Commands) -> Iterator[Finding]:
-    memory = run.memory
-    if memory is not None and memory.out_of_memory:
-        event = memory.out_of_memory[-1]
-        where = "outside all phases" if event.path is None else f"in {event.path}"
-        yield _failure(
-            f"GPU {event.device} ran out of memory {where}",
-            f"{size(event.request_bytes)} were asked for and {size(event.free_bytes)} of "
-            f"{size(event.limit_bytes)} were free",
-            allocator_advice(event),
-            commands.memory,
+    for one in (failure for aspect in aspects() for failure in aspect.failures(run)):
+        nothing = dict.fromkeys(("low_ns", "high_ns", "likely_ns", "of_ns", "of", "promised"))
+        look = one.look.replace("RUN", commands.run)
+        yield Finding(
+            "failure", one.about, **nothing, evidence=one.evidence, edit=one.edit, look=look
         )
-    for number, name in enumerate(run.metric_names):
-        readings = run.metrics[run.metrics["name"] == number]
-        if len(readings) and not math.isfinite(readings["value"][-1]):
-            last = readings[-1]
-            read = "" if last["step"] < 0 else f", read in step {last['step']:,},"
-            evidence = f"its last value{read} is {last['value']}"
-            yield _failure(f"metric {name}", evidence, None, commands.page)
-    growth = None if memory is None else memory_growth(memory)
-    if memory is not None and growth is not None and _matters(growth, memory):
-        slope = growth.per_step
-        by = {None: "which phase leaves it behind can't be told", OUTSIDE: "left outside phases"}
-        interval = size_interval(slope.slope, slope.low, slope.high)
-        left = by.get(growth.path, f"left behind by {growth.path}")
-        yield _failure(
-            "memory of the process grows" if memory.device is None else "GPU memory grows",
-            f"{size(slope.slope)} per step{interval}, {left}",
-            None,
-            commands.memory,
-        )
-
-
-def _failure(about: str, evidence: str, edit: str | None, look: str) -> Finding:
-    return Finding("failure", about, None, None, None, None, None, None, evidence, edit, look)
-
-
-def _matters(growth: MemoryGrowth, memory: Memory) -> bool:
-    """Whether memory has grown for certain by as much as is worth a word: also the recording itself
-    takes a little more memory of the process with each step."""
-    first, last = memory.points[0], memory.points[-1]
-    grown_bytes = growth.per_step.low * (int(last["step"]) - int(first["step"]))
-    return bool(grown_bytes >= _LEAST_GROWTH * first["allocated_bytes"])
 
 
 def _worth_an_edit(run: Run, commands: _Commands) -> Iterator[Finding]:

@@ -8,11 +8,11 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pyinstrument_gpu.core.program_facts import CHILDREN
+
 if TYPE_CHECKING:
     from pyinstrument_gpu.core.run import Run
 
-CHILDREN = "children_cpu_s"
-"""In the environment of such a run: CPU time of the processes that it started, and that ended."""
 _LAUNCHERS = ("torchrun", "accelerate")
 _LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 _MUCH_S = 1.0

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pyinstrument_gpu import analysis
+from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.groups import groups
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SpanFlag
@@ -73,20 +74,10 @@ def unknown(run: Run) -> Iterator[str]:
         elif run.environment.get("device_timing", {}) is None:
             why = "device timing was off"
         yield f"Times on the device: {why}."
-    if not run.syncs.was_watched:
-        # What was known of the watch may be in the part of the file that is missing.
-        watched = "syncs were not watched" if run.complete else "nothing of a watch is in the file"
-        yield f"Where the host waits for the device: {watched} (pig.watch_syncs())."
-    elif run.syncs.is_as_if:
-        yield "How long the host waits for a device, and all other times: the run was a preview."
     if not run.step_totals.count:
         ended = "no step ended" if run.complete else "no step that ended is in the file"
         yield f"Times per step: {ended}."
     elif not run.step_totals.sampled:
         yield "Samples per second: the number of samples in a batch is not known."
-    if not run.modules:
-        yield "Times of modules: they were not watched (run --modules)."
-    if run.memory is None:
-        yield "Memory: the run has no reading of it."
-    if run.operations is None:
-        yield "Operations: the run has no profile of steps (run --profile-steps 3)."
+    for aspect in aspects():
+        yield from aspect.unknown(run)

@@ -22,6 +22,8 @@ def rounded(value: _Value, name: str = "") -> _Value:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
         found = type(value)(**{name: rounded(one, name) for name, one in fields.items()})
+    elif isinstance(value, dict):
+        found = {key: rounded(one, key) for key, one in value.items()}
     elif isinstance(value, tuple):
         found = tuple(rounded(one, name) for one in value)
     elif isinstance(value, float):
@@ -36,9 +38,14 @@ def rounded(value: _Value, name: str = "") -> _Value:
 
 
 def plain(value: Any) -> Any:
-    """The value as dicts, lists, texts and numbers, without what is None or has no rows."""
+    """The value as dicts, lists, texts and numbers, without what is None or has no rows. What is a
+    dict gives its members to what it is in."""
     if dataclasses.is_dataclass(value):
-        members = {one.name: plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+        members: dict[str, Any] = {}
+        for field in dataclasses.fields(value):
+            one = getattr(value, field.name)
+            given = one if isinstance(one, dict) else {field.name: one}
+            members |= {name: plain(part) for name, part in given.items()}
         return {name: one for name, one in members.items() if one is not None and one != []}
     if isinstance(value, tuple):
         return [plain(one) for one in value]

@@ -27,6 +27,7 @@ class RunInfo:
         device_timing: whether the times of phases on the device were recorded.
         timed_every_steps: the device was timed in one of so many steps.
         syncs_watched: whether calls that make the host wait for a device were watched.
+        is_preview: true: the program ran without a GPU as if it had one, so no time is its own.
         duration_ns: from the begin of the recording to its end, or its last sign of life.
         is_complete: whether the recording was stopped. If not, the process died, or still runs.
     """
@@ -45,6 +46,7 @@ class RunInfo:
     device_timing: bool
     timed_every_steps: int | None
     syncs_watched: bool
+    is_preview: bool | None
     duration_ns: int
     is_complete: bool
 
@@ -63,6 +65,7 @@ def run_info(run: Run) -> RunInfo:
         device_timing=run.device_timing is not None or not never_timed,
         timed_every_steps=None if run.device_timing is None else run.device_timing.every,
         syncs_watched=run.syncs.was_watched,
+        is_preview=run.syncs.is_as_if or None,
         duration_ns=run.duration_ns,
         is_complete=run.complete,
     )

@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.advice import BUSY_SHARE, MIN_STEPS
-from pyinstrument_gpu.aspects.syncs.section import Syncs
+from pyinstrument_gpu.core.aspect import aspects
+from pyinstrument_gpu.core.program_facts import CHILDREN
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.document.findings import Finding
 from pyinstrument_gpu.document.guides import Guides
-from pyinstrument_gpu.document.no_steps import CHILDREN, no_steps
+from pyinstrument_gpu.document.no_steps import no_steps
 from pyinstrument_gpu.document.phases import PhaseInSteps, overlap
 from pyinstrument_gpu.parts.words import capitalised, counted, duration, small_percent
 
@@ -24,7 +26,7 @@ def verdict(
     phases: Sequence[PhaseInSteps],
     findings: Sequence[Finding],
     guides: Guides | None,
-    waits: Syncs | None,
+    sections: Mapping[str, Any],
 ) -> str:
     steps = run.step_totals.count
     failures = [one for one in findings if one.kind == "failure"]
@@ -36,8 +38,11 @@ def verdict(
         if CHILDREN in run.environment:
             return f"No step ended: {no_steps(run)}."
         return "No step ended, so nothing can be said of steps."
-    if waits is not None and waits.is_preview:
-        return _preview(waits)
+    for aspect in aspects():
+        section = sections.get(aspect.name)
+        decided = None if section is None else aspect.verdict(section)
+        if decided is not None:
+            return decided
     takes, totals = _takes(run), analysis.of(run).step_totals
     most = max(phases, key=lambda one: one.self_ns or 0.0, default=None)
     most_ns = 0.0 if most is None or most.self_ns is None else most.self_ns
@@ -139,18 +144,3 @@ def _saving(run: Run, one: Finding) -> str:
     if one.low_ns <= 0:
         return f"at most {high} of {whole}{where}"
     return f"{high if low == high else f'{low} to {high}'} of {whole}{where}"
-
-
-def _preview(syncs: Syncs) -> str:
-    if not syncs.is_placed:
-        where = "where it would wait for a GPU is not known"
-        return f"A preview on the host: the program places nothing on a device, so {where}."
-    of_steps = {site.line for site in syncs.sites if site.is_of_steps}
-    others = {site.line for site in syncs.sites} - of_steps
-    would = "no line of its steps was found that would make it wait for a GPU"
-    if of_steps:
-        lines = counted(len(of_steps), "line")
-        would = f"{lines} of its steps would make it wait for a GPU, how long is unknown"
-    once = f"; {counted(len(others), 'other line')} would once, or outside steps" if others else ""
-    doubts = "; not all of this is certain" if syncs.doubts else ""
-    return f"A preview on the host: {would}{once}{doubts}."

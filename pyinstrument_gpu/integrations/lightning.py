@@ -13,11 +13,11 @@ import threading
 from typing import Any
 
 from pyinstrument_gpu.auto import AutoPhases
+from pyinstrument_gpu.core import launcher
 from pyinstrument_gpu.errors import PyinstrumentGpuError
 from pyinstrument_gpu.integrations.framework_package import import_framework, version_of
 from pyinstrument_gpu.integrations.training_recording import RecordsTraining, TrainingRecording
 from pyinstrument_gpu.native import native
-from pyinstrument_gpu.recording import environment
 
 _PACKAGES = {"lightning.pytorch": "lightning", "pytorch_lightning": "pytorch-lightning"}
 _OLDEST = (2, 0)
@@ -195,7 +195,7 @@ class GpuPhaseProfiler(RecordsTraining, _Profiler):  # type: ignore[misc]
 
 def _begin(training: TrainingRecording, trainer: Any) -> None:
     with contextlib.suppress(Exception):  # it need not be one of Lightning's own
-        environment.tell_of_launcher(
+        launcher.tell_of_launcher(
             RANK=trainer.global_rank, WORLD_SIZE=trainer.world_size, LOCAL_RANK=trainer.local_rank
         )
     module = type(trainer).__module__.partition(".")[0]

@@ -153,11 +153,11 @@ class TrainingRecording:
         if phases is not None:
             phases.remove()
             if recording is not None:
-                recording._facts.update(phases.facts())
+                recording.facts.update(phases.facts())
         if recording is not None:
             if self._counts_updates:
-                recording._facts["framework_steps"] = self._updates
-            recording._facts["framework"] = f"{self._framework} {self._version}"
+                recording.facts["framework_steps"] = self._updates
+            recording.facts["framework"] = f"{self._framework} {self._version}"
             recording._finish_if_mine()
         if phases is not None:
             warn_of(*phases.problems())

@@ -10,10 +10,10 @@ import weakref
 from typing import Any
 
 from pyinstrument_gpu.auto import AutoPhases
+from pyinstrument_gpu.core import launcher
 from pyinstrument_gpu.integrations.framework_package import import_framework, version_of
 from pyinstrument_gpu.integrations.training_recording import RecordsTraining, TrainingRecording
 from pyinstrument_gpu.native import DISABLED
-from pyinstrument_gpu.recording import environment
 
 _transformers = import_framework("transformers", "transformers", (4, 46))
 _TrainerCallback: Any = _transformers.TrainerCallback
@@ -58,7 +58,7 @@ class GpuPhaseCallback(RecordsTraining, _TrainerCallback):  # type: ignore[misc]
         self, args: Any, state: Any, control: Any, optimizer: Any = None, **_: Any
     ) -> None:
         """Begin to record."""
-        environment.tell_of_launcher(
+        launcher.tell_of_launcher(
             RANK=getattr(args, "process_index", 0),
             WORLD_SIZE=getattr(args, "world_size", 1),
             LOCAL_RANK=getattr(args, "local_process_index", 0),

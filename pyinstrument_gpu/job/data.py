@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.aspects.collectives.data import Collectives
 from pyinstrument_gpu.aspects.stalls.data import Stall
 from pyinstrument_gpu.core.array_fields import ArrayFields
-from pyinstrument_gpu.core.run_end import RunEnd
+from pyinstrument_gpu.job.run_end import RunEnd
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from pyinstrument_gpu.core.file.run_files import (
     left_out,
     of_last_attempts,
 )
-from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.run import Run, above
 from pyinstrument_gpu.errors import JobError, RunFileError, RunFileVersionError
 from pyinstrument_gpu.job.data import JobData, RankData
 from pyinstrument_gpu.job.gather import job_of
@@ -103,10 +103,9 @@ class Job(JobData):
             width: number of columns; None for the width of the terminal.
             color: whether to use colours; None if the terminal supports them.
         """
-        from pyinstrument_gpu.document.job import job_document_of
-        from pyinstrument_gpu.report.job import job_report
-
-        return job_report(job_document_of(self), width, color)
+        document = above("document.job").job_document_of(self)
+        text: str = above("report.job").job_report(document, width, color)
+        return text
 
     def __repr__(self) -> str:
         return f"<Job of {self.world_size} ranks, {len(self.ranks)} of them here>"

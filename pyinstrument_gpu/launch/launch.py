@@ -26,6 +26,7 @@ from pyinstrument_gpu.aspects.modules.watch import RootWatch
 from pyinstrument_gpu.aspects.operations.profile_steps import ProfiledRecording, window_options
 from pyinstrument_gpu.aspects.syncs.allow import Watching
 from pyinstrument_gpu.auto import AutoPhases
+from pyinstrument_gpu.core import launcher
 from pyinstrument_gpu.core.file.run_path import (
     check_writable,
     in_the_way,
@@ -33,7 +34,8 @@ from pyinstrument_gpu.core.file.run_path import (
     path_of_attempt,
     path_of_rank,
 )
-from pyinstrument_gpu.document.no_steps import CHILDREN, no_steps
+from pyinstrument_gpu.core.program_facts import CHILDREN
+from pyinstrument_gpu.document.no_steps import no_steps
 from pyinstrument_gpu.errors import PyinstrumentGpuError, RunPathError
 from pyinstrument_gpu.launch.child_report import report_by_child
 from pyinstrument_gpu.launch.program import Program, note_interrupt
@@ -42,7 +44,6 @@ from pyinstrument_gpu.launch.spare_limits import spare_limits
 from pyinstrument_gpu.native import DISABLED
 from pyinstrument_gpu.patching.own_imports import OwnImports
 from pyinstrument_gpu.patching.problems import print_error
-from pyinstrument_gpu.recording import environment
 from pyinstrument_gpu.recording.lost_peer import exception_facts, lost_peer_facts
 from pyinstrument_gpu.recording.recording import Recording, record
 
@@ -216,11 +217,11 @@ class Launch:
         self._watching.end()
         if self._recording is None:
             return
-        self._recording._facts.update(self._phases.facts())
+        self._recording.facts.update(self._phases.facts())
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
-        self._recording._facts[CHILDREN] = children.ru_utime + children.ru_stime
+        self._recording.facts[CHILDREN] = children.ru_utime + children.ru_stime
         if self._program_end is not None:
-            self._recording._facts["program_end"] = self._program_end
+            self._recording.facts["program_end"] = self._program_end
         self._said += [*self._phases.problems(), *self._watching.problems()]
         self._recording._finish_if_mine()
         if self._modules is not None:
@@ -275,8 +276,8 @@ class Launch:
             note_interrupt()
 
     def _report(self) -> Iterator[str]:
-        rank = environment.launcher_number("RANK") or 0
-        ranks = environment.launcher_number("WORLD_SIZE") or 1
+        rank = launcher.launcher_number("RANK") or 0
+        ranks = launcher.launcher_number("WORLD_SIZE") or 1
         if rank == 0:
             yield ""
         if self._recording is None:
@@ -348,7 +349,7 @@ class Launch:
     def _report_by_child(self, error: Exception) -> str:
         """The report by another process, which has nothing of what the program has changed here."""
         reason = f"pyinstrument-gpu: the report failed: {error!r}"
-        is_first = (environment.launcher_number("RANK") or 0) == 0
+        is_first = (launcher.launcher_number("RANK") or 0) == 0
         if self._recording is None or self._options.no_report or not is_first:
             return reason
         path = self._recording.path
@@ -368,7 +369,7 @@ class Launch:
 def _set_up_flight_recorder(time_collectives: bool) -> None:
     """Have torch's flight recorder note collective operations, in a program that is one of several
     ranks. What its environment says of that stays."""
-    if (environment.launcher_number("WORLD_SIZE") or 1) > 1 and not any(
+    if (launcher.launcher_number("WORLD_SIZE") or 1) > 1 and not any(
         name in os.environ for name in SIZE_VARIABLES
     ):
         os.environ[SIZE_VARIABLES[0]] = _FLIGHT_RECORDER_ENTRIES

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyinstrument_gpu.core.file.run_path import begin_of_process_s
+from pyinstrument_gpu.core.launcher import launcher_number
 from pyinstrument_gpu.errors import RunFileError
-from pyinstrument_gpu.recording.environment import launcher_number
 
 if TYPE_CHECKING:
     from pyinstrument_gpu.job.data import JobData, RankData

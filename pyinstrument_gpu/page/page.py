@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pyinstrument_gpu.analysis.compare import Comparison
+from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.job_membership import is_of_a_job
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.document.job import JobDocument, job_document_of
@@ -189,6 +190,7 @@ def _written(environment: Any, template: str, data: dict[str, Any], **values: An
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     text: str = environment.get_template(template).render(
         **values,
+        aspects=aspects(),
         version=__version__,
         style="\n".join(_asset(name) for name in _STYLES),
         script=script,

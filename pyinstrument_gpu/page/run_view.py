@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from pyinstrument_gpu.aspects.syncs.section import listed_sites
+from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.paths import names_of
 from pyinstrument_gpu.core.phase_tree import MAX_PATHS
 from pyinstrument_gpu.core.run import Run
@@ -21,10 +21,10 @@ from pyinstrument_gpu.document.ledger import LedgerEntry
 from pyinstrument_gpu.document.savings import Saving
 from pyinstrument_gpu.export.palette import STEP_COLOR, color_of
 from pyinstrument_gpu.page.bars import css_color, ink_on
-from pyinstrument_gpu.page.curves import Curves, memory_curves, metric_curves, plain_curves
 from pyinstrument_gpu.page.histograms import plain_histograms, spark_path, time_bounds
 from pyinstrument_gpu.page.source_lines import SourceContext, source_context
 from pyinstrument_gpu.page.step_series import StepSeries, plain_series
+from pyinstrument_gpu.parts.curves import Curves
 from pyinstrument_gpu.parts.parts import Part, Row, Table, without_blanks
 from pyinstrument_gpu.parts.words import Unit, counted, duration, printable, rate, small_percent
 from pyinstrument_gpu.report.overview import sections
@@ -32,7 +32,6 @@ from pyinstrument_gpu.report.savings import SAVING_HEADERS, saving_cells
 
 _MAX_FINDINGS = 5
 """In the overview; all others are among the savings."""
-_MAX_SITES = 20
 _MAX_SLOWEST = 20
 _MAX_PIECES = 30
 _SPARK = (150, 22)
@@ -115,7 +114,7 @@ class RunView:
     savings: tuple[tuple[Saving, list[str]], ...]
     savings_headers: tuple[str, ...]
     longest_saving_ns: float
-    sources: tuple[Source, ...]
+    sources: Mapping[str, Sequence[Source]]
     curves: Mapping[str, Sequence[Curves]]
     environment: tuple[tuple[str, str], ...]
 
@@ -126,7 +125,7 @@ def run_view(run: Run, file: str, name: str, number: int, series: StepSeries) ->
     parts = {name: without_blanks(found) for name, found in sections(document).items()}
     histograms, places = _histograms(run)
     phase_headers, phases = _phase_rows(document, parts["phases"], places)
-    curves = {"metrics": metric_curves(run), "memory": memory_curves(run)}
+    curves = {aspect.name: list(aspect.curves(run)) for aspect in aspects()}
     savings_headers, savings, longest_saving_ns = _saving_rows(document)
     return RunView(
         number=number,
@@ -138,7 +137,7 @@ def run_view(run: Run, file: str, name: str, number: int, series: StepSeries) ->
             "command_name": shlex.quote(printable(file)),
             "series": plain_series(run, series),
             "histograms": histograms,
-            **{name: [plain_curves(one) for one in found] for name, found in curves.items()},
+            **{name: [one.plain() for one in found] for name, found in curves.items() if found},
         },
         tiles=tuple(_tiles(document)),
         findings=tuple((one, _worth(one)) for one in document.findings[:_MAX_FINDINGS]),
@@ -152,7 +151,7 @@ def run_view(run: Run, file: str, name: str, number: int, series: StepSeries) ->
         savings=tuple(savings),
         savings_headers=savings_headers,
         longest_saving_ns=longest_saving_ns,
-        sources=tuple(_sources(run)),
+        sources=_sources(run),
         curves=curves,
         environment=tuple(_environment(run)),
     )
@@ -359,15 +358,15 @@ def _saving_rows(
     return (f"{unit.name} per step, without", *headers), rows, longest_ns or 1.0
 
 
-def _sources(run: Run) -> Iterator[Source]:
-    for site in listed_sites(run.syncs)[:_MAX_SITES]:
-        for line in (site.program, site.library):
-            if line is not None:
-                yield Source(
-                    f"{site.kind.label} at {run.name_of_line(line)}, in {line.function}",
-                    line.line,
-                    source_context(line.file, line.line, run.began_realtime_ns),
-                )
+def _sources(run: Run) -> dict[str, list[Source]]:
+    """The lines of each aspect, in their context."""
+    return {
+        aspect.name: [
+            Source(title, one.line, source_context(one.file, one.line, run.began_realtime_ns))
+            for title, one in aspect.lines(run)
+        ]
+        for aspect in aspects()
+    }
 
 
 def _environment(run: Run) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers in words: durations, sizes, shares and counts."""
+"""Names and numbers in words: durations, sizes, shares and counts.
+
+Names are shown as they are, except that what would not print (line breaks, escape sequences) is
+written as an escape.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 UNKNOWN = "-"
 """Stands for a number that is not known."""
@@ -75,3 +81,34 @@ def counted(count: int, noun: str) -> str:
 def capitalised(text: str) -> str:
     """As a sentence begins."""
     return text[:1].upper() + text[1:]
+
+
+def printable(text: str) -> str:
+    """The text with an escape (as in a Python literal) for each character that does not print."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
+    )
+
+
+@dataclass(frozen=True)
+class Unit:
+    """How the durations of one table are written: fixed, so that they compare at a glance."""
+
+    name: str
+    ns: int
+    decimals: int
+
+    @classmethod
+    def fitting(cls, largest_ns: float, total_ns: float = 0) -> Unit:
+        """The unit for durations of which this is the largest, and totals of up to `total_ns`."""
+        if total_ns >= 1e9:
+            largest_ns = max(largest_ns, 1e6)
+        if largest_ns >= 10e9:
+            return cls("s", 1_000_000_000, 3)
+        if largest_ns >= 1e6:
+            return cls("ms", 1_000_000, 3 if largest_ns < 1e9 else 1)
+        return cls("us", 1_000, 2)
+
+    def text(self, duration_ns: float | None) -> str:
+        """The number without the unit; "-" where it is not known."""
+        return UNKNOWN if duration_ns is None else f"{duration_ns / self.ns:.{self.decimals}f}"

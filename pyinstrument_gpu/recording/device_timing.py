@@ -7,7 +7,7 @@ import warnings
 from typing import Literal
 
 from pyinstrument_gpu.native import native
-from pyinstrument_gpu.recording.cuda_in_use import torch_with_cuda
+from pyinstrument_gpu.patching.import_hook import torch_with_cuda
 
 DeviceTimingMode = Literal["auto", "force", False]
 

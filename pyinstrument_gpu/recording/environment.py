@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from pyinstrument_gpu.core.launcher import launcher_number
 from pyinstrument_gpu.version import __version__
 
 _MAX_ARGUMENTS = 200
@@ -58,23 +59,6 @@ def _platform() -> str:
         libc = ""
     parts = (system.sysname, system.release, system.machine, *(["with", libc] if libc else []))
     return "-".join(parts)
-
-
-_told: dict[str, int] = {}
-
-
-def tell_of_launcher(**numbers: int) -> None:
-    """Say what a framework knows that launches ranks itself and tells the environment only part of
-    it: RANK, WORLD_SIZE and LOCAL_RANK. Nothing where there is one rank."""
-    if numbers.get("WORLD_SIZE", 1) > 1:
-        _told.update(numbers)
-
-
-def launcher_number(variable: str) -> int | None:
-    """A number that a launcher such as torchrun has put into the environment, or that a framework
-    has told; else None."""
-    text = os.environ.get(variable, "")
-    return int(text) if text.isascii() and text.isdigit() else _told.get(variable)
 
 
 def _folder_of_program() -> Path:

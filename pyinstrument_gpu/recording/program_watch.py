@@ -12,10 +12,11 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from pyinstrument_gpu.core import launcher
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.import_hook import when_imported
 from pyinstrument_gpu.patching.own_imports import OwnImports
-from pyinstrument_gpu.recording import environment, loader_use
+from pyinstrument_gpu.recording import loader_use
 
 if TYPE_CHECKING:
     from pyinstrument_gpu.recording.process_groups import ProcessGroups
@@ -108,7 +109,7 @@ class ProgramWatch:
 
     def _ranks(self) -> int | None:
         groups = self._groups
-        known = environment.launcher_number("WORLD_SIZE") or 0
+        known = launcher.launcher_number("WORLD_SIZE") or 0
         if groups is not None:
             known = max(known, groups.ranks)
         if known > 1:

@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.file.framing import FILE_HEADER_BYTES, read_blocks_of, read_file_header
-from pyinstrument_gpu.core.file.reader import decode_blocks
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import RunFileError
 
@@ -93,6 +93,7 @@ class _OpenFile:
     """
 
     def __init__(self, path: Path, run_id: str) -> None:
+        aspects()  # is imported now: the file may have the last descriptor that can be opened
         # To open a pipe without O_NONBLOCK would be to wait.
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         status = os.fstat(self._descriptor)
@@ -114,7 +115,7 @@ class _OpenFile:
             return None
         try:
             with open(self._descriptor, "rb", buffering=0, closefd=False) as file:
-                return decode_blocks(read_blocks_of(file), Run)
+                return Run.from_blocks(read_blocks_of(file))
         finally:
             os.close(self._descriptor)
 

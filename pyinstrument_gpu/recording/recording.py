@@ -19,6 +19,7 @@ from pyinstrument_gpu.aspects.memory.watch import MemoryWatch
 from pyinstrument_gpu.aspects.stalls import answer as stall_answer
 from pyinstrument_gpu.at_exit import call_at_exit
 from pyinstrument_gpu.core import program_facts
+from pyinstrument_gpu.core.active import tell_begun
 from pyinstrument_gpu.core.file.run_path import (
     check_writable,
     in_the_way,
@@ -52,7 +53,6 @@ _NUMPY_BYTES = 256 << 20
 # is touched.
 _RESERVE_BYTES = 2 << 20
 _NO_MEMORY = "there was no memory for all that the recording does as it ends"
-_when_begun: list[Callable[[Recording], None]] = []
 
 
 class Recording:
@@ -82,13 +82,12 @@ class Recording:
         self._feeder: SinkFeeder | None = None
         self._tap: Tap | None = None
         self._statistics_feed: StatisticsFeed | None = None
-        self._before_end: list[Callable[[], None]] = []
-        self._profiling: Any = None  # its `ProfiledRecording`, once steps are to be profiled
-        self._look_for_request: Callable[[], None] | None = None
+        self.before_end: list[Callable[[], None]] = []
+        self.watchers: dict[str, Any] = {}
         self._adding = threading.Lock()
         # For a recording around a whole program, which ends when the program starts its own.
         self._give_way: Callable[[], None] | None = None
-        self._facts: dict[str, Any] = {}  # joins the environment at the end
+        self.facts: dict[str, Any] = {}
         self._program = ProgramWatch()
         self._memory = MemoryWatch(exact=options.memory == "exact")
         self._energy: EnergyWatch | None = None
@@ -247,7 +246,7 @@ class Recording:
             if self._feeder is None:
                 from pyinstrument_gpu.sinks.feeder import SinkFeeder
 
-                self._feeder = SinkFeeder(self._read_log(), self._environment, _SINKS_DEADLINE_S)
+                self._feeder = SinkFeeder(self.read_log(), self._environment, _SINKS_DEADLINE_S)
         self._feeder.add(sink, interval_s)
 
     def job_statistics(self, group: Any = None, *, timeout_s: float = 60.0) -> JobStatistics:
@@ -288,7 +287,7 @@ class Recording:
             if self._statistics_feed is None:
                 from pyinstrument_gpu.recording.statistics_feed import StatisticsFeed
 
-                self._statistics_feed = StatisticsFeed(self._read_log())
+                self._statistics_feed = StatisticsFeed(self.read_log())
             numbers = self._statistics_feed.since_last()
         rank = self._environment.get("rank", 0)
         records, ranks = job_statistics.EXCHANGE.gathered(
@@ -305,7 +304,7 @@ class Recording:
     def __exit__(self, _: object, exception: BaseException | None, __: object) -> None:
         if exception is not None and not isinstance(exception, (SystemExit, GeneratorExit)):
             try:
-                self._facts.setdefault("program_end", exception_facts(exception))
+                self.facts.setdefault("program_end", exception_facts(exception))
             except MemoryError as error:
                 self._note_no_memory(error)
         self._finish_if_mine()
@@ -394,8 +393,7 @@ class Recording:
         self._environment = facts
         self._tell_of_program()
         native.set_document(self, "environment", _encode(self._environment))
-        for begun in _when_begun:
-            begun(self)
+        tell_begun(self)
 
     def _make_way(self) -> None:
         """Another recording is about to start: end this one, where it has no other end to come."""
@@ -412,7 +410,7 @@ class Recording:
         self._check_mine()
         self._is_ending = True
         self._reserve = b""
-        for function in self._before_end:  # which may come twice, or at once on two threads
+        for function in self.before_end:  # which may come twice, or at once on two threads
             function()
         if not DISABLED and not self._stopped:
             ended = native.stop(self, self._last_environment())
@@ -449,7 +447,7 @@ class Recording:
     def _note_end(self) -> None:
         # torch and its GPUs may have come after the start.
         self._environment.update(environment.torch_facts())
-        self._environment.update(self._facts)
+        self._environment.update(self.facts)
         self._tell_of_program()
 
     def _note_no_memory(self, error: MemoryError) -> None:
@@ -470,7 +468,7 @@ class Recording:
         except Exception:  # it may be called in the middle of the program: it stays as it is
             return
 
-    def _read_log(self) -> TapReader:
+    def read_log(self) -> TapReader:
         """A reader of what is new in the log from now on."""
         if self._tap is None:
             from pyinstrument_gpu.sinks.tap import Tap
@@ -538,16 +536,12 @@ def active() -> Recording | None:
     return owner
 
 
-def when_begun(function: Callable[[Recording], None]) -> None:
-    """Have a function called whenever a recording has begun. It must not raise."""
-    _when_begun.append(function)
-
-
 def look_for_request() -> None:
     """Follow the request that lies beside the active recording's run file."""
     recording = active()
-    if recording is not None and recording._look_for_request is not None:
-        recording._look_for_request()
+    look = None if recording is None else recording.watchers.get("control file")
+    if look is not None:
+        look.look()
 
 
 def answer_stall() -> None:

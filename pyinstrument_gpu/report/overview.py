@@ -7,12 +7,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from pyinstrument_gpu.aspects.energy.parts import energy_section
-from pyinstrument_gpu.aspects.memory.parts import memory_section, out_of_memory
-from pyinstrument_gpu.aspects.modules.parts import modules_section
-from pyinstrument_gpu.aspects.operations.parts import operations_section
-from pyinstrument_gpu.aspects.readings.parts import metrics_section
-from pyinstrument_gpu.aspects.syncs.parts import syncs_section
+from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.phase_tree import phase_table
 from pyinstrument_gpu.document.document import Document
 from pyinstrument_gpu.document.phases import PhaseCalls, PhaseInSteps, overlap
@@ -44,12 +39,13 @@ def overview(document: Document) -> list[Part]:
 def sections(document: Document) -> dict[str, list[Part]]:
     """The parts of the report by what they are about, in order."""
     steps = document.steps
+    recorded = {one: document.sections.get(one.name) for one in aspects()}
+    recorded = {aspect: section for aspect, section in recorded.items() if section}
     found: dict[str, Iterable[Part]] = {
-        "out of memory": out_of_memory(document.memory),
+        "first": [part for one, section in recorded.items() for part in one.first_parts(section)],
         "heading": _heading(document),
     }
-    is_preview = document.syncs is not None and document.syncs.is_preview
-    if is_preview:
+    if document.run.is_preview:
         found["phases"] = []  # its times are not the program's
     elif steps is not None:
         found |= {
@@ -70,19 +66,10 @@ def sections(document: Document) -> dict[str, list[Part]]:
         }
     else:
         found["phases"] = [Sentence(), Sentence("No phase ended.")]
-    has_phases = any(
-        [
-            *(document.phases, document.phases_outside),
-            *(document.phases_on_other_threads, document.phases_without_steps),
-        ]
-    )
+    for aspect, section in recorded.items():
+        if aspect.in_preview or not document.run.is_preview:
+            found[aspect.name] = aspect.parts(section, document)
     found |= {
-        "modules": [] if is_preview else modules_section(document.modules),
-        "syncs": syncs_section(document.syncs, 0 if steps is None else steps.count),
-        "operations": [] if is_preview else operations_section(document.operations),
-        "memory": memory_section(document.memory),
-        "energy": energy_section(document.energy, has_phases),
-        "metrics": metrics_section(document.metrics),
         "notes": notes(document.notes),
         "recorder": recorder_section(document.recorder),
     }

@@ -6,10 +6,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.aspects.modules.file import path_kinds, path_names
 from pyinstrument_gpu.core.file.blocks import Blocks, BlockType
 from pyinstrument_gpu.core.file.items import PATH_ITEM
-from pyinstrument_gpu.core.file.names import decode_names, path_parents
+from pyinstrument_gpu.core.file.names import decode_names, path_kinds, path_names, path_parents
 from pyinstrument_gpu.core.paths import join_paths
 
 

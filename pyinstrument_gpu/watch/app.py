@@ -17,7 +17,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Input, Static
 
-from pyinstrument_gpu.aspects.operations.control_file import request_profile
+from pyinstrument_gpu.core.file.control_path import request_profile
 from pyinstrument_gpu.watch.clocks import Clocks
 from pyinstrument_gpu.watch.live_run import LiveRun
 from pyinstrument_gpu.watch.views import VIEWS, Choice, heading

@@ -290,7 +290,7 @@ def live_run(
             damaged_blocks=damaged_blocks,
             error=state.error,
         ),
-        profiled=() if run.operations is None else tuple(run.operations.profiled),
+        profiled=run.profiled.ranges,
         notes=tuple(note for note in run.notes if not note.startswith(_SAID_OTHERWISE)),
     )
 
@@ -328,8 +328,7 @@ class _Window:
         known_from_ns = 0 if is_whole else int(oldest.max(initial=0))
         steps = run.steps.closed
         steps = steps[steps["begin_ns"] >= known_from_ns]
-        if run.operations is not None:
-            steps = steps[~run.operations.were_profiled(steps["index"])]
+        steps = steps[~run.profiled.among(steps["index"])]
         end_ns = int(steps["end_ns"][-1]) if len(steps) else run.duration_ns
         recent = steps[steps["end_ns"] > end_ns - WINDOW_NS]
         recent = recent if len(recent) >= _LEAST_STEPS else steps[-_LEAST_STEPS:]

@@ -10,7 +10,6 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from pyinstrument_gpu.core.file.follower import RunFollower
-from pyinstrument_gpu.core.file.reader import decode_blocks
 from pyinstrument_gpu.core.file.run_files import SUFFIX
 from pyinstrument_gpu.core.job_membership import is_of_a_job, not_one_job
 from pyinstrument_gpu.core.run import Run
@@ -175,6 +174,6 @@ def _named_alike(path: Path, rank: int) -> list[Path]:
 def _run_of(path: Path) -> Run | None:
     """What says which job a run is from, and no more of it: there may be a thousand."""
     with closing(RunFollower(path)) as follower, suppress(OSError, RunFileError):
-        run = decode_blocks(follower.look(), Run)
+        run = Run.from_blocks(follower.look())
         return Run(environment=run.environment, anchor=run.anchor, duration_ns=run.duration_ns)
     return None

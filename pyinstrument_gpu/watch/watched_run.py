@@ -8,7 +8,6 @@ from pathlib import Path
 
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.follower import RunFollower
-from pyinstrument_gpu.core.file.reader import decode_blocks
 from pyinstrument_gpu.core.file.state import State, decode_state
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import RunFileError, RunFileVersionError
@@ -56,7 +55,7 @@ class WatchedRun:
         """What it says now."""
         try:
             blocks = self._follower.look()
-            run = decode_blocks(blocks, Run)
+            run = Run.from_blocks(blocks)
         except (OSError, RunFileError) as error:
             reason = error.strerror if isinstance(error, OSError) else None
             kind = UnknownFormat if isinstance(error, RunFileVersionError) else Unreadable

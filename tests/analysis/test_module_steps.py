@@ -9,9 +9,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu import analysis
 from pyinstrument_gpu.aspects.modules.data import ModulePass
-from pyinstrument_gpu.aspects.modules.per_step import ModulePerStep, PassPerStep
+from pyinstrument_gpu.aspects.modules.per_step import ModulePerStep, PassPerStep, modules_per_step
 from tests.helpers.clock import fake_clock
 from tests.helpers.timed_modules import Advance, Work
 
@@ -49,7 +48,7 @@ def test_recomputation_is_taken_out_of_backward(use_reentrant: bool) -> None:
 
     run = recording.run
     assert run.modules["*"].calls == LAYERS * STEPS + 1
-    assert analysis.of(run).modules_per_step == {
+    assert modules_per_step(run) == {
         "*": per_step(1.0, forward=40_000, backward=80_000, recompute=40_000),
         "*.attn": per_step(0.25, forward=10_000, backward=20_000, recompute=10_000),
         "*.mlp": per_step(0.75, forward=30_000, backward=60_000, recompute=30_000),

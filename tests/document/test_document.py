@@ -65,8 +65,9 @@ def test_both_sides_of_the_ledger_add_up_to_the_step() -> None:
 
 def test_what_is_not_known_is_none() -> None:
     document = document_of(run_of([]))
-    for name in ("steps", "ledger", "savings", "guides", "syncs", "modules", "operations"):
+    for name in ("steps", "ledger", "savings", "guides"):
         assert getattr(document, name) is None
+    assert not any(document.sections.values())
     assert (document.phases, document.findings) == ((), ())
     assert document.run.gpu_count is None
     assert (document.recorder.phase_ns, document.recorder.core_share) == (None, None)
@@ -93,7 +94,7 @@ def test_metrics_that_are_not_finite_say_so() -> None:
     rows = [(1, 0, 0, 0, 2.0), (2, 1, 0, 0, np.nan), (2, -1, 0, 1, -np.inf)]
     run = run_of([], metric_names=("loss", "scale"), metrics=np.array(rows, METRIC_DTYPE))
 
-    assert document_of(run).metrics == (
+    assert document_of(run).sections["metrics"] == (
         Metric("loss", None, "nan", 1, 2.0, 0, 2.0, 0),
         Metric("scale", None, "-inf", None, None, None, None, None),
     )
@@ -222,7 +223,7 @@ def test_growth_is_a_failure_from_a_hundredth_on(step_bytes: int, is_named: bool
     points = [(step, 100 * MIB + step * step_bytes, -1) for step in range(40)]
     run.memory = Memory(device=None, steps=40, points=np.array(points, MEMORY_POINT_DTYPE))
     document = document_of(run)
-    assert document.memory is not None and document.memory.growth is not None
+    assert document.sections["memory"].growth is not None
     assert document.verdict.startswith("Memory of the process grows: 1.00 MiB") is is_named
     assert any(one.kind == "failure" for one in document.findings) is is_named
 
@@ -274,8 +275,7 @@ def test_times_per_step_leave_out_the_step_that_is_open(is_whole: bool) -> None:
     document = document_of(run)
     forward, backward = phase_of(document, "forward"), phase_of(document, "backward")
     assert forward.calls == 3
-    assert document.syncs is not None
-    (waits,) = document.syncs.sites
+    (waits,) = document.sections["syncs"].sites
     assert (waits.count, waits.count_per_step, waits.count_outside) == (3, 1, 0)
     assert waits.blocked_ns_per_step == 3 * MS
     assert (backward.host_ns, backward.share) == (5 * MS, 0.5)

@@ -12,9 +12,9 @@ from pyinstrument_gpu.core.file.items import (
     DEVICE_TIME_ITEM,
     STREAM_ITEM,
 )
+from pyinstrument_gpu.core.file.run_writer import RunWriter
 from pyinstrument_gpu.core.file.state import DeviceState, State
 from pyinstrument_gpu.core.file.statistics import StatisticsDocument, encode_statistics
-from pyinstrument_gpu.core.file.writer import RunWriter
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SpanFlag
 from pyinstrument_gpu.core.statistic import Statistic

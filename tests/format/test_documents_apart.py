@@ -5,8 +5,8 @@ import pytest
 
 from pyinstrument_gpu.aspects.collectives.data import Collectives
 from pyinstrument_gpu.core.file.blocks import BlockType
+from pyinstrument_gpu.core.file.run_writer import RunWriter
 from pyinstrument_gpu.core.file.state import State, encode_state
-from pyinstrument_gpu.core.file.writer import RunWriter
 from pyinstrument_gpu.core.run import Run
 from tests.helpers.run_items import ONE_PHASE, span_item
 

@@ -19,8 +19,7 @@ from pyinstrument_gpu.core.file.framing import (
     pack_block,
     pack_file_header,
 )
-from pyinstrument_gpu.core.file.reader import decode_blocks
-from pyinstrument_gpu.core.file.writer import RunWriter
+from pyinstrument_gpu.core.file.run_writer import RunWriter
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import RunFileDamagedError, RunFileVersionError
 from tests.helpers.made_recording import Recording
@@ -48,7 +47,7 @@ def overwrite(path: Path, data: bytes) -> None:
 
 
 def run_of(followed: RunFollower) -> Run:
-    return decode_blocks(followed.look(), Run)
+    return Run.from_blocks(followed.look())
 
 
 def assert_same(run: Run, other: Run) -> None:
@@ -100,7 +99,7 @@ def test_only_the_newest_blocks_are_kept(
         assert all(len(blocks.logs.get(block_type, [])) <= 2 for block_type in SMALL)
     assert BlockType.SPANS in blocks.shortened
 
-    run, whole = decode_blocks(blocks, Run), Run.from_bytes(recording.final)
+    run, whole = Run.from_blocks(blocks), Run.from_bytes(recording.final)
     assert 400 < len(run.spans) < len(whole.spans)
     columns = ["path", "step", "host_begin_ns", "host_end_ns"]
     assert np.array_equal(run.spans[columns], whole.spans[columns][-len(run.spans) :])

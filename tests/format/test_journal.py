@@ -12,7 +12,7 @@ from pyinstrument_gpu.core.file.framing import (
     pack_file_header,
     read_blocks,
 )
-from pyinstrument_gpu.core.file.writer import RunWriter
+from pyinstrument_gpu.core.file.run_writer import RunWriter
 from pyinstrument_gpu.errors import RunFileDamagedError
 
 RUN_ID = 7

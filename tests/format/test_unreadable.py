@@ -13,9 +13,9 @@ import pytest
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.framing import pack_block, pack_file_header, read_blocks
 from pyinstrument_gpu.core.file.json_document import encode_json
+from pyinstrument_gpu.core.file.run_writer import RunWriter
 from pyinstrument_gpu.core.file.statistics import StatisticsDocument, encode_statistics
 from pyinstrument_gpu.core.file.syncs import encode_sync_site, encode_sync_statistics
-from pyinstrument_gpu.core.file.writer import RunWriter
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistic import Statistic
 from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope

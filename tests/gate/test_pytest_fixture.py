@@ -210,7 +210,7 @@ def test_installed_package_costs_a_suite_nothing_that_does_not_use_it(
         "Metadata-Version: 2.1\nName: pyinstrument-gpu\nVersion: 9\n"
     )
     (metadata / "entry_points.txt").write_text(f"[pytest11]\n{NAME} = {NAME}\n")
-    files = [f"{NAME}.py", "pyinstrument_gpu/__init__.py", "pyinstrument_gpu/core/run_public.py"]
+    files = [f"{NAME}.py", "pyinstrument_gpu/__init__.py", "pyinstrument_gpu/core/run.py"]
     (metadata / "RECORD").write_text("".join(f"{file},,\n" for file in files))
     monkeypatch.setenv("PYTHONPATH", str(site))
     monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")

@@ -7,6 +7,8 @@ import types
 import typing
 from typing import Any, TypeVar
 
+from pyinstrument_gpu.core.aspect import aspects
+
 _Document = TypeVar("_Document")
 
 
@@ -15,7 +17,14 @@ def read_document(of: type[_Document], members: dict[str, Any]) -> _Document:
     found = {}
     hints = typing.get_type_hints(of)
     for field in dataclasses.fields(of):  # type: ignore[arg-type]
-        found[field.name] = _read(hints[field.name], members.get(field.name))
+        if field.name == "sections":
+            found[field.name] = {
+                one.name: _read(one.section_type, members.get(one.name))
+                for one in aspects()
+                if one.section_type is not None
+            }
+        else:
+            found[field.name] = _read(hints[field.name], members.get(field.name))
     return of(**found)
 
 

@@ -36,6 +36,7 @@ from pyinstrument_gpu.core.file.items import (
 )
 from pyinstrument_gpu.core.file.json_document import encode_json
 from pyinstrument_gpu.core.file.names import encode_thread
+from pyinstrument_gpu.core.file.run_writer import RunWriter
 from pyinstrument_gpu.core.file.state import (
     DeviceState,
     OpenPhaseState,
@@ -44,7 +45,6 @@ from pyinstrument_gpu.core.file.state import (
     encode_state,
 )
 from pyinstrument_gpu.core.file.statistics import StatisticsDocument, encode_statistics
-from pyinstrument_gpu.core.file.writer import RunWriter
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE, SpanFlag
 from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, fold_spans
 from pyinstrument_gpu.core.step_totals import StepTotals, fold_steps

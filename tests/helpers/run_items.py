@@ -10,8 +10,8 @@ from pyinstrument_gpu.core.file.items import (
     SPAN_ITEM,
 )
 from pyinstrument_gpu.core.file.names import encode_thread
+from pyinstrument_gpu.core.file.run_writer import RunWriter
 from pyinstrument_gpu.core.file.state import State, encode_state
-from pyinstrument_gpu.core.file.writer import RunWriter
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.thread import Thread
 

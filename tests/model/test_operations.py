@@ -4,6 +4,7 @@
 import numpy as np
 
 from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation, Operations
+from pyinstrument_gpu.core.run import Run
 
 ROWS = (
     Operation("aten::mm", "forward", "a", 2, 10, 100, 2),
@@ -46,5 +47,5 @@ def test_what_no_device_was_seen_doing_is_unknown() -> None:
 
 
 def test_which_steps_were_profiled() -> None:
-    found = Operations(profiled=((3, 4), (9, 9)))
-    assert np.flatnonzero(found.were_profiled(np.arange(12))).tolist() == [3, 4, 9]
+    run = Run(operations=Operations(profiled=((3, 4), (9, 9))))
+    assert np.flatnonzero(run.profiled.among(np.arange(12))).tolist() == [3, 4, 9]

@@ -11,9 +11,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu import analysis
 from pyinstrument_gpu.aspects.modules.data import ModulePass
-from pyinstrument_gpu.aspects.modules.per_step import PassPerStep
+from pyinstrument_gpu.aspects.modules.per_step import PassPerStep, modules_per_step
 from pyinstrument_gpu.core.run import Run
 from tests.helpers.clock import fake_clock
 from tests.helpers.timed_modules import Work
@@ -42,7 +41,7 @@ def weights_of(run: Run) -> list[int]:
 
 
 def per_step(run: Run, kind: ModulePass, name: str = "0") -> PassPerStep:
-    found = analysis.of(run).modules_per_step[name].passes[kind]
+    found = modules_per_step(run)[name].passes[kind]
     assert found is not None
     return found
 
@@ -61,7 +60,7 @@ def test_one_step_of_every_n_is_timed_and_stands_for_them() -> None:
     assert sorted(set(run.module_spans["step"].tolist())) == timed
     assert per_step(run, ModulePass.FORWARD) == PassPerStep(1.0, 10_000.0, None)
     assert per_step(run, ModulePass.BACKWARD) == PassPerStep(1.0, 20_000.0, None)
-    assert analysis.of(run).modules_per_step["0"].share == 1.0
+    assert modules_per_step(run)["0"].share == 1.0
     assert "Modules were timed in 13 of 43 steps, which stand for all" in run.report(color=False)
 
 
@@ -114,7 +113,7 @@ def test_checkpoints_accumulation_and_validation() -> None:
     assert per_step(run, ModulePass.FORWARD, "*") == PassPerStep(4.0, 40_000.0, None)
     assert per_step(run, ModulePass.BACKWARD, "*") == PassPerStep(4.0, 80_000.0, None)
     assert per_step(run, ModulePass.RECOMPUTE, "*") == PassPerStep(4.0, 40_000.0, None)
-    assert analysis.of(run).modules_per_step["*"].share == 1.0
+    assert modules_per_step(run)["*"].share == 1.0
 
 
 def test_the_smallest_number_counts_for_all_watches() -> None:

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.aspects.operations.control_file import ControlFile, control_path
+from pyinstrument_gpu.aspects.operations.control_file import ControlFile
+from pyinstrument_gpu.core.file.control_path import control_path
 
 
 @pytest.fixture
@@ -139,7 +140,7 @@ def test_a_recording_looks_by_itself(tmp_path: Path) -> None:
 def test_one_that_cannot_be_removed_is_noted_once(recording: pig.Recording) -> None:
     assert recording.path is not None
     control_path(recording.path).mkdir()
-    look = recording._look_for_request
+    look = recording.watchers["control file"].look
     assert look is not None
     look()
     look()

@@ -7,6 +7,7 @@ import copy
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,11 +42,11 @@ def open_at(path: Path) -> list[int]:
 def test_stop_does_not_read_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[object] = []
 
-    def noted(blocks: Blocks, run_type: type[Run]) -> Run:
+    def noted(blocks: Blocks) -> dict[str, Any]:
         reads.append(blocks)
-        return decode_blocks(blocks, run_type)
+        return decode_blocks(blocks)
 
-    monkeypatch.setattr("pyinstrument_gpu.recording.read_back.decode_blocks", noted)
+    monkeypatch.setattr("pyinstrument_gpu.core.file.reader.decode_blocks", noted)
 
     run = stopped(path)
 

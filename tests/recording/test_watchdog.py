@@ -17,7 +17,6 @@ from pyinstrument_gpu.aspects.collectives.watch import CollectiveWatch
 from pyinstrument_gpu.aspects.stalls import answer as stall_answer
 from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
 from pyinstrument_gpu.core.file.follower import RunFollower
-from pyinstrument_gpu.core.file.reader import decode_blocks
 from pyinstrument_gpu.core.run import Run
 from tests.helpers.script import run_script
 
@@ -37,7 +36,7 @@ def wait_for(path: Path, found: Callable[[Stall], object]) -> Stall:
     until_s = time.monotonic() + PATIENCE_S
     try:
         while time.monotonic() < until_s:
-            stalls = decode_blocks(follower.look(), Run).stalls
+            stalls = Run.from_blocks(follower.look()).stalls
             if stalls and found(stalls[-1]):
                 return stalls[-1]
             time.sleep(0.05)

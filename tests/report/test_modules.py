@@ -7,16 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyinstrument_gpu import analysis
 from pyinstrument_gpu.aspects.modules.data import (
     MODULE_SPAN_DTYPE,
     ModulePass,
     Modules,
     fold_module_spans,
 )
-from pyinstrument_gpu.aspects.modules.parts import MAX_MODULES
-from pyinstrument_gpu.aspects.modules.per_step import ModulePerStep, PassPerStep
-from pyinstrument_gpu.aspects.modules.section import ModuleTimes
+from pyinstrument_gpu.aspects.modules.per_step import ModulePerStep, PassPerStep, modules_per_step
+from pyinstrument_gpu.aspects.modules.section import MAX_MODULES, ModuleTimes
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import STEP_DTYPE
 from pyinstrument_gpu.core.steps import Steps
@@ -71,9 +69,8 @@ def section(run: Run, width: int = 80) -> list[str]:
 
 def rows_of(run: Run) -> tuple[ModuleTimes, ...]:
     """The rows of the section as data."""
-    found = document_of(run).modules
-    assert found is not None
-    return found.rows
+    rows: tuple[ModuleTimes, ...] = document_of(run).sections["modules"].rows
+    return rows
 
 
 def test_groups_come_first_with_times_per_step() -> None:
@@ -110,7 +107,7 @@ def test_kept_history_stands_for_the_whole() -> None:
 
     forward = PassPerStep(count=1.0, host_ns=4.0 * MS, device_ns=None)
     share = 4 / STEP_MS
-    found = analysis.of(run).modules_per_step
+    found = modules_per_step(run)
     assert found == {"embed": ModulePerStep({FORWARD: forward}, share)}
     assert "Outside steps, and not in the table: 4 of 8 passes in the history" in section(run)
 
@@ -135,7 +132,7 @@ def test_steps_in_which_modules_were_timed_stand_for_all() -> None:
     )
     forward = PassPerStep(count=1.0, host_ns=9.0 * MS, device_ns=None)
     share = (5 + 4 * 10) / (20 + 4 * 40)
-    assert analysis.of(run).modules_per_step == {"embed": ModulePerStep({FORWARD: forward}, share)}
+    assert modules_per_step(run) == {"embed": ModulePerStep({FORWARD: forward}, share)}
     assert "Modules were timed in 2 of 5 steps, which stand for all" in section(run)
 
 
@@ -149,7 +146,7 @@ def test_steps_that_lost_their_oldest_passes_do_not_count_among_them() -> None:
         module_spans=whole[3:],
         module_step_weights=np.ones(4, np.int64),
     )
-    found = analysis.of(run).modules_per_step["embed"]
+    found = modules_per_step(run)["embed"]
     assert found.passes == {
         FORWARD: PassPerStep(1.0, 1.0 * MS, None),
         BACKWARD: PassPerStep(1.0, 3.0 * MS, None),
@@ -165,7 +162,7 @@ def test_nothing_is_said_where_no_step_was_timed() -> None:
         module_step_weights=np.zeros(4, np.int64),
     )
     assert section(run)[2].split() == ["embed", "-", "-", "-", "-"]
-    assert analysis.of(run).modules_per_step["embed"].share is None
+    assert modules_per_step(run)["embed"].share is None
 
 
 def test_nothing_is_said_per_step_where_no_history_is_left() -> None:
@@ -234,4 +231,4 @@ def test_run_without_modules_says_nothing_of_them() -> None:
     run = training(4, module_names=(), module_spans=None)
 
     assert "odule" not in run.report(color=False)
-    assert document_of(run).modules is None
+    assert document_of(run).sections["modules"] is None

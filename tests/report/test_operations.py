@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from pyinstrument_gpu.analysis.profiled_steps import profiled_steps
 from pyinstrument_gpu.aspects.operations.data import DeviceGaps, DeviceUse, Operation, Operations
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import STEP_DTYPE
 from pyinstrument_gpu.core.steps import Steps
+from pyinstrument_gpu.document.document import document_of
 
 MS = 1_000_000
 
@@ -86,16 +86,19 @@ def test_operations_modules_and_phases_per_step() -> None:
     assert "Trace: /tmp/trace.json" in text
 
 
+def times_around(run: Run) -> tuple[float | None, float | None, float | None]:
+    found = document_of(run).sections["operations"]
+    return found.step_ns, found.step_before_ns, found.step_after_ns
+
+
 def test_what_the_profiler_cost() -> None:
     run = run_with(OPERATIONS, STEPS_MS)
     # Step 0 is left out, and step 1 was profiled: before the window there are two.
-    times = profiled_steps(run)
-    assert times == (25 * MS, None, 11 * MS)
+    assert times_around(run) == (25 * MS, None, 11 * MS)
     assert "A step took 25.000 ms profiled, 11.000 ms after." in section(run)
     only_last = replace(OPERATIONS, profiled=((4, 5),))
-    assert profiled_steps(run_with(only_last, STEPS_MS)) == (25 * MS, 12 * MS, 11 * MS)
-    assert profiled_steps(run_with(None, STEPS_MS)) is None
-    assert profiled_steps(run_with(OPERATIONS)) == (None, None, None)
+    assert times_around(run_with(only_last, STEPS_MS)) == (25 * MS, 12 * MS, 11 * MS)
+    assert times_around(run_with(OPERATIONS)) == (None, None, None)
 
 
 def test_without_a_device_there_are_no_columns_of_one() -> None:

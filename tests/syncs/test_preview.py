@@ -588,7 +588,7 @@ for _ in range(5):
     loss.item()
 """
     run, _ = previewed(source, tmp_path)
-    syncs = document_of(run).syncs
+    syncs = document_of(run).sections["syncs"]
     assert syncs is not None
     lines = [(int(site.line.rpartition(":")[2]), site.is_of_steps) for site in syncs.sites]
     assert lines == [(12, True), (14, False), (10, False), (5, False)]
@@ -615,7 +615,7 @@ for step in range(4):
         loss.tolist()
 """
     run, _ = previewed(source, tmp_path)
-    syncs = document_of(run).syncs
+    syncs = document_of(run).sections["syncs"]
     assert syncs is not None
     lines = [(int(site.line.rpartition(":")[2]), site.is_of_steps) for site in syncs.sites]
     assert lines[0] == (10, True)

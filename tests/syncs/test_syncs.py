@@ -515,7 +515,7 @@ def test_waits_outside_steps_are_none_per_step(advance: Callable[[int], None]) -
     section = run.report(width=120).partition("Syncs: where the host waits")[2]
     (row,) = [line for line in section.splitlines() if ".item()" in line]
     assert row.split()[1:8] == [".item()", "104", "1.00", "5.000", "100", "520.000", "416"]
-    found = document_of(run).syncs
+    found = document_of(run).sections["syncs"]
     assert found is not None
     (site,) = found.sites
     assert (site.count, site.count_outside) == (104, 100)

@@ -14,7 +14,7 @@ pytest.importorskip("textual", reason="textual is not installed: pip install '.[
 
 from textual.pilot import Pilot
 
-from pyinstrument_gpu.aspects.operations.control_file import control_path
+from pyinstrument_gpu.core.file.control_path import control_path
 from pyinstrument_gpu.core.file.writer import save
 from pyinstrument_gpu.core.process_state import ProcessState
 from pyinstrument_gpu.watch import watch as watch_module

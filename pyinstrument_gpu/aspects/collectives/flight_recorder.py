@@ -124,7 +124,7 @@ def decode(data: bytes) -> Dump:
     """
     try:
         # Not above: the import of the package need not load pickle, which torch has loaded by now.
-        from pyinstrument_gpu.recording.plain_pickle import loads
+        from pyinstrument_gpu.aspects.collectives.plain_pickle import loads
 
         document = loads(data)
         entries = [_entry(value) for value in document.get("entries", [])]

@@ -3,16 +3,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
+import numpy as np
+
 from pyinstrument_gpu.aspects.memory import data as model
 from pyinstrument_gpu.aspects.memory import growth as analysis
+from pyinstrument_gpu.aspects.memory.growth import FEWEST_POINTS
+from pyinstrument_gpu.core.aspect import Failure
 from pyinstrument_gpu.core.paths import in_tree_order
+from pyinstrument_gpu.core.phase_tree import phase_table
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.parts.words import size
+from pyinstrument_gpu.parts.curves import Curves, finite
+from pyinstrument_gpu.parts.parts import Part, Row, Sentence
+from pyinstrument_gpu.parts.words import UNKNOWN, counted, duration, printable, size, size_interval
 
 _EXPANDABLE = "expandable_segments:True"
+_LOOK = "pyinstrument-gpu run --memory=exact PROGRAM"
+_LEAST_GROWTH = 0.01
+"""Of the memory at the begin: what it has to grow by over the steps that were read."""
 
 
 @dataclass(frozen=True)
@@ -186,3 +197,167 @@ def allocator_advice(event: model.OutOfMemory) -> str | None:
         "asked for, but in pieces that do not fit: try PYTORCH_ALLOC_CONF="
         f"{_EXPANDABLE} in the environment"
     )
+
+
+_HEADERS = ("phase", "at begin", "at end", "peak", "left per step")
+
+
+def out_of_memory(memory: MemoryUse | None) -> Iterator[Sentence]:
+    """That, where and why a device had no memory left. Nothing if it had."""
+    if memory is None or not memory.out_of_memory:
+        return
+    for event in memory.out_of_memory:
+        yield Sentence(_event(event), "failure")
+        if event.advice is not None:
+            yield Sentence(event.advice)
+    more = memory.out_of_memory_count - len(memory.out_of_memory)
+    if more > 0:
+        yield Sentence(f"... and {counted(more, 'more time')} in between", "warn")
+    yield Sentence()
+
+
+def memory_section(memory: MemoryUse | None) -> Iterator[Part]:
+    """Memory by phase, and whether it grows. Nothing if no step was read."""
+    if memory is None or not memory.steps or memory.peak_bytes is None:
+        return
+    whose = "of the process" if memory.device is None else f"on GPU {memory.device}"
+    yield Sentence()
+    yield Sentence(f"Memory {whose}, read in {counted(memory.steps, 'step')}", "title")
+    rows = {}
+    for phase in memory.phases:
+        peak = size(phase.peak_bytes)
+        cells = [
+            size(phase.begin_bytes),
+            size(phase.end_bytes),
+            peak if phase.peak_is_exact else f">= {peak}",
+            UNKNOWN if phase.left_bytes is None else _signed(phase.left_bytes),
+        ]
+        rows[phase.path] = Row("", cells)
+    if rows:
+        yield from phase_table(_HEADERS, rows)
+    yield Sentence(_totals(memory))
+    if memory.growth is not None:
+        yield Sentence(_growth_text(memory.growth), "alert")
+    elif not memory.growth_is_known:
+        yield Sentence(
+            f"Whether memory grows is unknown: that takes {FEWEST_POINTS} steps that were read",
+            "note",
+        )
+    else:
+        yield Sentence("No growth from step to step is certain", "note")
+    if any(not phase.peak_is_exact for phase in memory.phases):
+        yield Sentence(
+            ">=: in calls in which the run's peak did not rise, it may have been more", "note"
+        )
+
+
+def _event(event: OutOfMemory) -> str:
+    where = "outside all phases" if event.path is None else f"in {printable(event.path)}"
+    if event.module is not None:
+        where += f", module {printable(event.module)}"
+    step = "outside steps" if event.step is None else f"in step {event.step:,}"
+    when = "" if event.time_ns is None else f" at {duration(event.time_ns)}"
+    text = (
+        f"GPU {event.device} ran out of memory {where}, {step}{when}: {size(event.request_bytes)} "
+        f"were asked for and {size(event.free_bytes)} of {size(event.limit_bytes)} were free"
+    )
+    if event.allocated_bytes is not None and event.reserved_bytes is not None:
+        text += (
+            f"; tensors occupied {size(event.allocated_bytes)} of the "
+            f"{size(event.reserved_bytes)} that PyTorch had reserved"
+        )
+    return text
+
+
+def _totals(memory: MemoryUse) -> str:
+    assert memory.peak_bytes is not None
+    text = f"Peak {size(memory.peak_bytes)}"
+    if memory.reserved_peak_bytes is not None:
+        text += f", reserved up to {size(memory.reserved_peak_bytes)}"
+    if memory.unused_bytes is not None and memory.reserved_bytes is not None:
+        text += (
+            f"; at the end of the last step read {size(memory.unused_bytes)} of "
+            f"{size(memory.reserved_bytes)} reserved were not allocated"
+        )
+    return text
+
+
+def _growth_text(growth: MemoryGrowth) -> str:
+    sizes_bytes = growth.step_bytes, growth.low_bytes, growth.high_bytes
+    interval = size_interval(*sizes_bytes, ", 99 % interval")
+    text = f"Memory grows by {size(growth.step_bytes)} per step{interval}"
+    if growth.is_outside_phases:
+        return f"{text}, left behind in steps outside all phases"
+    if growth.path is None:
+        return f"{text}; which phase leaves it behind can't be told"
+    return f"{text}, left behind by {printable(growth.path)}"
+
+
+def _signed(median: int) -> str:
+    return f"+{size(median)}" if median > 0 else size(median)
+
+
+def memory_curves(run: Run) -> list[Curves]:
+    """Memory at the end of the steps that were read; nothing without any."""
+    if run.memory is None or not len(run.memory.points):
+        return []
+    points = run.memory.points
+    scale = 1 << 20
+    names, columns = ["allocated"], [points["allocated_bytes"] / scale]
+    if run.memory.device is None:
+        names = ["resident"]
+    if (points["reserved_bytes"] >= 0).any():
+        names.append("reserved")
+        columns.append(
+            np.where(points["reserved_bytes"] >= 0, points["reserved_bytes"] / scale, math.nan)
+        )
+    return [
+        Curves(
+            title="Memory at the end of steps",
+            x_name="step",
+            unit="MiB",
+            names=tuple(names),
+            x=tuple(points["step"].tolist()),
+            y=tuple(map(finite, columns)),
+        )
+    ]
+
+
+def failures(run: Run) -> Iterator[Failure]:
+    """Where a device had no memory left, and where memory grows."""
+    memory = run.memory
+    if memory is None:
+        return
+    if memory.out_of_memory:
+        event = memory.out_of_memory[-1]
+        where = "outside all phases" if event.path is None else f"in {event.path}"
+        yield Failure(
+            f"GPU {event.device} ran out of memory {where}",
+            f"{size(event.request_bytes)} were asked for and {size(event.free_bytes)} of "
+            f"{size(event.limit_bytes)} were free",
+            allocator_advice(event),
+            _LOOK,
+        )
+    growth = analysis.memory_growth(memory)
+    if growth is not None and _matters(growth, memory):
+        slope = growth.per_step
+        by = {
+            None: "which phase leaves it behind can't be told",
+            analysis.OUTSIDE: "left outside phases",
+        }
+        interval = size_interval(slope.slope, slope.low, slope.high)
+        left = by.get(growth.path, f"left behind by {growth.path}")
+        yield Failure(
+            "memory of the process grows" if memory.device is None else "GPU memory grows",
+            f"{size(slope.slope)} per step{interval}, {left}",
+            None,
+            _LOOK,
+        )
+
+
+def _matters(growth: analysis.MemoryGrowth, memory: model.Memory) -> bool:
+    """Whether memory has grown for certain by as much as is worth a word: also the recording itself
+    takes a little more memory of the process with each step."""
+    first, last = memory.points[0], memory.points[-1]
+    grown_bytes = growth.per_step.low * (int(last["step"]) - int(first["step"]))
+    return bool(grown_bytes >= _LEAST_GROWTH * first["allocated_bytes"])

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.core.groups import groups
+from pyinstrument_gpu.core.paths import without_indices
 from pyinstrument_gpu.core.schema import has_device_times
 from pyinstrument_gpu.core.statistic import Statistic, merge_known, of_known
 
@@ -181,9 +182,3 @@ def fold_module_spans(
             device=of_known(np.where(has_device_times(some), device_ns, -1)),
         )
     return folded
-
-
-def without_indices(name: str) -> str:
-    """The name with `*` for each of its parts that is a number."""
-    parts = name.split(".")
-    return ".".join("*" if part.isascii() and part.isdecimal() else part for part in parts)

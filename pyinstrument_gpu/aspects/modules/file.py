@@ -22,21 +22,6 @@ from pyinstrument_gpu.aspects.modules.data import (
 from pyinstrument_gpu.core.file.statistics import Phases
 from pyinstrument_gpu.core.statistics import merged, over_scopes
 
-_KIND_SHIFT = 30
-_NAME_MASK = (1 << _KIND_SHIFT) - 1
-
-
-def path_names(items: NDArray[np.void]) -> NDArray[np.uint32]:
-    """The names of PATHS items, without the kinds."""
-    names: NDArray[np.uint32] = items["name"] & np.uint32(_NAME_MASK)
-    return names
-
-
-def path_kinds(items: NDArray[np.void]) -> NDArray[np.uint32]:
-    """0 for paths of phases; for those of modules the `ModulePass`, plus 1."""
-    kinds: NDArray[np.uint32] = items["name"] >> np.uint32(_KIND_SHIFT)
-    return kinds
-
 
 def take_modules_out(run: dict[str, Any], kinds: NDArray[np.uint32]) -> None:
     """Put what a file has of modules where `Run` has it, and leave the rest as if there had

@@ -13,10 +13,10 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
+from pyinstrument_gpu.core.active import active, when_begun
 from pyinstrument_gpu.native import DISABLED, IMPORT_ERROR, native
 from pyinstrument_gpu.patching.import_hook import when_imported
 from pyinstrument_gpu.patching.problems import not_seen
-from pyinstrument_gpu.recording.recording import active, when_begun
 
 if TYPE_CHECKING:
     from torch import nn
@@ -326,8 +326,8 @@ def _note_in_recording() -> None:
         notes = [] if _root_watch is None else list(_root_watch.notes)
         notes += [note for watch in _watches for note in watch._all_notes()]
     if notes and recording is not None:
-        recording._facts["module_notes"] = notes
+        recording.facts["module_notes"] = notes
 
 
 # It looks the recording up: one that knew itself by this would not be let go.
-when_begun(lambda recording: recording._before_end.append(_note_in_recording))
+when_begun(lambda recording: recording.before_end.append(_note_in_recording))

@@ -12,18 +12,16 @@ Only a regular file of the user that the process runs as, and which nobody else 
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import stat
-from pathlib import Path
 from typing import Any
 
 from pyinstrument_gpu.aspects.operations.profile_steps import ProfiledRecording, window_options
+from pyinstrument_gpu.core.active import ActiveRecording, when_begun
+from pyinstrument_gpu.core.file.control_path import control_path
 from pyinstrument_gpu.native import native
-from pyinstrument_gpu.recording.recording import Recording, when_begun
 
-SUFFIX = ".control"
 _MOST_BYTES = 4096
 _MOST_STEPS = 1_000
 _IN_THE_WAY = ". No request is followed until it is removed or replaced"
@@ -34,46 +32,15 @@ def install() -> None:
     when_begun(_follow_requests)
 
 
-def control_path(run_file: Path) -> Path:
-    return run_file.with_name(run_file.name + SUFFIX)
-
-
-def request_profile(run_file: Path, steps: int) -> None:
-    """Ask the process that records into a file to profile its next steps.
-
-    Whether it does is in its run, once it has: it takes requests of its own user only.
-
-    Raises:
-        PermissionError: the file belongs to another user, or nothing may be written beside it.
-        OSError: nothing can be written beside it.
-    """
-    owner = os.stat(run_file).st_uid
-    if owner != os.geteuid():
-        raise PermissionError(
-            errno.EPERM, f"the run belongs to user {owner}, and only they can ask", str(run_file)
-        )
-    path = control_path(run_file)
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(draft, flags, 0o600)
-    try:
-        os.write(descriptor, json.dumps({"profile_steps": steps}).encode())
-        os.close(descriptor)
-        os.replace(draft, path)
-    except BaseException:
-        os.unlink(draft)
-        raise
-
-
-def _follow_requests(recording: Recording) -> None:
+def _follow_requests(recording: ActiveRecording) -> None:
     if recording.path is not None:
-        recording._look_for_request = ControlFile(recording).look
+        recording.watchers["control file"] = ControlFile(recording)
 
 
 class ControlFile:
     """Takes the requests to one recording."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: ActiveRecording) -> None:
         assert recording.path is not None
         self._recording = recording
         self._path = os.fsencode(control_path(recording.path))

@@ -5,10 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -138,20 +134,6 @@ class Operations:
         if self.device is None or not self.steps:
             return None
         return 0.0 if found is None else (found.launches or 0) / self.steps
-
-    def with_profiled(self, steps: NDArray[np.int64]) -> Operations:
-        """The same with these steps, by ascending index, among those that were profiled."""
-        lacking = steps[~self.were_profiled(steps)]
-        begins = np.flatnonzero(np.diff(lacking, prepend=-2) != 1)
-        rows = [(int(row[0]), int(row[-1])) for row in np.split(lacking, begins[1:]) if len(row)]
-        return replace(self, profiled=(*self.profiled, *rows))
-
-    def were_profiled(self, steps: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-        """Of each of these indices of steps whether it is that of a profiled one."""
-        profiled = np.zeros(len(steps), dtype=bool)
-        for first, last in self.profiled:
-            profiled |= (steps >= first) & (steps <= last)
-        return profiled
 
 
 def _summed(operations: Iterable[Operation]) -> list[Operation]:

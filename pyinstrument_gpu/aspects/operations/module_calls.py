@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from pyinstrument_gpu.aspects.modules.data import without_indices
+from pyinstrument_gpu.core.paths import without_indices
 
 
 class ModuleChange(NamedTuple):

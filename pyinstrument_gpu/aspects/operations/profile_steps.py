@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pyinstrument_gpu.core.active import ActiveRecording, active
 from pyinstrument_gpu.core.file.run_path import (
     check_writable,
     path_of_attempt,
@@ -16,10 +17,12 @@ from pyinstrument_gpu.core.file.run_path import (
 from pyinstrument_gpu.errors import RecordingError
 from pyinstrument_gpu.native import DISABLED, native
 from pyinstrument_gpu.patching.own_imports import OwnImports
-from pyinstrument_gpu.recording.recording import Recording, active
 
 if TYPE_CHECKING:
     from pyinstrument_gpu.aspects.operations.window import OperationsDocument, ProfileWindow
+
+
+_NAME = "profile"
 
 
 class WindowOptions(NamedTuple):
@@ -34,20 +37,20 @@ class WindowOptions(NamedTuple):
 class ProfiledRecording:
     """The windows of one recording, of which one at a time is to come or under way."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: ActiveRecording) -> None:
         with OwnImports():
             from pyinstrument_gpu.aspects.operations.window import OperationsDocument
 
         self._recording = recording
         self._window: ProfileWindow | None = None
         self.document: OperationsDocument = OperationsDocument(recording)
-        recording._before_end.append(self._end)
+        recording.before_end.append(self._end)
 
     @classmethod
-    def of(cls, recording: Recording) -> ProfiledRecording:
-        if recording._profiling is None:
-            recording._profiling = cls(recording)
-        profiled: ProfiledRecording = recording._profiling
+    def of(cls, recording: ActiveRecording) -> ProfiledRecording:
+        if _NAME not in recording.watchers:
+            recording.watchers[_NAME] = cls(recording)
+        profiled: ProfiledRecording = recording.watchers[_NAME]
         return profiled
 
     def ask(self, options: WindowOptions, after: int = 0) -> bool:

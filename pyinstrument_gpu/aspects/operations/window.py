@@ -30,7 +30,7 @@ from pyinstrument_gpu.native import native
 
 if TYPE_CHECKING:
     from pyinstrument_gpu.aspects.operations.profile_steps import WindowOptions
-    from pyinstrument_gpu.recording.recording import Recording
+    from pyinstrument_gpu.core.active import ActiveRecording
     from pyinstrument_gpu.sinks.tap import TapReader
 
 LONGEST_S = 60.0
@@ -42,7 +42,7 @@ _MOST_NOTES = 20
 class OperationsDocument:
     """What the windows of one recording have found, as its run file says it."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: ActiveRecording) -> None:
         self._recording = recording
         self.content = Operations()
 
@@ -76,7 +76,7 @@ class _Measuring:
 class ProfileWindow:
     """One window; `begin` is called between two steps, and never raises an Exception."""
 
-    recording: Recording
+    recording: ActiveRecording
     document: OperationsDocument
     options: WindowOptions
     has_begun: bool = False
@@ -113,7 +113,7 @@ class ProfileWindow:
         if "torch" not in sys.modules:
             raise ProfilerInUse("the program has not imported torch")
         native.harvest()  # what comes from now on belongs to the window
-        tap = self.recording._read_log()
+        tap = self.recording.read_log()
         undo.append(tap.close)
         native.harvest()
         before = tap.take()

@@ -4,11 +4,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from pyinstrument_gpu.core.aspect import Failure
+from pyinstrument_gpu.core.phase_tree import MAX_PATHS
 from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
+from pyinstrument_gpu.parts.words import UNKNOWN, counted
 
 
 @dataclass(frozen=True)
@@ -62,3 +67,44 @@ def metrics(run: Run) -> tuple[Metric, ...]:
 def _step(reading: np.void) -> int | None:
     step = int(reading["step"])
     return step if step >= 0 else None
+
+
+def metrics_section(metrics: Sequence[Metric]) -> Iterator[Part]:
+    """The table of a run's metrics; nothing where there are none."""
+    if not metrics:
+        return
+    rows = [
+        Row(
+            one.name,
+            [
+                *_cells(one.last, one.last_step, one.not_finite or UNKNOWN),
+                *_cells(one.min, one.min_step),
+                *_cells(one.max, one.max_step),
+            ],
+        )
+        for one in metrics
+    ]
+    yield Sentence()
+    yield Sentence("Metrics, as read during the run", "title")
+    headers = ["metric", "last", "step", "min", "step", "max", "step"]
+    yield table(headers, [rows[:MAX_PATHS]])
+    if len(rows) > MAX_PATHS:
+        yield Sentence(f"... and {counted(len(rows) - MAX_PATHS, 'more metric')}", "warn")
+
+
+def _cells(value: float | None, step: int | None, otherwise: str = UNKNOWN) -> tuple[str, str]:
+    return (
+        otherwise if value is None else f"{value:.6g}",
+        UNKNOWN if step is None else str(step),
+    )
+
+
+def failures(run: Run) -> Iterator[Failure]:
+    """The metrics whose last value is no finite number."""
+    for number, name in enumerate(run.metric_names):
+        readings = run.metrics[run.metrics["name"] == number]
+        if len(readings) and not math.isfinite(readings["value"][-1]):
+            last = readings[-1]
+            read = "" if last["step"] < 0 else f", read in step {last['step']:,},"
+            evidence = f"its last value{read} is {last['value']}"
+            yield Failure(f"metric {name}", evidence, None, "pyinstrument-gpu report RUN --html")

@@ -11,9 +11,9 @@ import math
 from typing import Any
 
 from pyinstrument_gpu.core import program_facts
+from pyinstrument_gpu.core.anchor import LATEST_START_NS
 from pyinstrument_gpu.core.file import fits
 from pyinstrument_gpu.core.file.json_document import Object, Schema, fitting, json_object
-from pyinstrument_gpu.core.run import LATEST_START_NS
 
 _MOST_ITEMS = 10_000
 _PID_LIMIT = 1 << 31  # what a process id, and a rank of a collective, is counted in

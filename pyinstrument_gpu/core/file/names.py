@@ -8,7 +8,6 @@ import struct
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.aspects.modules.file import path_kinds, path_names
 from pyinstrument_gpu.core.file.blocks import true_prefix
 from pyinstrument_gpu.core.file.cursor import Cursor, encode_text
 from pyinstrument_gpu.core.file.items import NONE
@@ -16,6 +15,10 @@ from pyinstrument_gpu.core.thread import Thread
 from pyinstrument_gpu.errors import RunFileDamagedError
 
 _NATIVE_ID = struct.Struct("<Q")
+
+
+_KIND_SHIFT = 30
+_NAME_MASK = (1 << _KIND_SHIFT) - 1
 
 
 def decode_names(payload: memoryview) -> list[str]:
@@ -48,3 +51,15 @@ def known_paths(items: NDArray[np.void], names: int) -> NDArray[np.void]:
 
 def path_parents(items: NDArray[np.void]) -> NDArray[np.int64]:
     return np.where(items["parent"] == NONE, -1, items["parent"].astype(np.int64))
+
+
+def path_names(items: NDArray[np.void]) -> NDArray[np.uint32]:
+    """The names of PATHS items, without the kinds."""
+    names: NDArray[np.uint32] = items["name"] & np.uint32(_NAME_MASK)
+    return names
+
+
+def path_kinds(items: NDArray[np.void]) -> NDArray[np.uint32]:
+    """0 for paths of phases; for those of modules the `ModulePass`, plus 1."""
+    kinds: NDArray[np.uint32] = items["name"] >> np.uint32(_KIND_SHIFT)
+    return kinds

@@ -9,39 +9,37 @@ document plus what the history holds beyond it; both are exact, so nothing is co
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.aspects.collectives.file import known_collectives
-from pyinstrument_gpu.aspects.energy.file import decode_energy
-from pyinstrument_gpu.aspects.memory.file import decode_memory
-from pyinstrument_gpu.aspects.modules.file import path_kinds, path_names, take_modules_out
-from pyinstrument_gpu.aspects.operations.data import Operations
-from pyinstrument_gpu.aspects.operations.file import decode_operations
-from pyinstrument_gpu.aspects.readings.file import known_metrics
-from pyinstrument_gpu.aspects.stalls.data import Stall
-from pyinstrument_gpu.aspects.stalls.file import decode_stalls
+from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.file.blocks import INDEX_LIMIT, Blocks, BlockType
 from pyinstrument_gpu.core.file.device_clocks import known_clocks
 from pyinstrument_gpu.core.file.device_times import apply_device_times, mark_unfinished
 from pyinstrument_gpu.core.file.environment import decode_environment
+from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.file.framing import read_blocks, read_blocks_of
 from pyinstrument_gpu.core.file.items import (
     DEVICE_CLOCK_ITEM,
     DEVICE_TIME_ITEM,
     DROPPED_STEP_ITEM,
-    METRIC_ITEM,
     PATH_ITEM,
     SPAN_ITEM,
     STEP_ITEM,
-    STEP_PROFILED,
     STREAM_ITEM,
 )
-from pyinstrument_gpu.core.file.names import decode_names, decode_threads, known_paths, path_parents
+from pyinstrument_gpu.core.file.names import (
+    decode_names,
+    decode_threads,
+    known_paths,
+    path_kinds,
+    path_names,
+    path_parents,
+)
 from pyinstrument_gpu.core.file.spans import known_spans
 from pyinstrument_gpu.core.file.state import DeviceState, OpenPhaseState, State, decode_state
 from pyinstrument_gpu.core.file.statistics import (
@@ -57,13 +55,12 @@ from pyinstrument_gpu.core.file.steps import (
     is_behind_its_step,
     known_open_step,
     known_steps,
-    module_step_weights,
 )
 from pyinstrument_gpu.core.file.syncs import known_syncs
 from pyinstrument_gpu.core.open_phase import OpenPhase
 from pyinstrument_gpu.core.paths import join_paths
-from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.core.schema import has_device_times, span_scopes
+from pyinstrument_gpu.core.profiled import ProfiledSteps
+from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.core.step_totals import fold_steps, no_steps
 from pyinstrument_gpu.core.steps import Steps
@@ -71,33 +68,27 @@ from pyinstrument_gpu.core.stream import named_streams
 from pyinstrument_gpu.core.syncs import blocked_ns
 from pyinstrument_gpu.errors import RunFileError
 
-_Run = TypeVar("_Run", bound=Run)
-_Part = TypeVar("_Part")
-
 _KNOWN_TYPES = frozenset(BlockType)
 
 
-def load(path: str | os.PathLike[str], run_type: type[_Run]) -> _Run:
+def load(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The arguments of the `Run` in a run file; errors as in `Run.load`."""
+    aspects()  # is imported now: the file may take the last free descriptor
     try:
         # Not numpy.fromfile, which needs two free descriptors.
         with open(path, "rb", buffering=0) as file:
-            return decode_blocks(read_blocks_of(file), run_type)
+            return decode_blocks(read_blocks_of(file))
     except RunFileError as error:
         raise type(error)(f"{os.fspath(path)}: {error}") from None
 
 
-def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
-    """The run in the bytes of a run file; errors as in `Run.load`."""
-    return decode_blocks(read_blocks(data), run_type)
+def decode(data: bytes | bytearray | memoryview) -> dict[str, Any]:
+    """The arguments of the `Run` in the bytes of a run file; errors as in `Run.load`."""
+    return decode_blocks(read_blocks(data))
 
 
-def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
-    """The run in the blocks of a run file. Where only the newest blocks of its history were taken,
-    it has that much of the history, and its statistics are those of the whole run.
-
-    Raises:
-        RunFileDamagedError: nothing true can be read from them.
-    """
+def decode_blocks(blocks: Blocks) -> dict[str, Any]:
+    """The arguments of the `Run` in the blocks of a run file; see `Run.from_blocks`."""
     notes: list[str] = []
     known = blocks.document(BlockType.ENVIRONMENT, decode_environment)
     state = blocks.document(BlockType.STATE, decode_state)
@@ -117,13 +108,11 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
 
     names = blocks.texts(BlockType.NAMES, decode_names)
     threads = blocks.texts(BlockType.THREADS, decode_threads)
-    metric_names = blocks.texts(BlockType.METRIC_NAMES, decode_names)
     paths = known_paths(blocks.table(BlockType.PATHS, PATH_ITEM).items, len(names))
     dropped_steps = blocks.table(BlockType.DROPPED_STEPS, DROPPED_STEP_ITEM).items
     stream_items = blocks.table(BlockType.STREAMS, STREAM_ITEM).items
     streams = named_streams(stream_items[["device", "handle"]].tolist())
     clocks = known_clocks(blocks.table(BlockType.DEVICE_CLOCKS, DEVICE_CLOCK_ITEM).items)
-    metric_records = blocks.table(BlockType.METRICS, METRIC_ITEM)
     step_records, span_records, time_records = (
         blocks.history(block_type, dtype, state.dropped.get(cause, 0))
         for block_type, dtype, cause in (
@@ -138,23 +127,31 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
     spans, span_self_ns = known_spans(
         span_records, numbering, path_names(paths), len(threads), state
     )
-    metrics = known_metrics(metric_records, numbering, len(metric_names), state)
     times = apply_device_times(time_records.items, spans, span_records.first, streams, clocks)
     mark_unfinished(spans, span_records.first, times, time_records.first, state)
 
-    for block_type, what, records, kept, written in (
-        (BlockType.SPANS, "spans", span_records, len(spans), state.spans),
-        (BlockType.STEPS, "steps", step_records, len(steps), state.steps),
-        (BlockType.DEVICE_TIMES, "device times", time_records, times.kept, state.device_times),
-        (BlockType.METRICS, "values of metrics", metric_records, len(metrics), state.metrics),
-    ):
-        if records.first and block_type not in blocks.shortened:
-            notes.append(
-                f"the oldest {records.first:,} {what} were removed from the history to make room"
-            )
-        missing = max(written, records.first + len(records.items)) - records.first - kept
-        if missing > 0:
-            notes.append(f"missing at the end of the history: {missing:,} {what}")
+    parents, kinds = path_parents(paths), path_kinds(paths)
+    path_texts = join_paths(names, parents, path_names(paths))
+    anchor = environment.get("anchor", {})
+    found = Found(
+        blocks=blocks,
+        state=state,
+        notes=notes,
+        names=names,
+        paths=path_texts,
+        path_kinds=kinds,
+        threads=len(threads),
+        anchor=anchor,
+        numbering=numbering,
+        step_records=step_records,
+        steps=steps,
+        spans=spans,
+    )
+    found.note_lacking(BlockType.SPANS, "spans", span_records, len(spans), state.spans)
+    found.note_lacking(BlockType.STEPS, "steps", step_records, len(steps), state.steps)
+    found.note_lacking(
+        BlockType.DEVICE_TIMES, "device times", time_records, times.kept, state.device_times
+    )
     if times.orphans:
         notes.append(
             f"{times.orphans:,} device times were left out: their spans or streams are lost"
@@ -165,36 +162,14 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
             "their device was never compared with the host's"
         )
 
-    def apart(
-        block_type: BlockType, what: str, decode: Callable[[bytes], tuple[_Part, int]]
-    ) -> _Part | None:
-        """A document that the rest of the run does not rest on; None, with a note, where it is
-        damaged. `decode` also gives how many of its parts make no sense."""
-        try:
-            part, left_out = blocks.document(block_type, decode) or (None, 0)
-        except RunFileError as error:
-            notes.append(f"{what} was left out: {error}")
-            return None
-        if left_out:
-            notes.append(f"{left_out:,} parts of {what} were left out, because they make no sense")
-        return part
-
+    recorded: dict[str, Any] = {}
+    for aspect in aspects():
+        recorded |= aspect.read(found)
+    profiled_steps = ProfiledSteps.of(aspects(), recorded)
     if statistics is None:
         statistics = StatisticsDocument(0, 0, 0, no_steps(), {})
         notes.append("the statistics cover only the spans and steps that are in the file")
-    operations = apart(
-        BlockType.OPERATIONS, "what was profiled", lambda data: (decode_operations(data), 0)
-    )
-    if operations is not None:
-        notes += operations.notes
-    windows = Operations() if operations is None else operations
-    flags = step_records.items["flags"][: len(steps)]
-    windows = windows.with_profiled(steps["index"][flags & STEP_PROFILED != 0])
-    if operations is None and windows.profiled:
-        notes.append(
-            "what torch.profiler saw is missing; the steps that it slowed are counted apart"
-        )
-    elif operations is None and statistics.profiled_totals.count:
+    if not profiled_steps.ranges and statistics.profiled_totals.count:
         notes.append(
             "which steps were profiled is not known: times of phases and steps may include them"
         )
@@ -205,11 +180,10 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
         # would be other numbers of spans than of steps, and wrong times per step.
         statistics = replace(statistics, spans=INDEX_LIMIT, steps=INDEX_LIMIT)
     newer_steps = steps[max(0, statistics.steps - step_records.first) :]
-    profiled = windows.were_profiled(newer_steps["index"])
-    operations = windows if windows.profiled else operations
+    profiled = profiled_steps.among(newer_steps["index"])
     step_totals = statistics.step_totals + fold_steps(newer_steps[~profiled])
     profiled_totals = statistics.profiled_totals + fold_steps(newer_steps[profiled])
-    scopes = span_scopes(spans, windows.were_profiled(spans["step"]))
+    scopes = span_scopes(spans, profiled_steps.among(spans["step"]))
     behind = is_behind_its_step(steps, spans["step"], spans["host_begin_ns"])
     if behind.any():
         statistics = with_moved_outside(
@@ -248,34 +222,8 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
     syncs = known_syncs(blocks, numbering, steps, len(paths), len(threads), state)
     if syncs.was_watched:
         spans["blocked_ns"] = blocked_ns(spans, syncs)
-    parents = path_parents(paths)
-    path_texts = join_paths(names, parents, path_names(paths))
-    kinds = path_kinds(paths)
     last_ends_ns = (column.max(initial=0) for column in (spans["host_end_ns"], steps["end_ns"]))
     duration_ns = max(state.now_ns, *map(int, last_ends_ns))
-    anchor = environment.get("anchor", {})
-    memory = apart(
-        BlockType.MEMORY,
-        "what was noted of memory",
-        lambda data: decode_memory(data, path_texts, numbering, anchor),
-    )
-    if memory is not None:
-        notes += memory.notes
-    energy = apart(
-        BlockType.ENERGY, "what was noted of energy", lambda data: decode_energy(data, anchor)
-    )
-    collectives = apart(
-        BlockType.COLLECTIVE_GROUPS,
-        "what was noted of collective operations",
-        lambda data: known_collectives(data, blocks, state),
-    )
-    if collectives is not None:
-        notes += collectives.notes
-    stalls = apart(
-        BlockType.STALLS,
-        "what was noted of stalls",
-        lambda data: decode_stalls(data, path_texts, len(threads)),
-    )
     open_step = known_open_step(state.open_step, numbering, step_records, steps, len(threads))
     if not state.final:
         notes.append(
@@ -313,9 +261,6 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
         device_timing=None if state.device is None else state.device.timing,
         pending_device_work=_pending_device_work(state.device, path_texts, kinds),
         steps=Steps.with_open(steps, open_step),
-        module_step_weights=module_step_weights(step_records.items[: len(steps)]),
-        metric_names=metric_names,
-        metrics=metrics,
         step_totals=step_totals,
         profiled_totals=profiled_totals,
         statistics=with_blocked(known_phases, spans, scopes),
@@ -329,15 +274,11 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
         anchor=state.anchor,
         error=state.error,
         syncs=syncs,
-        operations=operations,
-        memory=memory,
-        energy=energy or (),
-        stalls=_with_device_events(stalls or (), spans),
-        collectives=None if collectives is None else collectives.collectives,
+        **recorded,
     )
-    if kinds.any():
-        take_modules_out(columns, kinds)
-    return run_type(**columns)
+    for aspect in aspects():
+        aspect.take_out(columns, found)
+    return columns
 
 
 def _pending_device_work(
@@ -350,18 +291,6 @@ def _pending_device_work(
         for path, spans in device.pending
         if path < len(paths) and spans and kinds[path] == 0
     }
-
-
-def _with_device_events(stalls: Sequence[Stall], spans: NDArray[np.void]) -> list[Stall]:
-    """The stalls, each with the newest end on a device that is known to lie before it was
-    noticed."""
-    ends_ns = spans["device_end_ns"][has_device_times(spans)] if stalls else np.empty(0, np.int64)
-    known = []
-    for stall in stalls:
-        before_ns = ends_ns[ends_ns <= stall.noticed_ns]
-        end_ns = int(before_ns.max()) if len(before_ns) else None
-        known.append(replace(stall, device_event_ns=end_ns))
-    return known
 
 
 def _open_phases(

@@ -75,12 +75,11 @@ def _began_ns(attempt: Iterable[Path]) -> int:
     """By the first of its files that says so."""
     # Reading needs numpy, which whoever asks for a name alone need not have imported.
     from pyinstrument_gpu.core.file.follower import RunFollower
-    from pyinstrument_gpu.core.file.reader import decode_blocks
     from pyinstrument_gpu.core.run import Run
 
     for path in attempt:
         with suppress(OSError, RunFileError), closing(RunFollower(path)) as follower:
-            began_ns = decode_blocks(follower.look(), Run).began_realtime_ns
+            began_ns = Run.from_blocks(follower.look()).began_realtime_ns
             if began_ns is not None:
                 return began_ns
     return -1

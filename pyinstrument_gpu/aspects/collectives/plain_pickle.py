@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pickles of plain objects: no class is looked up, and nothing is called."""
+"""Pickles of plain objects: no class is looked up, and nothing is called.
+
+A file of its own, as the import of the package does not load pickle.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stalls as an aspect of a run. What they say of its end is in what `why` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.aspects.stalls.data import Stall
+from pyinstrument_gpu.aspects.stalls.file import decode_stalls, encode_stalls
+from pyinstrument_gpu.core.aspect import Aspect
+from pyinstrument_gpu.core.file.blocks import BlockType
+from pyinstrument_gpu.core.file.found import Found
+from pyinstrument_gpu.core.file.run_writer import RunWriter
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import has_device_times
+
+
+class StallsAspect(Aspect):
+    """Times in which no step began or ended for far longer than steps take."""
+
+    name = "stalls"
+
+    def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        return {"stalls": tuple(given.get("stalls", ()))}
+
+    def read(self, found: Found) -> dict[str, Any]:
+        stalls = found.document(
+            BlockType.STALLS,
+            "what was noted of stalls",
+            lambda data: decode_stalls(data, found.paths, found.threads),
+        )
+        return {"stalls": _with_device_events(stalls or (), found.spans)}
+
+    def write(self, run: Run, writer: RunWriter) -> None:
+        if run.stalls:
+            writer.write_document(BlockType.STALLS, encode_stalls(run.stalls, run.paths))
+
+
+def _with_device_events(stalls: Sequence[Stall], spans: NDArray[np.void]) -> list[Stall]:
+    """The stalls, each with the newest end on a device that is known to lie before it was
+    noticed."""
+    ends_ns = spans["device_end_ns"][has_device_times(spans)] if stalls else np.empty(0, np.int64)
+    known = []
+    for stall in stalls:
+        before_ns = ends_ns[ends_ns <= stall.noticed_ns]
+        end_ns = int(before_ns.max()) if len(before_ns) else None
+        known.append(replace(stall, device_event_ns=end_ns))
+    return known

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an aspect is: a thing that is recorded besides phases and steps, such as memory.
+
+The reader, the writer, `Run`, the report, its JSON, the page and `watch` go over `aspects()` and
+name none of them. An aspect is a folder of `pyinstrument_gpu/aspects` and a row of its table.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+if TYPE_CHECKING:  # what only reads runs needs neither the writer nor pictures
+    from pyinstrument_gpu.core.file.found import Found
+    from pyinstrument_gpu.core.file.run_writer import RunWriter
+    from pyinstrument_gpu.core.source_line import SourceLine
+    from pyinstrument_gpu.parts.curves import Curves
+    from pyinstrument_gpu.parts.parts import Part
+
+
+class Failure(NamedTuple):
+    """Something that went wrong.
+
+    Attributes:
+        about: what it is about.
+        evidence: the run's numbers that say so.
+        edit: what may help.
+        look: a command that shows more, in which RUN stands for the run file.
+    """
+
+    about: str
+    evidence: str
+    edit: str | None
+    look: str
+
+
+class Aspect:
+    """A thing that is recorded: what a run holds of it, how that is read, and what is said of it.
+
+    An aspect overrides what it has something to say to. Its objects hold no state. `run` is a `Run`
+    throughout, which this file can't import, as runs are made of aspects.
+
+    Attributes:
+        name: of its section, as JSON and the page have it.
+        heading: of its section on the page; its name if empty.
+        section_type: what `section` makes, as the JSON Schema describes it.
+        about: what its section is about, for the schema.
+        in_preview: whether its section is shown of a preview, whose times are not the program's.
+    """
+
+    name: ClassVar[str]
+    section_type: ClassVar[Any] = None
+    heading: ClassVar[str] = ""
+    about: ClassVar[str] = ""
+    in_preview: ClassVar[bool] = True
+
+    def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What a `Run` holds of it, by the names of its attributes.
+
+        Args:
+            given: the arguments of a `Run`. What is not among them was not recorded.
+        """
+        return {}
+
+    def profiled_steps(self, given: Mapping[str, Any]) -> Iterable[tuple[int, int]]:
+        """Steps that it has slowed, as pairs of the first and the last index."""
+        return ()
+
+    def read(self, found: Found) -> dict[str, Any]:
+        """The arguments of a `Run` that it has in a run file."""
+        return {}
+
+    def take_out(self, run: dict[str, Any], found: Found) -> None:
+        """Take out of the arguments of a `Run` what is there of it among phases."""
+
+    def write(self, run: Any, writer: RunWriter) -> None:
+        """Write what a run holds of it as blocks of a run file."""
+
+    def join_history(self, run: Any, earlier: Any) -> None:
+        """Give a run what only an earlier copy of it still holds; see `Run.with_history_of`."""
+
+    def section(self, run: Any) -> Any:
+        """What a report says of it, as plain data; None or empty where there is nothing."""
+        return None
+
+    def parts(self, section: Any, document: Any) -> Iterable[Part]:
+        """The section in sentences and tables.
+
+        Args:
+            section: as `section` made it; neither None nor empty.
+            document: of the whole run.
+        """
+        return ()
+
+    def first_parts(self, section: Any) -> Iterable[Part]:
+        """What matters so much that it stands before everything else."""
+        return ()
+
+    def failures(self, run: Any) -> Iterable[Failure]:
+        """What went wrong, which a report says before anything else."""
+        return ()
+
+    def verdict(self, section: Any) -> str | None:
+        """What the run says, in a sentence, if this aspect decides that."""
+        return None
+
+    def lines(self, run: Any) -> Iterable[tuple[str, SourceLine]]:
+        """Lines of the program that it is about, each with a title."""
+        return ()
+
+    def curves(self, run: Any) -> Iterable[Curves]:
+        """Its values over the steps of a run, for pictures."""
+        return ()
+
+    def unknown(self, run: Any) -> Iterable[str]:
+        """What was not recorded, in sentences that say how it would be."""
+        return ()
+
+
+@cache
+def aspects() -> tuple[Aspect, ...]:
+    """The aspects, in the order in which a report shows them.
+
+    The table is found by its name, as what it lists builds on this package.
+    """
+    table: tuple[Aspect, ...] = importlib.import_module("pyinstrument_gpu.aspects.table").ASPECTS
+    return table
