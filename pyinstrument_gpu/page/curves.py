@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,57 +15,41 @@ from pyinstrument_gpu.parts.words import printable
 
 MAX_POINTS = 600
 MAX_METRICS = 24
+_MIB = 1 << 20
 
 
-@dataclass(frozen=True)
-class Curves:
+class Curves(NamedTuple):
     """Some values over one axis.
 
     Attributes:
         title: what they are.
-        x_name: "step", or "update" where the steps are not known.
-        unit: of the values; empty for plain numbers.
-        names: of the curves.
-        x: ascending.
-        y: for each curve a value at each x; None where it is unknown or not finite.
+        data: what the script draws: the names of the axis and of the curves, their unit, the places
+            on the axis, ascending, and for each curve a value at each of them; None where it is
+            unknown or not finite.
         remark: what the picture does not show.
     """
 
     title: str
-    x_name: str
-    unit: str
-    names: tuple[str, ...]
-    x: tuple[int, ...]
-    y: tuple[tuple[float | None, ...], ...]
+    data: Mapping[str, Any]
     remark: str = ""
 
 
 def metric_curves(run: Run) -> list[Curves]:
-    """Each metric that was read, at most `MAX_METRICS`, over the steps of its updates."""
-    found = []
+    """Each metric that was read, at most `MAX_METRICS`, over the steps of its updates, or the
+    updates where the steps are not known."""
+    found: list[Curves] = []
     for number, name in enumerate(run.metric_names):
         readings = run.metrics[run.metrics["name"] == number]
-        if not len(readings):
+        if not len(readings) or len(found) == MAX_METRICS:
             continue
-        by_step = bool((readings["step"] >= 0).all())
-        x = readings["step" if by_step else "update"].astype(np.int64)
-        order = np.argsort(x, kind="stable")
-        x, values = x[order], readings["value"][order]
+        axis = "step" if (readings["step"] >= 0).all() else "update"
+        readings = readings[np.argsort(readings[axis].astype(np.int64), kind="stable")]
+        values = readings["value"]
         endless = int(np.count_nonzero(~np.isfinite(values)))
         kept = _thinned(values)
-        found.append(
-            Curves(
-                title=name,
-                x_name="step" if by_step else "update",
-                unit="",
-                names=(name,),
-                x=tuple(x[kept].tolist()),
-                y=(_finite(values[kept]),),
-                remark=f"{endless:,} of {len(values):,} values are not finite" if endless else "",
-            )
-        )
-        if len(found) == MAX_METRICS:
-            break
+        x = readings[axis].astype(np.int64)[kept]
+        remark = f"{endless:,} of {len(values):,} values are not finite" if endless else ""
+        found.append(Curves(name, _data(axis, "", x, {name: values[kept]}), remark))
     return found
 
 
@@ -74,25 +58,28 @@ def memory_curves(run: Run) -> list[Curves]:
     if run.memory is None or not len(run.memory.points):
         return []
     points = run.memory.points
-    scale = 1 << 20
-    names, columns = ["allocated"], [points["allocated_bytes"] / scale]
-    if run.memory.device is None:
-        names = ["resident"]
-    if (points["reserved_bytes"] >= 0).any():
-        names.append("reserved")
-        columns.append(
-            np.where(points["reserved_bytes"] >= 0, points["reserved_bytes"] / scale, math.nan)
-        )
-    return [
-        Curves(
-            title="Memory at the end of steps",
-            x_name="step",
-            unit="MiB",
-            names=tuple(names),
-            x=tuple(points["step"].tolist()),
-            y=tuple(map(_finite, columns)),
-        )
-    ]
+    reserved = points["reserved_bytes"]
+    name = "resident" if run.memory.device is None else "allocated"
+    values = {name: points["allocated_bytes"] / _MIB}
+    if (reserved >= 0).any():
+        values["reserved"] = np.where(reserved >= 0, reserved / _MIB, math.nan)
+    return [Curves("Memory at the end of steps", _data("step", "MiB", points["step"], values))]
+
+
+def _data(
+    axis: str, unit: str, x: NDArray[np.int64], curves: Mapping[str, NDArray[np.float64]]
+) -> dict[str, Any]:
+    return {
+        "x_name": axis,
+        "unit": unit,
+        "names": [*map(printable, curves)],
+        "x": x.tolist(),
+        "y": [[*map(_finite, of)] for of in curves.values()],
+    }
+
+
+def _finite(value: float) -> float | None:
+    return float(f"{value:.7g}") if math.isfinite(value) else None
 
 
 def _thinned(values: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -113,18 +100,3 @@ def _thinned(values: NDArray[np.float64]) -> NDArray[np.int64]:
                 int(finite[values[finite].argmax()]),
             }
     return np.array(sorted(chosen))
-
-
-def _finite(values: NDArray[np.float64]) -> tuple[float | None, ...]:
-    return tuple(float(f"{value:.7g}") if math.isfinite(value) else None for value in values)
-
-
-def plain_curves(curves: Curves) -> dict[str, Any]:
-    """The curves as the page's script has them."""
-    return {
-        "x_name": curves.x_name,
-        "unit": curves.unit,
-        "names": [printable(name) for name in curves.names],
-        "x": curves.x,
-        "y": curves.y,
-    }
