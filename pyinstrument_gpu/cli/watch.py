@@ -11,7 +11,7 @@ from collections.abc import Callable
 import click
 
 from pyinstrument_gpu.errors import MissingDependencyError
-from pyinstrument_gpu.watch.clocks import Clocks
+from pyinstrument_gpu.watch.process import MachineClocks
 from pyinstrument_gpu.watch.run_files import run_files
 from pyinstrument_gpu.watch.watch import Watch
 
@@ -37,10 +37,10 @@ def watch(target: str | None, as_json: bool) -> None:
             raise click.UsageError("the screen needs a terminal; watch --json does not")
         show(watched)
         return
-    from pyinstrument_gpu.watch.stream import stream
+    from pyinstrument_gpu.watch.watch import stream
 
     try:
-        stream(watched, _print_line, _wait_for_next_second, Clocks.now)
+        stream(watched, _print_line, _wait_for_next_second, MachineClocks.now)
     except KeyboardInterrupt:
         pass
     except BrokenPipeError:

@@ -19,8 +19,7 @@ from pyinstrument_gpu.job.data import JobData
 from pyinstrument_gpu.job.job import Job
 from pyinstrument_gpu.job.rank_data import rank_data
 from pyinstrument_gpu.report.job_ending import ending_report
-from pyinstrument_gpu.watch.clocks import Clocks
-from pyinstrument_gpu.watch.sightings import sightings_of
+from pyinstrument_gpu.watch.process import MachineClocks, sightings_of
 
 _WAIT_S = 1.0
 
@@ -59,7 +58,7 @@ def why(paths: tuple[str, ...], as_json: bool, width: int | None) -> None:
 
 def _look(paths: Sequence[str]) -> tuple[JobData, dict[int, Sighting]]:
     job = _job(paths)
-    return job, sightings_of(job, Clocks.now(), lambda: time.sleep(_WAIT_S))
+    return job, sightings_of(job, MachineClocks.now(), lambda: time.sleep(_WAIT_S))
 
 
 def _job(paths: Sequence[str]) -> JobData:

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 
@@ -18,39 +17,19 @@ from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.export.palette import STEP_COLOR, color_of
 from pyinstrument_gpu.page.bars import css_color
 from pyinstrument_gpu.page.histograms import plain_histograms
-from pyinstrument_gpu.parts.parts import Part, Sentence, without_blanks
+from pyinstrument_gpu.parts.parts import Sentence, Table, without_blanks
 from pyinstrument_gpu.parts.words import duration, printable
 from pyinstrument_gpu.report.comparison import comparison_parts
 
 _MOST_ENDS = 10
-_FLOW_WIDTH, _END_WIDTH, _MIDDLE = 860, 16, 430
+_MIDDLE = 430
 _LABEL_CELLS = 30
 """As much of a name as has room beside its end; the innermost phase is at the end of it."""
 _LEAST_SLOT, _GAP, _THICKEST = 30, 8, 200.0
 """An end has room for the two lines of its name; in the middle all together are so thick."""
 
 
-@dataclass(frozen=True)
-class Interval:
-    """A change with its interval, as places on an axis in percent of its length."""
-
-    name: str
-    text: str
-    middle: float
-    low: float | None
-    high: float | None
-
-
-@dataclass(frozen=True)
-class RunDot:
-    """The mean time of a run on one side, as a place on an axis in percent of its length."""
-
-    text: str
-    place: float
-
-
-@dataclass(frozen=True)
-class FlowEnd:
+class FlowEnd(NamedTuple):
     """An end of the flow: a phase that lost time, on the left, or got some, on the right.
 
     Attributes:
@@ -69,129 +48,110 @@ class FlowEnd:
     ribbon: str
 
 
-@dataclass(frozen=True)
-class ComparisonView:
-    """`intervals` have `zero` and the margin around it, `low_margin` to `high_margin`, as places on
-    their axis; `dots` are those of each side, the first at `dots_from` and the last at `dots_to`.
-    """
-
-    comparison: Comparison
-    parts: list[Part]
-    intervals: tuple[Interval, ...]
-    zero: float
-    low_margin: float
-    high_margin: float
-    dots: tuple[tuple[str, tuple[RunDot, ...]], ...]
-    dots_from: str
-    dots_to: str
-    flow: tuple[FlowEnd, ...]
-    flow_height: float
-    overlaid: tuple[Mapping[str, Any], ...]
-    files: tuple[tuple[str, str, str], ...]
-
-
 def comparison_view(
     comparison: Comparison,
     before: Sequence[Run],
     after: Sequence[Run],
     files: Sequence[str],
-) -> ComparisonView:
-    """The view of two sides; `files` are those of `before` and then of `after`."""
-    margin = comparison.margin
+) -> dict[str, Any]:
+    """Two sides for the template; `files` are those of `before` and then of `after`."""
+    warnings = {f"! {warning}" for warning in comparison.warnings}  # these stand first
+    parts = [
+        part
+        for part in without_blanks(comparison_parts(comparison))
+        if not (isinstance(part, Sentence) and part.text in warnings)
+    ]
+    table = next(place for place, part in enumerate(parts) if isinstance(part, Table))
+    flow, height = _flow(comparison)
+    sides = [("before", run) for run in before] + [("after", run) for run in after]
+    return {
+        "comparison": comparison,
+        "verdict": parts[:table],
+        "tables": parts[table:],
+        **_intervals(comparison),
+        **_dots(comparison.elapsed),
+        "flow": flow,
+        "flow_height": height,
+        "overlaid": [*_overlaid(comparison, before, after)],
+        "files": [
+            (side, file, str(run.environment.get("started", "")))
+            for (side, run), file in zip(sides, files, strict=True)
+        ],
+    }
+
+
+def _intervals(comparison: Comparison) -> dict[str, Any]:
+    """The changes with their intervals, no change, and the margin around it, as places on an axis
+    of 500 units."""
     changes = {"elapsed": comparison.elapsed, "inside steps": comparison.inside}
     if comparison.without_uneven is not None:
         changes["elapsed, same loop"] = comparison.without_uneven
+    margin = comparison.margin
     ends = [end for change in changes.values() for end in (change.interval or ())]
-    ends += [change.change for change in changes.values()]
-    low, high = min(*ends, -margin, 0.0), max(*ends, margin, 0.0)
-    reach = 1.1 * max(high - low, 1e-9)
-    start = (low + high - reach) / 2
+    ends += [-margin, 0.0, margin, *(change.change for change in changes.values())]
+    reach = 1.1 * max(max(ends) - min(ends), 1e-9)
+    start = (min(ends) + max(ends) - reach) / 2
 
     def place(value: float) -> float:
-        return 100 * (value - start) / reach
+        return 500 * (value - start) / reach
 
-    flow, height = _flow(comparison)
-    times_ns = [*comparison.elapsed.before_ns, *comparison.elapsed.after_ns]
-    from_ns, to_ns = min(times_ns), max(times_ns)
-    warnings = {f"! {warning}" for warning in comparison.warnings}  # these stand first
-    sides = [("before", run) for run in before] + [("after", run) for run in after]
-    return ComparisonView(
-        comparison=comparison,
-        parts=[
-            part
-            for part in without_blanks(comparison_parts(comparison))
-            if not (isinstance(part, Sentence) and part.text in warnings)
-        ],
-        intervals=tuple(
-            Interval(
+    return {
+        "intervals": [
+            (
                 name,
-                f"{100 * change.change:+.2f} %",
-                place(change.change),
-                None if change.interval is None else place(change.interval[0]),
-                None if change.interval is None else place(change.interval[1]),
+                f"{100 * one.change:+.2f} %",
+                place(one.change),
+                [*map(place, one.interval or ())],
             )
-            for name, change in changes.items()
-        ),
-        zero=place(0),
-        low_margin=place(-margin),
-        high_margin=place(margin),
-        dots=tuple(_dots(comparison.elapsed, from_ns, to_ns)),
-        dots_from=duration(from_ns),
-        dots_to=duration(to_ns),
-        flow=tuple(flow),
-        flow_height=height,
-        overlaid=tuple(_overlaid(comparison, before, after)),
-        files=tuple(
-            (side, file, str(run.environment.get("started", "")))
-            for (side, run), file in zip(sides, files, strict=True)
-        ),
-    )
+            for name, one in changes.items()
+        ],
+        "zero": place(0),
+        "margin": (place(-margin), place(margin)),
+    }
 
 
-def _dots(
-    elapsed: Change, from_ns: float, to_ns: float
-) -> Iterator[tuple[str, tuple[RunDot, ...]]]:
+def _dots(elapsed: Change) -> dict[str, Any]:
+    """The times of runs as dots on an axis, each with its place in percent of the length."""
+    sides = {"before": elapsed.before_ns, "after": elapsed.after_ns}
+    times_ns = [ns for side in sides.values() for ns in side]
+    from_ns, to_ns = min(times_ns), max(times_ns)
     reach = max(to_ns - from_ns, 1e-9)
-    for name, side_ns in (("before", elapsed.before_ns), ("after", elapsed.after_ns)):
-        yield name, tuple(RunDot(duration(ns), 4 + 92 * (ns - from_ns) / reach) for ns in side_ns)
+    return {
+        "dots": {
+            name: [(duration(ns), 4 + 92 * (ns - from_ns) / reach) for ns in side]
+            for name, side in sides.items()
+        },
+        "dots_from": duration(from_ns),
+        "dots_to": duration(to_ns),
+    }
 
 
 def _flow(comparison: Comparison) -> tuple[list[FlowEnd], float]:
     """The ends on both sides, and how high the picture is. Both sides are as long: what was saved
     or came on top is an end, too."""
     significant = comparison.significant_phases
-    left = _ends([phase for phase in significant if phase.change_ns < 0])
-    right = _ends([phase for phase in significant if phase.change_ns > 0])
+    left = _ends([phase for phase in significant if phase.change_ns < 0], "-")
+    right = _ends([phase for phase in significant if phase.change_ns > 0], "+")
     if not left and not right:
         return [], 0.0
     net_ns = comparison.left_ns - comparison.arrived_ns
     if net_ns > 0:
-        right.append(("saved", net_ns, "var(--good)"))
+        right.append(("saved", net_ns, "", "var(--good)"))
     elif net_ns < 0:
-        left.append(("added", -net_ns, "var(--alarm)"))
-    total_ns = sum(ns for _, ns, _ in left)
-    scale = _THICKEST / total_ns
-    height = max(_height(left, scale), _height(right, scale)) + 20
-    top = (height - _THICKEST) / 2
+        left.append(("added", -net_ns, "+", "var(--alarm)"))
+    scale = _THICKEST / sum(ns for _, ns, *_ in left)
+    heights = [sum(_slot(ns * scale) for _, ns, *_ in ends) for ends in (left, right)]
+    height = max(heights) + 20
     found = []
-    for ends, is_left in ((left, True), (right, False)):
-        y, inner = (height - _height(ends, scale)) / 2, top
-        for name, ns, color in ends:
+    for ends, ends_height, outer in ((left, heights[0], 266), (right, heights[1], 594)):
+        y, inner = (height - ends_height) / 2, (height - _THICKEST) / 2
+        for name, ns, sign, color in ends:
             thick = ns * scale
-            outer = 250 + _END_WIDTH if is_left else _FLOW_WIDTH - 250 - _END_WIDTH
-            top_of_bar = y + (_slot(thick) - thick) / 2
-            found.append(
-                FlowEnd(
-                    name,
-                    _label(name),
-                    f"{_signs(name, is_left)}{duration(ns)} per step",
-                    color,
-                    is_left,
-                    top_of_bar,
-                    max(thick, 1.5),
-                    _ribbon(outer, top_of_bar, _MIDDLE, inner, thick),
-                )
-            )
+            top = y + (_slot(thick) - thick) / 2
+            text = f"{sign}{duration(ns)} per step"
+            ribbon = _ribbon(outer, top, _MIDDLE, inner, thick)
+            bar = top, max(thick, 1.5)
+            found.append(FlowEnd(name, _label(name), text, color, ends is left, *bar, ribbon))
             y += _slot(thick)
             inner += thick
     return found, height
@@ -207,27 +167,20 @@ def _label(name: str) -> str:
     return "…" + printed
 
 
-def _signs(name: str, is_left: bool) -> str:
-    return {"saved": "", "added": "+"}.get(name, "-" if is_left else "+")
-
-
-def _ends(phases: Sequence[PhaseChange]) -> list[tuple[str, float, str]]:
-    """The largest changes by name, time and colour, and one for all others."""
+def _ends(phases: Sequence[PhaseChange], sign: str) -> list[tuple[str, float, str, str]]:
+    """The largest changes by name, time, sign and colour, and one for all others."""
     by_change = sorted(phases, key=lambda phase: -abs(phase.change_ns))
     ends = [
         (
             f"{phase.path}, outside steps" if phase.is_outside else phase.path,
             abs(phase.change_ns),
+            sign,
             css_color(color_of(names_of(phase.path)[-1])),
         )
         for phase in by_change[:_MOST_ENDS]
     ]
     others_ns = sum(abs(phase.change_ns) for phase in by_change[_MOST_ENDS:])
-    return ends + ([("other phases", others_ns, css_color(STEP_COLOR))] if others_ns else [])
-
-
-def _height(ends: Sequence[tuple[str, float, str]], scale: float) -> float:
-    return sum(_slot(ns * scale) for _, ns, _ in ends)
+    return ends + ([("other phases", others_ns, sign, css_color(STEP_COLOR))] if others_ns else [])
 
 
 def _slot(thick: float) -> float:

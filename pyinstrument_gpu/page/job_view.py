@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from statistics import median
+from typing import Any, NamedTuple
 
 from pyinstrument_gpu.core.rank_numbers import ranks_text
 from pyinstrument_gpu.document.job import JobDocument
 from pyinstrument_gpu.document.job_findings import JobFinding
 from pyinstrument_gpu.document.job_ranks import phase_text
-from pyinstrument_gpu.export.palette import color_of
-from pyinstrument_gpu.page.bars import css_color
-from pyinstrument_gpu.parts.parts import Part, without_blanks
+from pyinstrument_gpu.parts.parts import without_blanks
 from pyinstrument_gpu.parts.words import UNKNOWN, Unit, duration, small_percent
 from pyinstrument_gpu.report.job import job_sections
 
@@ -25,49 +23,13 @@ _STRONGEST = 55
 """Percent of a phase's colour in a cell; more would make its number hard to read."""
 
 
-@dataclass(frozen=True)
-class MapCell:
-    """A rank in a phase: its time, and how strong its colour is, in percent."""
+class MapCell(NamedTuple):
+    """A rank in a phase: its time, what that is against the others, and how strong its colour is,
+    in percent."""
 
     text: str
     title: str
     strength: int
-    color: str
-
-
-@dataclass(frozen=True)
-class MapRow:
-    rank: int
-    step: str
-    cells: tuple[MapCell, ...]
-    remarks: str
-
-
-@dataclass(frozen=True)
-class RankMap:
-    """The ranks and phases of a job as a table whose colours show who takes longer than others.
-
-    Attributes:
-        unit: of all times.
-        left_out: how many ranks have no row.
-    """
-
-    unit: str
-    phases: tuple[str, ...]
-    rows: tuple[MapRow, ...]
-    left_out: int
-
-
-@dataclass(frozen=True)
-class JobView:
-    """A job on the page. `parts` are those of the terminal's report, by their names, and of each
-    finding it is said what it costs."""
-
-    document: JobDocument
-    parts: Mapping[str, list[Part]]
-    findings: tuple[tuple[JobFinding, str], ...]
-    rank_map: RankMap | None
-    embedded: str
 
 
 def ranks_on_page(document: JobDocument) -> list[int]:
@@ -76,17 +38,22 @@ def ranks_on_page(document: JobDocument) -> list[int]:
     return sorted(there[:MAX_RANKS])
 
 
-def job_view(document: JobDocument, ranks: Sequence[int]) -> JobView:
-    """The view of a job on a page that has the runs of these ranks."""
-    parts = {name: without_blanks(found) for name, found in job_sections(document).items()}
+def job_view(document: JobDocument, ranks: Sequence[int]) -> dict[str, Any]:
+    """A job for the template, on a page that has the runs of these ranks."""
     embedded = ""
     if 0 < len(ranks) < len(document.ranks):
         embedded = (
             f"Below are the runs of {ranks_text(ranks)} of {len(document.ranks):,}; "
             "pyinstrument-gpu report --rank N --html makes the page of another."
         )
-    findings = tuple((one, _cost(one)) for one in document.findings)
-    return JobView(document, parts, findings, _rank_map(document), embedded)
+    return {
+        "document": document,
+        # Those of the terminal's report, by their names.
+        "parts": {name: without_blanks(found) for name, found in job_sections(document).items()},
+        "findings": [(one, _cost(one)) for one in document.findings],
+        "embedded": embedded,
+        **_rank_map(document),
+    }
 
 
 def _cost(one: JobFinding) -> str:
@@ -95,43 +62,43 @@ def _cost(one: JobFinding) -> str:
     return f"{duration(one.cost_ns)}, {small_percent(one.cost_ns, one.of_ns)} of a step"
 
 
-def _rank_map(document: JobDocument) -> RankMap | None:
-    ranks = sorted(document.ranks[:_MAX_MAP_ROWS], key=lambda one: one.rank)
+def _rank_map(document: JobDocument) -> dict[str, Any]:
+    """The ranks and phases of a job as a table whose colours show who takes longer than others: the
+    paths of the phases, what they are called, and of each rank a row of cells."""
     by_phase: dict[str, dict[int, float]] = {}
     for one in document.ranks:
         for phase in one.phases:
             by_phase.setdefault(phase.path, {})[one.rank] = phase.self_ns
     if not by_phase:
-        return None
+        return {"map_rows": ()}
     most = sorted(by_phase, key=lambda path: -max(by_phase[path].values()))[:_MAX_MAP_PHASES]
     by_phase = {path: times_ns for path, times_ns in by_phase.items() if path in most}
     medians_ns = {path: median(times_ns.values()) for path, times_ns in by_phase.items()}
     farthest_ns = max(
         ns - medians_ns[path] for path, times_ns in by_phase.items() for ns in times_ns.values()
     )
+    ranks = sorted(document.ranks[:_MAX_MAP_ROWS], key=lambda one: one.rank)
     step_ns = [one.step_ns for one in ranks if one.step_ns is not None]
     unit = Unit.fitting(max(step_ns, default=max(medians_ns.values())))
 
     def cell(path: str, ns: float | None) -> MapCell:
-        name = path.rpartition("/")[2]
         if ns is None:
-            return MapCell(UNKNOWN, "no such phase", 0, css_color(color_of(name)))
+            return MapCell(UNKNOWN, "no such phase", 0)
         more_ns = ns - medians_ns[path]
         strength = round(_STRONGEST * more_ns / farthest_ns) if more_ns > 0 else 0
         than = f"{duration(abs(more_ns))} {'less' if more_ns < 0 else 'more'} than the median"
-        return MapCell(unit.text(ns), than, strength, css_color(color_of(name)))
+        return MapCell(unit.text(ns), than, strength)
 
-    return RankMap(
-        unit=unit.name,
-        phases=tuple(map(phase_text, by_phase)),
-        rows=tuple(
-            MapRow(
-                rank=one.rank,
-                step=unit.text(one.step_ns),
-                cells=tuple(cell(path, by_phase[path].get(one.rank)) for path in by_phase),
-                remarks=", ".join(one.remarks),
+    return {
+        "map_unit": unit.name,
+        "map_phases": [(path, phase_text(path)) for path in by_phase],
+        "map_rows": [
+            (
+                one,
+                unit.text(one.step_ns),
+                [cell(path, by_phase[path].get(one.rank)) for path in by_phase],
             )
             for one in ranks
-        ),
-        left_out=len(document.ranks) - len(ranks),
-    )
+        ],
+        "without_row": len(document.ranks) - len(ranks),
+    }

@@ -21,18 +21,20 @@ from typing import Any
 from pyinstrument_gpu.analysis.compare import Comparison
 from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.job_membership import is_of_a_job
+from pyinstrument_gpu.core.paths import names_of
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.document.job import JobDocument, job_document_of
 from pyinstrument_gpu.errors import ExportError, JobError, needed_for
 from pyinstrument_gpu.export.atomic_file import atomic_write, check_replaceable
+from pyinstrument_gpu.export.palette import color_of
 from pyinstrument_gpu.job.gather import job_of
 from pyinstrument_gpu.job.rank_data import rank_data
+from pyinstrument_gpu.page.bars import css_color, ink_on
 from pyinstrument_gpu.page.comparison_view import comparison_view
 from pyinstrument_gpu.page.job_view import job_view
 from pyinstrument_gpu.page.run_view import run_view
 from pyinstrument_gpu.page.step_series import MAX_STEPS, step_series
 from pyinstrument_gpu.page.timeline import MAX_BARS, plain_timeline, timeline
-from pyinstrument_gpu.parts.parts import Table
 from pyinstrument_gpu.parts.words import printable
 from pyinstrument_gpu.version import __version__
 
@@ -81,12 +83,12 @@ def html_page(runs: Sequence[Run], files: Sequence[str], job: JobDocument | None
         environment,
         "report.html.jinja",
         {
-            "runs": [view.data for view in views],
+            "runs": [data for _, data in views],
             "timelines": [plain for _, plain in timelines],
             "overlaid": [],
         },
         title=_title(names, job),
-        runs=views,
+        runs=[view for view, _ in views],
         job=None if job is None else job_view(job, _ranks(runs)),
         is_together=is_together,
         timelines=[found for found, _ in timelines],
@@ -134,15 +136,12 @@ def comparison_page(
     return _written(
         environment,
         "comparison.html.jinja",
-        {"runs": [], "timelines": [], "overlaid": view.overlaid},
+        {"runs": [], "timelines": [], "overlaid": view["overlaid"]},
         title=(
             f"{comparison.verdict.value}: {len(comparison.elapsed.before_ns)} before, "
             f"{len(comparison.elapsed.after_ns)} after"
         ),
         view=view,
-        verdict_lines=next(
-            place for place, part in enumerate(view.parts) if isinstance(part, Table)
-        ),
     )
 
 
@@ -223,7 +222,7 @@ def _environment() -> Any:
     """Kept: to compile the templates takes longer than to fill them."""
     import jinja2
 
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.PackageLoader("pyinstrument_gpu.page"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -232,3 +231,9 @@ def _environment() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters |= {
+        "color": lambda name: css_color(color_of(name)),
+        "ink": lambda color: ink_on(color) if color.startswith("#") else "inherit",
+        "names": names_of,
+    }
+    return environment

@@ -5,27 +5,22 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.paths import names_of
 from pyinstrument_gpu.core.phase_tree import MAX_PATHS
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.core.statistic import Statistic
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.document.document import Document, document_of
 from pyinstrument_gpu.document.findings import Finding
-from pyinstrument_gpu.document.ledger import LedgerEntry
-from pyinstrument_gpu.document.savings import Saving
 from pyinstrument_gpu.export.palette import STEP_COLOR, color_of
-from pyinstrument_gpu.page.bars import css_color, ink_on
+from pyinstrument_gpu.page.bars import css_color
 from pyinstrument_gpu.page.histograms import plain_histograms, spark_path, time_bounds
 from pyinstrument_gpu.page.source_lines import SourceContext, source_context
 from pyinstrument_gpu.page.step_series import StepSeries, plain_series
-from pyinstrument_gpu.parts.curves import Curves
-from pyinstrument_gpu.parts.parts import Part, Row, Table, without_blanks
+from pyinstrument_gpu.parts.parts import Part, Table, without_blanks
 from pyinstrument_gpu.parts.words import Unit, counted, duration, printable, rate, small_percent
 from pyinstrument_gpu.report.overview import sections
 from pyinstrument_gpu.report.savings import SAVING_HEADERS, saving_cells
@@ -44,31 +39,7 @@ _IDLE = (
 )
 
 
-@dataclass(frozen=True)
-class PhaseRow:
-    """A row of the table of phases.
-
-    Attributes:
-        depth: how many phases are around it.
-        cells: its numbers, without the share.
-        share: of the step, None unknown.
-        histogram: its place among the histograms; None without one.
-        spark: that histogram as the path of a small picture.
-    """
-
-    name: str
-    path: str
-    depth: int
-    color: str
-    cells: tuple[str, ...]
-    share: float | None = None
-    histogram: int | None = None
-    spark: str = ""
-    is_sum: bool = False
-
-
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """A part of a stacked bar: its share of the whole, and how it looks."""
 
     name: str
@@ -77,84 +48,42 @@ class Piece:
     color: str = ""
     pattern: str = ""
 
-    @property
-    def ink(self) -> str:
-        """The colour of a name on it: black or white, whichever can be read better."""
-        return ink_on(self.color) if self.color.startswith("#") else "inherit"
 
-
-@dataclass(frozen=True)
-class Source:
-    """A line that waits, in its context."""
-
-    title: str
-    line: int
-    context: SourceContext
-
-
-@dataclass(frozen=True)
-class RunView:
-    """One run on the page. `parts` are those of the terminal's report, by their names."""
-
-    number: int
-    name: str
-    file: str
-    document: Document
-    parts: Mapping[str, list[Part]]
-    data: Mapping[str, Any]
-    tiles: tuple[tuple[str, str, str], ...]
-    findings: tuple[tuple[Finding, str], ...]
-    phases: tuple[PhaseRow, ...]
-    phase_headers: tuple[str, ...]
-    histograms: tuple[Mapping[str, Any], ...]
-    first_histogram: int
-    slowest: tuple[tuple[int, str, str, bool], ...]
-    series_note: str
-    ledger_bars: tuple[tuple[str, tuple[Piece, ...]], ...]
-    savings: tuple[tuple[Saving, list[str]], ...]
-    savings_headers: tuple[str, ...]
-    longest_saving_ns: float
-    sources: Mapping[str, Sequence[Source]]
-    curves: Mapping[str, Sequence[Curves]]
-    environment: tuple[tuple[str, str], ...]
-
-
-def run_view(run: Run, file: str, name: str, number: int, series: StepSeries) -> RunView:
-    """The view of a run. Costs its whole analysis."""
+def run_view(
+    run: Run, file: str, name: str, number: int, series: StepSeries
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A run for the template, and what the script needs of it. Costs its whole analysis."""
     document = document_of(run, file)
     parts = {name: without_blanks(found) for name, found in sections(document).items()}
-    histograms, places = _histograms(run)
-    phase_headers, phases = _phase_rows(document, parts["phases"], places)
+    histograms, pictures = _histograms(run)
     curves = {aspect.name: list(aspect.curves(run)) for aspect in aspects()}
-    savings_headers, savings, longest_saving_ns = _saving_rows(document)
-    return RunView(
-        number=number,
-        name=name,
-        file=file,
-        document=document,
-        parts=parts,
-        data={
-            "command_name": shlex.quote(printable(file)),
-            "series": plain_series(run, series),
-            "histograms": histograms,
-            **{name: [one.plain() for one in found] for name, found in curves.items() if found},
-        },
-        tiles=tuple(_tiles(document)),
-        findings=tuple((one, _worth(one)) for one in document.findings[:_MAX_FINDINGS]),
-        phases=tuple(phases),
-        phase_headers=phase_headers,
-        histograms=tuple(histograms),
-        first_histogram=_largest(document, places),
-        slowest=tuple(_slowest(series)),
-        series_note=_series_note(run, series),
-        ledger_bars=tuple(_ledger_bars(document)),
-        savings=tuple(savings),
-        savings_headers=savings_headers,
-        longest_saving_ns=longest_saving_ns,
-        sources=_sources(run),
-        curves=curves,
-        environment=tuple(_environment(run)),
-    )
+    view = {
+        "number": number,
+        "name": name,
+        "file": file,
+        "document": document,
+        "parts": parts,  # those of the terminal's report, by their names
+        "tiles": [*_tiles(document)],
+        "findings": [(one, _worth(one)) for one in document.findings[:_MAX_FINDINGS]],
+        "pictures": pictures,
+        "histograms": histograms,
+        "first_histogram": _largest(document, pictures),
+        "slowest": [*_slowest(series)],
+        "series_note": _series_note(run, series),
+        "ledger_bars": [*_ledger_bars(document)],
+        "sources": _sources(run),
+        "curves": curves,
+        "environment": [*_environment(run)],
+        **_phases(document, parts["phases"]),
+        **_savings(document),
+    }
+    data = {
+        "command_name": shlex.quote(printable(file)),
+        "series": plain_series(run, series),
+        "histograms": histograms,
+        **{name: [one.data for one in found] for name, found in curves.items() if found},
+    }
+    return view, data
 
 
 def _tiles(document: Document) -> Iterator[tuple[str, str, str]]:
@@ -198,12 +127,12 @@ def _worth(one: Finding) -> str:
     return f"saves {low} to {high} of the {one.of} ({times}{likely})"
 
 
-_Places: TypeAlias = dict[tuple[str, ...], tuple[int, str]]
+_Pictures: TypeAlias = dict[tuple[str, ...], tuple[int, str]]
 """By the names of a phase the place of its histogram, and that as the path of a small picture."""
 
 
-def _histograms(run: Run) -> tuple[list[dict[str, Any]], _Places]:
-    """The histograms, and the places of those of phases in steps, or of all without steps."""
+def _histograms(run: Run) -> tuple[list[dict[str, Any]], _Pictures]:
+    """The histograms, and the pictures of phases in steps, or of all without steps."""
     # As the tables of phases, without steps that were profiled.
     of_scopes = {"": run.phases}
     if run.step_totals.count:
@@ -215,51 +144,30 @@ def _histograms(run: Run) -> tuple[list[dict[str, Any]], _Places]:
     bounds = time_bounds(phase.host for phase in of_scopes[""].values())
     chosen = [(where, *each) for where, phases in of_scopes.items() for each in phases.items()]
     found: list[dict[str, Any]] = []
-    places: _Places = {}
+    pictures: _Pictures = {}
     for where, path, phase in chosen[:MAX_PATHS]:
         if phase.host is None or not phase.host.count:
             continue
         if not where:
-            places[names_of(path)] = (len(found), spark_path(phase.host, bounds, *_SPARK))
-        blocked = phase.blocked if phase.blocked is None or phase.blocked.max_ns else None
-        sides: dict[str, Statistic | None] = {
-            "host": phase.host,
-            "device": phase.device,
-            "blocked": blocked,
-        }
+            pictures[names_of(path)] = (len(found), spark_path(phase.host, bounds, *_SPARK))
+        blocked = phase.blocked if phase.blocked is not None and phase.blocked.max_ns else None
+        sides = {"host": phase.host, "device": phase.device, "blocked": blocked}
         found.append(plain_histograms(path + where, sides))
-    return found, places
+    return found, pictures
 
 
-def _largest(document: Document, places: _Places) -> int:
+def _largest(document: Document, pictures: _Pictures) -> int:
     """The histogram of the phase that takes most of a step."""
     largest = max(document.phases, key=lambda phase: phase.self_ns or 0.0, default=None)
-    return 0 if largest is None else places.get(names_of(largest.path), (0, ""))[0]
+    return 0 if largest is None else pictures.get(names_of(largest.path), (0, ""))[0]
 
 
-def _phase_rows(
-    document: Document, parts: Sequence[Part], places: _Places
-) -> tuple[tuple[str, ...], list[PhaseRow]]:
-    """The headers and rows of the report's table of phases, with what only a picture shows."""
+def _phases(document: Document, parts: Sequence[Part]) -> dict[str, Any]:
+    """The report's table of phases and its unit, if the run has steps."""
     if document.steps is None or not parts:  # as of a preview
-        return (), []
+        return {"phases": None}
     table = next(part for part in parts if isinstance(part, Table))
-    unit = Unit.fitting(document.steps.mean_ns)
-    rows = [_phase_row(row, places) for block in table.blocks for row in block]
-    return (f"{unit.name} per step", *table.headers[1:]), rows
-
-
-def _phase_row(row: Row, places: _Places) -> PhaseRow:
-    name, cells = printable(row.name), tuple(row.cells)
-    if not row.path:
-        return PhaseRow(name, name, row.depth, "", cells, row.share, is_sum=True)
-    color = _color(row.name)
-    picture = places.get(names_of(row.path), (None, ""))
-    return PhaseRow(name, row.path, row.depth, color, cells, row.share, *picture)
-
-
-def _color(name: str) -> str:
-    return css_color(color_of(name))
+    return {"phases": table, "phase_unit": Unit.fitting(document.steps.mean_ns).name}
 
 
 def _slowest(series: StepSeries) -> Iterator[tuple[int, str, str, bool]]:
@@ -297,72 +205,74 @@ def _series_note(run: Run, series: StepSeries) -> str:
     return " ".join(sentences)
 
 
-def _ledger_bars(document: Document) -> Iterator[tuple[str, tuple[Piece, ...]]]:
+def _ledger_bars(document: Document) -> Iterator[tuple[str, list[Piece]]]:
     """The host's side and, if it was timed, the device's: two bars with the same total."""
     ledger = document.ledger
     if ledger is None or not ledger.step_ns:
         return
     whole_ns = ledger.step_ns
 
-    def piece(name: str, ns: float | None, color: str = "", pattern: str = "") -> Iterator[Piece]:
-        if ns:
-            text = f"{name}: {duration(ns)}, {100 * ns / whole_ns:.1f} %"
-            yield Piece(name, ns / whole_ns, text, color, pattern)
+    def piece(name: str, ns: float | None, color: str = "", pattern: str = "") -> list[Piece]:
+        if not ns:
+            return []
+        text = f"{name}: {duration(ns)}, {100 * ns / whole_ns:.1f} %"
+        return [Piece(name, ns / whole_ns, text, color, pattern)]
 
-    def of_phase(one: LedgerEntry) -> tuple[str, str]:
-        if one.path is None:
-            return "outside phases", _COLOR_OF_REST
-        return one.path, _color(names_of(one.path)[-1])
-
-    def of_phases(prefix: str, times_ns: Mapping[int, float]) -> Iterator[Piece]:
+    def of_phases(prefix: str, times_ns: Sequence[float]) -> Iterator[Piece]:
         """The largest phases, and one piece for all others."""
-        largest = sorted(times_ns, key=lambda place: -times_ns[place])[:_MAX_PIECES]
-        for place in sorted(largest):
-            name, color = of_phase(ledger.entries[place])
+        in_order = sorted(range(len(times_ns)), key=lambda place: -times_ns[place])
+        for place in sorted(in_order[:_MAX_PIECES]):
+            path = ledger.entries[place].path
+            name, color = "outside phases", _COLOR_OF_REST
+            if path is not None:
+                name, color = path, css_color(color_of(names_of(path)[-1]))
             yield from piece(prefix + name, times_ns[place], color)
-        rest_ns = sum(times_ns.values()) - sum(times_ns[place] for place in largest)
-        yield from piece(f"{prefix}other phases", max(0.0, rest_ns), css_color(STEP_COLOR))
+        rest_ns = sum(times_ns[place] for place in in_order[_MAX_PIECES:])
+        yield from piece(f"{prefix}other phases", rest_ns, css_color(STEP_COLOR))
 
-    entries = dict(enumerate(ledger.entries))
-    host_ns = {
-        place: (one.host_ns if one.computing_ns is None else one.computing_ns) or 0.0
-        for place, one in entries.items()
-    }
-    blocked = piece("waiting for the device", ledger.total.blocked_ns, "", "pattern-blocked")
-    yield "host", (*of_phases("", host_ns), *blocked)
-    if ledger.total.busy_ns is None:
+    total, entries = ledger.total, ledger.entries
+    host_ns = [
+        (one.host_ns if one.computing_ns is None else one.computing_ns) or 0.0 for one in entries
+    ]
+    blocked = piece("waiting for the device", total.blocked_ns, "", "pattern-blocked")
+    yield "host", [*of_phases("", host_ns), *blocked]
+    if total.busy_ns is None:
         return
     busy = "busy: " if ledger.doubt is None else "busy or waiting: "
-    idle = [
-        part
-        for column, name, pattern in _IDLE
-        for part in piece(name, getattr(ledger.total, column), "", pattern)
-    ]
-    busy_ns = {place: one.busy_ns or 0.0 for place, one in entries.items()}
-    yield "device", (*of_phases(busy, busy_ns), *idle)
+    yield (
+        "device",
+        [
+            *of_phases(busy, [one.busy_ns or 0.0 for one in entries]),
+            *(
+                part
+                for column, name, pattern in _IDLE
+                for part in piece(name, getattr(total, column), "", pattern)
+            ),
+        ],
+    )
 
 
-def _saving_rows(
-    document: Document,
-) -> tuple[tuple[str, ...], list[tuple[Saving, list[str]]], float]:
-    """The headers and rows of the report's table of savings, of all of them, and the time at which
+def _savings(document: Document) -> dict[str, Any]:
+    """The rows of the report's table of savings, of all of them, their unit, and the time at which
     the axis of their pictures ends."""
     savings = document.savings
     if savings is None or not savings.rows or savings.step_ns is None:
-        return (), [], 1.0
+        return {"savings": ()}
     unit = Unit.fitting(max(row.time_ns for row in savings.rows))
     longest_ns = max(max(row.high_ns, row.time_ns, row.at_most_ns or 0) for row in savings.rows)
     columns = SAVING_HEADERS.index("at most")
-    rows = [(row, saving_cells(row, unit)[:columns]) for row in savings.rows[:MAX_PATHS]]
-    headers = SAVING_HEADERS[1 : 1 + columns]
-    return (f"{unit.name} per step, without", *headers), rows, longest_ns or 1.0
+    return {
+        "savings": [(row, saving_cells(row, unit)[:columns]) for row in savings.rows[:MAX_PATHS]],
+        "savings_headers": (f"{unit.name} per step, without", *SAVING_HEADERS[1 : 1 + columns]),
+        "longest_saving_ns": longest_ns or 1.0,
+    }
 
 
-def _sources(run: Run) -> dict[str, list[Source]]:
-    """The lines of each aspect, in their context."""
+def _sources(run: Run) -> dict[str, list[tuple[str, int, SourceContext]]]:
+    """The lines of each aspect: what each is called, its number, and its context."""
     return {
         aspect.name: [
-            Source(title, one.line, source_context(one.file, one.line, run.began_realtime_ns))
+            (title, one.line, source_context(one.file, one.line, run.began_realtime_ns))
             for title, one in aspect.lines(run)
         ]
         for aspect in aspects()

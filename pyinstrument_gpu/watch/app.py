@@ -18,11 +18,10 @@ from textual.containers import VerticalScroll
 from textual.widgets import Input, Static
 
 from pyinstrument_gpu.core.file.control_path import request_profile
-from pyinstrument_gpu.watch.clocks import Clocks
 from pyinstrument_gpu.watch.live_run import LiveRun
+from pyinstrument_gpu.watch.process import MachineClocks
 from pyinstrument_gpu.watch.views import VIEWS, Choice, heading
-from pyinstrument_gpu.watch.watch import Watch
-from pyinstrument_gpu.watch.watched_run import Unreadable
+from pyinstrument_gpu.watch.watch import Unreadable, Watch
 
 PROFILED_STEPS = 3
 _INTERVAL_S = 1.0
@@ -82,7 +81,7 @@ class WatchApp(App[None]):
     def __init__(
         self,
         watch: Watch,
-        clocks: Callable[[], Clocks] = Clocks.now,
+        clocks: Callable[[], MachineClocks] = MachineClocks.now,
         interval_s: float | None = _INTERVAL_S,
     ) -> None:
         super().__init__()

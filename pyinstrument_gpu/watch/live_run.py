@@ -3,20 +3,21 @@
 
 Figures are of the whole run, from its statistics, or of the *window*: the whole steps that ended in
 the last 30 seconds, or the last three if those took longer. Neither has the times of steps that
-torch.profiler has slowed. Times are nanoseconds, and None is what
-is not known.
+torch.profiler has slowed. Times are nanoseconds, None is what is not known, and series end with
+their newest value. The attributes are the keys of `watch --json`, which docs/watch.md describes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.step_times import in_unfinished_steps
+from pyinstrument_gpu.aspects.memory.data import MEMORY_POINT_DTYPE
 from pyinstrument_gpu.aspects.modules.data import ModulePass
 from pyinstrument_gpu.core.distinct import places_in
 from pyinstrument_gpu.core.file.framing import PAYLOAD_BYTES
@@ -47,20 +48,7 @@ class LiveStep:
 
 @dataclass(frozen=True)
 class LiveSteps:
-    """The steps of a run.
-
-    Attributes:
-        count: how many have ended.
-        open_index: index of the step that is open.
-        open_ns: how long it had been open at the last sign of life.
-        mean_ns, p50_ns, p99_ns, max_ns: durations, of the whole run.
-        window_steps, window_ns: steps of the window, and the time from the first's begin to the
-            last's end.
-        window_mean_ns: their mean duration.
-        window_per_s, window_samples_per_s: steps and samples per second of the window.
-        series_ns: mean durations of the steps that are kept, the newest last.
-        newest: the last twenty, the newest last.
-    """
+    """The steps of a run."""
 
     count: int
     open_index: int | None
@@ -80,19 +68,7 @@ class LiveSteps:
 
 @dataclass(frozen=True)
 class LivePhase:
-    """A phase, by its path.
-
-    Attributes:
-        path: as in `Run.paths`.
-        is_open: whether it is being executed.
-        calls, mean_ns, p99_ns: of the whole run.
-        per_step_ns: time per step, of the whole run; None outside of steps.
-        device_mean_ns: mean stream time of the calls in the whole run that were timed.
-        window_calls, window_calls_per_s, window_mean_ns: of the window.
-        window_per_step_ns: time per step of the window.
-        window_share: of the time of these steps, on the thread that opened them.
-        series_ns: time per step in the window, the newest last.
-    """
+    """A phase, by its path."""
 
     path: str
     is_open: bool
@@ -111,19 +87,7 @@ class LivePhase:
 
 @dataclass(frozen=True)
 class LiveWait:
-    """A line of the program that makes the host wait for a device.
-
-    Attributes:
-        line: `file:line`.
-        function: name of the function around it.
-        kind: what waits there.
-        is_allowed: whether it is in an `allow_sync` region.
-        count: waits in the whole run.
-        blocked_ns: their time; None if it is not known.
-        window_count, window_blocked_ns: how many, and how much, came in the window.
-        window_per_step_ns: time per step of the window.
-        series_ns: time per step in the window, the newest last.
-    """
+    """A line of the program that makes the host wait for a device."""
 
     line: str
     function: str
@@ -139,16 +103,7 @@ class LiveWait:
 
 @dataclass(frozen=True)
 class LiveMetric:
-    """A metric.
-
-    Attributes:
-        name: its name.
-        value: the last one that was read; None if it is not finite.
-        text: that value as text: also "nan" and "inf".
-        step: index of the step in which its last update was made.
-        age_ns: how old it was at the last sign of life.
-        series: values, the newest last; None for those that are not finite.
-    """
+    """A metric."""
 
     name: str
     value: float | None
@@ -160,16 +115,7 @@ class LiveMetric:
 
 @dataclass(frozen=True)
 class LiveMemory:
-    """Memory, at the end of the last step that was read.
-
-    Attributes:
-        device: number of the device; None: it is the memory of the process.
-        step: index of that step.
-        allocated_bytes, reserved_bytes: in use then.
-        peak_bytes: the most so far.
-        out_of_memory: how often there was none left.
-        series_bytes: allocated at the end of steps, the newest last.
-    """
+    """Memory, at the end of the last step that was read."""
 
     device: int | None
     step: int | None
@@ -182,17 +128,7 @@ class LiveMemory:
 
 @dataclass(frozen=True)
 class LiveModule:
-    """A module of the model, or a group that differs by an index alone.
-
-    Attributes:
-        name: as in `Run.modules`.
-        modules: how many modules the name stands for.
-        calls: how often they were called in the whole run.
-        forward_mean_ns, backward_mean_ns: of one call, and of one part of a backward pass, in the
-            whole run; modules inside it included.
-        window_forward_per_step_ns, window_backward_per_step_ns: time per step, of those steps of
-            the window in which modules were timed.
-    """
+    """A module of the model, or a group that differs by an index alone."""
 
     name: str
     modules: int
@@ -205,14 +141,7 @@ class LiveModule:
 
 @dataclass(frozen=True)
 class LiveRecorder:
-    """How the recorder is.
-
-    Attributes:
-        thread_share: what its thread has used of one core.
-        dropped: what was not kept, by cause.
-        damaged_blocks: blocks of the file that can't be read.
-        error: why the history ends early.
-    """
+    """How the recorder is."""
 
     thread_share: float | None
     dropped: dict[str, int]
@@ -222,18 +151,7 @@ class LiveRecorder:
 
 @dataclass(frozen=True)
 class LiveRun:
-    """A run that is being recorded.
-
-    Attributes:
-        file: its run file.
-        run_id, host, pid, rank, world_size: as in `Run.environment`.
-        command: the command line.
-        sign_of_life: how it is.
-        duration_ns: from its begin to the last sign of life.
-        waits: None if nobody watched for waits.
-        profiled: the steps that torch.profiler saw, as pairs of the first and the last.
-        notes: what is missing or went wrong.
-    """
+    """A run that is being recorded."""
 
     file: str
     run_id: str | None
@@ -261,29 +179,25 @@ def live_run(
     """What is shown of a run. Linear in the history that `run` holds.
 
     Args:
-        run: as `decode_blocks` makes it of what a follower holds.
+        run: as `Run.from_blocks` makes it of what a follower holds.
         state: its STATE.
         sign: how it is.
         damaged_blocks: as the follower counts them.
     """
     window = _Window.of(run, is_whole=state.spans <= len(run.spans) + len(run.module_spans))
-    environment = run.environment
+    recorded = ("run_id", "host", "pid", "rank", "world_size")
     return LiveRun(
         file=file,
-        run_id=environment.get("run_id"),
-        host=environment.get("host"),
-        pid=environment.get("pid"),
-        rank=environment.get("rank"),
-        world_size=environment.get("world_size"),
-        command=tuple(environment.get("command", ())),
+        **{name: run.environment.get(name) for name in recorded},
+        command=tuple(run.environment.get("command", ())),
         sign_of_life=sign,
         duration_ns=run.duration_ns,
         steps=_steps(run, state, window),
-        phases=_phases(run, window),
+        phases=tuple(_phases(run, window)),
         waits=_waits(run, window) if run.syncs.was_watched else None,
-        metrics=_metrics(run),
+        metrics=tuple(_metrics(run)),
         memory=_memory(run),
-        modules=_modules(run, window),
+        modules=tuple(_modules(run, window)),
         recorder=LiveRecorder(
             thread_share=run.harvester_cpu_ns / run.duration_ns if run.duration_ns else None,
             dropped={cause: count for cause, count in run.dropped.items() if count},
@@ -367,46 +281,44 @@ def _places(count: int) -> NDArray[np.int64]:
     return places
 
 
-def _means(values: NDArray[np.int64]) -> tuple[float, ...]:
-    places = _places(len(values))
-    sums = np.bincount(places, values)
-    return tuple((sums / np.bincount(places)).tolist()) if len(values) else ()
-
-
 def _steps(run: Run, state: State, window: _Window) -> LiveSteps:
     totals, closed, open_step = run.step_totals, run.steps.closed, run.open_step
     durations_ns = closed["end_ns"] - closed["begin_ns"]
-    steps = window.steps
+    places = _places(len(closed))
+    means_ns = np.bincount(places, durations_ns) / np.maximum(np.bincount(places), 1)
+    steps, whole = window.steps, totals.duration
     samples = float(steps["samples"].sum()) if len(steps) else math.nan
-    whole = totals.duration
+    known = whole.count > 0
+    newest = closed[-_NEWEST_STEPS:]
     return LiveSteps(
         count=max(totals.count + run.profiled_totals.count, state.steps),
         open_index=None if open_step is None else open_step.index,
         open_ns=None if open_step is None else max(0, run.duration_ns - open_step.begin_ns),
-        mean_ns=whole.mean_ns if whole.count else None,
-        p50_ns=whole.p50_ns if whole.count else None,
-        p99_ns=whole.p99_ns if whole.count else None,
-        max_ns=whole.max_ns if whole.count else None,
+        mean_ns=whole.mean_ns if known else None,
+        p50_ns=whole.p50_ns if known else None,
+        p99_ns=whole.p99_ns if known else None,
+        max_ns=whole.max_ns if known else None,
         window_steps=len(steps),
         window_ns=window.duration_ns if len(steps) else 0,
         window_mean_ns=window.per_step(int((steps["end_ns"] - steps["begin_ns"]).sum())),
         window_per_s=window.per_second(len(steps)) if len(steps) else None,
         window_samples_per_s=None if math.isnan(samples) else window.per_second(samples),
-        series_ns=_means(durations_ns),
+        series_ns=tuple(means_ns.tolist()),
         newest=tuple(
-            LiveStep(
-                int(step["index"]), int(step["end_ns"] - step["begin_ns"]), bool(step["complete"])
+            map(
+                LiveStep,
+                newest["index"].tolist(),
+                durations_ns[-_NEWEST_STEPS:].tolist(),
+                newest["complete"].astype(bool).tolist(),
             )
-            for step in closed[-_NEWEST_STEPS:]
         ),
     )
 
 
-def _phases(run: Run, window: _Window) -> tuple[LivePhase, ...]:
+def _phases(run: Run, window: _Window) -> Iterator[LivePhase]:
     spans = run.spans
     places = window.places_of(spans["step"])
-    outside = (spans["step"] < 0) & (spans["host_begin_ns"] >= window.begin_ns)
-    chosen = (places >= 0) | outside
+    chosen = (places >= 0) | ((spans["step"] < 0) & (spans["host_begin_ns"] >= window.begin_ns))
     spans, places = spans[chosen], places[chosen]
     times_ns = spans["host_end_ns"] - spans["host_begin_ns"]
     paths, in_step = spans["path"].astype(np.int64), places >= 0
@@ -418,45 +330,47 @@ def _phases(run: Run, window: _Window) -> tuple[LivePhase, ...]:
         for some in (slice(None), in_step, on_thread)
     )
     cell = paths[in_step] * cells + window.series[places[in_step]]
-    sums = np.bincount(cell, times_ns[in_step], count * cells).reshape(count, cells)
-    series = sums / np.maximum(window.sizes, 1)
+    sums_ns = np.bincount(cell, times_ns[in_step], count * cells).reshape(count, cells)
+    series_ns = (sums_ns / np.maximum(window.sizes, 1)).tolist()
     steps_ns = int((window.steps["end_ns"] - window.steps["begin_ns"]).sum())
     open_paths = {phase.path for phase in run.open_phases}
     open_paths |= {path.rpartition("/")[0] for path in open_paths}
-    scopes = Scope.STEP, Scope.OTHER_THREADS
-    of_open_step = in_unfinished_steps(run, run.steps.array[:0])
-    found = []
+    ended_ns = _ended_ns(run)
     for number, path in enumerate(run.paths):
         whole = run.phases.get(path, PhaseStatistics())
-        keys = [(number, scope) for scope in scopes if (number, scope) in run.statistics]
-        ended_ns = sum(_host_ns(run.statistics, key) - _host_ns(of_open_step, key) for key in keys)
-        is_inside = bool(keys) and run.step_totals.count > 0
-        in_window = bool(step_ns[number]) or is_inside
-        found.append(
-            LivePhase(
-                path=path,
-                is_open=path in open_paths,
-                calls=whole.count,
-                mean_ns=_mean(whole.host),
-                p99_ns=whole.host.p99_ns if whole.host is not None and whole.count else None,
-                per_step_ns=ended_ns / run.step_totals.count if is_inside else None,
-                device_mean_ns=_mean(whole.device),
-                window_calls=calls[number],
-                window_calls_per_s=window.per_second(calls[number]),
-                window_mean_ns=total_ns[number] / calls[number] if calls[number] else None,
-                window_per_step_ns=window.per_step(step_ns[number]) if in_window else None,
-                window_share=thread_ns[number] / steps_ns if thread_ns[number] else None,
-                series_ns=tuple(series[number].tolist()) if in_window else (),
-            )
+        in_window = bool(step_ns[number]) or number in ended_ns
+        yield LivePhase(
+            path=path,
+            is_open=path in open_paths,
+            calls=whole.count,
+            mean_ns=_mean(whole.host),
+            p99_ns=whole.host.p99_ns if whole.host is not None and whole.count else None,
+            per_step_ns=ended_ns[number] / run.step_totals.count if number in ended_ns else None,
+            device_mean_ns=_mean(whole.device),
+            window_calls=calls[number],
+            window_calls_per_s=window.per_second(calls[number]),
+            window_mean_ns=total_ns[number] / calls[number] if calls[number] else None,
+            window_per_step_ns=window.per_step(step_ns[number]) if in_window else None,
+            window_share=thread_ns[number] / steps_ns if thread_ns[number] else None,
+            series_ns=tuple(series_ns[number]) if in_window else (),
         )
-    return tuple(found)
 
 
-def _host_ns(
-    statistics: Mapping[tuple[int, Scope], PhaseStatistics], key: tuple[int, Scope]
-) -> int:
-    host = statistics.get(key, PhaseStatistics()).host
-    return 0 if host is None else host.total_ns
+def _ended_ns(run: Run) -> dict[int, int]:
+    """The time of each path in the steps that have ended; empty if none has."""
+    if not run.step_totals.count:
+        return {}
+    unfinished = in_unfinished_steps(run, run.steps.array[:0])
+    found: dict[int, int] = {}
+    for key, of in run.statistics.items():
+        if key[1] in (Scope.STEP, Scope.OTHER_THREADS):
+            still = unfinished.get(key, PhaseStatistics())
+            found[key[0]] = found.get(key[0], 0) + _total_ns(of) - _total_ns(still)
+    return found
+
+
+def _total_ns(of: PhaseStatistics) -> int:
+    return 0 if of.host is None else of.host.total_ns
 
 
 def _mean(statistic: Statistic | None) -> float | None:
@@ -494,25 +408,21 @@ def _waits(run: Run, window: _Window) -> tuple[LiveWait, ...]:
     return tuple(sorted(found, key=lambda wait: (-(wait.blocked_ns or 0), -wait.count)))
 
 
-def _metrics(run: Run) -> tuple[LiveMetric, ...]:
-    found = []
+def _metrics(run: Run) -> Iterator[LiveMetric]:
     for number, name in enumerate(run.metric_names):
-        values = run.metrics[run.metrics["name"] == number]
-        if not len(values):
+        readings = run.metrics[run.metrics["name"] == number]
+        if not len(readings):
             continue
-        last = values[-1]
+        last = readings[-1]
         value, step = float(last["value"]), int(last["step"])
-        found.append(
-            LiveMetric(
-                name=name,
-                value=_finite(value),
-                text=f"{value:.6g}",
-                step=step if step >= 0 else None,
-                age_ns=max(0, run.duration_ns - int(last["host_ns"])),
-                series=tuple(map(_finite, values["value"][-SERIES:].tolist())),
-            )
+        yield LiveMetric(
+            name=name,
+            value=_finite(value),
+            text=f"{value:.6g}",
+            step=step if step >= 0 else None,
+            age_ns=max(0, run.duration_ns - int(last["host_ns"])),
+            series=tuple(map(_finite, readings["value"][-SERIES:].tolist())),
         )
-    return tuple(found)
 
 
 def _finite(value: float) -> float | None:
@@ -523,22 +433,22 @@ def _memory(run: Run) -> LiveMemory | None:
     memory = run.memory
     if memory is None:
         return None
-    points = memory.points
-    last = points[-1] if len(points) else None
+    last: dict[str, int | None] = dict.fromkeys(MEMORY_POINT_DTYPE.names or ())
+    if len(memory.points):
+        last = dict(zip(last, memory.points[-1].tolist(), strict=True))
+    reserved = last["reserved_bytes"]
     return LiveMemory(
         device=memory.device,
-        step=None if last is None else int(last["step"]),
-        allocated_bytes=None if last is None else int(last["allocated_bytes"]),
-        reserved_bytes=None
-        if last is None or last["reserved_bytes"] < 0
-        else int(last["reserved_bytes"]),
+        step=last["step"],
+        allocated_bytes=last["allocated_bytes"],
+        reserved_bytes=None if reserved is None or reserved < 0 else reserved,
         peak_bytes=memory.peak_bytes,
         out_of_memory=memory.out_of_memory_count,
-        series_bytes=tuple(points["allocated_bytes"][-SERIES:].tolist()),
+        series_bytes=tuple(memory.points["allocated_bytes"][-SERIES:].tolist()),
     )
 
 
-def _modules(run: Run, window: _Window) -> tuple[LiveModule, ...]:
+def _modules(run: Run, window: _Window) -> Iterator[LiveModule]:
     row_of = {
         member: row for row, name in enumerate(run.modules) for member in run.modules.of_group(name)
     }
@@ -547,29 +457,23 @@ def _modules(run: Run, window: _Window) -> tuple[LiveModule, ...]:
     passes = run.module_spans[places >= 0]
     # Modules may be timed in some of the steps only.
     steps = len(np.unique(places[places >= 0]))
-    rows_of_passes = rows[passes["module"]]
     times_ns = passes["host_end_ns"] - passes["host_begin_ns"]
-
-    def totals_ns(kind: ModulePass) -> list[float]:
-        chosen = (passes["kind"] == kind) & (rows_of_passes >= 0)
-        found: list[float] = np.bincount(
-            rows_of_passes[chosen], times_ns[chosen], len(run.modules)
-        ).tolist()
-        return found
-
-    forward_ns, backward_ns = totals_ns(ModulePass.FORWARD), totals_ns(ModulePass.BACKWARD)
-    return tuple(
-        LiveModule(
+    per_step_ns = {}
+    for kind in (ModulePass.FORWARD, ModulePass.BACKWARD):
+        chosen = (passes["kind"] == kind) & (rows[passes["module"]] >= 0)
+        of_rows = rows[passes["module"][chosen]]
+        sums_ns = np.bincount(of_rows, times_ns[chosen], len(run.modules)).tolist()
+        per_step_ns[kind] = [ns / steps if steps else None for ns in sums_ns]
+    for row, times in enumerate(run.modules.values()):
+        yield LiveModule(
             name=times.name,
             modules=times.modules,
             calls=times.calls,
             forward_mean_ns=_mean(times.forward),
             backward_mean_ns=_mean(times.backward),
-            window_forward_per_step_ns=forward_ns[row] / steps if steps else None,
-            window_backward_per_step_ns=backward_ns[row] / steps if steps else None,
+            window_forward_per_step_ns=per_step_ns[ModulePass.FORWARD][row],
+            window_backward_per_step_ns=per_step_ns[ModulePass.BACKWARD][row],
         )
-        for row, times in enumerate(run.modules.values())
-    )
 
 
 def spread(values: Sequence[float | None]) -> float | None:

@@ -1,24 +1,64 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What /proc says of processes that record. It is only read, and what it hides stays unknown."""
+"""What can be seen of processes that record, beside their files: by the clocks of this machine and
+by /proc, which is only read. What it hides stays unknown."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeAlias
 
+from pyinstrument_gpu.core.anchor import SAME_BOOT_NS, booted_ns
 from pyinstrument_gpu.core.file.run_files import is_run_file
 from pyinstrument_gpu.core.process_state import ProcessState
-from pyinstrument_gpu.watch.clocks import Clocks
+from pyinstrument_gpu.job.condition import Sighting
+from pyinstrument_gpu.job.data import JobData, RankData
 
 _SLACK_NS = 2 * 10**9
 _IN_MEMORY = "/memfd:pyinstrument_gpu"
 """What a recording in memory keeps open (`MemoryStorage`)."""
 
 
+@dataclass(frozen=True)
+class MachineClocks:
+    """The clocks of a machine at one moment.
+
+    Attributes:
+        host: its name.
+        monotonic_ns: CLOCK_MONOTONIC, which a run's anchors have.
+        boottime_ns: CLOCK_BOOTTIME, in which the kernel says when processes began. It also counts
+            while the machine sleeps.
+        realtime_ns: the wall clock.
+    """
+
+    host: str
+    monotonic_ns: int
+    boottime_ns: int
+    realtime_ns: int
+
+    @classmethod
+    def now(cls) -> MachineClocks:
+        monotonic_ns = time.monotonic_ns()
+        boot = getattr(time, "CLOCK_BOOTTIME", None)
+        boottime_ns = monotonic_ns if boot is None else time.clock_gettime_ns(boot)
+        host = os.uname().nodename if hasattr(os, "uname") else ""
+        return cls(host, monotonic_ns, boottime_ns, time.time_ns())
+
+    def are_of(self, environment: Mapping[str, Any], anchor: Mapping[str, int]) -> bool:
+        """Whether a run is recorded on this machine since it was started, as far as can be told:
+        the name is the same, and so is the moment at which the monotonic clock began."""
+        its_ns = booted_ns(anchor)
+        if its_ns is None or environment.get("host") != self.host:
+            return False
+        return abs(self.realtime_ns - self.monotonic_ns - its_ns) < SAME_BOOT_NS
+
+
 def process_state(
-    pid: int, began_monotonic_ns: int, clocks: Clocks, proc: Path = Path("/proc")
+    pid: int, began_monotonic_ns: int, clocks: MachineClocks, proc: Path = Path("/proc")
 ) -> ProcessState:
     """Whether the process of a recording is still there.
 
@@ -102,3 +142,73 @@ def recorded_files(pid: int, proc: Path = Path("/proc")) -> tuple[list[Path], bo
         except OSError:
             continue
     return list(found), in_memory
+
+
+LookUp: TypeAlias = Callable[[int, int, MachineClocks], ProcessState]
+"""What is known of a process: a function of its number, of when its recording began and of the
+clocks."""
+
+
+def sightings_of(
+    job: JobData,
+    clocks: MachineClocks,
+    wait: Callable[[], None],
+    process: LookUp = process_state,
+) -> dict[int, Sighting]:
+    """What can be seen of each rank.
+
+    Whether a process of another machine lives can't be seen, but perhaps its file changes.
+
+    Args:
+        clocks: of this machine, read after the job was.
+        wait: for longer than a recorder needs to write again; called if a rank that is not
+            complete ran on another machine.
+        process: looks a process up.
+    """
+    found = {}
+    elsewhere = []
+    for rank in job.ranks:
+        if rank.complete:
+            found[rank.rank] = Sighting()
+            continue
+        anchor = rank.end.anchor
+        seen = sighting_of(rank.environment, anchor, rank.duration_ns, clocks, process)
+        found[rank.rank] = seen
+        if seen.silent_ns is None:
+            elsewhere.append(rank)
+    if elsewhere:
+        before = [_written(rank) for rank in elsewhere]
+        wait()
+        for rank, written in zip(elsewhere, before, strict=True):
+            found[rank.rank] = Sighting(is_writing=written != _written(rank))
+    return found
+
+
+def sighting_of(
+    environment: Mapping[str, Any],
+    anchor: Mapping[str, int],
+    duration_ns: int,
+    clocks: MachineClocks,
+    process: LookUp = process_state,
+) -> Sighting:
+    """What can be seen of the process of a run; nothing if it is of another machine.
+
+    Args:
+        anchor: the last reading of its clocks.
+        duration_ns: from its begin to its last sign of life.
+    """
+    if not clocks.are_of(environment, anchor):
+        return Sighting()
+    began_ns = anchor["monotonic_ns"] - anchor.get("run_ns", duration_ns)
+    pid = environment.get("pid")
+    state = ProcessState.UNKNOWN if pid is None else process(pid, began_ns, clocks)
+    return Sighting(state, max(0, clocks.monotonic_ns - began_ns - duration_ns))
+
+
+def _written(rank: RankData) -> tuple[int, int] | None:
+    """When its file was written last, and its size."""
+    try:
+        status = os.stat(rank.file or "")
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size

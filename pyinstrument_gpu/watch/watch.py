@@ -1,14 +1,91 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The runs that are watched together: the ranks of a job, or one run."""
+"""The runs that are watched together, the ranks of a job or one run: each look is what their files
+say by now, and `watch --json` prints one a second."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from pyinstrument_gpu.watch.clocks import Clocks
-from pyinstrument_gpu.watch.live_run import LiveRun
-from pyinstrument_gpu.watch.watched_run import Unreadable, WatchedRun
+from pyinstrument_gpu.core.file.blocks import BlockType
+from pyinstrument_gpu.core.file.follower import RunFollower
+from pyinstrument_gpu.core.file.run_files import left_out
+from pyinstrument_gpu.core.file.state import State, decode_state
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.errors import RunFileError, RunFileVersionError
+from pyinstrument_gpu.watch.live_run import LiveRun, live_run
+from pyinstrument_gpu.watch.process import LookUp, MachineClocks, process_state, sighting_of
+from pyinstrument_gpu.watch.sign_of_life import SignOfLife, sign_of_life
+
+VERSION = 1
+"""Of the objects: it changes when a key changes its meaning, or goes. Keys may be added."""
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A run file that can't be read.
+
+    Attributes:
+        file: its path.
+        reason: why.
+    """
+
+    file: str
+    reason: str
+
+
+class UnknownFormat(Unreadable):
+    """One of a format that this version of the package doesn't read: that stays so."""
+
+
+class WatchedRun:
+    """Watches one run file.
+
+    Args:
+        path: the file, which need not be there yet.
+        process: looks a process up.
+    """
+
+    def __init__(self, path: Path, process: LookUp = process_state) -> None:
+        self.path = path
+        self._process = process
+        self._follower = RunFollower(path)
+        self._changed: tuple[str | None, int, bool] | None = None
+        self._changed_ns = 0
+        self._has_changed = False
+
+    def look(self, clocks: MachineClocks) -> LiveRun | Unreadable:
+        """What it says now."""
+        try:
+            blocks = self._follower.look()
+            run = Run.from_blocks(blocks)
+        except (OSError, RunFileError) as error:
+            reason = error.strerror if isinstance(error, OSError) else None
+            kind = UnknownFormat if isinstance(error, RunFileVersionError) else Unreadable
+            return kind(str(self.path), reason or str(error))
+        state = blocks.document(BlockType.STATE, decode_state) or State()
+        return live_run(str(self.path), run, state, self._sign(run, state, clocks), blocks.damaged)
+
+    def close(self) -> None:
+        self._follower.close()
+
+    def _sign(self, run: Run, state: State, clocks: MachineClocks) -> SignOfLife:
+        seen = (run.environment.get("run_id"), state.now_ns, state.final)
+        if seen != self._changed:
+            self._has_changed = self._changed is not None
+            self._changed, self._changed_ns = seen, clocks.monotonic_ns
+        return sign_of_life(
+            run,
+            state,
+            sighting_of(run.environment, state.anchor, run.duration_ns, clocks, self._process),
+            unchanged_ns=clocks.monotonic_ns - self._changed_ns,
+            has_changed=self._has_changed,
+            whereabouts=self._follower.whereabouts,
+        )
 
 
 class Watch:
@@ -22,7 +99,7 @@ class Watch:
         self._files = files
         self._runs: dict[Path, WatchedRun] = {}
 
-    def look(self, clocks: Clocks) -> list[LiveRun | Unreadable]:
+    def look(self, clocks: MachineClocks) -> list[LiveRun | Unreadable]:
         """What each of them says now, in the order of the files."""
         try:
             files = self._files()
@@ -35,3 +112,45 @@ class Watch:
     def close(self) -> None:
         for run in self._runs.values():
             run.close()
+
+
+def stream(
+    watch: Watch,
+    write: Callable[[str], None],
+    wait: Callable[[], None],
+    clocks: Callable[[], MachineClocks],
+) -> None:
+    """Write a line of JSON for each look, until nothing more will come of any run.
+
+    Args:
+        write: gets each line, without its end.
+        wait: comes back when it is time for the next look.
+        clocks: read at each look.
+
+    Raises:
+        RunFileVersionError: none of the runs has a format that is known.
+    """
+    while True:
+        now = clocks()
+        looks = watch.look(now)
+        write(json.dumps(facts(looks, now), allow_nan=False))
+        unknown = {run.file: run.reason for run in looks if isinstance(run, UnknownFormat)}
+        if looks and len(unknown) == len(looks):
+            raise RunFileVersionError("\n".join(left_out(unknown)))
+        if all(
+            run.sign_of_life.condition.is_final
+            if isinstance(run, LiveRun)
+            else isinstance(run, UnknownFormat)
+            for run in looks
+        ):
+            return
+        wait()
+
+
+def facts(looks: list[LiveRun | Unreadable], clocks: MachineClocks) -> dict[str, Any]:
+    """One object of the stream: see docs/watch.md."""
+    return {
+        "version": VERSION,
+        "realtime_ns": clocks.realtime_ns,
+        "runs": [dataclasses.asdict(look) for look in looks],
+    }

@@ -16,8 +16,7 @@ from pyinstrument_gpu.core.open_phase import OpenPhase
 from pyinstrument_gpu.core.process_state import ProcessState
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.steps import Step, Steps
-from pyinstrument_gpu.watch.clocks import Clocks
-from pyinstrument_gpu.watch.sightings import sightings_of
+from pyinstrument_gpu.watch.process import MachineClocks, sightings_of
 from tests.helpers.job_endings import S, job, rank
 from tests.helpers.job_files import ANCHOR, rank_environment, rank_run
 
@@ -158,7 +157,7 @@ def test_many_ranks_are_cut(tmp_path: Path) -> None:
 def test_processes_are_looked_up_on_their_machine_alone() -> None:
     here = rank(0, at_ns=5 * S)
     anchor = here.end.anchor
-    now = Clocks(
+    now = MachineClocks(
         "box",
         anchor["monotonic_ns"] + 7 * S,
         anchor["monotonic_ns"] + 7 * S,
@@ -167,7 +166,7 @@ def test_processes_are_looked_up_on_their_machine_alone() -> None:
     looked: list[tuple[int, int]] = []
     waited: list[None] = []
 
-    def state(pid: int, began_ns: int, clocks: Clocks) -> ProcessState:
+    def state(pid: int, began_ns: int, clocks: MachineClocks) -> ProcessState:
         looked.append((pid, began_ns))
         return ProcessState.ALIVE
 
@@ -191,8 +190,8 @@ def test_a_file_of_another_machine_may_be_seen_to_change(tmp_path: Path) -> None
     def write() -> None:
         path.write_bytes(b"12")
 
-    assert sightings_of(job(elsewhere), Clocks.now(), write)[1].is_writing
-    assert not sightings_of(job(elsewhere), Clocks.now(), lambda: None)[1].is_writing
+    assert sightings_of(job(elsewhere), MachineClocks.now(), write)[1].is_writing
+    assert not sightings_of(job(elsewhere), MachineClocks.now(), lambda: None)[1].is_writing
     missing = rank(1, host="other", file=str(tmp_path / "gone"))
-    seen = sightings_of(job(missing), Clocks.now(), lambda: None)
+    seen = sightings_of(job(missing), MachineClocks.now(), lambda: None)
     assert not seen[1].is_writing

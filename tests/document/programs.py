@@ -50,11 +50,15 @@ def program(phases: int = 2) -> Run:
 
 def full_run() -> Run:
     """A common run of eight phases of which everything was recorded."""
-    run = program(phases=7)
+    return with_everything(program(phases=7))
+
+
+def with_everything(run: Run, layers: int = 12) -> Run:
+    """The run, with all that else can be recorded, of so many layers of a model."""
     run.environment |= {"command": ["python", "train.py", "--epochs", "3"], "host": "a machine"}
     run.environment |= {"torch": "2.13.0", "gpus": ["NVIDIA H100"], "run_id": "0123456789abcdef"}
-    layers = [f"layers.{i}{part}" for i in range(12) for part in ("", ".attn", ".mlp")]
-    run.module_names = ("embed", *layers, "norm", "head")
+    parts = [f"layers.{i}{part}" for i in range(layers) for part in ("", ".attn", ".mlp")]
+    run.module_names = ("embed", *parts, "norm", "head")
     run.module_spans = np.array(
         [
             (begin_ns, begin_ns + MS, number, kind, step, 0, -1, 0, -1, -1, -1)
@@ -102,7 +106,11 @@ def full_run() -> Run:
 
 
 def out_of_memory() -> Run:
-    run = program()
+    return without_memory(program())
+
+
+def without_memory(run: Run) -> Run:
+    """The run, which ended because the memory did."""
     event = OutOfMemory(
         path=run.paths[0],
         step=7,
@@ -131,7 +139,10 @@ def run_of_phases(count: int) -> Run:
 
 
 def diverged() -> Run:
-    run = program()
+    return with_lost_loss(program())
+
+
+def with_lost_loss(run: Run) -> Run:
     run.metric_names = ("loss",)
     run.metrics = np.array([(1, 0, 0, 0, 2.0), (2, 1, 0, 0, np.nan)], METRIC_DTYPE)
     return run

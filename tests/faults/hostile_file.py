@@ -37,11 +37,10 @@ from pyinstrument_gpu.job.gather import job_of
 from pyinstrument_gpu.job.rank_data import rank_data
 from pyinstrument_gpu.report.comparison import comparison_facts, comparison_report
 from pyinstrument_gpu.report.job import job_report
-from pyinstrument_gpu.watch.clocks import Clocks
 from pyinstrument_gpu.watch.live_run import LiveRun
-from pyinstrument_gpu.watch.stream import facts
+from pyinstrument_gpu.watch.process import MachineClocks
 from pyinstrument_gpu.watch.views import VIEWS, Choice, heading
-from pyinstrument_gpu.watch.watch import Watch
+from pyinstrument_gpu.watch.watch import Watch, facts
 from tests.faults.fault import FaultGroup, Trial
 from tests.helpers.forged_file import (
     all_places,
@@ -370,7 +369,9 @@ def _call(command: str, file: Path, run: Run) -> None:
 
 
 def _watch(file: Path) -> None:
-    now = Clocks("box", 10**12 + 60 * _MS, 10**12 + 60 * _MS, _ANCHOR["realtime_ns"] + 60 * _MS)
+    now = MachineClocks(
+        "box", 10**12 + 60 * _MS, 10**12 + 60 * _MS, _ANCHOR["realtime_ns"] + 60 * _MS
+    )
     watch = Watch(lambda: [file])
     for _ in range(2):
         looks = watch.look(now)

@@ -18,9 +18,9 @@ from pyinstrument_gpu.core.steps import Step, Steps
 from pyinstrument_gpu.core.sync_kind import SyncKind
 from pyinstrument_gpu.core.syncs import SYNC_DTYPE, Syncs, SyncSite, SyncTotals
 from pyinstrument_gpu.core.thread import Thread
-from pyinstrument_gpu.watch.clocks import Clocks
 from pyinstrument_gpu.watch.live_run import LiveRun
-from pyinstrument_gpu.watch.watched_run import WatchedRun
+from pyinstrument_gpu.watch.process import MachineClocks
+from pyinstrument_gpu.watch.watch import WatchedRun
 
 MS = 1_000_000
 S = 1000 * MS
@@ -31,10 +31,10 @@ BOOTED_NS = 1_700_000_000 * S
 STEP_NS = 100 * MS
 
 
-def clocks_at(run_ns: int, host: str = "box") -> Clocks:
+def clocks_at(run_ns: int, host: str = "box") -> MachineClocks:
     """The clocks of the machine when the run is so old."""
     monotonic_ns = BEGAN_NS + run_ns
-    return Clocks(host, monotonic_ns, monotonic_ns, BOOTED_NS + monotonic_ns)
+    return MachineClocks(host, monotonic_ns, monotonic_ns, BOOTED_NS + monotonic_ns)
 
 
 def anchor_at(run_ns: int) -> dict[str, int]:

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of a job: its ranks together, above the runs of some of them."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from pyinstrument_gpu.document.job import JobDocument
-from pyinstrument_gpu.page.job_view import MAX_RANKS, job_view, ranks_on_page
+from pyinstrument_gpu.page.job_view import MAX_RANKS, ranks_on_page
 from pyinstrument_gpu.page.page import html_page
 from pyinstrument_gpu.report.job import job_report
-from tests.document.jobs import JOBS, PATHS, many, one_late
-from tests.page.runs import HOSTILE, training
+from tests.document.jobs import JOBS, many, one_late
+from tests.page.runs import HOSTILE, STEP_NS, training
 from tests.page.test_page import Reading
 
 pytest.importorskip("jinja2", reason="jinja2 is not installed")
@@ -47,13 +48,12 @@ def test_the_page_has_the_tables_of_the_report() -> None:
 
 
 def test_who_is_above_the_median_is_coloured() -> None:
-    view = job_view(one_late().document(), [0, 1, 2, 3])
-    assert view.rank_map is not None
-    strengths = {row.rank: [cell.strength for cell in row.cells] for row in view.rank_map.rows}
-    place = view.rank_map.phases.index(PATHS[0])
-    assert strengths[3][place] > 0
-    assert [strengths[rank][place] for rank in range(3)] == [0, 0, 0]
-    assert view.embedded == ""
+    coloured = [
+        attributes["title"]
+        for _, attributes in page_of(one_late().document(), ranks=4).elements
+        if "color-mix" in (attributes.get("style") or "")
+    ]
+    assert coloured == ["30.000 ms more than the median"]
 
 
 def test_of_many_ranks_a_few_are_on_the_page() -> None:
@@ -61,12 +61,12 @@ def test_of_many_ranks_a_few_are_on_the_page() -> None:
     ranks = ranks_on_page(document)
     assert 700 in ranks
     assert len(ranks) == MAX_RANKS
-    view = job_view(document, ranks)
-    assert "of 1,024" in view.embedded
-    assert "700" in view.embedded
-    assert view.rank_map is not None
-    assert view.rank_map.left_out == 1024 - len(view.rank_map.rows)
-    assert len(html_page([training()], ["x"], document)) < 1_000_000
+    runs = [training([STEP_NS], environment={"rank": rank, "world_size": 1024}) for rank in ranks]
+    text = html_page(runs, [f"run{rank}.gpurun" for rank in ranks], document)
+    (embedded,) = re.findall("Below are the runs of (.*) of 1,024;", Reading(text).text)
+    assert "700" in embedded
+    assert "960 further ranks have no row" in Reading(text).text
+    assert len(text) < 1_000_000
 
 
 def test_names_of_strangers_are_text() -> None:

@@ -233,7 +233,7 @@ def test_what_flows_left_is_what_arrives_or_is_saved() -> None:
     view = comparison_view(comparison, before, after, list("abcdef"))
 
     left, right = (
-        [end for end in view.flow if end.is_left is is_left] for is_left in (True, False)
+        [end for end in view["flow"] if end.is_left is is_left] for is_left in (True, False)
     )
     assert [end.name for end in left] == [
         "backward",
@@ -287,8 +287,8 @@ def test_a_long_name_beside_the_flow_keeps_its_end() -> None:
         for ns in (STEP_NS, STEP_NS // 2)
     )
     view = comparison_view(compare(before, after), before, after, list("abcdef"))
-    labels = {end.name: end.label for end in view.flow}
+    labels = {end.name: end.label for end in view["flow"]}
     assert labels[names[2]] == "…r's encoder, with checkpoints"
     assert labels["forward/attention"] == "forward/attention"
-    dots = sorted((dot for _, side in view.dots for dot in side), key=lambda dot: dot.place)
-    assert (dots[0].text, dots[-1].text) == (view.dots_from, view.dots_to)
+    dots = sorted((place, text) for side in view["dots"].values() for text, place in side)
+    assert (dots[0][1], dots[-1][1]) == (view["dots_from"], view["dots_to"])

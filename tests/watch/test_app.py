@@ -19,9 +19,8 @@ from pyinstrument_gpu.core.file.writer import save
 from pyinstrument_gpu.core.process_state import ProcessState
 from pyinstrument_gpu.watch import watch as watch_module
 from pyinstrument_gpu.watch.app import WatchApp
-from pyinstrument_gpu.watch.clocks import Clocks
-from pyinstrument_gpu.watch.watch import Watch
-from pyinstrument_gpu.watch.watched_run import WatchedRun
+from pyinstrument_gpu.watch.process import MachineClocks
+from pyinstrument_gpu.watch.watch import Watch, WatchedRun
 from tests.helpers.watched import MS, S, clocks_at, finished, replace_file, running, watched
 
 Script = Callable[["Screen"], Awaitable[None]]
@@ -65,7 +64,7 @@ class Screen:
 def on_screen(
     script: Script, *paths: Path, later_ns: int = 0, size: tuple[int, int] = (80, 24)
 ) -> None:
-    def clocks() -> Clocks:
+    def clocks() -> MachineClocks:
         return clocks_at(610 * MS + later_ns)
 
     async def run() -> None:

@@ -28,7 +28,7 @@ from pyinstrument_gpu.watch.live_run import (
     LiveWait,
     spread,
 )
-from pyinstrument_gpu.watch.watched_run import Unreadable
+from pyinstrument_gpu.watch.watch import Unreadable
 from tests.helpers.watched import MS, S, clocks_at, live, replace_file, running, watched
 
 

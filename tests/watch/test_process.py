@@ -10,8 +10,8 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.core.process_state import ProcessState
-from pyinstrument_gpu.watch.clocks import Clocks
 from pyinstrument_gpu.watch.process import (
+    MachineClocks,
     children,
     own_processes,
     process_state,
@@ -19,7 +19,7 @@ from pyinstrument_gpu.watch.process import (
 )
 
 TICK = os.sysconf("SC_CLK_TCK")
-CLOCKS = Clocks("box", monotonic_ns=1000 * 10**9, boottime_ns=1500 * 10**9, realtime_ns=0)
+CLOCKS = MachineClocks("box", monotonic_ns=1000 * 10**9, boottime_ns=1500 * 10**9, realtime_ns=0)
 """The machine has slept for 500 s."""
 
 
@@ -62,7 +62,10 @@ def test_the_files_of_this_process(tmp_path: Path) -> None:
     path = tmp_path / "train"
     with pig.record(path), open(path, "rb"):
         assert recorded_files(os.getpid()) == ([path], False)
-        assert process_state(os.getpid(), Clocks.now().monotonic_ns, Clocks.now()).name == "ALIVE"
+        assert (
+            process_state(os.getpid(), MachineClocks.now().monotonic_ns, MachineClocks.now()).name
+            == "ALIVE"
+        )
         with open(path, "rb"):
             child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
         try:
@@ -71,7 +74,7 @@ def test_the_files_of_this_process(tmp_path: Path) -> None:
             assert child.pid in own_processes()
         finally:
             child.communicate()
-    assert process_state(child.pid, 0, Clocks.now()).name == "GONE"
+    assert process_state(child.pid, 0, MachineClocks.now()).name == "GONE"
     with pig.record():
         assert recorded_files(os.getpid()) == ([], True)
     with pytest.raises(FileNotFoundError):

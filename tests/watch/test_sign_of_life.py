@@ -9,8 +9,8 @@ import pytest
 from pyinstrument_gpu.core.condition import Condition
 from pyinstrument_gpu.core.file.writer import save
 from pyinstrument_gpu.core.process_state import ProcessState
-from pyinstrument_gpu.watch.clocks import Clocks
 from pyinstrument_gpu.watch.live_run import LiveRun
+from pyinstrument_gpu.watch.process import MachineClocks
 from pyinstrument_gpu.watch.sign_of_life import SignOfLife, time_text
 from tests.helpers.watched import (
     MS,
@@ -131,7 +131,7 @@ def test_on_another_machine_only_what_was_seen_is_said(path: Path, host: str) ->
     def look(run_ns: int) -> SignOfLife:
         now = clocks_at(run_ns, host)
         if host == "box":  # of the same name, but not the same: its clock began at another time
-            now = Clocks(host, now.monotonic_ns, now.boottime_ns, now.realtime_ns + 99 * S)
+            now = MachineClocks(host, now.monotonic_ns, now.boottime_ns, now.realtime_ns + 99 * S)
         seen = watching.look(now)
         assert isinstance(seen, LiveRun)
         return seen.sign_of_life

@@ -15,9 +15,8 @@ import pyinstrument_gpu
 from pyinstrument_gpu.core.condition import Condition
 from pyinstrument_gpu.core.file.writer import save
 from pyinstrument_gpu.watch import live_run, sign_of_life
-from pyinstrument_gpu.watch.clocks import Clocks
-from pyinstrument_gpu.watch.stream import stream
-from pyinstrument_gpu.watch.watch import Watch
+from pyinstrument_gpu.watch.process import MachineClocks
+from pyinstrument_gpu.watch.watch import Watch, stream
 from tests.cli.test_commands import command, invoke
 from tests.helpers.script import run_script
 from tests.helpers.sinks import HANGS_AFTER_S
@@ -107,7 +106,7 @@ def test_what_is_no_run(path: Path) -> None:
 @pytest.fixture
 def followed(path: Path) -> Any:
     """`watch --json` of a run of this process, which goes on."""
-    pid, now = 1, Clocks.now()
+    pid, now = 1, MachineClocks.now()
     anchor = {
         "run_ns": 650_000_000,
         "monotonic_ns": now.monotonic_ns,

@@ -16,11 +16,12 @@ from pyinstrument_gpu.core.aspect import Failure
 from pyinstrument_gpu.core.paths import in_tree_order
 from pyinstrument_gpu.core.phase_tree import phase_table
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.parts.curves import Curves, finite
+from pyinstrument_gpu.parts.curves import Curves, curve_data
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence
 from pyinstrument_gpu.parts.words import UNKNOWN, counted, duration, printable, size, size_interval
 
 _EXPANDABLE = "expandable_segments:True"
+_MIB = 1 << 20
 _LOOK = "pyinstrument-gpu run --memory=exact PROGRAM"
 _LEAST_GROWTH = 0.01
 """Of the memory at the begin: what it has to grow by over the steps that were read."""
@@ -302,25 +303,12 @@ def memory_curves(run: Run) -> list[Curves]:
     if run.memory is None or not len(run.memory.points):
         return []
     points = run.memory.points
-    scale = 1 << 20
-    names, columns = ["allocated"], [points["allocated_bytes"] / scale]
-    if run.memory.device is None:
-        names = ["resident"]
-    if (points["reserved_bytes"] >= 0).any():
-        names.append("reserved")
-        columns.append(
-            np.where(points["reserved_bytes"] >= 0, points["reserved_bytes"] / scale, math.nan)
-        )
-    return [
-        Curves(
-            title="Memory at the end of steps",
-            x_name="step",
-            unit="MiB",
-            names=tuple(names),
-            x=tuple(points["step"].tolist()),
-            y=tuple(map(finite, columns)),
-        )
-    ]
+    reserved = points["reserved_bytes"]
+    name = "resident" if run.memory.device is None else "allocated"
+    values = {name: points["allocated_bytes"] / _MIB}
+    if (reserved >= 0).any():
+        values["reserved"] = np.where(reserved >= 0, reserved / _MIB, math.nan)
+    return [Curves("Memory at the end of steps", curve_data("step", "MiB", points["step"], values))]
 
 
 def failures(run: Run) -> Iterator[Failure]:

@@ -7,38 +7,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.parts.curves import Curves, finite
+from pyinstrument_gpu.parts.curves import Curves, curve_data
 
 MAX_POINTS = 600
 MAX_METRICS = 24
 
 
 def metric_curves(run: Run) -> list[Curves]:
-    """Each metric that was read, at most `MAX_METRICS`, over the steps of its updates."""
-    found = []
+    """Each metric that was read, at most `MAX_METRICS`, over the steps of its updates, or the
+    updates where the steps are not known."""
+    found: list[Curves] = []
     for number, name in enumerate(run.metric_names):
         readings = run.metrics[run.metrics["name"] == number]
-        if not len(readings):
+        if not len(readings) or len(found) == MAX_METRICS:
             continue
-        by_step = bool((readings["step"] >= 0).all())
-        x = readings["step" if by_step else "update"].astype(np.int64)
-        order = np.argsort(x, kind="stable")
-        x, values = x[order], readings["value"][order]
+        axis = "step" if (readings["step"] >= 0).all() else "update"
+        readings = readings[np.argsort(readings[axis].astype(np.int64), kind="stable")]
+        values = readings["value"]
         endless = int(np.count_nonzero(~np.isfinite(values)))
         kept = _thinned(values)
-        found.append(
-            Curves(
-                title=name,
-                x_name="step" if by_step else "update",
-                unit="",
-                names=(name,),
-                x=tuple(x[kept].tolist()),
-                y=(finite(values[kept]),),
-                remark=f"{endless:,} of {len(values):,} values are not finite" if endless else "",
-            )
-        )
-        if len(found) == MAX_METRICS:
-            break
+        x = readings[axis].astype(np.int64)[kept]
+        remark = f"{endless:,} of {len(values):,} values are not finite" if endless else ""
+        found.append(Curves(name, curve_data(axis, "", x, {name: values[kept]}), remark))
     return found
 
 

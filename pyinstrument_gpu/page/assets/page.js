@@ -6,8 +6,15 @@ const PAGE = JSON.parse(document.getElementById("page-data").textContent);
 const timelines = [];
 const redraws = [];
 
-function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
+function element(name, attributes, ...children) {
+  return filled(document.createElement(name), attributes, children);
+}
+
+function svg(name, attributes, ...children) {
+  return filled(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
+}
+
+function filled(made, attributes = {}, children) {
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   made.append(...children);
   return made;
@@ -290,15 +297,6 @@ function curves(root) {
 
 // Histograms
 
-const SVG = "http://www.w3.org/2000/svg";
-
-function svg(name, attributes = {}, text) {
-  const made = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  if (text !== undefined) made.textContent = text;
-  return made;
-}
-
 function shortDuration(ns) {
   for (const [unit, size] of [["s", 1e9], ["ms", 1e6], ["us", 1e3]]) {
     if (ns >= size) return `${+(ns / size).toPrecision(3)} ${unit}`;
@@ -450,7 +448,7 @@ function describeBar(panel, found, timeline) {
 }
 
 function barTable(timeline) {
-  const all = timeline.tracks.flatMap((track, t) => track.begin.map((_, i) => [t, i]));
+  const all = timeline.bars();
   const longest = all.sort((a, b) =>
     timeline.tracks[b[0]].duration[b[1]] - timeline.tracks[a[0]].duration[a[1]]).slice(0, 200);
   const rows = longest.map((where) => {
@@ -522,7 +520,7 @@ function startSearch() {
   field.addEventListener("input", look);
   field.addEventListener("keydown", (event) => {
     if (event.key === "Enter") {
-      const timeline = timelines.find((each) => each.matches);
+      const timeline = timelines.find((each) => each.matched.length);
       timeline?.nextMatch(event.shiftKey ? -1 : 1);
     } else if (event.key === "Escape") {
       field.value = "";

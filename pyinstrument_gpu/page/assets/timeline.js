@@ -87,7 +87,7 @@ class Timeline {
     this.tracks.forEach((track, t) => {
       track.pair.forEach((pair, i) => {
         if (pair < 0) return;
-        this.pairs[pair] = this.pairs[pair] || {};
+        this.pairs[pair] ??= {};
         this.pairs[pair][track.device ? "device" : "host"] = [t, i];
       });
     });
@@ -150,7 +150,7 @@ class Timeline {
     };
     const step = this.window.step_times[track.run];
     found.since_step_ns = step && track.step[i] === this.window.step ? track.begin[i] - step[0] : null;
-    const pair = track.pair[i] >= 0 ? this.pairs[track.pair[i]] : null;
+    const pair = this.pairs[track.pair[i]];
     if (pair) {
       const [ht, hi] = pair.host, [dt, di] = pair.device;
       const device = this.tracks[dt];
@@ -220,28 +220,26 @@ class Timeline {
     this.search = text.trim().toLowerCase();
     this.applySearch();
     this.request();
-    return this.matches;
+    return this.matched.length;
   }
 
   applySearch() {
-    this.matches = 0;
     for (const label of this.labels) {
       label.isMatch = !this.search || label.path.toLowerCase().includes(this.search);
     }
-    if (!this.search) return;
-    for (const track of this.tracks) {
-      for (const label of track.label) if (this.labels[label].isMatch) this.matches++;
-    }
+    this.matched = this.search
+      ? this.bars().filter(([t, i]) => this.labels[this.tracks[t].label[i]].isMatch) : [];
+  }
+
+  /** All bars, as [track, bar]. */
+  bars() {
+    return this.tracks.flatMap((track, t) => track.begin.map((_, i) => [t, i]));
   }
 
   nextMatch(direction = 1) {
-    if (!this.search || !this.matches) return;
-    const all = [];
-    this.tracks.forEach((track, t) => track.label.forEach((label, i) => {
-      if (this.labels[label].isMatch) all.push([t, i]);
-    }));
-    const here = this.selected
-      ? all.findIndex(([t, i]) => t === this.selected[0] && i === this.selected[1]) : -1;
+    const all = this.matched;
+    if (!all.length) return;
+    const here = all.findIndex((where) => String(where) === String(this.selected));
     this.select(all[(here + direction + all.length) % all.length], true);
   }
 
@@ -276,12 +274,8 @@ class Timeline {
   // Drawing
 
   readTheme() {
-    const style = getComputedStyle(document.documentElement);
-    const of = (name) => style.getPropertyValue(name).trim();
-    this.theme = {
-      paper: of("--paper"), panel: of("--panel"), ink: of("--ink"), faint: of("--faint"),
-      line: of("--line"), accent: of("--accent"),
-    };
+    const names = ["paper", "panel", "ink", "faint", "line", "accent"];
+    this.theme = Object.fromEntries(names.map((name) => [name, theme(`--${name}`)]));
     this.stripes = null;
     this.request();
   }
@@ -434,12 +428,18 @@ class Timeline {
     }
   }
 
-  drawArrow([ht, hi], [dt, di], scale, above, isChosen) {
+  /** Where a bar is drawn: its left, right and top. */
+  boxOf([t, i], scale, above) {
+    const track = this.tracks[t];
+    const left = (track.begin[i] - this.from) * scale;
+    const top = track.top - above + TRACK_HEAD_PX + track.row[i] * ROW_PX;
+    return [left, left + track.duration[i] * scale, top];
+  }
+
+  drawArrow({ host, device }, scale, above, isChosen) {
     const paint = this.context;
-    const host = this.tracks[ht], device = this.tracks[dt];
-    const x0 = (host.begin[hi] - this.from) * scale, x1 = (device.begin[di] - this.from) * scale;
-    const y0 = host.top - above + TRACK_HEAD_PX + (host.row[hi] + 1) * ROW_PX - 1;
-    const y1 = device.top - above + TRACK_HEAD_PX + device.row[di] * ROW_PX + 1;
+    const [x0, , hostTop] = this.boxOf(host, scale, above), [x1, , deviceTop] = this.boxOf(device, scale, above);
+    const y0 = hostTop + ROW_PX - 1, y1 = deviceTop + 1;
     paint.strokeStyle = paint.fillStyle = isChosen ? this.theme.accent : this.theme.faint;
     paint.globalAlpha = isChosen ? 1 : 0.45;
     paint.lineWidth = isChosen ? 2.5 : 1;
@@ -465,25 +465,21 @@ class Timeline {
       inView.push(pair);
       if (inView.length > MOST_ARROWS) return;
     }
-    for (const pair of inView) this.drawArrow(pair.host, pair.device, scale, above, false);
+    for (const pair of inView) this.drawArrow(pair, scale, above, false);
   }
 
   drawChosen(scale, above) {
     const paint = this.context;
     for (const [where, width] of [[this.hovered, 1.5], [this.selected, 3]]) {
       if (!where) continue;
-      const [t, i] = where;
-      const track = this.tracks[t];
-      const pair = track.pair[i] >= 0 ? this.pairs[track.pair[i]] : null;
-      if (pair) this.drawArrow(pair.host, pair.device, scale, above, true);
-      for (const [bt, bi] of pair ? [pair.host, pair.device] : [where]) {
-        const bar = this.tracks[bt];
-        const left = Math.max(-4, (bar.begin[bi] - this.from) * scale);
-        const right = Math.min(this.width + 4, (bar.begin[bi] + bar.duration[bi] - this.from) * scale);
-        const y = bar.top - above + TRACK_HEAD_PX + bar.row[bi] * ROW_PX;
+      const pair = this.pairs[this.tracks[where[0]].pair[where[1]]];
+      if (pair) this.drawArrow(pair, scale, above, true);
+      for (const bar of pair ? [pair.host, pair.device] : [where]) {
+        const [begin, end, top] = this.boxOf(bar, scale, above);
+        const left = Math.max(-4, begin), right = Math.min(this.width + 4, end);
         paint.strokeStyle = this.theme.ink;
         paint.lineWidth = width;
-        paint.strokeRect(left, y + 1, Math.max(2, right - left), ROW_PX - 2);
+        paint.strokeRect(left, top + 1, Math.max(2, right - left), ROW_PX - 2);
       }
     }
   }
