@@ -109,7 +109,6 @@ class Run:
             thread in the order in which they ended. History, like `spans`.
         module_step_weights: For each closed step of `steps`, for how many steps the passes in it
             stand (int64), 0 where modules were not timed. None: they were timed in all steps.
-        profiled: Which steps were profiled.
         operations: What torch.profiler has seen in the steps that were profiled, or None.
         memory: Memory by phase and over steps, and when there was none left; None if it was not
             read.
@@ -204,10 +203,10 @@ class Run:
         self.device_timing = device_timing
         self.pending_device_work = dict(pending_device_work or {})
         self.steps = Steps() if steps is None else steps
-        self.profiled = ProfiledSteps.of(aspects(), recorded)
+        profiled_steps = ProfiledSteps.of(aspects(), recorded)
         if step_totals is None:
             closed = self.steps.closed
-            profiled = self.profiled.among(closed["index"])
+            profiled = profiled_steps.among(closed["index"])
             step_totals, profiled_totals = (
                 fold_steps(closed[~profiled]),
                 fold_steps(closed[profiled]),
@@ -215,7 +214,7 @@ class Run:
         if statistics is None:
             statistics = fold_spans(
                 self.spans["path"],
-                span_scopes(self.spans, self.profiled.among(self.spans["step"])),
+                span_scopes(self.spans, profiled_steps.among(self.spans["step"])),
                 host=self.spans["host_end_ns"] - self.spans["host_begin_ns"],
                 self_host=self.span_self_ns,
                 device=self.span_device_ns,
@@ -409,6 +408,11 @@ class Run:
             if found_ns is not None:
                 return found_ns if 0 <= found_ns < LATEST_START_NS else None
         return None
+
+    @property
+    def profiled(self) -> ProfiledSteps:
+        """Which steps were profiled."""
+        return ProfiledSteps.of(aspects(), vars(self))
 
     @property
     def steps_ended(self) -> int:
