@@ -11,7 +11,7 @@ from pyinstrument_gpu.core.rank_numbers import ranks_text
 from pyinstrument_gpu.document.job import JobDocument
 from pyinstrument_gpu.document.job_findings import JobFinding
 from pyinstrument_gpu.document.job_ranks import phase_text
-from pyinstrument_gpu.export.palette import color_of
+from pyinstrument_gpu.export.labels import color_of
 from pyinstrument_gpu.page.bars import css_color
 from pyinstrument_gpu.parts.parts import Part, without_blanks
 from pyinstrument_gpu.parts.words import UNKNOWN, Unit, duration, small_percent

@@ -30,7 +30,7 @@ from pyinstrument_gpu.page.comparison_view import comparison_view
 from pyinstrument_gpu.page.job_view import job_view
 from pyinstrument_gpu.page.run_view import run_view
 from pyinstrument_gpu.page.step_series import MAX_STEPS, step_series
-from pyinstrument_gpu.page.timeline import MAX_BARS, plain_timeline, timeline
+from pyinstrument_gpu.page.timeline import MAX_BARS, timeline
 from pyinstrument_gpu.parts.parts import Table
 from pyinstrument_gpu.parts.words import printable
 from pyinstrument_gpu.version import __version__
@@ -74,7 +74,7 @@ def html_page(runs: Sequence[Run], files: Sequence[str], job: JobDocument | None
             [series[number] for number in numbers],
             MAX_BARS * len(numbers) // len(runs),
         )
-        plain = plain_timeline(found, numbers, [names[number] for number in numbers])
+        plain = found.plain(numbers, [names[number] for number in numbers])
         timelines.append((found, plain))
     return _written(
         environment,

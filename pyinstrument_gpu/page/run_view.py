@@ -19,7 +19,7 @@ from pyinstrument_gpu.document.document import Document, document_of
 from pyinstrument_gpu.document.findings import Finding
 from pyinstrument_gpu.document.ledger import LedgerEntry
 from pyinstrument_gpu.document.savings import Saving
-from pyinstrument_gpu.export.palette import STEP_COLOR, color_of
+from pyinstrument_gpu.export.labels import STEP_COLOR, color_of
 from pyinstrument_gpu.page.bars import css_color, ink_on
 from pyinstrument_gpu.page.curves import Curves, memory_curves, metric_curves, plain_curves
 from pyinstrument_gpu.page.histograms import plain_histograms, spark_path, time_bounds
