@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 
@@ -17,14 +17,61 @@ from pyinstrument_gpu.core.file.run_files import is_run_file
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export.atomic_file import check_replaceable
-from pyinstrument_gpu.export.rank_alignment import NoStartTimeError
+from pyinstrument_gpu.export.ranks import NoStartTimeError
 from pyinstrument_gpu.export.run_facts import losses
 from pyinstrument_gpu.parts.words import printable
 
+_Command: TypeAlias = Callable[..., None]
+
 _LONG_SPANS = 500_000  # fewer take less than a second
 
+_STANDARD_OUTPUT = next(iter(exports.FORMATS))
 
-@click.command(options_metavar="-o OUT [OPTIONS]")
+_HELP = f"""Write runs in another format, for other tools to read.
+
+Several RUNs, the ranks of one job, go into one output. A RUN may also be a folder, which stands
+for the run files in it. The suffix of OUT chooses the format:
+
+\b
+{{suffixes}}
+
+A run that lacks spans, or was cut short, is named on standard error.
+
+{{by_name}} Standard output (-o -) is {_STANDARD_OUTPUT} unless --format names another text format.
+"""
+
+
+def _help() -> str:
+    formats = exports.FORMATS.items()
+    suffixes = [
+        f"  {'OUT/' if suffix == exports.FOLDER else suffix:<12} {what}"
+        for _, exporter in formats
+        for suffix, what in exporter.suffixes.items()
+    ]
+    by_name = [
+        f"--format {name} writes {exporter.by_name} OUT."
+        for name, exporter in formats
+        if exporter.by_name
+    ]
+    return _HELP.format(suffixes="\n".join(suffixes), by_name=" ".join(by_name))
+
+
+def _with_format_options(command: _Command) -> _Command:
+    """Give a command the options of all formats."""
+    options = {
+        name: each for format in exports.FORMATS.values() for name, each in format.options.items()
+    }
+    for name, (what, metavar) in reversed(options.items()):
+        formats = ", ".join(exports.formats_with(name))
+        flag = f"--{name.replace('_', '-')}"
+        option = click.option(
+            flag, is_flag=metavar is None, metavar=metavar, help=f"{formats}: {what}."
+        )
+        command = option(command)
+    return command
+
+
+@click.command(options_metavar="-o OUT [OPTIONS]", help=_help())
 @click.argument("given", metavar="RUN...", nargs=-1, required=True)
 @click.option(
     "-o", "--output", metavar="OUT", help="Write to this file or folder, or to standard output (-)."
@@ -35,59 +82,10 @@ _LONG_SPANS = 500_000  # fewer take less than a second
     type=click.Choice(list(exports.FORMATS)),
     help="Use this format, whatever the suffix of OUT.",
 )
-@click.option(
-    "--summary", is_flag=True, help="CSV and Parquet: write one row per phase, not one per span."
-)
-@click.option(
-    "--steps",
-    is_flag=True,
-    help="CSV and Parquet: write one row per step, with a column for each phase.",
-)
-@click.option(
-    "--metrics", is_flag=True, help="CSV and Parquet: write one row per value of a metric."
-)
-@click.option("--syncs", is_flag=True, help="CSV and Parquet: write one row per wait for a device.")
-@click.option(
-    "--modules", is_flag=True, help="CSV and Parquet: write one row per pass through a module."
-)
-@click.option(
-    "--neutralize-formulas",
-    is_flag=True,
-    help="CSV: put an apostrophe before texts that a spreadsheet would take for formulas.",
-)
-@click.option(
-    "--merge-into",
-    metavar="REPORT",
-    help="nsys: merge into an existing Nsight Systems report (OUT is a new one).",
-)
+@_with_format_options
 def export(
-    given: tuple[str, ...],
-    output: str | None,
-    format_name: str | None,
-    merge_into: str | None,
-    **flags: bool,
+    given: tuple[str, ...], output: str | None, format_name: str | None, **asked: Any
 ) -> None:
-    """Write runs in another format, for other tools to read.
-
-    Several RUNs, the ranks of one job, go into one output. A RUN may also be a folder, which stands
-    for the run files in it. The suffix of OUT chooses the format:
-
-    \b
-      .csv         a table of all spans
-      .csv.gz      the same, compressed
-      .parquet     the same as Parquet
-      OUT/         a folder with a Parquet file for each rank
-      .json        a trace for ui.perfetto.dev
-      .json.gz     the same, compressed
-      .nsys-rep    a report for Nsight Systems
-      .nvtxt       text that Nsight Systems can import
-      .sqlite      a database for `nsys stats`
-
-    A run that lacks spans, or was cut short, is named on standard error.
-
-    --format tensorboard writes an event file into the log directory OUT. Standard output (-o -)
-    is CSV unless --format names another text format.
-    """
     if output is None:
         *runs_before, last = given
         # `export RUN... OUT`, unless OUT was forgotten and this is one of the runs.
@@ -95,23 +93,21 @@ def export(
             raise click.UsageError("no output: say -o OUT, for example -o trace.json")
         given, output = tuple(runs_before), last
     to_stdout = output == "-"
+    options = {option: value for option, value in asked.items() if value not in (None, False)}
     try:
-        name = exports.format_for(output, format_name or ("csv" if to_stdout else None))
+        name = exports.format_for(output, format_name or (_STANDARD_OUTPUT if to_stdout else None))
         if not to_stdout:
-            check_replaceable(output, merge_into)
+            check_replaceable(output, options.get("merge_into"))
     except ExportError as error:
         raise click.UsageError(str(error)) from error
     exporter = exports.FORMATS[name]
     if to_stdout and exporter.output != "text":
         raise click.UsageError(f"{name} is not a text format: write it to a file with -o OUT")
-    options: dict[str, Any] = {flag: True for flag, is_given in flags.items() if is_given}
-    if merge_into is not None:
-        options["merge_into"] = merge_into
     for option in options:
         if option not in exporter.options:
-            formats = [other for other, each in exports.FORMATS.items() if option in each.options]
             raise click.UsageError(
-                f"{name} has no option --{option.replace('_', '-')}; it is for {', '.join(formats)}"
+                f"{name} has no option --{option.replace('_', '-')}; it is for "
+                f"{', '.join(exports.formats_with(option))}"
             )
     paths, earlier = found_runs(given)
     say_what_is_left_out(earlier)
@@ -127,7 +123,7 @@ def export(
     except NoStartTimeError as error:
         raise NoStartTimeError(error.position, names[error.position]) from None
     for file, run in zip(names, runs, strict=True):
-        lacking = losses(run, is_summary=flags["summary"])
+        lacking = losses(run, is_summary="summary" in options)
         if lacking is not None:
             text = f"Warning: {file}: {lacking}. Sums of what was exported may be too low"
             click.echo(printable(text), err=True)

@@ -7,11 +7,10 @@ A format is a function that writes runs. To add one, write its module and add a 
 from __future__ import annotations
 
 import gzip
-import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
@@ -25,10 +24,10 @@ from pyinstrument_gpu.export import (
     nvtxt,
     parquet,
     perfetto,
+    tables,
     tensorboard,
 )
 from pyinstrument_gpu.export.atomic_file import atomic_write, check_replaceable
-from pyinstrument_gpu.export.tables import OPTIONS
 
 _GZIP = ".gz"
 _GZIP_LEVEL = 3  # a trace is a tenth as long or less, in half the time that level 6 takes
@@ -42,50 +41,69 @@ class Exporter:
     """One format.
 
     Attributes:
-        suffixes: the file suffixes, lower case, that choose this format; or `FOLDER`. A format
-            without any is chosen by its name only. With ".gz" the file is compressed, whatever
-            chose the format.
         write: `write(runs, sink, advance=advance, **options)` writes the runs, usually the ranks of
             one job; there is at least one. It calls `advance(n)` whenever it is done with n more
             spans. Where the format has times, it raises `ExportError` if there are several runs
             and one does not know when it began. Memory beside the runs does not grow with
             their spans.
+        suffixes: the file suffixes, lower case, that choose this format, or `FOLDER`, each with
+            what is written then. A format without any is chosen by its name only. With ".gz" the
+            file is compressed, whatever chose the format.
+        options: what `write` takes beyond `advance`, each with its help, and with what its value is
+            called where it is more than a flag.
         output: what `sink` is. "text", "binary": a binary stream that becomes one file. "path": the
             path itself, of a folder or of a file that cannot be written as a stream.
         write_metadata: for a format that has no place for it, `write_metadata(runs, path)` writes
             beside the file what runs these are.
+        by_name: of a format without suffixes what is written.
     """
 
-    suffixes: tuple[str, ...]
     write: Callable[..., None]
+    suffixes: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
     output: Literal["text", "binary", "path"] = "text"
     write_metadata: Callable[[Sequence[Run], Path], None] | None = None
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """The options of this format: what `write` takes beyond `advance`, by name or, if it
-        takes any, as those of tables."""
-        found: list[str] = []
-        for each in inspect.signature(self.write).parameters.values():
-            if each.kind is each.VAR_KEYWORD:
-                found = [*OPTIONS, *found]
-            elif each.kind is each.KEYWORD_ONLY and each.name != "advance":
-                found.append(each.name)
-        return tuple(found)
+    by_name: str = ""
 
 
 FORMATS: Mapping[str, Exporter] = {
     "csv": Exporter(
-        suffixes=(".csv", ".csv.gz"), write=csv.write, write_metadata=csv.write_metadata
+        csv.write,
+        {".csv": "a table of all spans", ".csv.gz": "the same, compressed"},
+        {**tables.OPTIONS, **csv.OPTIONS},
+        write_metadata=csv.write_metadata,
     ),
-    "perfetto": Exporter(suffixes=(".json", ".json.gz"), write=perfetto.write),
-    "parquet": Exporter(suffixes=(".parquet",), write=parquet.write, output="binary"),
-    "parquet-folder": Exporter(suffixes=(FOLDER,), write=parquet.write_folder, output="path"),
-    "nsys": Exporter(suffixes=(".nsys-rep",), write=nsys_rep.write, output="path"),
-    "nvtxt": Exporter(suffixes=(".nvtxt",), write=nvtxt.write),
-    "nsys-sqlite": Exporter(suffixes=(".sqlite",), write=nsys_sqlite.write, output="binary"),
-    "tensorboard": Exporter(suffixes=(), write=tensorboard.write, output="path"),
+    "perfetto": Exporter(
+        perfetto.write,
+        {".json": "a trace for ui.perfetto.dev", ".json.gz": "the same, compressed"},
+    ),
+    "parquet": Exporter(
+        parquet.write,
+        {".parquet": "a table of all spans, as Parquet"},
+        tables.OPTIONS,
+        output="binary",
+    ),
+    "parquet-folder": Exporter(
+        parquet.write_folder,
+        {FOLDER: "a folder with a Parquet file for each rank"},
+        tables.OPTIONS,
+        output="path",
+    ),
+    "nsys": Exporter(
+        nsys_rep.write,
+        {".nsys-rep": "a report for Nsight Systems"},
+        nsys_rep.OPTIONS,
+        output="path",
+    ),
+    "nvtxt": Exporter(nvtxt.write, {".nvtxt": "text that Nsight Systems can import"}),
+    "nsys-sqlite": Exporter(
+        nsys_sqlite.write, {".sqlite": "a database for `nsys stats`"}, output="binary"
+    ),
+    "tensorboard": Exporter(
+        tensorboard.write, output="path", by_name="an event file into the log directory"
+    ),
 }
+"""The first one is that of standard output."""
 
 
 def export(
@@ -139,6 +157,11 @@ def export(
         raise ExportError(f"cannot write {os.fspath(path)!r}: {error.strerror or error}") from error
 
 
+def formats_with(option: str) -> list[str]:
+    """The formats that have an option."""
+    return [name for name, exporter in FORMATS.items() if option in exporter.options]
+
+
 def check_runs(runs: Sequence[Run], names: Sequence[str] | None = None) -> None:
     """Refuse runs that can't be written together.
 
@@ -178,20 +201,19 @@ def format_for(path: str | os.PathLike[str], format: str | None = None) -> str:
     for key, exporter in FORMATS.items():
         if any(name.endswith(each) for each in exporter.suffixes):
             return key
-    by_suffix = {
-        key: "/".join(exporter.suffixes) for key, exporter in FORMATS.items() if exporter.suffixes
-    }
-    known = ", ".join(f"{suffixes} ({key})" for key, suffixes in by_suffix.items())
-    by_name = ", ".join(key for key in FORMATS if key not in by_suffix)
+    known = ", ".join(
+        f"{'/'.join(exporter.suffixes)} ({key})"
+        for key, exporter in FORMATS.items()
+        if exporter.suffixes
+    )
+    by_name = {key: exporter.by_name for key, exporter in FORMATS.items() if exporter.by_name}
     hint = "Use one of these, or name the format"
     if not suffix:
-        hint = (
-            f"For a folder of Parquet files, write {given + os.sep!r}; for a log directory of "
-            "TensorBoard, name the format"
-        )
+        written = "; for ".join(by_name.values())
+        hint = f"For a folder, write {given + os.sep!r}; for {written}, name the format"
     raise ExportError(
         f"no format has the suffix {suffix!r} of {given!r}; known: {known}, and by name only: "
-        f"{by_name}. {hint}"
+        f"{', '.join(by_name)}. {hint}"
     )
 
 

@@ -14,10 +14,15 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.export.atomic_file import atomic_write
 from pyinstrument_gpu.export.ranges import slices_of
 from pyinstrument_gpu.export.run_facts import json_text, metadata
-from pyinstrument_gpu.export.table import Column, Part
-from pyinstrument_gpu.export.tables import tables_of
-from pyinstrument_gpu.export.text import Column as TextColumn
-from pyinstrument_gpu.export.text import chunk_rows, integers, lines, reals, texts
+from pyinstrument_gpu.export.tables import TableColumn, TablePart, tables_of
+from pyinstrument_gpu.export.text import TextColumn, chunk_rows, integers, lines, reals, texts
+
+OPTIONS = {
+    "neutralize_formulas": (
+        "put an apostrophe before texts that a spreadsheet would take for formulas",
+        None,
+    )
+}
 
 _Field: TypeAlias = Callable[[str], bytes]
 """Makes a cell of a text."""
@@ -68,28 +73,28 @@ def write_metadata(runs: Sequence[Run], path: Path) -> None:
 
 
 def _lines(
-    part: Part, first: bytes, fields: dict[str, list[bytes]], field: _Field
+    part: TablePart, first: bytes, fields: dict[str, list[bytes]], field: _Field
 ) -> Iterator[bytes]:
     """The rows, each with `first` before it, some at a time. `fields` keeps the cells of texts,
     which all parts of a run share."""
     for name, column in part.items():
         if column.texts is not None and name not in fields:
             fields[name] = [b"", *map(field, column.texts)]
-    for rows in slices_of(
-        len(next(iter(part.values())).values), chunk_rows(*fields.values(), numbers=len(part))
-    ):
+    count = len(next(iter(part.values())).values)
+    for rows in slices_of(count, chunk_rows(*fields.values(), numbers=len(part))):
         cells: list[TextColumn | bytes] = [first]
-        for name, whole in part.items():
-            cells += [_cells(whole.some(rows), fields.get(name)), b","]
+        for name, column in part.items():
+            cells += [_cells(column, rows, fields.get(name)), b","]
         yield lines([*cells[:-1], b"\r\n"])
 
 
-def _cells(column: Column, fields: list[bytes] | None) -> TextColumn:
+def _cells(column: TableColumn, rows: slice, fields: list[bytes] | None) -> TextColumn:
+    values = column.values[rows]
     if fields is not None:
-        return texts(fields, column.values + 1)
-    if column.values.dtype.kind == "f":
-        return reals(column.values, column.is_missing, column.decimals)
-    return integers(column.values)
+        return texts(fields, values + 1)
+    if values.dtype.kind == "f":
+        return reals(values, column.is_missing[rows], column.decimals)
+    return integers(values)
 
 
 _NEEDS_QUOTES = re.compile('[",\r\n]')

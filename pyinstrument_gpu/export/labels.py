@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ranges of a timeline are called, and how they look."""
+"""What the ranges of a timeline are called, and their colours.
+
+A phase has the same colour in every process, and the same as that of its live NVTX range: table and
+hash are those of `csrc/hot/nvtx_range.cpp`. Any two of the colours can also be told apart by eyes
+that see no red, no green or no blue.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +14,27 @@ from typing import NamedTuple
 
 from pyinstrument_gpu.aspects.modules.data import ModulePass
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.export.palette import (
-    METRIC_COLOR,
-    MODULE_COLORS,
-    STEP_COLOR,
-    SYNC_COLOR,
-    color_of,
+
+COLORS = (
+    *(0xFF4E79A7, 0xFFF28E2B, 0xFF918DEB, 0xFF5EEBC0, 0xFFAFCC7A, 0xFF8D2FEB),
+    *(0xFF803361, 0xFF806B4C, 0xFFA65D21, 0xFF4742A6, 0xFF42A697, 0xFFA0CBE8),
 )
+
+STEP_COLOR = 0xFF8C8C8C
+"""A grey: steps stand back behind their phases."""
+
+SYNC_COLOR = 0xFFCC3311
+"""A red that no phase has: here the host waited."""
+
+METRIC_COLOR = 0xFF009988
+"""Of the values of metrics."""
+
+MODULE_COLORS = {
+    ModulePass.FORWARD: 0xFF7EA6E0,
+    ModulePass.BACKWARD: 0xFFD5A056,
+    ModulePass.RECOMPUTE: 0xFFC98BB9,
+}
+"""Modules have a colour by the kind of pass, so that one sees which way a model is gone through."""
 
 _OPEN = " (open)"
 _PASSES = {
@@ -25,7 +44,7 @@ _PASSES = {
 }
 
 
-class Kind(enum.IntEnum):
+class RangeKind(enum.IntEnum):
     """What a range is. Of ranges with the same times that of the higher kind is the outer."""
 
     WAIT = 0
@@ -48,7 +67,7 @@ class Label(NamedTuple):
         suffix: what stands behind the name, in parentheses, if anything does.
     """
 
-    kind: Kind
+    kind: RangeKind
     of: int
     name: str
     color: int
@@ -63,16 +82,24 @@ def labels_of(run: Run) -> tuple[Label, ...]:
 def _labels(run: Run) -> Iterator[Label]:
     for number, site in enumerate(run.syncs.sites):
         name = f"wait: {site.kind.label} {run.name_of_line(site.program)}"
-        yield Label(Kind.WAIT, number, name, SYNC_COLOR)
+        yield Label(RangeKind.WAIT, number, name, SYNC_COLOR)
     for number, name in enumerate(run.module_names):
         for passed, suffix in _PASSES.items():
             of = number * len(ModulePass) + passed
-            yield Label(Kind.MODULE, of, name, MODULE_COLORS[passed], suffix)
+            yield Label(RangeKind.MODULE, of, name, MODULE_COLORS[passed], suffix)
     colors = [color_of(name) for name in run.names]
-    for kind, suffix in ((Kind.PHASE, ""), (Kind.OPEN_PHASE, _OPEN)):
+    for kind, suffix in ((RangeKind.PHASE, ""), (RangeKind.OPEN_PHASE, _OPEN)):
         for path, name in enumerate(run.path_names.tolist()):
             yield Label(kind, path, run.names[name], colors[name], suffix)
     for suffix in ("", _OPEN):
-        yield Label(Kind.STEP, 0, "step", STEP_COLOR, suffix)
+        yield Label(RangeKind.STEP, 0, "step", STEP_COLOR, suffix)
     for number, name in enumerate(run.metric_names):
-        yield Label(Kind.METRIC, number, name, METRIC_COLOR)
+        yield Label(RangeKind.METRIC, number, name, METRIC_COLOR)
+
+
+def color_of(name: str) -> int:
+    """The colour of a phase as 0xAARRGGBB, chosen by FNV-1a over its name in UTF-8."""
+    value = 2166136261
+    for byte in name.encode("utf-8", "surrogatepass"):
+        value = (value ^ byte) * 16777619 & 0xFFFFFFFF
+    return COLORS[value % len(COLORS)]

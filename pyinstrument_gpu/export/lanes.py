@@ -7,9 +7,6 @@ lying inside. Interleaved generators and coroutines overlap so on one thread.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from heapq import heapify, heappop, heappush
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -56,34 +53,22 @@ class Lanes:
         return True
 
     def _place_each(self, ranges: Ranges) -> NDArray[np.intp]:
-        open_ends = self._open_ends
-        # End and lane of each lane's innermost, ascending.
-        innermost = sorted((ends[-1], lane) for lane, ends in enumerate(open_ends) if ends)
-        free = [lane for lane, ends in enumerate(open_ends) if not ends]
-        heapify(free)
-        lanes = np.empty(len(ranges.number), np.intp)
+        lanes = []
         times = zip(ranges.begin_ns.tolist(), ranges.visible_end_ns().tolist(), strict=True)
-        for i, (begin, end) in enumerate(times):
-            while innermost and innermost[0][0] <= begin:
-                _, lane = innermost.pop(0)
-                ends = open_ends[lane]
-                ends.pop()
-                if ends:
-                    insort(innermost, (ends[-1], lane))
-                else:
-                    heappush(free, lane)
-            around = bisect_left(innermost, (end, 0))
-            if around < len(innermost):
-                _, lane = innermost.pop(around)
-            elif free:
-                lane = heappop(free)
-            else:
-                lane = len(open_ends)
-                open_ends.append([])
-            open_ends[lane].append(end)
-            insort(innermost, (end, lane))
-            lanes[i] = lane
-        return lanes
+        for begin_ns, end_ns in times:
+            self._close_until(begin_ns)
+            innermost = [
+                (ends[-1], lane)
+                for lane, ends in enumerate(self._open_ends)
+                if ends and ends[-1] >= end_ns
+            ]
+            free = (lane for lane, ends in enumerate(self._open_ends) if not ends)
+            _, lane = min(innermost, default=(0, next(free, len(self._open_ends))))
+            if lane == len(self._open_ends):
+                self._open_ends.append([])
+            self._open_ends[lane].append(end_ns)
+            lanes.append(lane)
+        return np.array(lanes, np.intp)
 
 
 def lane_name(name: str, lane: int) -> str:

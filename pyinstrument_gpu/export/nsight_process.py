@@ -13,15 +13,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
-from pyinstrument_gpu.core.distinct import distinct
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.export.labels import Label, labels_of
 from pyinstrument_gpu.export.lanes import lane_name
-from pyinstrument_gpu.export.process_name import process_name
 from pyinstrument_gpu.export.ranges import Ranges
-from pyinstrument_gpu.export.rank_alignment import offsets_ns_of
-from pyinstrument_gpu.export.timeline import Timeline, Track
-from pyinstrument_gpu.export.unique_ids import UniqueIds
+from pyinstrument_gpu.export.ranks import UniqueIds, offsets_ns_of, process_name
+from pyinstrument_gpu.export.timeline import RunTimeline, Track
 
 ID_LIMIT = 1 << 24
 """Nsight Systems packs the numbers of processes and threads into 24 bits each."""
@@ -37,7 +34,7 @@ class RowPart:
             where it can be.
         name: that of the track, or "name (2)" and so on.
         on_device: whether the times are the device's.
-        ranges: as `Timeline.placed` has them; values of metrics stand apart from all others.
+        ranges: as `RunTimeline.placed` has them; values of metrics stand apart from all others.
     """
 
     id: int
@@ -47,7 +44,7 @@ class RowPart:
 
 
 @dataclass(frozen=True)
-class Process:
+class NsightProcess:
     """A run as a process.
 
     Attributes:
@@ -58,11 +55,11 @@ class Process:
 
     id: int
     name: str
-    timeline: Timeline
+    timeline: RunTimeline
 
     @cached_property
     def labels(self) -> tuple[Label, ...]:
-        """What its ranges are called, as `Timeline.marks` numbers them."""
+        """What its ranges are called, as `RunTimeline.marks` numbers them."""
         return labels_of(self.timeline.run)
 
     def tracks(self) -> Iterator[Iterator[RowPart]]:
@@ -82,23 +79,19 @@ class Process:
             yield self._parts(track, of_lane, ids)
 
     def _parts(self, track: Track, id_of_lane: dict[int, int], ids: UniqueIds) -> Iterator[RowPart]:
-        for ranges, lanes in self.timeline.placed(track):
-            for lane in range(len(id_of_lane), lanes.max() + 1):
+        for by_lane in self.timeline.placed(track):
+            for lane in range(len(id_of_lane), max(by_lane) + 1):
                 id_of_lane[lane] = ids.free()
-            for lane in distinct(lanes).tolist():
-                yield RowPart(
-                    id=id_of_lane[lane],
-                    name=lane_name(track.name, lane),
-                    on_device=track.is_stream,
-                    ranges=ranges.some(lanes == lane),
-                )
+            for lane, ranges in by_lane.items():
+                name = lane_name(track.name, lane)
+                yield RowPart(id_of_lane[lane], name, track.is_stream, ranges)
 
 
-def processes_of(runs: Sequence[Run], advance: Callable[[int], None]) -> list[Process]:
+def processes_of(runs: Sequence[Run], advance: Callable[[int], None]) -> list[NsightProcess]:
     """The runs on one time axis, which begins with the earliest of them; `advance` is called as
-    `Timeline` calls it."""
+    `RunTimeline` calls it."""
     ids = UniqueIds(ID_LIMIT).assign([run.environment.get("pid", 0) for run in runs])
     return [
-        Process(id, process_name(run), Timeline(run, offset_ns, advance))
+        NsightProcess(id, process_name(run), RunTimeline(run, offset_ns, advance))
         for id, run, offset_ns in zip(ids, runs, offsets_ns_of(runs), strict=True)
     ]

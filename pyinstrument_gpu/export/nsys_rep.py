@@ -8,22 +8,28 @@ then moved to its place: an open window locks its report, and writing over that 
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import shlex
+import shutil
 import sqlite3
+import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import ExportError, MissingDependencyError
 from pyinstrument_gpu.export import nsys_sqlite, nvtxt
 from pyinstrument_gpu.export.atomic_file import check_replaceable
-from pyinstrument_gpu.export.nsight_process import Process, processes_of
-from pyinstrument_gpu.export.nsight_tools import NsightTools
+from pyinstrument_gpu.export.nsight_process import NsightProcess, processes_of
+
+OPTIONS = {
+    "merge_into": ("merge into an existing Nsight Systems report (OUT is a new one)", "REPORT")
+}
 
 # The window of 2022.4 crashes on every report that ImportNvtxt has created, but not on one that it
 # has merged into another. That of 2023.4 shows both.
@@ -31,8 +37,17 @@ _SHOWS_CREATED_REPORTS = (2023,)
 
 _PRINTED_CHARACTERS = 500
 
-# Of the time that an export takes: the text, the report, and the rest for the database.
-_TEXT_SHARE, _REPORT_SHARE = 0.2, 0.5
+_PLACES = (
+    "/usr/lib/nsight-systems/host-linux-x64",  # Debian
+    "/opt/nvidia/nsight-systems/*/host-linux-x64",
+    "/usr/local/cuda*/nsight-systems-*/host-linux-x64",
+)
+
+_PROFILE_NOTHING = ("--trace=none", "--sample=none", "--cpuctxsw=none")
+
+# nsys keeps the environment of every process that it may look at, secrets and all. Where the
+# system lets us, it sees none but its own.
+_ISOLATIONS = (("unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"), ())
 
 
 def write(
@@ -65,8 +80,8 @@ def write(
     base = None if merge_into is None else Path(merge_into)
     with tempfile.TemporaryDirectory(prefix=".nsys-rep-", dir=path.parent) as name:
         folder = Path(name).resolve()
-        progress = _Progress(sum(len(run.spans) for run in runs), advance)
-        processes = processes_of(runs, progress.of_part(_TEXT_SHARE))
+        # Of the time that an export takes the text is a fifth, and the report a half.
+        processes = processes_of(runs, lambda spans: advance(spans // 5))
         if base is not None:
             utc_ns, end_ns = _session_of(base, tools, folder)
             processes = [_placed(process, utc_ns, end_ns) for process in processes]
@@ -86,37 +101,14 @@ def write(
 
         report = folder / "new.nsys-rep"
         _import(tools, text, report, base or _empty_report(tools, folder, path.name), events)
-        progress.reach(_TEXT_SHARE + _REPORT_SHARE)
+        advance(sum(len(run.spans) for run in runs) // 2)
         if base is None:
             database = folder / "new.sqlite"
             with database.open("xb") as sink:
-                share = 1 - _TEXT_SHARE - _REPORT_SHARE
-                nsys_sqlite.write(runs, sink, advance=progress.of_part(share))
+                nsys_sqlite.write(runs, sink, advance=lambda spans: advance(spans * 3 // 10))
             os.replace(database, path.with_suffix(".sqlite"))
         os.replace(text, text_path)
         os.replace(report, path)
-        progress.reach(1)
-
-
-class _Progress:
-    """Tells how far an export of several parts is, in spans."""
-
-    def __init__(self, spans: int, advance: Callable[[int], None]) -> None:
-        self._spans = spans
-        self._advance = advance
-        self._share = 0.0
-        self._told = 0
-
-    def of_part(self, share: float) -> Callable[[int], None]:
-        """What a part that is such a share of the whole calls with the spans that it has done."""
-        return lambda spans: self.reach(self._share + share * spans / max(1, self._spans))
-
-    def reach(self, share: float) -> None:
-        """Such a share of the whole is done."""
-        self._share = share
-        spans = round(share * self._spans)
-        self._advance(spans - self._told)
-        self._told = spans
 
 
 def _empty_report(tools: NsightTools, folder: Path, name: str) -> Path | None:
@@ -178,7 +170,7 @@ def _session_of(report: Path, tools: NsightTools | None, folder: Path) -> tuple[
         ) from error
 
 
-def _placed(process: Process, utc_ns: int, end_ns: int) -> Process:
+def _placed(process: NsightProcess, utc_ns: int, end_ns: int) -> NsightProcess:
     """The process on the time axis of a report, which follows the wall clock's rate."""
     run = process.timeline.run
     if run.began_realtime_ns is None:
@@ -203,3 +195,91 @@ def _placed(process: Process, utc_ns: int, end_ns: int) -> Process:
 def _shortened(printed: str) -> str:
     text = " ".join(printed.split())
     return text[-_PRINTED_CHARACTERS:] or "nothing"
+
+
+@dataclass(frozen=True)
+class NsightTools:
+    """An installation of Nsight Systems: where its programs are and how to run them.
+
+    Their exit codes prove nothing, so a run of one returns its output, and whoever runs it looks at
+    what it made.
+
+    Attributes:
+        host: the folder of ImportNvtxt, its libraries and QdstrmImporter.
+        nsys: the command line tool, or None.
+    """
+
+    host: Path
+    nsys: Path | None
+
+    @classmethod
+    def find(cls) -> NsightTools | None:
+        """The installation on PATH, or else the newest in a usual place, that has ImportNvtxt."""
+        on_path = shutil.which("ImportNvtxt")
+        hosts = [] if on_path is None else [Path(on_path).resolve().parent]
+        for place in _PLACES:
+            hosts += sorted(map(Path, glob.glob(place)), key=_version_in, reverse=True)
+        host = next((each for each in hosts if os.access(each / "ImportNvtxt", os.X_OK)), None)
+        if host is None:
+            return None
+        # A report of one release is not read by an older one: its own nsys goes before others.
+        own = [host.parent / "bin" / "nsys", *sorted(host.parent.glob("target-linux-*/nsys"))]
+        nsys = next((str(each) for each in own if os.access(each, os.X_OK)), shutil.which("nsys"))
+        return cls(host, None if nsys is None else Path(nsys))
+
+    def version(self) -> tuple[int, ...] | None:
+        """The release, (2022, 4, 2) for example; None when it is not known."""
+        if self.nsys is None:
+            return None
+        found = re.search(r"version (\d+)\.(\d+)\.(\d+)", _output([str(self.nsys), "--version"]))
+        return None if found is None else tuple(map(int, found.groups()))
+
+    def import_nvtxt(self, *arguments: str | Path) -> str:
+        return self._run_host("ImportNvtxt", *arguments)
+
+    def export_sqlite(self, report: Path, database: Path) -> str:
+        if self.nsys is None:
+            return ""
+        options = ("--quiet=true", "--type=sqlite", f"--output={database}")
+        return _output([str(self.nsys), "export", *options, str(report)])
+
+    def profile_nothing(self, report: Path) -> str:
+        """Make a report that holds no events; returns what was printed."""
+        if self.nsys is None:
+            return ""
+        raw = report.with_suffix(".qdstrm")
+        output = f"--output={report.with_suffix('')}"
+        profile = [str(self.nsys), "profile", *_PROFILE_NOTHING, output, "true"]
+        printed = ""
+        for isolation in _ISOLATIONS:
+            printed += _output([*isolation, *profile], {"PATH": os.environ.get("PATH", os.defpath)})
+            if raw.exists():  # Debian's nsys does not find its importer
+                printed += self._run_host("QdstrmImporter", "-i", raw, "-o", report)
+            if report.exists():
+                break
+        return printed
+
+    def _run_host(self, program: str, *arguments: str | Path) -> str:
+        # Only these need the libraries, and others would break with them.
+        environment = {**os.environ, "LD_LIBRARY_PATH": str(self.host)}
+        return _output([str(self.host / program), *map(str, arguments)], environment)
+
+
+def _output(command: list[str], environment: dict[str, str] | None = None) -> str:
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+        )
+    except OSError as error:  # it is not there, or is of another kind of machine
+        return f"{command[0]}: {error.strerror}\n"
+    return done.stdout
+
+
+def _version_in(path: Path) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", str(path))]

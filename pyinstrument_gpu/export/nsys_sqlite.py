@@ -18,12 +18,10 @@ import numpy as np
 from pyinstrument_gpu.core.paths import without_surrogates
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import ExportError
-from pyinstrument_gpu.export.labels import Kind
-from pyinstrument_gpu.export.nsight_process import Process, RowPart, processes_of
-from pyinstrument_gpu.export.ranges import slices_of
+from pyinstrument_gpu.export.labels import RangeKind
+from pyinstrument_gpu.export.nsight_process import NsightProcess, RowPart, processes_of
 from pyinstrument_gpu.version import __version__
 
-_CHUNK_RANGES = 16_384
 _STATEMENT_RANGES = 64
 
 _EVENT_TYPES = {
@@ -38,12 +36,12 @@ _DOMAINS = {1: "pyinstrument_gpu", 2: "pyinstrument_gpu.gpu"}
 _HOST, _DEVICE = _DOMAINS
 
 _CATEGORIES = {
-    Kind.PHASE: (1, "phase"),
-    Kind.OPEN_PHASE: (1, "phase"),
-    Kind.STEP: (2, "step"),
-    Kind.MODULE: (3, "module"),
-    Kind.WAIT: (4, "sync"),
-    Kind.METRIC: (5, "metric"),
+    RangeKind.PHASE: (1, "phase"),
+    RangeKind.OPEN_PHASE: (1, "phase"),
+    RangeKind.STEP: (2, "step"),
+    RangeKind.MODULE: (3, "module"),
+    RangeKind.WAIT: (4, "sync"),
+    RangeKind.METRIC: (5, "metric"),
 }
 
 # What `nsys stats` and other readers look for, with the columns of Nsight Systems 2022.4 to 2024.6.
@@ -94,7 +92,7 @@ def write(runs: Sequence[Run], sink: BinaryIO, *, advance: Callable[[int], None]
             shutil.copyfileobj(source, sink, 1 << 20)
 
 
-def _write_session(processes: Sequence[Process], database: sqlite3.Connection) -> None:
+def _write_session(processes: Sequence[NsightProcess], database: sqlite3.Connection) -> None:
     facts = [("EXPORT_PRODUCT_NAME", "pyinstrument_gpu"), ("EXPORT_PRODUCT_VERSION", __version__)]
     database.executemany("INSERT INTO META_DATA_EXPORT VALUES (?, ?)", facts)
     types = [(number, name, name) for number, name in _EVENT_TYPES.items()]
@@ -111,11 +109,11 @@ def _write_session(processes: Sequence[Process], database: sqlite3.Connection) -
         database.execute("INSERT INTO TARGET_INFO_SESSION_START_TIME VALUES (?, ?, ?)", times)
 
 
-def _write_process(process: Process, database: sqlite3.Connection) -> None:
+def _write_process(process: NsightProcess, database: sqlite3.Connection) -> None:
     global_pid = _MACHINE | process.id << 24
     names = (global_pid, process.id, _text(process.name))
     database.execute("INSERT INTO PROCESSES VALUES (?, ?, ?)", names)
-    used = {Kind.PHASE, *(label.kind for label in process.labels)}
+    used = {RangeKind.PHASE, *(label.kind for label in process.labels)}
     categories = [(_CATEGORY, *each) for each in sorted({_CATEGORIES[kind] for kind in used})]
     for domain, name in _DOMAINS.items():
         for event_type, category, text in [(_DOMAIN, None, name), *categories]:
@@ -139,22 +137,20 @@ def _write_process(process: Process, database: sqlite3.Connection) -> None:
             name_id = database.execute(insert_name, (_text(row.name),)).lastrowid
             database.execute("INSERT INTO ThreadNames VALUES (?, NULL, ?)", (name_id, global_tid))
         domain = _DEVICE if row.on_device else _HOST
-        if process.timeline.places(row.ranges.number)[0][0] == Kind.METRIC:
+        if process.timeline.places(row.ranges.number)[0][0] == RangeKind.METRIC:
             _write_metrics(process, row, database, global_tid)
             continue
-        for part in slices_of(len(row.ranges.number), _CHUNK_RANGES):
-            ranges = row.ranges.some(part)
-            marks = process.timeline.marks(ranges.number)
-            columns = [ranges.begin_ns, ranges.end_ns, marks["label"], marks["step"]]
-            events = np.stack(columns, axis=1)
-            whole = len(events) - len(events) % _STATEMENT_RANGES
-            for some, count in ((events[:whole], _STATEMENT_RANGES), (events[whole:], 1)):
-                values = some.reshape(-1, count * len(columns)).tolist()
-                database.executemany(_insert(count, global_tid, domain), values)
+        marks = process.timeline.marks(row.ranges.number)
+        columns = [row.ranges.begin_ns, row.ranges.end_ns, marks["label"], marks["step"]]
+        events = np.stack(columns, axis=1)
+        whole = len(events) - len(events) % _STATEMENT_RANGES
+        for some, count in ((events[:whole], _STATEMENT_RANGES), (events[whole:], 1)):
+            values = some.reshape(-1, count * len(columns)).tolist()
+            database.executemany(_insert(count, global_tid, domain), values)
 
 
 def _write_metrics(
-    process: Process, row: RowPart, database: sqlite3.Connection, global_tid: int
+    process: NsightProcess, row: RowPart, database: sqlite3.Connection, global_tid: int
 ) -> None:
     """Write marks with the values as payload, as they are under `nsys profile`."""
     marks = process.timeline.marks(row.ranges.number)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.core.paths import without_surrogates
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.export.labels import Kind, Label
-from pyinstrument_gpu.export.nsight_process import Process, processes_of
+from pyinstrument_gpu.export.labels import Label, RangeKind
+from pyinstrument_gpu.export.nsight_process import NsightProcess, processes_of
 from pyinstrument_gpu.export.ranges import NOTHING, Ranges, joined, slices_of
 from pyinstrument_gpu.export.text import chunk_rows, integers, lines, texts
 
@@ -27,7 +27,7 @@ def write(runs: Sequence[Run], sink: BinaryIO, *, advance: Callable[[int], None]
     write_processes(processes_of(runs, advance), sink)
 
 
-def write_processes(processes: Sequence[Process], sink: BinaryIO) -> int:
+def write_processes(processes: Sequence[NsightProcess], sink: BinaryIO) -> int:
     """Write processes; returns the number of events, two for each range."""
     events = 0
     sink.write(
@@ -43,13 +43,13 @@ def write_processes(processes: Sequence[Process], sink: BinaryIO) -> int:
         sink.write(b"ProcessId = %d\n" % process.id)
         sink.write(b"NameProcess, %d, %b\n" % (process.id, names.quoted(process.name)))
         for track in process.tracks():
-            rows: dict[int, _Row] = {}
+            rows: dict[int, _EventWriter] = {}
             for part in track:
                 sink.write(b"ThreadId = %d\n" % part.id)
                 if part.id not in rows:
                     name = names.quoted(part.name)
                     sink.write(b"NameOsThread, %d, %d, %b\n" % (process.id, part.id, name))
-                    rows[part.id] = _Row(process)
+                    rows[part.id] = _EventWriter(process)
                 sink.writelines(rows[part.id].certain(part.ranges))
                 events += 2 * len(part.ranges.number)
             for id, row in rows.items():
@@ -75,14 +75,14 @@ class _UniqueNames:
         return quoted
 
 
-class _Row:
+class _EventWriter:
     """Writes the events of a thread, of which it gets its ranges a part at a time.
 
     A pop is written where no later push can come before it. The ranges that began last wait for the
     next part: how far they can be moved depends on what begins next.
     """
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: NsightProcess) -> None:
         self._process = process
         self._waiting = NOTHING
         self._open_ends_ns = np.empty(0, np.int64)
@@ -112,9 +112,9 @@ class _Row:
         # A pop has the label behind the last, and no number.
         marks = self._process.timeline.marks(ranges.number)
         label = np.append(np.full(pops, len(self._process.labels)), marks["label"])
-        number = np.where(marks["kind"] == Kind.STEP, marks["step"], -1)
+        number = np.where(marks["kind"] == RangeKind.STEP, marks["step"], -1)
         number = np.append(np.full(pops, -1), number)
-        value = self._values(ranges) if (marks["kind"] == Kind.METRIC).any() else []
+        value = self._values(ranges) if (marks["kind"] == RangeKind.METRIC).any() else []
         value = [b""] * pops + value if value else []
 
         for chunk in slices_of(len(order), chunk_rows(self._heads, self._tails)):
@@ -152,7 +152,7 @@ def _drawable(ranges: Ranges, next_ns: int) -> tuple[NDArray[np.int64], NDArray[
 def _around_number(label: Label) -> tuple[bytes, bytes]:
     """What stands before and after the number of a step or the value of a metric, which other
     labels do not have."""
-    quoted = _quoted(label.name + (" " if label.kind in (Kind.STEP, Kind.METRIC) else ""))
+    quoted = _quoted(label.name + (" " if label.kind in (RangeKind.STEP, RangeKind.METRIC) else ""))
     quote = quoted[-1:]
     return b", 0x%08X, %b" % (label.color, quoted[:-1]), label.suffix.encode() + quote + b"\n"
 

@@ -18,10 +18,9 @@ from pyinstrument_gpu.core.paths import without_surrogates
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import ExportError, needed_for
 from pyinstrument_gpu.export.atomic_file import atomic_write
-from pyinstrument_gpu.export.rank_alignment import ranks_of
+from pyinstrument_gpu.export.ranks import ranks_of
 from pyinstrument_gpu.export.run_facts import json_text, metadata, run_facts
-from pyinstrument_gpu.export.table import Part
-from pyinstrument_gpu.export.tables import tables_of
+from pyinstrument_gpu.export.tables import TablePart, tables_of
 
 _METADATA_KEY = "pyinstrument_gpu"
 """In the metadata of the schema, where pandas has "pandas"."""
@@ -101,7 +100,9 @@ def _pyarrow() -> Any:
 
 
 def _write(
-    tables: Iterable[tuple[int | None, Iterator[Part]]], about: Mapping[str, Any], sink: BinaryIO
+    tables: Iterable[tuple[int | None, Iterator[TablePart]]],
+    about: Mapping[str, Any],
+    sink: BinaryIO,
 ) -> None:
     """Write tables of the same columns, each with its rank, None for no such column."""
     pa = _pyarrow()
@@ -122,7 +123,7 @@ def _write(
                 writer.write_table(table)
 
 
-def _tables(pa: Any, parts: Iterable[Part]) -> Iterator[Any]:
+def _tables(pa: Any, parts: Iterable[TablePart]) -> Iterator[Any]:
     strings: dict[str, Any] = {}
     for part in parts:
         columns = {}

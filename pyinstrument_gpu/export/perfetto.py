@@ -17,23 +17,21 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from dataclasses import dataclass
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.aspects.modules.data import ModulePass
-from pyinstrument_gpu.core.distinct import distinct
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.export.boundaries import Boundaries
-from pyinstrument_gpu.export.labels import Kind, Label, labels_of
+from pyinstrument_gpu.export.labels import Label, RangeKind, labels_of
 from pyinstrument_gpu.export.lanes import lane_name
-from pyinstrument_gpu.export.process_name import process_name
-from pyinstrument_gpu.export.ranges import Ranges, slices_of
-from pyinstrument_gpu.export.rank_alignment import offsets_ns_of, ranks_of
+from pyinstrument_gpu.export.ranges import NOTHING, Ranges, joined, slices_of
+from pyinstrument_gpu.export.ranks import UniqueIds, offsets_ns_of, process_name, ranks_of
 from pyinstrument_gpu.export.run_facts import json_text, run_facts
 from pyinstrument_gpu.export.text import (
-    Column,
+    TextColumn,
     chunk_rows,
     integers,
     lines,
@@ -41,10 +39,13 @@ from pyinstrument_gpu.export.text import (
     thousandths,
     without,
 )
-from pyinstrument_gpu.export.timeline import Timeline, Track
-from pyinstrument_gpu.export.unique_ids import UniqueIds
+from pyinstrument_gpu.export.timeline import RunTimeline, Track
 
 _ID_LIMIT = 1 << 31
+
+_RowEvents: TypeAlias = tuple[NDArray[np.int64], NDArray[np.bool_], list[TextColumn | bytes]]
+"""Events of one row: of what range each is, whether it is only the end of it, and how it begins,
+with its times."""
 
 
 def write(runs: Sequence[Run], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
@@ -60,7 +61,7 @@ def write(runs: Sequence[Run], sink: BinaryIO, *, advance: Callable[[int], None]
     tids = iter(UniqueIds(_ID_LIMIT).assign(threads))
     for run, rank, offset_ns, pid in zip(runs, ranks, offsets_ns, pids, strict=True):
         tid_of_thread = list(itertools.islice(tids, len(run.threads)))
-        process = _Process(trace, Timeline(run, offset_ns, advance), pid, tid_of_thread)
+        process = _TraceProcess(trace, RunTimeline(run, offset_ns, advance), pid, tid_of_thread)
         process.write_process(process_name(run, rank if len(runs) > 1 else None), rank)
         process.write_steps()
         process.write_phases()
@@ -94,37 +95,48 @@ class _Trace:
         self._sink.write(b"\n]}\n")
 
 
-class _Row(NamedTuple):
+@dataclass
+class _TraceRow:
     """A row of the viewer.
 
     Attributes:
-        heads: how its events begin, up to their times: by `Kind`, and then where one ends.
-        boundaries: None if it is that of a thread, where an event is a whole range.
+        heads: how its events begin, up to their times: by `RangeKind`, and then where one ends.
+        open: the ranges that have begun and not ended; None if it is the row of a thread, where an
+            event is a whole range.
     """
 
     heads: list[bytes]
-    boundaries: Boundaries | None
+    open: Ranges | None = None
+
+    def borders(self, new: Ranges) -> tuple[Ranges, NDArray[np.bool_]]:
+        """The begins of ranges, and the ends that come before the last of these begins, in an order
+        in which they nest: the range of each, and whether it is its end.
+
+        It matters where times are equal: the end of a range stands before the begin of one that
+        touches it, and of nested ranges that end together that of the inner one is first.
+
+        Args:
+            new: ranges that nest, as `RunTimeline.placed` orders them.
+        """
+        if self.open is None:
+            return new, np.zeros(len(new.number), np.bool_)
+        ranges = joined([self.open, new])
+        begins = np.arange(len(self.open.number), len(ranges.number))
+        # Before which of the new ranges each ends.
+        before = np.searchsorted(new.begin_ns, ranges.visible_end_ns())
+        is_open = before == len(begins)
+        self.open = ranges.some(is_open)
+        ends = np.flatnonzero(~is_open)[::-1]  # what began last ends first
+        places = np.concatenate([2 * before[ends], 2 * np.arange(len(begins)) + 1])
+        order = np.argsort(places, kind="stable")
+        return ranges.some(np.concatenate([ends, begins])[order]), order < len(ends)
 
 
-class _Events(NamedTuple):
-    """Events of one row.
-
-    Attributes:
-        numbers: of what range each is.
-        is_end: whether it is only the end of it.
-        head: how it begins, with its times.
-    """
-
-    numbers: NDArray[np.int64]
-    is_end: NDArray[np.bool_]
-    head: list[Column | bytes]
-
-
-class _Process:
+class _TraceProcess:
     """The events of one run."""
 
     def __init__(
-        self, trace: _Trace, timeline: Timeline, pid: int, tid_of_thread: Sequence[int]
+        self, trace: _Trace, timeline: RunTimeline, pid: int, tid_of_thread: Sequence[int]
     ) -> None:
         self._trace = trace
         self._timeline = timeline
@@ -149,7 +161,7 @@ class _Process:
             for numbers, is_end, head in self._events(track, b"step", threads):
                 steps = self._run.steps.array[self._timeline.places(numbers)[1]]
                 samples, sample = np.unique(steps["samples"], return_inverse=True)
-                args: list[Column | bytes] = [
+                args: list[TextColumn | bytes] = [
                     *(b',"args":{"step":', integers(steps["index"])),
                     texts(list(map(_samples, samples.tolist())), sample),
                     *(b',"items":', integers(steps["items"])),
@@ -218,7 +230,9 @@ class _Process:
     def _counter_head(self, name: str) -> bytes:
         return b'{"ph":"C","pid":%d,"name":%b,"ts":' % (self._pid, json_text(name))
 
-    def _events(self, track: Track, category: bytes, *rest: Sequence[bytes]) -> Iterator[_Events]:
+    def _events(
+        self, track: Track, category: bytes, *rest: Sequence[bytes]
+    ) -> Iterator[_RowEvents]:
         """The events of a track. Ranges that overlap without nesting go to further rows of the
         viewer, "name (2)" and so on.
 
@@ -226,44 +240,40 @@ class _Process:
             category: what they are, but for modules on rows of threads.
             rest: each event has one of each text there behind its times.
         """
-        rows: list[_Row] = []
-        for placed, lanes in self._timeline.placed(track):
-            for lane in range(len(rows), lanes.max() + 1):
+        rows: list[_TraceRow] = []
+        for by_lane in self._timeline.placed(track):
+            for lane in range(len(rows), max(by_lane) + 1):
                 rows.append(self._new_row(track, category, lane))
-            for lane in distinct(lanes).tolist():
-                ranges, row = placed.some(lanes == lane), rows[lane]
-                if row.boundaries is None:
-                    is_end = np.zeros(len(ranges.number), np.bool_)
-                else:
-                    ranges, is_end = row.boundaries.some(ranges)
-                yield from self._parts(row, ranges, is_end, *rest)
+            for lane, ranges in by_lane.items():
+                yield from self._parts(rows[lane], *rows[lane].borders(ranges), *rest)
         for row in rows:
-            if row.boundaries is not None:
-                yield from self._parts(row, *row.boundaries.rest(), *rest)
+            if row.open is not None:
+                ends = row.open.some(slice(None, None, -1))
+                yield from self._parts(row, ends, np.ones(len(ends.number), np.bool_), *rest)
 
     def _parts(
-        self, row: _Row, ranges: Ranges, is_end: NDArray[np.bool_], *rest: Sequence[bytes]
-    ) -> Iterator[_Events]:
+        self, row: _TraceRow, ranges: Ranges, is_end: NDArray[np.bool_], *rest: Sequence[bytes]
+    ) -> Iterator[_RowEvents]:
         for part in slices_of(len(is_end), chunk_rows(row.heads, *rest)):
             (numbers, begin_ns, end_ns), ends = ranges.some(part), is_end[part]
             kinds, _ = self._timeline.places(numbers)
-            head: list[Column | bytes] = [
-                texts(row.heads, np.where(ends, len(Kind), kinds)),
+            head: list[TextColumn | bytes] = [
+                texts(row.heads, np.where(ends, len(RangeKind), kinds)),
                 thousandths(np.where(ends, end_ns, begin_ns)),
             ]
-            if row.boundaries is None:
+            if row.open is None:
                 head += [b',"dur":', thousandths(end_ns - begin_ns)]
-            yield _Events(numbers, ends, head)
+            yield numbers, ends, head
 
-    def _new_row(self, track: Track, category: bytes, lane: int) -> _Row:
+    def _new_row(self, track: Track, category: bytes, lane: int) -> _TraceRow:
         """Name a row of the viewer: that of a thread, or another one."""
         if track.thread is not None and lane == 0:
             tid = self._tid_of_thread[track.thread]
             self._write_metadata("thread_name", {"name": track.name}, tid)
             self._write_metadata("thread_sort_index", {"sort_index": next(self._trace.order)}, tid)
             head = b'{"ph":"X","cat":"%b","pid":%d,"tid":%d,"ts":'
-            categories = [b"module" if kind is Kind.MODULE else category for kind in Kind]
-            return _Row([head % (each, self._pid, tid) for each in categories], None)
+            categories = [b"module" if kind is RangeKind.MODULE else category for kind in RangeKind]
+            return _TraceRow([head % (each, self._pid, tid) for each in categories])
         # Viewers make one row of those of a process that have the same name.
         others = self._names[track.name] + (track.thread is not None)
         self._names[track.name] += 1
@@ -276,7 +286,7 @@ class _Process:
         self._trace.write(
             b'%b0.000,"name":%b},\n' % (end, json_text(lane_name(track.name, others)))
         )
-        return _Row([*([begin] * len(Kind)), end], Boundaries())
+        return _TraceRow([*([begin] * len(RangeKind)), end], NOTHING)
 
     def _write_metadata(self, name: str, args: dict[str, Any], tid: int | None = None) -> None:
         of = {"ph": "M", "pid": self._pid} | ({} if tid is None else {"tid": tid})
@@ -286,21 +296,21 @@ class _Process:
 def _args(run: Run, label: Label) -> dict[str, object]:
     """The first arguments of events."""
     args: dict[str, object] = {}
-    if label.kind is Kind.WAIT:
+    if label.kind is RangeKind.WAIT:
         site = run.syncs.sites[label.of]
         args = {"file": site.file, "line": site.line, "function": site.function}
         args |= {} if site.library is None else {"library": run.name_of_line(site.library)}
         args |= {"allowed": True} if site.is_allowed else {}
-    elif label.kind is Kind.MODULE:
+    elif label.kind is RangeKind.MODULE:
         passed = ModulePass(label.of % len(ModulePass))
         args = {"module": label.name, "kind": passed.name.lower()}
-    elif label.kind in (Kind.PHASE, Kind.OPEN_PHASE):
+    elif label.kind in (RangeKind.PHASE, RangeKind.OPEN_PHASE):
         args = {"path": run.paths[label.of]}
-        args |= {"open": True} if label.kind is Kind.OPEN_PHASE else {}
+        args |= {"open": True} if label.kind is RangeKind.OPEN_PHASE else {}
     return args
 
 
-def _unless_missing(key: bytes, values: NDArray[np.int64]) -> list[Column | bytes]:
+def _unless_missing(key: bytes, values: NDArray[np.int64]) -> list[TextColumn | bytes]:
     present = values >= 0
     return [texts([b"", key], present), integers(values)] if present.any() else []
 

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Column: TypeAlias = NDArray[np.uint8]
+TextColumn: TypeAlias = NDArray[np.uint8]
 
 _PAD = 0xFF
 
@@ -35,19 +35,19 @@ def chunk_rows(*fields: Sequence[bytes], numbers: int = 0) -> int:
     return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // widest_row))
 
 
-def lines(columns: Sequence[Column | bytes]) -> bytes:
+def lines(columns: Sequence[TextColumn | bytes]) -> bytes:
     """The rows one after the other; bytes stand in every row."""
     return _side_by_side(columns).tobytes().translate(None, bytes([_PAD]))
 
 
-def without(columns: Sequence[Column | bytes], rows: NDArray[np.bool_]) -> Column:
+def without(columns: Sequence[TextColumn | bytes], rows: NDArray[np.bool_]) -> TextColumn:
     """The columns as one, in which some rows have no text."""
     column = _side_by_side(columns)
     column[rows] = _PAD
     return column
 
 
-def _side_by_side(columns: Sequence[Column | bytes]) -> Column:
+def _side_by_side(columns: Sequence[TextColumn | bytes]) -> TextColumn:
     rows = next(len(column) for column in columns if not isinstance(column, bytes))
     parts = [
         np.broadcast_to(np.frombuffer(column, np.uint8), (rows, len(column)))
@@ -58,7 +58,7 @@ def _side_by_side(columns: Sequence[Column | bytes]) -> Column:
     return np.hstack(parts)
 
 
-def texts(fields: Sequence[bytes], ids: NDArray[Any]) -> Column:
+def texts(fields: Sequence[bytes], ids: NDArray[Any]) -> TextColumn:
     """A text for each id, which indexes `fields`; false and true are 0 and 1."""
     ids = ids.astype(np.intp)
     used = np.flatnonzero(np.bincount(ids, minlength=len(fields)))
@@ -68,11 +68,11 @@ def texts(fields: Sequence[bytes], ids: NDArray[Any]) -> Column:
     row_of = np.zeros(len(fields), np.intp)
     row_of[used] = np.arange(len(used))
     matrix = np.frombuffer(padded, np.uint8).reshape(len(used), width)
-    rows: Column = matrix[row_of[ids]]
+    rows: TextColumn = matrix[row_of[ids]]
     return rows
 
 
-def integers(column: NDArray[Any]) -> Column:
+def integers(column: NDArray[Any]) -> TextColumn:
     """The decimal digits of each value; nothing for a negative one, which is missing."""
     values = column.astype(np.int64)
     width = len(str(values.max())) if values.max() >= 0 else 0
@@ -83,27 +83,27 @@ def integers(column: NDArray[Any]) -> Column:
         digits[place] = np.where(rest > 0, ord("0") + rest - 10 * higher, _PAD)
         rest = higher
     digits[-1:, values == 0] = ord("0")
-    text: Column = digits.T
+    text: TextColumn = digits.T
     return text
 
 
 def reals(
     column: NDArray[np.float64], is_missing: NDArray[np.bool_], decimals: int | None = None
-) -> Column:
+) -> TextColumn:
     """Each value with so many decimals, or as Python writes it; nothing for one that is missing."""
     form = b"%r" if decimals is None else b"%%.%df" % decimals
     values = zip(column.tolist(), is_missing.tolist(), strict=True)
     cells = np.array([b"" if missing else form % value for value, missing in values], np.bytes_)
     width = cells.dtype.itemsize
-    text: Column = np.frombuffer(cells.tobytes(), np.uint8).reshape(len(cells), width).copy()
+    text: TextColumn = np.frombuffer(cells.tobytes(), np.uint8).reshape(len(cells), width).copy()
     text[text == 0] = _PAD
     return text
 
 
-def thousandths(column: NDArray[np.int64]) -> Column:
+def thousandths(column: NDArray[np.int64]) -> TextColumn:
     """Each value divided by 1000, exactly: 1234567 as `1234.567`. No value may be negative."""
     whole = column // 1000
     fraction = integers(1000 + column - 1000 * whole)
     fraction[:, 0] = ord(".")
-    text: Column = np.hstack([integers(whole), fraction])
+    text: TextColumn = np.hstack([integers(whole), fraction])
     return text

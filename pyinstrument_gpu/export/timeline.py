@@ -13,6 +13,7 @@ those of one lane nest.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -27,7 +28,7 @@ from pyinstrument_gpu.aspects.modules.data import ModulePass
 from pyinstrument_gpu.core.distinct import distinct, places_in
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, has_device_times
-from pyinstrument_gpu.export.labels import Kind
+from pyinstrument_gpu.export.labels import RangeKind
 from pyinstrument_gpu.export.lanes import Lanes
 from pyinstrument_gpu.export.ranges import Ranges, RangeTable, by_begin, range_tables, slices_of
 from pyinstrument_gpu.export.tour import Tour
@@ -38,34 +39,34 @@ MARK_DTYPE = np.dtype(
         for name in ("kind", "label", "step", "path", "depth", "blocked_ns", "bytes", "span")
     ]
 )
-"""What a range was: its `Kind`; its label, an index into `labels_of`; the index of its step; of a
-wait or a module the path around it; of a phase its depth; how long the host was blocked in it; of a
-wait its bytes; and of a phase with a device time its place in `Run.spans`. -1 is missing."""
+"""What a range was: its `RangeKind`; its label, an index into `labels_of`; the index of its step;
+of a wait or a module the path around it; of a phase its depth; how long the host was blocked in it;
+of a wait its bytes; and of a phase with a device time its place in `Run.spans`. -1 is missing."""
 
 _NEVER_NS = np.iinfo(np.int64).max
 _HOST_TIMES = itemgetter("host_begin_ns", "host_end_ns")
 _DEVICE_TIMES = itemgetter("device_begin_ns", "device_end_ns")
 
-_Keys: TypeAlias = Callable[[NDArray[np.void]], NDArray[np.int64]]
-_Times: TypeAlias = Callable[[NDArray[np.void]], tuple[NDArray[np.int64], NDArray[np.int64]]]
+_GetKeys: TypeAlias = Callable[[NDArray[np.void]], NDArray[np.int64]]
+_GetTimes: TypeAlias = Callable[[NDArray[np.void]], tuple[NDArray[np.int64], NDArray[np.int64]]]
 
 # Of each kind where its marks stand in its records, and which of its labels a record has.
 _STEP_AND_PATH = {"step": "step", "path": "path"}
 _COLUMNS = {
-    Kind.WAIT: _STEP_AND_PATH | {"blocked_ns": "duration_ns", "bytes": "bytes"},
-    Kind.MODULE: _STEP_AND_PATH,
-    Kind.PHASE: {"step": "step", "depth": "depth", "blocked_ns": "blocked_ns"},
-    Kind.OPEN_PHASE: {"step": "step", "depth": "depth"},
-    Kind.STEP: {"step": "index"},
-    Kind.METRIC: {"step": "step"},
+    RangeKind.WAIT: _STEP_AND_PATH | {"blocked_ns": "duration_ns", "bytes": "bytes"},
+    RangeKind.MODULE: _STEP_AND_PATH,
+    RangeKind.PHASE: {"step": "step", "depth": "depth", "blocked_ns": "blocked_ns"},
+    RangeKind.OPEN_PHASE: {"step": "step", "depth": "depth"},
+    RangeKind.STEP: {"step": "index"},
+    RangeKind.METRIC: {"step": "step"},
 }
-_LABELS: Mapping[Kind, Callable[[NDArray[np.void]], NDArray[Any]]] = {
-    Kind.WAIT: itemgetter("site"),
-    Kind.MODULE: lambda passes: passes["module"] * len(ModulePass) + passes["kind"],
-    Kind.PHASE: itemgetter("path"),
-    Kind.OPEN_PHASE: itemgetter("path"),
-    Kind.STEP: lambda steps: steps["end_ns"] < 0,
-    Kind.METRIC: itemgetter("name"),
+_LABELS: Mapping[RangeKind, Callable[[NDArray[np.void]], NDArray[Any]]] = {
+    RangeKind.WAIT: itemgetter("site"),
+    RangeKind.MODULE: lambda passes: passes["module"] * len(ModulePass) + passes["kind"],
+    RangeKind.PHASE: itemgetter("path"),
+    RangeKind.OPEN_PHASE: itemgetter("path"),
+    RangeKind.STEP: lambda steps: steps["end_ns"] < 0,
+    RangeKind.METRIC: itemgetter("name"),
 }
 
 
@@ -87,7 +88,7 @@ class Track:
 
 
 @dataclass(frozen=True)
-class Timeline:
+class RunTimeline:
     """The tracks of a run, placed on a time axis that several runs may share.
 
     Attributes:
@@ -106,11 +107,11 @@ class Timeline:
         """The phases and modules of each thread that did something, the main thread first; if asked
         for, with its steps around them, and where it waited for a device."""
         tables = _by_key(
-            self._tables(Kind.PHASE, _threads, _HOST_TIMES),
-            self._tables(Kind.OPEN_PHASE, _threads, _HOST_TIMES),
-            self._tables(Kind.MODULE, _threads, _HOST_TIMES),
-            self._tables(Kind.STEP, _threads, self.step_times) if with_steps else (),
-            self._tables(Kind.WAIT, _threads, wait_times) if with_waits else (),
+            self._tables(RangeKind.PHASE, _threads, _HOST_TIMES),
+            self._tables(RangeKind.OPEN_PHASE, _threads, _HOST_TIMES),
+            self._tables(RangeKind.MODULE, _threads, _HOST_TIMES),
+            self._tables(RangeKind.STEP, _threads, self.step_times) if with_steps else (),
+            self._tables(RangeKind.WAIT, _threads, wait_times) if with_waits else (),
         )
         main = self.run.environment.get("pid")  # on Linux also the number of its main thread
         order = sorted(tables, key=lambda each: self.run.threads[each].native_id != main)
@@ -118,7 +119,7 @@ class Timeline:
 
     def steps(self) -> Iterator[Track]:
         """All steps as one track, if there are any."""
-        for _, table in self._tables(Kind.STEP, _all_alike, self.step_times):
+        for _, table in self._tables(RangeKind.STEP, _all_alike, self.step_times):
             yield Track("steps", (table,))
 
     def streams(self, *, with_steps: bool = False) -> Iterator[Track]:
@@ -139,8 +140,8 @@ class Timeline:
             return place(spans, devices[np.maximum(spans["stream"], -1)])
 
         tables = _by_key(
-            self._tables(Kind.PHASE, place_of_spans, _DEVICE_TIMES),
-            self._tables(Kind.MODULE, place_of_modules, _DEVICE_TIMES),
+            self._tables(RangeKind.PHASE, place_of_spans, _DEVICE_TIMES),
+            self._tables(RangeKind.MODULE, place_of_modules, _DEVICE_TIMES),
             self._steps_on_streams(place_of_spans) if with_steps else (),
         )
         found = []
@@ -154,7 +155,7 @@ class Timeline:
 
     def waits(self) -> Iterator[Track]:
         """Where each thread waited for a device. A wait whose price is unknown has no length."""
-        for thread, table in self._tables(Kind.WAIT, _threads, wait_times):
+        for thread, table in self._tables(RangeKind.WAIT, _threads, wait_times):
             yield Track(f"{self._thread_name(thread)} waits", (table,))
 
     def metrics(self) -> Iterator[Track]:
@@ -166,32 +167,32 @@ class Timeline:
             places = places[np.argsort(metrics["host_ns"][places], kind="stable")]
             begin_ns = metrics["host_ns"][places]
             end_ns = np.maximum(np.append(begin_ns[1:], last_ns), begin_ns)
-            values = Ranges(places + self._firsts[Kind.METRIC], begin_ns, end_ns)
+            values = Ranges(places + self._firsts[RangeKind.METRIC], begin_ns, end_ns)
             yield Track(f"metrics/{self.run.metric_names[name]}", (partial(_windows, values),))
 
-    def placed(self, track: Track) -> Iterator[tuple[Ranges, NDArray[np.intp]]]:
-        """The ranges of a track on the axis, with their lanes, some ten thousand at a time: those
-        of a lane by begin, ascending, and of those that begin together the outermost first. Those
-        of a stream have the times of a `Tour`."""
+    def placed(self, track: Track) -> Iterator[dict[int, Ranges]]:
+        """The ranges of a track on the axis by lane, some ten thousand at a time: those of a lane
+        by begin, ascending, and of those that begin together the outermost first. Those of a stream
+        have the times of a `Tour`."""
         lanes = Lanes()
-        tours: dict[int, Tour] = {}
+        tours: defaultdict[int, Tour] = defaultdict(lambda: Tour(self._host_times))
         for ranges in by_begin(*track.tables):
-            lane = lanes.place(ranges)
+            place = lanes.place(ranges)
+            by_lane = {lane: ranges.some(place == lane) for lane in distinct(place).tolist()}
             if not track.is_stream:
-                yield self._ranges_on_axis(ranges), lane
+                yield {lane: self._ranges_on_axis(some) for lane, some in by_lane.items()}
             else:
-                for each in distinct(lane).tolist():
-                    tour = tours.setdefault(each, Tour(self._host_times))
-                    yield from self._all_on(each, tour.some(ranges.some(lane == each)))
+                for lane, some in by_lane.items():
+                    yield from self._on_lane(lane, tours[lane].some(some))
             if track.thread is not None:
                 kinds, _ = self.places(ranges.number)
-                self.advance(int(np.count_nonzero(kinds == Kind.PHASE)))
-        for each, tour in sorted(tours.items()):
-            yield from self._all_on(each, tour.rest())
+                self.advance(int(np.count_nonzero(kinds == RangeKind.PHASE)))
+        for lane, tour in sorted(tours.items()):
+            yield from self._on_lane(lane, tour.rest())
 
-    def _all_on(self, lane: int, ranges: Ranges) -> Iterator[tuple[Ranges, NDArray[np.intp]]]:
+    def _on_lane(self, lane: int, ranges: Ranges) -> Iterator[dict[int, Ranges]]:
         if len(ranges.number):
-            yield self._ranges_on_axis(ranges), np.full(len(ranges.number), lane, np.intp)
+            yield {lane: self._ranges_on_axis(ranges)}
 
     def _ranges_on_axis(self, ranges: Ranges) -> Ranges:
         return Ranges(ranges.number, self.on_axis(ranges.begin_ns), self.on_axis(ranges.end_ns))
@@ -202,7 +203,7 @@ class Timeline:
         return run_ns + drift_ns + self.start_ns
 
     def places(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Of each range its `Kind` and its place among all that the run has of it."""
+        """Of each range its `RangeKind` and its place among all that the run has of it."""
         kinds = np.searchsorted(self._firsts, numbers, side="right") - 1
         return kinds, numbers - self._firsts[kinds]
 
@@ -215,7 +216,7 @@ class Timeline:
             marks["label"][here] = self._first_labels[kind] + _LABELS[kind](rows)
             for name, column in _COLUMNS[kind].items():
                 marks[name][here] = rows[column]
-            if kind is Kind.PHASE:
+            if kind is RangeKind.PHASE:
                 marks["span"][here] = np.where(has_device_times(rows), places, -1)
         return marks
 
@@ -224,34 +225,34 @@ class Timeline:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         begin_ns, end_ns = np.empty((2, len(numbers)), np.int64)
         for kind, here, places in self._by_kind(numbers):
-            times = self.step_times if kind is Kind.STEP else _HOST_TIMES
+            times = self.step_times if kind is RangeKind.STEP else _HOST_TIMES
             begin_ns[here], end_ns[here] = times(self._records[kind][places])
         return begin_ns, end_ns
 
     def _by_kind(
         self, numbers: NDArray[np.int64]
-    ) -> Iterator[tuple[Kind, NDArray[np.bool_], NDArray[np.int64]]]:
+    ) -> Iterator[tuple[RangeKind, NDArray[np.bool_], NDArray[np.int64]]]:
         """The kinds that are there, of which numbers they are, and the places of these."""
         kinds, places = self.places(numbers)
         for kind in distinct(kinds).tolist():
             here = kinds == kind
-            yield Kind(kind), here, places[here]
+            yield RangeKind(kind), here, places[here]
 
     @cached_property
     def _records(self) -> tuple[NDArray[np.void], ...]:
-        """What the run has, by `Kind`."""
+        """What the run has, by `RangeKind`."""
         run = self.run
         phases = run.spans, self._open_phases()
         return run.syncs.events, run.module_spans, *phases, run.steps.array, run.metrics
 
     @cached_property
     def _firsts(self) -> NDArray[np.int64]:
-        """By `Kind` the number of the first range."""
+        """By `RangeKind` the number of the first range."""
         return np.cumsum([0, *map(len, self._records[:-1])])
 
     @cached_property
     def _first_labels(self) -> NDArray[np.int64]:
-        """By `Kind` the first label, as `labels_of` orders them."""
+        """By `RangeKind` the first label, as `labels_of` orders them."""
         run = self.run
         modules, paths = len(run.module_names) * len(ModulePass), len(run.path_names)
         counts = [0, len(run.syncs.sites), modules, paths, paths, 2]
@@ -271,7 +272,9 @@ class Timeline:
         rows["host_end_ns"] = np.maximum(rows["host_begin_ns"], run.duration_ns)
         return rows
 
-    def _tables(self, kind: Kind, keys: _Keys, times: _Times) -> Iterator[tuple[int, RangeTable]]:
+    def _tables(
+        self, kind: RangeKind, keys: _GetKeys, times: _GetTimes
+    ) -> Iterator[tuple[int, RangeTable]]:
         return range_tables(self._records[kind], keys, times, int(self._firsts[kind]))
 
     def step_times(self, steps: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -281,7 +284,7 @@ class Timeline:
         open_end_ns = np.maximum(begin_ns, self.run.duration_ns)
         return begin_ns, np.where(end_ns < 0, open_end_ns, end_ns)
 
-    def _steps_on_streams(self, place: _Keys) -> Iterator[tuple[int, RangeTable]]:
+    def _steps_on_streams(self, place: _GetKeys) -> Iterator[tuple[int, RangeTable]]:
         spans, indices = self.run.spans, self.run.steps.array["index"]
         nothing = np.array([[_NEVER_NS], [-1]]).repeat(len(indices), axis=1)
         found: dict[int, NDArray[np.int64]] = {}
@@ -295,7 +298,7 @@ class Timeline:
                 np.maximum.at(times[1], step[here], some["device_end_ns"][here])
         for each, times in found.items():
             there = np.flatnonzero(times[1] >= 0)
-            steps = Ranges(there + self._firsts[Kind.STEP], *times[:, there])
+            steps = Ranges(there + self._firsts[RangeKind.STEP], *times[:, there])
             yield each, partial(_windows, steps)
 
     def _thread_name(self, thread: int) -> str:

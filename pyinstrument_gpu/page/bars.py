@@ -6,36 +6,28 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import chain
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.core.distinct import places_in
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import has_device_times
 from pyinstrument_gpu.core.steps import Steps
-from pyinstrument_gpu.export.labels import Kind, Label, labels_of
-from pyinstrument_gpu.export.palette import STEP_COLOR
+from pyinstrument_gpu.export.labels import STEP_COLOR, Label, RangeKind, labels_of
 from pyinstrument_gpu.export.ranges import by_begin, joined
-from pyinstrument_gpu.export.timeline import Timeline, wait_times
-
-
-class BarLabel(NamedTuple):
-    """What bars are called: in the bar, and in full; what they are, and their 0xAARRGGBB."""
-
-    name: str
-    path: str
-    kind: Kind
-    color: int
+from pyinstrument_gpu.export.timeline import RunTimeline, wait_times
+from pyinstrument_gpu.parts.words import printable
 
 
 class BarLabels:
-    """The labels of a window, each once."""
+    """The labels of a window, each once: what bars are called in the bar, and in full; what they
+    are, their colour, and that of text on it."""
 
     def __init__(self) -> None:
-        self.found: list[BarLabel] = []
+        self.found: list[tuple[str, str, RangeKind, str, str]] = []
         self._places: dict[tuple[int, int], int] = {}
 
     def places(
@@ -48,7 +40,7 @@ class BarLabels:
             labels: all of the run, as `marks` number them.
         """
         # Each step has a label of its own.
-        keys = np.where(marks["kind"] == Kind.STEP, -1 - marks["step"], marks["label"])
+        keys = np.where(marks["kind"] == RangeKind.STEP, -1 - marks["step"], marks["label"])
         known, inverse = np.unique(keys, return_inverse=True)
         places = []
         for key in known.tolist():
@@ -59,18 +51,19 @@ class BarLabels:
         return np.array(places, np.int64)[inverse]
 
 
-def _bar_label(run: Run, labels: Sequence[Label], key: int) -> BarLabel:
+def _bar_label(run: Run, labels: Sequence[Label], key: int) -> tuple[str, str, RangeKind, str, str]:
     if key < 0:
-        name = f"step {-1 - key}"
-        return BarLabel(name, name, Kind.STEP, STEP_COLOR)
-    label = labels[key]
-    is_phase = label.kind in (Kind.PHASE, Kind.OPEN_PHASE)
-    path = run.paths[label.of] if is_phase else label.name
-    return BarLabel(label.name, path + label.suffix, label.kind, label.color)
+        name = path = f"step {-1 - key}"
+        kind, color = RangeKind.STEP, STEP_COLOR
+    else:
+        kind, of, name, color, suffix = labels[key]
+        path = (run.paths[of] if kind in (RangeKind.PHASE, RangeKind.OPEN_PHASE) else name) + suffix
+    css = css_color(color)
+    return printable(name), printable(path), kind, css, ink_on(css)
 
 
 @dataclass(frozen=True)
-class Track:
+class DrawnTrack:
     """The bars of one thread or stream, in the order in which they began.
 
     Attributes:
@@ -79,7 +72,7 @@ class Track:
         is_device: whether it is a stream.
         begin_ns: since the window began, an array like those that follow.
         duration_ns: of each bar.
-        label: into `Window.labels`.
+        label: into the labels of the window.
         marks: what they are (`MARK_DTYPE`).
         pair: of a phase with a device time a number that its bars on thread and stream share; -1
             of others.
@@ -94,11 +87,30 @@ class Track:
     marks: NDArray[np.void]
     pair: NDArray[np.int64]
 
-    def some(self, bars: NDArray[np.bool_]) -> Track:
+    def some(self, bars: NDArray[np.bool_]) -> DrawnTrack:
         columns = ("begin_ns", "duration_ns", "label", "marks", "pair")
         return replace(self, **{name: getattr(self, name)[bars] for name in columns})
 
-    @cached_property
+    def plain(self, pairs: NDArray[np.int64]) -> dict[str, Any]:
+        """The track as the page's script has it, with the places of its pairs in `pairs`."""
+        columns = {
+            "begin": self.begin_ns,
+            "duration": self.duration_ns,
+            "row": self.row(),
+            "label": self.label,
+            "step": self.marks["step"],
+            "pair": places_in(pairs, self.pair),
+        }
+        blocked_ns = self.marks["blocked_ns"]
+        if not self.is_device and (blocked_ns >= 0).any():
+            columns["blocked"] = blocked_ns
+        return {
+            "run": self.run,
+            "name": printable(self.name),
+            "device": self.is_device,
+            **{name: column.tolist() for name, column in columns.items()},
+        }
+
     def row(self) -> NDArray[np.int64]:
         """How many bars each lies in, as drawn: it has the first row that is free when it begins,
         so what nests is drawn nested.
@@ -115,11 +127,11 @@ class Track:
             zip(*(column.tolist() for column in columns), strict=True)
         ):
             row = next((r for r, until in enumerate(ends_ns) if until <= begin), len(ends_ns))
-            if begin == end and kind == Kind.PHASE:
+            if begin == end and kind == RangeKind.PHASE:
                 beside = (
                     r
                     for r in range(row)
-                    if occupants[r][0] == Kind.PHASE
+                    if occupants[r][0] == RangeKind.PHASE
                     and occupants[r][1] >= depth
                     and ends_ns[r] > begin
                 )
@@ -152,10 +164,10 @@ class RunBars:
         ends_ns = self.run.spans["device_end_ns"][self._step_on_device == step]
         return int(ends_ns.max(initial=-1))
 
-    def tracks(self, begin_ns: int, end_ns: int, labels: BarLabels) -> Iterator[Track]:
+    def tracks(self, begin_ns: int, end_ns: int, labels: BarLabels) -> Iterator[DrawnTrack]:
         """What happened in a window, for each thread, the main one first, and then each stream."""
         window = begin_ns, end_ns
-        timeline = Timeline(self._within(window))
+        timeline = RunTimeline(self._within(window))
         threads = timeline.threads(with_steps=True, with_waits=True)
         for track in chain(threads, timeline.streams()):
             bars = joined(list(by_begin(*track.tables)))
@@ -163,7 +175,7 @@ class RunBars:
             if not len(bars.number):
                 continue
             marks = timeline.marks(bars.number)
-            yield Track(
+            yield DrawnTrack(
                 run=self._number,
                 name=track.name,
                 is_device=track.is_stream,
@@ -180,7 +192,7 @@ class RunBars:
         run.spans = whole.spans[_overlap(window, *self._span_times)]
         run.module_spans = whole.module_spans[_overlap(window, *self._module_times)]
         steps, waits = whole.steps.array, whole.syncs.events
-        run.steps = Steps(steps[_overlap(window, *Timeline(whole).step_times(steps))])
+        run.steps = Steps(steps[_overlap(window, *RunTimeline(whole).step_times(steps))])
         run.syncs = replace(whole.syncs, events=waits[_overlap(window, *wait_times(waits))])
         return run
 

@@ -14,7 +14,7 @@ from pyinstrument_gpu.core.phase_tree import MAX_PATHS
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistic import merge_known
 from pyinstrument_gpu.core.statistics import Scope
-from pyinstrument_gpu.export.palette import STEP_COLOR, color_of
+from pyinstrument_gpu.export.labels import STEP_COLOR, color_of
 from pyinstrument_gpu.page.bars import css_color
 from pyinstrument_gpu.page.histograms import plain_histograms
 from pyinstrument_gpu.parts.parts import Sentence, Table, without_blanks

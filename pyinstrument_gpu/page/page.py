@@ -26,7 +26,7 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.document.job import JobDocument, job_document_of
 from pyinstrument_gpu.errors import ExportError, JobError, needed_for
 from pyinstrument_gpu.export.atomic_file import atomic_write, check_replaceable
-from pyinstrument_gpu.export.palette import color_of
+from pyinstrument_gpu.export.labels import color_of
 from pyinstrument_gpu.job.gather import job_of
 from pyinstrument_gpu.job.rank_data import rank_data
 from pyinstrument_gpu.page.bars import css_color, ink_on
@@ -34,7 +34,7 @@ from pyinstrument_gpu.page.comparison_view import comparison_view
 from pyinstrument_gpu.page.job_view import job_view
 from pyinstrument_gpu.page.run_view import run_view
 from pyinstrument_gpu.page.step_series import MAX_STEPS, step_series
-from pyinstrument_gpu.page.timeline import MAX_BARS, plain_timeline, timeline
+from pyinstrument_gpu.page.timeline import MAX_BARS, timeline
 from pyinstrument_gpu.parts.words import printable
 from pyinstrument_gpu.version import __version__
 
@@ -77,7 +77,7 @@ def html_page(runs: Sequence[Run], files: Sequence[str], job: JobDocument | None
             [series[number] for number in numbers],
             MAX_BARS * len(numbers) // len(runs),
         )
-        plain = plain_timeline(found, numbers, [names[number] for number in numbers])
+        plain = found.plain(numbers, [names[number] for number in numbers])
         timelines.append((found, plain))
     return _written(
         environment,

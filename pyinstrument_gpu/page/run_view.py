@@ -15,7 +15,7 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.document.document import Document, document_of
 from pyinstrument_gpu.document.findings import Finding
-from pyinstrument_gpu.export.palette import STEP_COLOR, color_of
+from pyinstrument_gpu.export.labels import STEP_COLOR, color_of
 from pyinstrument_gpu.page.bars import css_color
 from pyinstrument_gpu.page.histograms import plain_histograms, spark_path, time_bounds
 from pyinstrument_gpu.page.source_lines import SourceContext, source_context

@@ -22,7 +22,7 @@ from pyinstrument_gpu.core.distinct import places_in
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.core.statistics import Scope
-from pyinstrument_gpu.export.palette import color_of
+from pyinstrument_gpu.export.labels import color_of
 from pyinstrument_gpu.page.bars import css_color
 from pyinstrument_gpu.parts.words import printable
 

@@ -11,8 +11,8 @@ With the ranks of one job a window is the same step of all of them, on one time 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,8 @@ from pyinstrument_gpu.core.distinct import places_in
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.steps import Step
 from pyinstrument_gpu.errors import ExportError
-from pyinstrument_gpu.export.rank_alignment import offsets_ns_of
-from pyinstrument_gpu.page.bars import BarLabel, BarLabels, RunBars, Track, css_color, ink_on
+from pyinstrument_gpu.export.ranks import offsets_ns_of
+from pyinstrument_gpu.page.bars import BarLabels, RunBars
 from pyinstrument_gpu.page.step_series import StepSeries
 from pyinstrument_gpu.parts.words import printable
 
@@ -36,40 +36,34 @@ MAX_WINDOWS = 12
 _LONGEST_WINDOW = 4
 """In lengths of the step: a device far behind the host makes no window longer than that."""
 _BARS_WITHOUT_STEPS = 2_000
+_NO_BARS = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
-class Window:
+class DrawnWindow:
     """A stretch of time.
 
     Attributes:
         why: it was chosen.
         step: index of the step; None where a run has none.
-        begins_ns: for each run what its clock read when the window began; None of a run whose step
-            is not there.
-        duration_ns: how long it is.
-        step_ns: for each run when the step began and ended, since the window began.
-        labels: of the bars.
-        tracks: threads and then streams of each run.
-        left_out: how many bars there was no room for, the shortest.
-        shortest_ns: the length of the longest of them.
-        is_cut: whether device work of the step goes on behind the window.
+        plain: the window as the page's script has it, with times in ns. For each run `begins` is
+            what its clock read when the window began, and `step_times` when the step began and
+            ended since then, both None of a run whose step is not there; `left_out` is how many
+            bars there was no room for, the longest of which is `shortest`; and `is_cut` whether
+            device work of the step goes on behind the window.
     """
 
     why: str
     step: int | None
-    begins_ns: tuple[int | None, ...]
-    duration_ns: int
-    step_ns: tuple[tuple[int, int] | None, ...]
-    labels: tuple[BarLabel, ...]
-    tracks: tuple[Track, ...]
-    left_out: int = 0
-    shortest_ns: int = 0
-    is_cut: bool = False
+    plain: Mapping[str, Any]
+
+    @property
+    def bars(self) -> int:
+        return sum(len(track["begin"]) for track in self.plain["tracks"])
 
 
 @dataclass(frozen=True)
-class Timeline:
+class DrawnTimeline:
     """Windows of one run, or of the ranks of a job.
 
     Attributes:
@@ -79,14 +73,28 @@ class Timeline:
             begins where each rank began the step.
     """
 
-    windows: tuple[Window, ...]
+    windows: tuple[DrawnWindow, ...]
     missing: str = ""
     is_aligned: bool = True
+
+    def plain(self, numbers: Sequence[int], names: Sequence[str]) -> dict[str, Any]:
+        """The timeline as the page's script has it.
+
+        Args:
+            numbers: of the runs, among all on the page.
+            names: what they are called.
+        """
+        return {
+            "numbers": list(numbers),
+            "runs": [printable(name) for name in names],
+            "is_aligned": self.is_aligned,
+            "windows": [window.plain for window in self.windows],
+        }
 
 
 def timeline(
     runs: Sequence[Run], series: Sequence[StepSeries], max_bars: int = MAX_BARS
-) -> Timeline:
+) -> DrawnTimeline:
     """The windows of runs that belong together, of which `series` are the steps' times."""
     try:
         offsets_ns: list[int] | None = offsets_ns_of(runs)
@@ -94,14 +102,14 @@ def timeline(
         offsets_ns = None
     bars = [RunBars(run, number) for number, run in enumerate(runs)]
     wanted = _choose(runs, series)
-    windows: list[Window] = []
+    windows: list[DrawnWindow] = []
     room = max_bars
     for why, index in wanted[:MAX_WINDOWS]:
         window = _window(bars, offsets_ns, why, index, max(room, _LEAST_BARS))
-        if windows and room < _bars(window):
+        if windows and room < window.bars:
             continue
         windows.append(window)
-        room -= _bars(window)
+        room -= window.bars
     missing = ""
     if not windows:
         ended = any(run.step_totals.count for run in runs)
@@ -110,11 +118,7 @@ def timeline(
             windows.append(tail)
         else:
             missing = "no step has all of its spans in the history" if ended else "no phase ended"
-    return Timeline(tuple(windows), missing, offsets_ns is not None)
-
-
-def _bars(window: Window) -> int:
-    return sum(len(track.begin_ns) for track in window.tracks)
+    return DrawnTimeline(tuple(windows), missing, offsets_ns is not None)
 
 
 def _choose(runs: Sequence[Run], series: Sequence[StepSeries]) -> list[tuple[str, int]]:
@@ -164,7 +168,7 @@ def _window(
     why: str,
     index: int,
     room: int,
-) -> Window:
+) -> DrawnWindow:
     """The window of one step. Looks at every span of each run once."""
     steps = {
         number: step
@@ -188,7 +192,7 @@ def _window(
         begins_ns[number] = begin_ns
         step_ns[number] = step.begin_ns - begin_ns, end_ns - begin_ns
         length_ns = max(length_ns, max(end_ns, min(done_ns, most_ns)) - begin_ns)
-    return _filled(bars, why, index, begins_ns, length_ns, tuple(step_ns), room, is_cut)
+    return _filled(bars, why, index, begins_ns, length_ns, step_ns, room, is_cut)
 
 
 def _step(run: Run, index: int) -> Step | None:
@@ -198,7 +202,7 @@ def _step(run: Run, index: int) -> Step | None:
         return None
 
 
-def _tail(bars: RunBars) -> Window | None:
+def _tail(bars: RunBars) -> DrawnWindow | None:
     """The newest phases of a run without steps."""
     run = bars.run
     if not (len(run.spans) or run.open_phases):
@@ -211,9 +215,7 @@ def _tail(bars: RunBars) -> Window | None:
         begin_ns = min(begin_ns, phase.begin_ns)
     end_ns = max(run.duration_ns, int(newest["host_end_ns"].max(initial=begin_ns)), begin_ns + 1)
     length_ns = end_ns - begin_ns
-    return _filled(
-        [bars], "newest phases", None, [begin_ns], length_ns, (None,), _LEAST_BARS, False
-    )
+    return _filled([bars], "newest phases", None, [begin_ns], length_ns, [None], _LEAST_BARS, False)
 
 
 def _filled(
@@ -222,10 +224,10 @@ def _filled(
     index: int | None,
     begins_ns: Sequence[int | None],
     duration_ns: int,
-    step_ns: tuple[tuple[int, int] | None, ...],
+    step_ns: Sequence[tuple[int, int] | None],
     room: int,
     is_cut: bool,
-) -> Window:
+) -> DrawnWindow:
     labels = BarLabels()
     tracks = [
         track
@@ -233,85 +235,28 @@ def _filled(
         if begin_ns is not None
         for track in each.tracks(begin_ns, begin_ns + duration_ns, labels)
     ]
-    times_ns = np.concatenate([np.empty(0, np.int64), *(track.duration_ns for track in tracks)])
+    times_ns = np.concatenate([_NO_BARS, *(track.duration_ns for track in tracks)])
     left_out, shortest_ns = max(0, len(times_ns) - room), 0
     if left_out:
         shortest_ns = int(np.partition(times_ns, left_out - 1)[left_out - 1])
         left_out = int(np.count_nonzero(times_ns <= shortest_ns))
         tracks = [track.some(track.duration_ns > shortest_ns) for track in tracks]
-    return Window(
-        why,
-        index,
-        tuple(begins_ns),
-        duration_ns,
-        step_ns,
-        tuple(labels.found),
-        tuple(_with_pairs(tracks)),
-        left_out,
-        shortest_ns,
-        is_cut,
-    )
-
-
-def _with_pairs(tracks: Sequence[Track]) -> list[Track]:
-    """The tracks with numbers only for pairs of which both bars are there."""
+    # Only pairs of which both bars are there.
     on_host, on_device = (
-        [track.pair for track in tracks if track.is_device == is_device]
-        for is_device in (False, True)
+        np.concatenate([_NO_BARS, *(track.pair for track in tracks if track.is_device == where)])
+        for where in (False, True)
     )
-    none = np.empty(0, np.int64)
-    pairs = np.intersect1d(np.concatenate([none, *on_host]), np.concatenate([none, *on_device]))
+    pairs = np.intersect1d(on_host, on_device)
     pairs = pairs[pairs >= 0]
-    return [replace(track, pair=places_in(pairs, track.pair)) for track in tracks]
-
-
-def plain_timeline(found: Timeline, numbers: Sequence[int], names: Sequence[str]) -> dict[str, Any]:
-    """The timeline as the page's script has it.
-
-    Args:
-        numbers: of the runs, among all on the page.
-        names: what they are called.
-    """
-    return {
-        "numbers": list(numbers),
-        "runs": [printable(name) for name in names],
-        "is_aligned": found.is_aligned,
-        "windows": [
-            {
-                "step": window.step,
-                "duration": window.duration_ns,
-                "begins": window.begins_ns,
-                "step_times": window.step_ns,
-                "left_out": window.left_out,
-                "shortest": window.shortest_ns,
-                "is_cut": window.is_cut,
-                "labels": [
-                    (printable(one.name), printable(one.path), one.kind, color, ink_on(color))
-                    for one in window.labels
-                    for color in [css_color(one.color)]
-                ],
-                "tracks": [_plain_track(track) for track in window.tracks],
-            }
-            for window in found.windows
-        ],
+    plain = {
+        "step": index,
+        "duration": duration_ns,
+        "begins": begins_ns,
+        "step_times": step_ns,
+        "left_out": left_out,
+        "shortest": shortest_ns,
+        "is_cut": is_cut,
+        "labels": labels.found,
+        "tracks": [track.plain(pairs) for track in tracks],
     }
-
-
-def _plain_track(track: Track) -> dict[str, Any]:
-    columns = {
-        "begin": track.begin_ns,
-        "duration": track.duration_ns,
-        "row": track.row,
-        "label": track.label,
-        "step": track.marks["step"],
-        "pair": track.pair,
-    }
-    blocked_ns = track.marks["blocked_ns"]
-    if not track.is_device and (blocked_ns >= 0).any():
-        columns["blocked"] = blocked_ns
-    return {
-        "run": track.run,
-        "name": printable(track.name),
-        "device": track.is_device,
-        **{name: column.tolist() for name, column in columns.items()},
-    }
+    return DrawnWindow(why, index, plain)

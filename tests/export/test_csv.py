@@ -255,7 +255,11 @@ def test_export_by_suffix_and_by_name(tmp_path: Path) -> None:
     ("name", "format", "message"),
     [
         ("out", None, r"no format has the suffix '' of .*out'; known: \.csv/\.csv\.gz \(csv\)"),
-        ("out", None, r"by name only: tensorboard\. For a folder .*, write '.*out/'; for a log"),
+        (
+            "out",
+            None,
+            r"by name only: tensorboard\. For a folder, write '.*out/'; for an event file",
+        ),
         ("out.gz", None, r"no format has the suffix '\.gz'"),
         ("out.cvs", None, r"no format has the suffix '\.cvs'"),
         ("out.csv", "cvs", r"unknown format 'cvs'; known: csv"),
@@ -302,7 +306,7 @@ def test_existing_file_is_replaced_when_the_new_one_is_whole(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(export_module, "FORMATS", {"csv": Exporter((".csv",), fail)})
+        patch.setattr(export_module, "FORMATS", {"csv": Exporter(fail, {".csv": "it fails"})})
         with pytest.raises(ExportError, match=r"out\.csv': No space left on device"):
             export([run_of(SPANS)], old)
     assert old.read_bytes() == b"old"

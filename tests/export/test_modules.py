@@ -20,7 +20,7 @@ from pyinstrument_gpu.core.steps import Steps
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export import csv as csv_export
 from pyinstrument_gpu.export import nsys_sqlite, nvtxt, perfetto
-from pyinstrument_gpu.export.palette import MODULE_COLORS
+from pyinstrument_gpu.export.labels import MODULE_COLORS
 from pyinstrument_gpu.export.run_facts import losses
 from tests.helpers.csv_rows import csv_rows
 from tests.helpers.made_runs import run_of, written

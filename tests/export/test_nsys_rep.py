@@ -17,8 +17,8 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import STEP_DTYPE
 from pyinstrument_gpu.core.steps import Steps
 from pyinstrument_gpu.errors import ExportError, MissingDependencyError
-from pyinstrument_gpu.export import export, nsight_tools, nvtxt
-from pyinstrument_gpu.export.palette import color_of
+from pyinstrument_gpu.export import export, nsys_rep, nvtxt
+from pyinstrument_gpu.export.labels import color_of
 from tests.helpers.made_runs import ANCHOR, rank, run_of, steps_on_streams, written
 from tests.helpers.nsight import exported, needs_nsight, nvtx_sum, profile, read_nvtxt
 
@@ -57,7 +57,7 @@ def no_nsight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}")
-    monkeypatch.setattr(nsight_tools, "_PLACES", ())
+    monkeypatch.setattr(nsys_rep, "_PLACES", ())
     return folder
 
 
@@ -218,8 +218,8 @@ def test_newest_release_in_the_usual_places(
         host = tmp_path / release / "host-linux-x64"
         host.mkdir(parents=True)
         (host / "ImportNvtxt").touch(0o755)
-    monkeypatch.setattr(nsight_tools, "_PLACES", (f"{tmp_path}/*/host-linux-x64",))
-    tools = nsight_tools.NsightTools.find()
+    monkeypatch.setattr(nsys_rep, "_PLACES", (f"{tmp_path}/*/host-linux-x64",))
+    tools = nsys_rep.NsightTools.find()
     assert tools is not None
     assert tools.host == tmp_path / "2024.10.1" / "host-linux-x64"
     assert (tools.nsys, tools.version()) == (None, None)

@@ -23,8 +23,8 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.core.steps import Step, Steps
 from pyinstrument_gpu.errors import ExportError
+from pyinstrument_gpu.export.labels import STEP_COLOR, color_of
 from pyinstrument_gpu.export.nsys_sqlite import write
-from pyinstrument_gpu.export.palette import STEP_COLOR, color_of
 from tests.helpers.made_runs import (
     ANCHOR,
     rank,

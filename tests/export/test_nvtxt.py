@@ -14,8 +14,8 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.core.steps import Step, Steps
 from pyinstrument_gpu.core.thread import Thread
+from pyinstrument_gpu.export.labels import STEP_COLOR, color_of
 from pyinstrument_gpu.export.nvtxt import write
-from pyinstrument_gpu.export.palette import STEP_COLOR, color_of
 from tests.helpers.made_runs import (
     rank,
     run_of,

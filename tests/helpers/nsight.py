@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pyinstrument_gpu.export.nsight_tools import NsightTools
+from pyinstrument_gpu.export.nsys_rep import NsightTools
 
 TOOLS = NsightTools.find()
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.export.palette import STEP_COLOR, color_of
+from pyinstrument_gpu.export.labels import STEP_COLOR, color_of
 from tests.helpers.nsight import needs_nsight, nsys, profile
 
 pytest.importorskip("torch", reason="torch is not installed")

@@ -2,6 +2,7 @@
 """The windows of the timeline hold what the run holds."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,31 +11,26 @@ from pyinstrument_gpu.aspects.modules.data import MODULE_SPAN_DTYPE
 from pyinstrument_gpu.core.open_phase import OpenPhase
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE
-from pyinstrument_gpu.export.labels import Kind
-from pyinstrument_gpu.export.palette import color_of
-from pyinstrument_gpu.page.bars import Track
+from pyinstrument_gpu.export.labels import RangeKind, color_of
+from pyinstrument_gpu.page.bars import css_color
 from pyinstrument_gpu.page.step_series import step_series
-from pyinstrument_gpu.page.timeline import Timeline, Window, timeline
+from pyinstrument_gpu.page.timeline import DrawnTimeline, DrawnWindow, timeline
 from tests.helpers.made_runs import rank, run_of
 from tests.page.runs import MS, STEP_NS, training
 
 
-def made(runs: Sequence[Run], max_bars: int = 20_000) -> Timeline:
+def made(runs: Sequence[Run], max_bars: int = 20_000) -> DrawnTimeline:
     return timeline(runs, [step_series(run) for run in runs], max_bars)
 
 
-def bars(window: Window, track: Track) -> list[tuple[str, int, int, int]]:
+def bars(window: DrawnWindow, track: dict[str, Any]) -> list[tuple[str, int, int, int]]:
     """Path, begin by the run's clock, duration and row of each bar."""
-    begin_ns = window.begins_ns[track.run]
+    begin_ns = window.plain["begins"][track["run"]]
     assert begin_ns is not None
     return [
-        (window.labels[label].path, begin_ns + begin, duration, row)
+        (window.plain["labels"][label][1], begin_ns + begin, duration, row)
         for label, begin, duration, row in zip(
-            track.label.tolist(),
-            track.begin_ns.tolist(),
-            track.duration_ns.tolist(),
-            track.row.tolist(),
-            strict=True,
+            track["label"], track["begin"], track["duration"], track["row"], strict=True
         )
     ]
 
@@ -57,12 +53,12 @@ def test_a_window_holds_all_of_its_step() -> None:
     run = training()
     window = made([run]).windows[0]
     step = run.steps.by_index(window.step or 0)
-    host, device = window.tracks
+    host, device = window.plain["tracks"]
 
-    assert [host.name, device.name] == ["MainThread", "GPU 0 default stream"]
-    assert window.step_ns == ((0, STEP_NS),)
+    assert [host["name"], device["name"]] == ["MainThread", "GPU 0 default stream"]
+    assert window.plain["step_times"] == [(0, STEP_NS)]
     # Until the device has done what was enqueued in the step: a millisecond behind its end.
-    assert window.duration_ns == STEP_NS + MS
+    assert window.plain["duration"] == STEP_NS + MS
     begin = step.begin_ns
     assert bars(window, host) == [
         ("step 0", begin, 10 * MS, 0),
@@ -78,13 +74,13 @@ def test_a_window_holds_all_of_its_step() -> None:
         ("forward/attention", begin + 3 * MS, 2 * MS, 1),
         ("backward", begin + 6 * MS, 5 * MS, 0),
     ]
-    kinds = sorted(label.kind for label in window.labels)
-    assert kinds == [Kind.WAIT, *[Kind.PHASE] * 3, Kind.STEP, Kind.STEP]
-    colors = {label.path: label.color for label in window.labels}
-    assert colors["forward/attention"] == color_of("attention")
+    kinds = sorted(kind for _, _, kind, *_ in window.plain["labels"])
+    assert kinds == [RangeKind.WAIT, *[RangeKind.PHASE] * 3, RangeKind.STEP, RangeKind.STEP]
+    colors = {path: color for _, path, _, color, _ in window.plain["labels"]}
+    assert colors["forward/attention"] == css_color(color_of("attention"))
     # Host and device times of one span share a number.
-    pairs = dict(zip(host.pair.tolist(), [path for path, *_ in bars(window, host)], strict=True))
-    assert [pairs[pair] for pair in device.pair.tolist()] == [
+    pairs = dict(zip(host["pair"], [path for path, *_ in bars(window, host)], strict=True))
+    assert [pairs[pair] for pair in device["pair"]] == [
         "forward",
         "forward/attention",
         "backward",
@@ -96,8 +92,8 @@ def test_a_device_far_behind_makes_no_endless_window() -> None:
     run.spans["device_end_ns"] += 1_000 * MS
     window = made([run]).windows[0]
 
-    assert window.is_cut
-    assert window.duration_ns == 4 * STEP_NS
+    assert window.plain["is_cut"]
+    assert window.plain["duration"] == 4 * STEP_NS
 
 
 def test_where_there_is_no_room_the_longest_bars_are_drawn() -> None:
@@ -116,11 +112,13 @@ def test_where_there_is_no_room_the_longest_bars_are_drawn() -> None:
     run.steps.array["begin_ns"], run.steps.array["end_ns"] = 0, 10_000_000
     window = made([run], 1).windows[0]
 
-    (track,) = window.tracks
-    assert len(track.begin_ns) + window.left_out == len(spans) + 1  # and the step
-    assert len(track.begin_ns) <= 4_000
-    assert track.duration_ns.min() > window.shortest_ns
-    assert window.shortest_ns == np.sort(np.arange(10_000) % 1_000)[window.left_out - 1]
+    (track,) = window.plain["tracks"]
+    assert len(track["begin"]) + window.plain["left_out"] == len(spans) + 1  # and the step
+    assert len(track["begin"]) <= 4_000
+    assert min(track["duration"]) > window.plain["shortest"]
+    assert (
+        window.plain["shortest"] == np.sort(np.arange(10_000) % 1_000)[window.plain["left_out"] - 1]
+    )
 
 
 def test_zero_length_work_of_a_coarse_clock_lies_beside_not_inside() -> None:
@@ -131,10 +129,10 @@ def test_zero_length_work_of_a_coarse_clock_lies_beside_not_inside() -> None:
     ]
     run = run_of(spans, ["forward", "attention"], duration_ns=1_000)
     (window,) = made([run]).windows
-    device = window.tracks[-1]
+    device = window.plain["tracks"][-1]
 
-    assert device.is_device
-    assert device.row.tolist() == [0, 0]
+    assert device["device"]
+    assert device["row"] == [0, 0]
 
 
 def test_overlapping_bars_of_a_thread_have_rows_of_their_own() -> None:
@@ -144,7 +142,7 @@ def test_overlapping_bars_of_a_thread_have_rows_of_their_own() -> None:
     ]
     (window,) = made([run_of(spans, duration_ns=200)]).windows
 
-    assert window.tracks[0].row.tolist() == [0, 1]
+    assert window.plain["tracks"][0]["row"] == [0, 1]
 
 
 def test_modules_lie_in_their_phases() -> None:
@@ -155,10 +153,10 @@ def test_modules_lie_in_their_phases() -> None:
     run = training(module_names=["layers.0"], module_spans=np.array([module], MODULE_SPAN_DTYPE))
     window = made([run]).windows[0]
 
-    rows = {path: row for path, *_, row in bars(window, window.tracks[0])}
+    rows = {path: row for path, *_, row in bars(window, window.plain["tracks"][0])}
     assert rows["layers.0 (backward)"] == rows["forward"] + 1
-    kinds = {label.path: label.kind for label in window.labels}
-    assert kinds["layers.0 (backward)"] == Kind.MODULE
+    kinds = {path: kind for _, path, kind, *_ in window.plain["labels"]}
+    assert kinds["layers.0 (backward)"] == RangeKind.MODULE
 
 
 def test_a_run_without_steps_shows_its_newest_phases() -> None:
@@ -169,7 +167,7 @@ def test_a_run_without_steps_shows_its_newest_phases() -> None:
 
     (window,) = found.windows
     assert (window.why, window.step, found.missing) == ("newest phases", None, "")
-    assert bars(window, window.tracks[0]) == [
+    assert bars(window, window.plain["tracks"][0]) == [
         ("forward", 100, 200, 0),
         ("forward/attention (open)", 400, 600, 0),
     ]
@@ -209,17 +207,17 @@ def test_ranks_share_one_axis(late_ns: int) -> None:
     window = found.windows[0]
 
     assert found.is_aligned
-    assert [(track.run, track.is_device) for track in window.tracks] == [
+    assert [(track["run"], track["device"]) for track in window.plain["tracks"]] == [
         (0, False),
         (0, True),
         (1, False),
         (1, True),
     ]
-    assert window.step_ns == ((0, STEP_NS), (late_ns, late_ns + STEP_NS))
+    assert window.plain["step_times"] == [(0, STEP_NS), (late_ns, late_ns + STEP_NS)]
     forward = [
-        track.begin_ns[track.duration_ns == 4 * MS].tolist()[0]
-        for track in window.tracks
-        if not track.is_device
+        track["begin"][track["duration"].index(4 * MS)]
+        for track in window.plain["tracks"]
+        if not track["device"]
     ]
     assert forward[1] in (forward[0] + late_ns, forward[0] + late_ns - STEP_NS)
 
@@ -229,4 +227,7 @@ def test_ranks_without_start_times_begin_each_with_its_own_step() -> None:
     found = made(runs)
 
     assert not found.is_aligned
-    assert all(begin == 0 for begin, _ in (times for times in found.windows[0].step_ns if times))
+    assert all(
+        begin == 0
+        for begin, _ in (times for times in found.windows[0].plain["step_times"] if times)
+    )

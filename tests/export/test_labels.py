@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.export.palette import COLORS
+from pyinstrument_gpu.export.labels import COLORS
 
 # From linear RGB to what eyes see that lack one kind of cones: G. M. Machado and others, A
 # Physiologically-based Model for Simulation of Color Vision Deficiency, 2009, severity 1.
