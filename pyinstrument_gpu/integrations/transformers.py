@@ -10,8 +10,12 @@ import weakref
 from typing import Any
 
 from pyinstrument_gpu.auto import AutoPhases
-from pyinstrument_gpu.integrations.framework_package import import_framework, version_of
-from pyinstrument_gpu.integrations.training_recording import RecordsTraining, TrainingRecording
+from pyinstrument_gpu.integrations.training_recording import (
+    RecordsTraining,
+    TrainingRecording,
+    import_framework,
+    version_of,
+)
 from pyinstrument_gpu.native import DISABLED
 from pyinstrument_gpu.recording import environment
 

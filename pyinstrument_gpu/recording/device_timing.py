@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
-from typing import Literal
+from typing import Any, Literal
 
 from pyinstrument_gpu.native import native
-from pyinstrument_gpu.recording.cuda_in_use import torch_with_cuda
 
 DeviceTimingMode = Literal["auto", "force", False]
 
@@ -32,6 +32,17 @@ def start(mode: DeviceTimingMode, budget: float) -> None:
         all_side_streams=mode == "force",
     )
     attach_if_initialized()
+
+
+def torch_with_cuda() -> Any:
+    """The program's torch if it has initialised CUDA, else None. Never the first to touch CUDA."""
+    torch: Any = sys.modules.get("torch")
+    try:
+        # On a CPU build, and with ROCm, there is no such version.
+        is_in_use = torch.version.cuda is not None and torch.cuda.is_initialized()
+    except Exception:  # not imported, or half, or something that stands in for it
+        return None
+    return torch if is_in_use else None
 
 
 def attach_if_initialized() -> None:

@@ -12,8 +12,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from pyinstrument_gpu.format import MAGIC
 
-from pyinstrument_gpu.core.file.run_files import MAGIC
 from pyinstrument_gpu.core.run import Run
 from tests.helpers.launched import (
     ENVIRONMENT,

@@ -15,13 +15,13 @@ pytest.importorskip("textual", reason="textual is not installed: pip install '.[
 from textual.pilot import Pilot
 
 from pyinstrument_gpu.aspects.operations.control_file import control_path
-from pyinstrument_gpu.core.file.writer import save
 from pyinstrument_gpu.core.process_state import ProcessState
 from pyinstrument_gpu.watch import watch as watch_module
 from pyinstrument_gpu.watch.app import WatchApp
 from pyinstrument_gpu.watch.clocks import Clocks
 from pyinstrument_gpu.watch.watch import Watch
 from pyinstrument_gpu.watch.watched_run import WatchedRun
+from tests.helpers.run_writer import save
 from tests.helpers.watched import MS, S, clocks_at, finished, replace_file, running, watched
 
 Script = Callable[["Screen"], Awaitable[None]]

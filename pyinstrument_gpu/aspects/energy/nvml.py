@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from pyinstrument_gpu.recording.cuda_in_use import torch_with_cuda
+from pyinstrument_gpu.recording.device_timing import torch_with_cuda
 
 _LIBRARY = "libnvidia-ml.so.1"
 _SUCCESS = 0

@@ -24,7 +24,7 @@ from pyinstrument_gpu.aspects.memory.fold import MemoryFold
 from pyinstrument_gpu.aspects.memory.out_of_memory import OutOfMemoryLog
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.import_hook import when_imported
-from pyinstrument_gpu.recording.cuda_in_use import torch_with_cuda
+from pyinstrument_gpu.recording.device_timing import torch_with_cuda
 
 BUDGET = 0.0005
 """The share of time that readings may take."""

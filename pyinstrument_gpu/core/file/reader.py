@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.aspects.collectives.file import known_collectives
 from pyinstrument_gpu.aspects.energy.file import decode_energy
 from pyinstrument_gpu.aspects.memory.file import decode_memory
-from pyinstrument_gpu.aspects.modules.file import path_kinds, path_names, take_modules_out
+from pyinstrument_gpu.aspects.modules.file import take_modules_out
 from pyinstrument_gpu.aspects.operations.data import Operations
 from pyinstrument_gpu.aspects.operations.file import decode_operations
 from pyinstrument_gpu.aspects.readings.file import known_metrics
@@ -35,13 +35,12 @@ from pyinstrument_gpu.core.file.items import (
     DEVICE_TIME_ITEM,
     DROPPED_STEP_ITEM,
     METRIC_ITEM,
-    PATH_ITEM,
     SPAN_ITEM,
     STEP_ITEM,
     STEP_PROFILED,
     STREAM_ITEM,
 )
-from pyinstrument_gpu.core.file.names import decode_names, decode_threads, known_paths, path_parents
+from pyinstrument_gpu.core.file.names import LogTables
 from pyinstrument_gpu.core.file.spans import known_spans
 from pyinstrument_gpu.core.file.state import DeviceState, OpenPhaseState, State, decode_state
 from pyinstrument_gpu.core.file.statistics import (
@@ -61,7 +60,6 @@ from pyinstrument_gpu.core.file.steps import (
 )
 from pyinstrument_gpu.core.file.syncs import known_syncs
 from pyinstrument_gpu.core.open_phase import OpenPhase
-from pyinstrument_gpu.core.paths import join_paths
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import has_device_times, span_scopes
 from pyinstrument_gpu.core.statistics import Scope
@@ -115,10 +113,10 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
         state = State()
         notes.append("the state of the recording is missing or damaged")
 
-    names = blocks.texts(BlockType.NAMES, decode_names)
-    threads = blocks.texts(BlockType.THREADS, decode_threads)
-    metric_names = blocks.texts(BlockType.METRIC_NAMES, decode_names)
-    paths = known_paths(blocks.table(BlockType.PATHS, PATH_ITEM).items, len(names))
+    tables = LogTables()
+    tables.add(blocks)
+    names, threads, metric_names = tables.names, tables.threads, tables.metric_names
+    paths = tables.paths
     dropped_steps = blocks.table(BlockType.DROPPED_STEPS, DROPPED_STEP_ITEM).items
     stream_items = blocks.table(BlockType.STREAMS, STREAM_ITEM).items
     streams = named_streams(stream_items[["device", "handle"]].tolist())
@@ -136,7 +134,7 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
     numbering = StepNumbering.of(dropped_steps, step_records, state)
     steps = known_steps(step_records, numbering, len(threads), state)
     spans, span_self_ns = known_spans(
-        span_records, numbering, path_names(paths), len(threads), state
+        span_records, numbering, tables.path_names, len(threads), state
     )
     metrics = known_metrics(metric_records, numbering, len(metric_names), state)
     times = apply_device_times(time_records.items, spans, span_records.first, streams, clocks)
@@ -248,16 +246,14 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
     syncs = known_syncs(blocks, numbering, steps, len(paths), len(threads), state)
     if syncs.was_watched:
         spans["blocked_ns"] = blocked_ns(spans, syncs)
-    parents = path_parents(paths)
-    path_texts = join_paths(names, parents, path_names(paths))
-    kinds = path_kinds(paths)
+    kinds = tables.path_kinds
     last_ends_ns = (column.max(initial=0) for column in (spans["host_end_ns"], steps["end_ns"]))
     duration_ns = max(state.now_ns, *map(int, last_ends_ns))
     anchor = environment.get("anchor", {})
     memory = apart(
         BlockType.MEMORY,
         "what was noted of memory",
-        lambda data: decode_memory(data, path_texts, numbering, anchor),
+        lambda data: decode_memory(data, paths, numbering, anchor),
     )
     if memory is not None:
         notes += memory.notes
@@ -274,7 +270,7 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
     stalls = apart(
         BlockType.STALLS,
         "what was noted of stalls",
-        lambda data: decode_stalls(data, path_texts, len(threads)),
+        lambda data: decode_stalls(data, paths, len(threads)),
     )
     open_step = known_open_step(state.open_step, numbering, step_records, steps, len(threads))
     if not state.final:
@@ -299,8 +295,8 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
         )
     columns: dict[str, Any] = dict(
         names=names,
-        path_parents=parents,
-        path_names=path_names(paths),
+        path_parents=tables.path_parents,
+        path_names=tables.path_names,
         threads=threads,
         streams=streams,
         environment=environment,
@@ -311,7 +307,7 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
         span_device_clock_ns=times.device_clock_ns,
         device_clocks=clocks,
         device_timing=None if state.device is None else state.device.timing,
-        pending_device_work=_pending_device_work(state.device, path_texts, kinds),
+        pending_device_work=_pending_device_work(state.device, paths, kinds),
         steps=Steps.with_open(steps, open_step),
         module_step_weights=module_step_weights(step_records.items[: len(steps)]),
         metric_names=metric_names,
@@ -319,7 +315,7 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
         step_totals=step_totals,
         profiled_totals=profiled_totals,
         statistics=with_blocked(known_phases, spans, scopes),
-        open_phases=tuple(_open_phases(state.open_phases, path_texts, numbering, len(threads))),
+        open_phases=tuple(_open_phases(state.open_phases, paths, numbering, len(threads))),
         open_step=open_step,
         complete=state.final,
         notes=tuple(notes),

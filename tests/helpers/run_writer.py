@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs and blocks as the bytes of a run file.
 
-A recording is written by the native module. This is for runs that are made or changed in Python.
+A recording is written by the native module. This is for runs that tests make or change in Python.
 """
 
 from __future__ import annotations
@@ -15,19 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.aspects.collectives.file import encode_collective_groups
 from pyinstrument_gpu.aspects.operations.data import Operations
 from pyinstrument_gpu.aspects.operations.file import encode as encode_operations
-from pyinstrument_gpu.aspects.stalls.file import encode_stalls
 from pyinstrument_gpu.core.file.blocks import BlockType
-from pyinstrument_gpu.core.file.cursor import encode_text
-from pyinstrument_gpu.core.file.framing import (
-    PAYLOAD_BYTES,
-    SLOT_BYTES,
-    SLOTS_OFFSET,
-    pack_block,
-    pack_file_header,
-)
+from pyinstrument_gpu.core.file.framing import PAYLOAD_BYTES, SLOT_BYTES, SLOTS_OFFSET
 from pyinstrument_gpu.core.file.items import (
     COLLECTIVE_ITEM,
     COLLECTIVE_P2P,
@@ -47,19 +38,23 @@ from pyinstrument_gpu.core.file.items import (
     TIME_UNFINISHED,
     columns,
 )
-from pyinstrument_gpu.core.file.json_document import encode_json
-from pyinstrument_gpu.core.file.names import encode_thread
-from pyinstrument_gpu.core.file.state import (
-    DeviceState,
-    OpenPhaseState,
-    OpenStepState,
-    State,
-    encode_state,
-)
-from pyinstrument_gpu.core.file.statistics import StatisticsDocument, encode_statistics
-from pyinstrument_gpu.core.file.syncs import encode_sync_site, encode_sync_statistics
+from pyinstrument_gpu.core.file.state import DeviceState, OpenPhaseState, OpenStepState, State
+from pyinstrument_gpu.core.file.statistics import StatisticsDocument
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SpanFlag
+from tests.helpers.encoders import (
+    encode_collective_groups,
+    encode_json,
+    encode_stalls,
+    encode_state,
+    encode_statistics,
+    encode_sync_site,
+    encode_sync_statistics,
+    encode_text,
+    encode_thread,
+    pack_block,
+    pack_file_header,
+)
 
 _HISTORY = (BlockType.SPANS, BlockType.STEPS, BlockType.DEVICE_TIMES, BlockType.COLLECTIVES)
 # A flag of a device time that readers do not know: that it is missing, they do.
