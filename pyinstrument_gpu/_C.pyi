@@ -406,6 +406,9 @@ def harvest() -> None:
     """Drain every thread's ring and bring the log up to date. The CUDA driver is asked by another
     thread; if it blocks, this goes on without it after a second. Releases the GIL while it does."""
 
+def harvest_statistics() -> None:
+    """The same, after which the log has statistics of all that it has."""
+
 def flush(timeout_s: float) -> bool:
     """The same, and wait at most so long, but for a tenth of a second at least, for device times
     that are outstanding. Returns whether none is."""
@@ -414,14 +417,16 @@ def log_bytes(recording: object) -> bytes | None:
     """The log of a recording without a path, as a run file. Of one whose file failed: all but the
     history."""
 
-# The tap: what goes to the log, for readers in this process.
-def open_tap(recording: object) -> None: ...
-def take_tap(recording: object) -> bytes:
+# Taps: what goes to the log, for readers in this process.
+def open_tap(recording: object) -> int:
+    """Returns the number of the tap; 0 for an object that is not the owner."""
+
+def take_tap(recording: object, number: int) -> bytes:
     """What is new since the last call, also once after `stop`: records of `type u4, bytes u4,
     first u8`, then the payload of a log's items or of a document (docs/run-file.md). Of more
     history than 4 MiB the newer part is left out. Releases the GIL."""
 
-def close_tap(recording: object) -> None: ...
+def close_tap(recording: object, number: int) -> None: ...
 def set_document(recording: object, name: str, json: bytes) -> None:
     """The new version of "environment", "operations", "memory", "energy" or "collective_groups", to
     be written by the recorder's thread: never waits for a disk."""

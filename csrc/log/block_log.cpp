@@ -101,8 +101,8 @@ BlockLog::BlockLog(Storage& storage, uint64_t run_id, uint64_t history_spans, ui
 void BlockLog::append(BlockType type, const void* items, size_t item_bytes, size_t count) {
   const auto* p = static_cast<const uint8_t*>(items);
   Log& log = logs_[index_of(type)];
-  if (tap_ != nullptr)
-    tap_->append(static_cast<uint16_t>(type), log.items, {p, item_bytes * count}, is_history(type));
+  for (LogTap* tap : taps_)
+    tap->append(static_cast<uint16_t>(type), log.items, {p, item_bytes * count}, is_history(type));
   while (count > 0 && error_ == 0) {
     Block& newest = log.newest;
     if (newest.payload.size() + item_bytes > kPayloadBytes) {
@@ -245,7 +245,7 @@ void BlockLog::write_tick(std::span<const uint8_t> state) {
   journal_.clear();
   if (!is_apart) {
     const auto type = static_cast<uint16_t>(BlockType::kState);
-    if (tap_ != nullptr) tap_->replace(type, state);
+    for (LogTap* tap : taps_) tap->replace(type, state);
     put_section(journal_,
                 {type, static_cast<uint32_t>(state.size()),
                  ++documents_[index_of(BlockType::kState)].version, 0, 0},
@@ -259,7 +259,7 @@ void BlockLog::write_tick(std::span<const uint8_t> state) {
 }
 
 bool BlockLog::repeat_tick(size_t at, std::span<const uint8_t> bytes) {
-  if (error_ != 0 || has_news_ || tap_ != nullptr || state_end_ == 0) return false;
+  if (error_ != 0 || has_news_ || !taps_.empty() || state_end_ == 0) return false;
   uint8_t* section = &journal_[kHeaderBytes];
   const uint64_t version = ++documents_[index_of(BlockType::kState)].version;
   std::memcpy(section + offsetof(SectionHeader, sequence), &version, sizeof version);
@@ -342,7 +342,7 @@ void BlockLog::reserve_document(BlockType type, uint32_t blocks) {
 }
 
 void BlockLog::write_document(BlockType type, std::span<const uint8_t> content) {
-  if (tap_ != nullptr) tap_->replace(static_cast<uint16_t>(type), content);
+  for (LogTap* tap : taps_) tap->replace(static_cast<uint16_t>(type), content);
   image_.clear();
   put_content(image_, content.data(), content.size());
   write_version(type, image_);

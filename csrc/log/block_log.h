@@ -77,7 +77,8 @@ class BlockLog {
   void end_writes() { checked_ = false; }
 
   /// What is written from now on goes to `tap` too, also after an error; to none when null.
-  void set_tap(LogTap* tap) { tap_ = tap; }
+  void add_tap(LogTap* tap) { taps_.push_back(tap); }
+  void remove_tap(LogTap* tap) { std::erase(taps_, tap); }
 
   /// Whether anything was appended since the last tick.
   bool has_news() const { return has_news_; }
@@ -152,7 +153,7 @@ class BlockLog {
   bool write(uint64_t offset, const void* data, size_t bytes);
 
   Storage& storage_;
-  LogTap* tap_ = nullptr;
+  std::vector<LogTap*> taps_;
   uint64_t run_id_;
   uint64_t max_slots_;
   uint64_t history_spans_;

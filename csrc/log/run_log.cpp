@@ -62,7 +62,7 @@ void RunLog::append_tables(const LogTables& added) {
   counts_.sync_sites += added.sync_sites.size();
 }
 
-void RunLog::set_tap(LogTap& tap, LogTables tables, const std::vector<uint32_t>& dropped_steps) {
+void RunLog::add_tap(LogTap& tap, LogTables tables, const std::vector<uint32_t>& dropped_steps) {
   // Not further than this log got: what is newer is still to come.
   tables.paths.resize(counts_.paths);
   tables.threads.resize(counts_.threads);
@@ -70,10 +70,10 @@ void RunLog::set_tap(LogTap& tap, LogTables tables, const std::vector<uint32_t>&
   tables.sync_sites.clear();
   // A second log, of which nothing is kept but what it says to the tap.
   RunLog replay(std::make_unique<MemoryStorage>(), 0, 0, ~uint64_t{0});
-  replay.log_.set_tap(&tap);
+  replay.log_.add_tap(&tap);
   replay.append_tables(tables);
   replay.append_dropped_steps(dropped_steps);
-  log_.set_tap(&tap);
+  log_.add_tap(&tap);
 }
 
 void RunLog::append_dropped_steps(const std::vector<uint32_t>& serials) {

@@ -44,8 +44,8 @@ class RunLog {
   /// Gives `tap` the tables as they stand in the log, and from then on all that is written; not the
   /// sites of waits, which no reader of a tap wants. `tables` and `dropped_steps` are all so far;
   /// the last of these may come again.
-  void set_tap(LogTap& tap, LogTables tables, const std::vector<uint32_t>& dropped_steps);
-  void remove_tap() { log_.set_tap(nullptr); }
+  void add_tap(LogTap& tap, LogTables tables, const std::vector<uint32_t>& dropped_steps);
+  void remove_tap(LogTap& tap) { log_.remove_tap(&tap); }
 
   template <typename Item>
   void append(const std::vector<Item>& items) {

@@ -144,26 +144,26 @@ bool answer_stall_with(uint64_t number, std::string object) {
   return stalls.answer(number, std::move(object)) && stalls.may_be_said(number);
 }
 
-void open_tap(const py::object& recording) {
-  if (RecordingOwner::of(recording) == nullptr) return;
+uint64_t open_tap(const py::object& recording) {
+  if (RecordingOwner::of(recording) == nullptr) return 0;
   const GilRelease release;
-  Recorder::instance().open_tap();
+  return Recorder::instance().open_tap();
 }
 
 /// What is read without the GIL.
-py::bytes take_tap(const py::object& recording) {
+py::bytes take_tap(const py::object& recording, uint64_t number) {
   std::vector<uint8_t> bytes;
   if (RecordingOwner::of(recording) != nullptr) {
     const GilRelease release;
-    bytes = Recorder::instance().take_tap();
+    bytes = Recorder::instance().take_tap(number);
   }
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-void close_tap(const py::object& recording) {
+void close_tap(const py::object& recording, uint64_t number) {
   if (RecordingOwner::of(recording) == nullptr) return;
   const GilRelease release;
-  Recorder::instance().close_tap();
+  Recorder::instance().close_tap(number);
 }
 
 bool flush(double timeout_s) {
@@ -245,6 +245,7 @@ void add_recording_functions(py::module_& module) {
   module.def("owner", &owner);
   module.def("owner_is_left_over", &owner_is_left_over);
   module.def("harvest", [] { Recorder::instance().harvest_now(); }, without_gil);
+  module.def("harvest_statistics", [] { Recorder::instance().harvest_statistics(); }, without_gil);
   module.def("flush", &flush, "timeout_s"_a);
   module.def(
       "start_device_timing",
@@ -257,8 +258,8 @@ void add_recording_functions(py::module_& module) {
   module.def("device_warnings", [] { return cuda::DeviceTiming::instance().take_warnings(); });
   module.def("log_bytes", &log_bytes, "recording"_a);
   module.def("open_tap", &open_tap, "recording"_a);
-  module.def("take_tap", &take_tap, "recording"_a);
-  module.def("close_tap", &close_tap, "recording"_a);
+  module.def("take_tap", &take_tap, "recording"_a, "number"_a);
+  module.def("close_tap", &close_tap, "recording"_a, "number"_a);
   module.def("set_document", &set_document, "recording"_a, "name"_a, "json"_a);
   module.def("append_collectives", &append_collectives, "recording"_a, "items"_a);
   module.def("newest_stall", &newest_stall);

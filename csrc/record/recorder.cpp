@@ -111,7 +111,7 @@ ClockAnchor Recorder::start(const Options& options) {
     number = ++recordings_;
     log_ = std::make_unique<RunLog>(std::move(storage), run_id_, options.history_spans,
                                     options.max_bytes);
-    tap_.reset();
+    taps_.clear();
     in_memory_ = !options.path;
     statistics_.clear();
     spans_recorded_ = 0;
@@ -249,7 +249,7 @@ bool Recorder::rest() {
   if (now_ns >= harvest_due_ns_ || device_time_join_.waiting() || activity() != activity_)
     return false;
   // Live sinks wait for signs of life, also where the clock stands still, as it does in tests.
-  if (tap_ == nullptr && now_ns - sign_of_life_ns_ < kSignOfLifeNs) return true;
+  if (taps_.empty() && now_ns - sign_of_life_ns_ < kSignOfLifeNs) return true;
   if (!log_->repeat_tick(now_ns)) return false;
   log_->end_writes();
   sign_of_life_ns_ = last_state_.now_ns = now_ns;
@@ -343,23 +343,35 @@ std::vector<uint8_t> Recorder::log_bytes() {
   return bytes;
 }
 
-void Recorder::open_tap() {
+uint64_t Recorder::open_tap() {
   const std::lock_guard lock(harvest_mutex_);
-  if (!recording()) return;
-  tap_ = std::make_unique<LogTap>();
-  log_->set_tap(*tap_, tables_since({}), steps_.dropped());
+  if (!recording()) return 0;
+  LogTap& tap = taps_[++taps_opened_];
+  log_->add_tap(tap, tables_since({}), steps_.dropped());
   if (has_room()) harvest(Occasion::kAsked);
+  return taps_opened_;
 }
 
-std::vector<uint8_t> Recorder::take_tap() {
+std::vector<uint8_t> Recorder::take_tap(uint64_t number) {
   const std::lock_guard lock(harvest_mutex_);
-  return tap_ ? tap_->take() : std::vector<uint8_t>();
+  const auto tap = taps_.find(number);
+  return tap == taps_.end() ? std::vector<uint8_t>() : tap->second.take();
 }
 
-void Recorder::close_tap() {
+void Recorder::close_tap(uint64_t number) {
   const std::lock_guard lock(harvest_mutex_);
-  if (log_) log_->remove_tap();
-  tap_.reset();
+  const auto tap = taps_.find(number);
+  if (tap == taps_.end()) return;
+  if (log_) log_->remove_tap(tap->second);
+  taps_.erase(tap);
+}
+
+void Recorder::harvest_statistics() {
+  {
+    const std::lock_guard lock(harvest_mutex_);
+    statistics_asked_ = true;
+  }
+  harvest_now();
 }
 
 void Recorder::append_reading(uint64_t update, const std::vector<MetricValue>& values) {
@@ -546,9 +558,10 @@ void Recorder::write(Occasion occasion, RunState& state) {
     // Tens of thousands of paths take long to write: then less often.
     const int64_t age_ns = now_ns - statistics_written_ns_;
     const bool may_be_written = age_ns >= 100 * statistics_cost_ns_;
-    const bool are_old = may_be_written && age_ns >= kStatisticsIntervalNs;
+    const bool are_old = std::exchange(statistics_asked_, false) ||
+                         (may_be_written && age_ns >= kStatisticsIntervalNs);
     // Live sinks hand a step over once they have heard of the recorder twice since its end.
-    const bool is_due = tap_ != nullptr || now_ns - sign_of_life_ns_ >= kSignOfLifeNs;
+    const bool is_due = !taps_.empty() || now_ns - sign_of_life_ns_ >= kSignOfLifeNs;
     const bool is_written =
         occasion == Occasion::kAsked || is_due || are_old || overflowed != 0 || log_->has_news();
     if (is_written) {

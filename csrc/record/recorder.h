@@ -95,10 +95,13 @@ class Recorder {
   std::vector<uint8_t> log_bytes();
 
   /// From here on what goes to the log is kept for `take_tap` too, with the tables as they stand.
-  void open_tap();
+  /// Returns the number of the tap: each of several readers has its own.
+  uint64_t open_tap();
   /// What is new since the last call, as LogTap has it. Also once after `stop`.
-  std::vector<uint8_t> take_tap();
-  void close_tap();
+  std::vector<uint8_t> take_tap(uint64_t number);
+  void close_tap(uint64_t number);
+  /// As `harvest_now`; the log then has statistics of all that was drained.
+  void harvest_statistics();
 
   /// Makes the calling thread's state ready for the recording `epoch`. Throws std::bad_alloc.
   ThreadState* attach(uint32_t epoch, std::string thread_name);
@@ -202,10 +205,12 @@ class Recorder {
 
   // Under harvest_mutex_.
   mutable std::mutex harvest_mutex_;
-  uint64_t activity_ = 0;        ///< when the last harvest began
-  int64_t harvest_due_ns_ = 0;   ///< then there is another one, even if nothing is new
-  uint64_t recordings_ = 0;      ///< so far
-  std::unique_ptr<LogTap> tap_;  ///< outlives the log that writes to it
+  uint64_t activity_ = 0;  ///< when the last harvest began
+  bool statistics_asked_ = false;
+  int64_t harvest_due_ns_ = 0;       ///< then there is another one, even if nothing is new
+  uint64_t recordings_ = 0;          ///< so far
+  std::map<uint64_t, LogTap> taps_;  ///< outlive the log that writes to them
+  uint64_t taps_opened_ = 0;         ///< so far
   std::unique_ptr<RunLog> log_;
   bool in_memory_ = false;
   SpanStatistics statistics_;    ///< of the spans drained, and of those no ring had room for

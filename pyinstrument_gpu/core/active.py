@@ -28,9 +28,6 @@ class ActiveRecording(Protocol):
     def path(self) -> Path | None:
         """The run file; None for a recording in memory."""
 
-    def read_log(self) -> Any:
-        """A reader of what is new in the log from now on."""
-
 
 _when_begun: list[Callable[[Any], None]] = []
 

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-if TYPE_CHECKING:  # what only reads runs needs neither the writer nor pictures
+if TYPE_CHECKING:  # what only reads runs needs no pictures
     from pyinstrument_gpu.core.file.found import Found
-    from pyinstrument_gpu.core.file.run_writer import RunWriter
     from pyinstrument_gpu.core.source_line import SourceLine
     from pyinstrument_gpu.parts.curves import Curves
     from pyinstrument_gpu.parts.parts import Part
@@ -74,9 +73,6 @@ class Aspect:
 
     def take_out(self, run: dict[str, Any], found: Found) -> None:
         """Take out of the arguments of a `Run` what is there of it among phases."""
-
-    def write(self, run: Any, writer: RunWriter) -> None:
-        """Write what a run holds of it as blocks of a run file."""
 
     def join_history(self, run: Any, earlier: Any) -> None:
         """Give a run what only an earlier copy of it still holds; see `Run.with_history_of`."""

@@ -28,7 +28,7 @@ from pyinstrument_gpu.export.phases_by_step import matrix, phases_by_step
 from pyinstrument_gpu.export.ranges import slices_of
 from pyinstrument_gpu.export.ranks import ranks_of
 from pyinstrument_gpu.sinks.scalars import GROUPS, MAX_PATHS
-from pyinstrument_gpu.sinks.update import steps_of_metrics
+from pyinstrument_gpu.sinks.sink import steps_of_metrics
 
 _STEPS_AT_ONCE = 1 << 13
 

@@ -15,8 +15,12 @@ from typing import Any
 from pyinstrument_gpu.auto import AutoPhases
 from pyinstrument_gpu.core import launcher
 from pyinstrument_gpu.errors import PyinstrumentGpuError
-from pyinstrument_gpu.integrations.framework_package import import_framework, version_of
-from pyinstrument_gpu.integrations.training_recording import RecordsTraining, TrainingRecording
+from pyinstrument_gpu.integrations.training_recording import (
+    RecordsTraining,
+    TrainingRecording,
+    import_framework,
+    version_of,
+)
 from pyinstrument_gpu.native import native
 
 _PACKAGES = {"lightning.pytorch": "lightning", "pytorch_lightning": "pytorch-lightning"}

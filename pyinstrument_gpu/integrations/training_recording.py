@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What callbacks of frameworks have in common: the recording of a training, with automatic phases
-and steps."""
+"""What callbacks of frameworks have in common: the framework's package, and the recording of a
+training, with automatic phases and steps."""
 
 from __future__ import annotations
 
+import importlib
 import os
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyinstrument_gpu import auto
 from pyinstrument_gpu.auto import AutoPhases
-from pyinstrument_gpu.errors import RecordingError
+from pyinstrument_gpu.errors import MissingDependencyError, RecordingError
 from pyinstrument_gpu.native import DISABLED
 from pyinstrument_gpu.patching.problems import warn_of
 from pyinstrument_gpu.recording.recording import Recording, active, record
@@ -215,3 +218,39 @@ class RecordsTraining:
     def run(self) -> Run:
         """The run of the newest training. It can be had when that is over."""
         return self._training.run
+
+
+def import_framework(module: str, package: str, oldest: tuple[int, int]) -> Any:
+    """Import a module of a framework.
+
+    Args:
+        module: its name, such as "lightning.pytorch".
+        package: what is installed, such as "lightning".
+        oldest: the first version that is supported.
+
+    Raises:
+        MissingDependencyError: it is not installed, or older. The message has the command.
+    """
+    needed = f"{package}>={oldest[0]}.{oldest[1]}"
+    command = f"pip install -U '{needed}'"
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
+            raise  # it is there, and something else is missing
+        raise MissingDependencyError(f"{package} is not installed: {command}") from error
+    version = version_of(found)
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    # One that can't be read is a build of the framework's developers.
+    if numbers is not None and (int(numbers[1]), int(numbers[2])) < oldest:
+        raise MissingDependencyError(
+            f"{package} {version} is older than the first version that is supported, "
+            f"{oldest[0]}.{oldest[1]}: {command}"
+        )
+    return found
+
+
+def version_of(module: Any) -> str:
+    """That of the package that a module belongs to; empty where it says none."""
+    package = sys.modules.get(str(module.__name__).partition(".")[0], module)
+    return str(getattr(package, "__version__", getattr(module, "__version__", "")))

@@ -20,9 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.core.array_fields import ArrayFields
+from pyinstrument_gpu.core.file.live_log import LiveLog, Tap
+from pyinstrument_gpu.core.file.statistics import decode_statistics
 from pyinstrument_gpu.core.statistic import Statistic
-from pyinstrument_gpu.core.statistics import PhaseStatistics
+from pyinstrument_gpu.core.statistics import PhaseStatistics, as_if_not_profiled, over_scopes
 from pyinstrument_gpu.errors import RecordingError
+from pyinstrument_gpu.native import native
 
 MAX_PHASES = 128
 """So many phases fit into a rank's record: those with the most host time."""
@@ -53,6 +56,7 @@ _PHASE = np.dtype(
 )
 _RECORD = np.dtype([("head", _HEAD), ("phases", _PHASE, (MAX_PHASES,))])
 RECORD_BYTES = _RECORD.itemsize
+_NO_TIMES = Statistic.of(np.empty(0, np.int64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,11 +144,59 @@ class JobStatistics(ArrayFields):
         return _means(self.step_ns, self.steps)
 
 
+class OwnStatistics:
+    """What an active recording of this process adds to its statistics, without reading its run."""
+
+    def __init__(self, recording: object) -> None:
+        self._tap = Tap(recording)
+        self._log = LiveLog()
+        self._phases: dict[str, PhaseStatistics] = {}
+        self._steps = _NO_TIMES
+
+    def close(self) -> None:
+        self._tap.close()
+
+    def since_last(self) -> tuple[dict[str, PhaseStatistics], Statistic]:
+        """Host times by path, all scopes together, and the durations of the steps that closed,
+        since the last call; at the first call those of the whole recording."""
+        native.harvest_statistics()
+        self._log.take(self._tap.take())
+        phases, steps = self._so_far()
+        nothing = PhaseStatistics()
+        new = {
+            path: _since(phase, self._phases.get(path, nothing)) for path, phase in phases.items()
+        }
+        new_steps = steps.without(self._steps) or _NO_TIMES
+        self._phases, self._steps = phases, steps
+        return {path: phase for path, phase in new.items() if phase.count}, new_steps
+
+    def _so_far(self) -> tuple[dict[str, PhaseStatistics], Statistic]:
+        if self._log.statistics is None:  # there was no memory for any
+            return {}, _NO_TIMES
+        document, tables = decode_statistics(self._log.statistics), self._log.tables
+        # Steps that were profiled count like others: both sums and counts have them.
+        totals = over_scopes(as_if_not_profiled(document.phases))
+        # A path that is newer than the tables comes with the next call.
+        phases = {
+            tables.paths[path]: phase
+            for path, phase in totals.items()
+            if path < len(tables.paths) and tables.is_phase[path]
+        }
+        durations = document.step_totals.duration, document.profiled_totals.duration
+        return phases, Statistic.merge(durations)
+
+
+def _since(now: PhaseStatistics, before: PhaseStatistics) -> PhaseStatistics:
+    def less(whole: Statistic | None, part: Statistic | None) -> Statistic | None:
+        return whole if whole is None or part is None else whole.without(part)
+
+    return PhaseStatistics(less(now.host, before.host), less(now.self_host, before.self_host))
+
+
 def packed(numbers: tuple[Mapping[str, PhaseStatistics], Statistic] | None) -> NDArray[np.uint8]:
     """A rank's record: its phases by path and its steps, or None where it has none."""
     record = np.zeros((), _RECORD)
-    head = record["head"]
-    head["version"] = _VERSION
+    record["head"]["version"] = _VERSION
     if numbers is not None:
         phases, steps = numbers
         rows = [
@@ -153,16 +205,16 @@ def packed(numbers: tuple[Mapping[str, PhaseStatistics], Statistic] | None) -> N
             if one.host is not None and one.host.count
         ]
         rows.sort(key=lambda row: (-row[1].total_ns, row[0]))
-        head["has_numbers"] = 1
-        head["phases"] = min(len(rows), MAX_PHASES)
-        head["left_out"] = max(0, len(rows) - MAX_PHASES)
-        head["steps"], head["step_ns"] = steps.count, steps.total_ns
-        head["step_std_ns"] = steps.std_ns
-        for place, (path, host, own) in enumerate(rows[:MAX_PHASES]):
-            row = record["phases"][place]
-            row["hash"], row["name"] = _hash(path), _cut(path)
-            row["count"], row["host_ns"], row["self_ns"] = host.count, host.total_ns, own.total_ns
-            row["std_ns"], row["min_ns"], row["max_ns"] = host.std_ns, host.min_ns, host.max_ns
+        record["phases"][: len(rows)] = [
+            (
+                *(_hash(path), _cut(path), host.count, host.total_ns, own.total_ns),
+                *(host.std_ns, host.min_ns, host.max_ns),
+            )
+            for path, host, own in rows[:MAX_PHASES]
+        ]
+        left_out = max(0, len(rows) - MAX_PHASES)
+        durations = steps.count, steps.total_ns, steps.std_ns
+        record["head"] = (_VERSION, 1, len(rows) - left_out, left_out, *durations)
     data: NDArray[np.uint8] = np.frombuffer(record.tobytes(), np.uint8).copy()
     return data
 

@@ -6,11 +6,12 @@ from __future__ import annotations
 import threading
 import warnings
 
+from pyinstrument_gpu.aspects.stalls import answer as stall_answer
 from pyinstrument_gpu.errors import PhaseNameError
 from pyinstrument_gpu.native import DISABLED, IMPORT_ERROR, native
 from pyinstrument_gpu.recording import device_timing
 from pyinstrument_gpu.recording.decorator import decorate
-from pyinstrument_gpu.recording.recording import answer_stall, look_at_program, look_for_request
+from pyinstrument_gpu.recording.recording import active
 
 
 def install() -> None:
@@ -23,9 +24,9 @@ def install() -> None:
         history_stopped=_history_stopped,
         device_warnings=device_timing.warn,
         device_probe=device_timing.attach_if_initialized,
-        program_facts=look_at_program,
-        request=look_for_request,
-        stall=answer_stall,
+        program_facts=_look_at_program,
+        request=_look_for_request,
+        stall=_answer_stall,
         phase_name_error=PhaseNameError,
     )
     if DISABLED:
@@ -45,3 +46,30 @@ def _history_stopped() -> None:
         RuntimeWarning,
         stacklevel=2,
     )
+
+
+def _look_for_request() -> None:
+    """Follow the request that lies beside the active recording's run file."""
+    recording = active()
+    look = None if recording is None else recording.watchers.get("control file")
+    if look is not None:
+        look.look()
+
+
+def _answer_stall() -> None:
+    """Write down what is known of the active recording's newest stall, and tell the user."""
+    recording = active()
+    if recording is not None:
+        collectives, facts = recording._collectives, recording._environment
+        stall_answer.answer(
+            lambda: collectives.read(with_unended=True),
+            collectives.threads,
+            facts.get("rank") if facts.get("world_size", 1) > 1 else None,
+        )
+
+
+def _look_at_program() -> None:
+    """Bring what the active recording knows of the program up to date."""
+    recording = active()
+    if recording is not None:
+        recording._tell_of_program()

@@ -7,7 +7,7 @@ import functools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pyinstrument_gpu.errors import ConfigurationError
 from pyinstrument_gpu.native import DISABLED
@@ -19,11 +19,11 @@ from pyinstrument_gpu.recording.device_timing import DeviceTimingMode
 if TYPE_CHECKING:
     from typing import ParamSpec
 
-    from pyinstrument_gpu.recording.recording import Recording
     from pyinstrument_gpu.sinks.sink import Sink
 
     _P = ParamSpec("_P")
 
+_R = TypeVar("_R")
 MemoryMode = Literal["sampled", "exact", False]
 
 _MIN_MAX_BYTES = 1 << 20
@@ -155,12 +155,12 @@ def check_sink(sink: object) -> None:
 
 def _taking(
     make: Callable[_P, RecordingOptions],
-) -> Callable[[Callable[[RecordingOptions], Recording]], Callable[_P, Recording]]:
+) -> Callable[[Callable[[RecordingOptions], _R]], Callable[_P, _R]]:
     """A decorator that makes a function of options one of their arguments."""
 
-    def decorate(function: Callable[[RecordingOptions], Recording]) -> Callable[_P, Recording]:
+    def decorate(function: Callable[[RecordingOptions], _R]) -> Callable[_P, _R]:
         @functools.wraps(function)
-        def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> Recording:
+        def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R:
             try:
                 options = make(*args, **kwargs)
             except TypeError:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from pyinstrument_gpu.aspects.collectives.watch import CollectiveWatch
 from pyinstrument_gpu.aspects.memory.watch import MemoryWatch
-from pyinstrument_gpu.aspects.stalls import answer as stall_answer
 from pyinstrument_gpu.at_exit import call_at_exit
 from pyinstrument_gpu.core import program_facts
 from pyinstrument_gpu.core.active import tell_begun
@@ -37,12 +36,10 @@ from pyinstrument_gpu.recording.program_watch import ProgramWatch
 if TYPE_CHECKING:
     from pyinstrument_gpu.aspects.energy.watch import EnergyWatch
     from pyinstrument_gpu.core.run import Run
-    from pyinstrument_gpu.recording.job_statistics import JobStatistics
+    from pyinstrument_gpu.recording.job_statistics import JobStatistics, OwnStatistics
     from pyinstrument_gpu.recording.read_back import ReadBack
-    from pyinstrument_gpu.recording.statistics_feed import StatisticsFeed
     from pyinstrument_gpu.sinks.feeder import SinkFeeder
     from pyinstrument_gpu.sinks.sink import Sink
-    from pyinstrument_gpu.sinks.tap import Tap, TapReader
 
 _LONGEST_TIMEOUT_S = 1e9
 _SINKS_DEADLINE_S = 5.0
@@ -80,8 +77,7 @@ class Recording:
         self._run: Run | None = None
         self._runs: list[Run] = []
         self._feeder: SinkFeeder | None = None
-        self._tap: Tap | None = None
-        self._statistics_feed: StatisticsFeed | None = None
+        self._own_statistics: OwnStatistics | None = None
         self.before_end: list[Callable[[], None]] = []
         self.watchers: dict[str, Any] = {}
         self._adding = threading.Lock()
@@ -246,7 +242,7 @@ class Recording:
             if self._feeder is None:
                 from pyinstrument_gpu.sinks.feeder import SinkFeeder
 
-                self._feeder = SinkFeeder(self.read_log(), self._environment, _SINKS_DEADLINE_S)
+                self._feeder = SinkFeeder(self, self._environment, _SINKS_DEADLINE_S)
         self._feeder.add(sink, interval_s)
 
     def job_statistics(self, group: Any = None, *, timeout_s: float = 60.0) -> JobStatistics:
@@ -284,11 +280,9 @@ class Recording:
 
         numbers = None
         if not (DISABLED or self._is_ending):
-            if self._statistics_feed is None:
-                from pyinstrument_gpu.recording.statistics_feed import StatisticsFeed
-
-                self._statistics_feed = StatisticsFeed(self.read_log())
-            numbers = self._statistics_feed.since_last()
+            if self._own_statistics is None:
+                self._own_statistics = job_statistics.OwnStatistics(self)
+            numbers = self._own_statistics.since_last()
         rank = self._environment.get("rank", 0)
         records, ranks = job_statistics.EXCHANGE.gathered(
             job_statistics.packed(numbers), group, timeout_s, rank
@@ -419,8 +413,8 @@ class Recording:
         self._stopped = True
         if self._feeder is not None:
             self._feeder.stop()
-        if self._statistics_feed is not None:
-            self._statistics_feed.close()
+        if self._own_statistics is not None:
+            self._own_statistics.close()
         native.release(self)
         cancel_exit, self._cancel_exit = self._cancel_exit, None  # it holds this recording
         if cancel_exit is not None:
@@ -467,14 +461,6 @@ class Recording:
                 native.set_document(self, "environment", _encode(self._environment))
         except Exception:  # it may be called in the middle of the program: it stays as it is
             return
-
-    def read_log(self) -> TapReader:
-        """A reader of what is new in the log from now on."""
-        if self._tap is None:
-            from pyinstrument_gpu.sinks.tap import Tap
-
-            self._tap = Tap(self)
-        return self._tap.reader()
 
     def _finish_if_mine(self) -> None:
         # A forked child that comes by here leaves the recording to its parent.
@@ -534,33 +520,6 @@ def active() -> Recording | None:
     """The recording of this process that has not ended."""
     owner: Recording | None = native.owner()
     return owner
-
-
-def look_for_request() -> None:
-    """Follow the request that lies beside the active recording's run file."""
-    recording = active()
-    look = None if recording is None else recording.watchers.get("control file")
-    if look is not None:
-        look.look()
-
-
-def answer_stall() -> None:
-    """Write down what is known of the active recording's newest stall, and tell the user."""
-    recording = active()
-    if recording is not None:
-        collectives, facts = recording._collectives, recording._environment
-        stall_answer.answer(
-            lambda: collectives.read(with_unended=True),
-            collectives.threads,
-            facts.get("rank") if facts.get("world_size", 1) > 1 else None,
-        )
-
-
-def look_at_program() -> None:
-    """Bring what the active recording knows of the program up to date."""
-    recording = active()
-    if recording is not None:
-        recording._tell_of_program()
 
 
 @takes_options

@@ -8,9 +8,8 @@ from pyinstrument_gpu.sinks.mlflow import MLflowSink
 from pyinstrument_gpu.sinks.otlp import OTLPSink
 from pyinstrument_gpu.sinks.phase_times import PHASE_TIME_DTYPE
 from pyinstrument_gpu.sinks.prometheus import PrometheusSink
-from pyinstrument_gpu.sinks.sink import Sink
+from pyinstrument_gpu.sinks.sink import RunUpdate, Sink
 from pyinstrument_gpu.sinks.tensorboard import TensorBoardSink
-from pyinstrument_gpu.sinks.update import RunUpdate
 from pyinstrument_gpu.sinks.wandb import WandbSink
 
 __all__ = [

@@ -8,10 +8,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from pyinstrument_gpu.core.file.live_log import Tap
 from pyinstrument_gpu.patching.problems import warn_of
 from pyinstrument_gpu.sinks.sink import Sink
 from pyinstrument_gpu.sinks.tail import RunTail
-from pyinstrument_gpu.sinks.tap import TapReader
 
 # Of one processor's time, at most this share goes to sinks.
 _MOST_OF_THE_TIME = 0.05
@@ -20,8 +20,10 @@ _MOST_OF_THE_TIME = 0.05
 class SinkFeeder:
     """Feeds the sinks of one recording, at intervals, on a daemon thread."""
 
-    def __init__(self, tap: TapReader, environment: Mapping[str, Any], deadline_s: float) -> None:
-        self._tap = tap
+    def __init__(
+        self, recording: object, environment: Mapping[str, Any], deadline_s: float
+    ) -> None:
+        self._tap = Tap(recording)
         self._tail = RunTail(environment)
         self._deadline_s = deadline_s
         self._sinks: list[Sink] = []

@@ -9,8 +9,7 @@ from typing import Any
 
 from pyinstrument_gpu.errors import SinkError, needed_for
 from pyinstrument_gpu.sinks.scalars import MAX_PATHS, STEPS_PER_UPDATE, scalars_of
-from pyinstrument_gpu.sinks.sink import Sink
-from pyinstrument_gpu.sinks.update import RunUpdate
+from pyinstrument_gpu.sinks.sink import RunUpdate, Sink
 
 _PREFIX = "pyinstrument_gpu/"
 _MOST_PER_CALL = 1000  # MLflow's limit

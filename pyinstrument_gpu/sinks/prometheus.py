@@ -15,14 +15,14 @@ from pyinstrument_gpu.core.statistic import Statistic, bucket_index
 from pyinstrument_gpu.core.statistics import PhaseStatistics
 from pyinstrument_gpu.core.step_totals import StepTotals
 from pyinstrument_gpu.errors import SinkError, needed_for
-from pyinstrument_gpu.sinks.sink import Sink
-from pyinstrument_gpu.sinks.update import RunUpdate
+from pyinstrument_gpu.sinks.sink import RunUpdate, Sink
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
 _MAX_PATHS = 32
 _MAX_METRICS = 64
+_PREFIX = "pyinstrument_gpu"
 _FACTS = ("host", "rank", "world_size", "run_id", "version")
 
 # Ends of the recorder's own buckets, so that counts are exact: 2^k - 1 ns, from 16 us to 69 s.
@@ -102,10 +102,7 @@ class PrometheusSink(Sink):
         if len(update.steps):
             end_ns = int(update.steps["end_ns"][-1])
             self._last_step_s = (update.began_realtime_ns + end_ns) / 1e9
-        self._families = [
-            *_families(update, self._max_paths, self._metrics),
-            *_of_last_step(self._last_step_s),
-        ]
+        self._families = [*_families(update, self._max_paths, self._metrics, self._last_step_s)]
 
     def collect(self) -> Iterable[Metric]:
         """Called by prometheus_client, on a thread of its own, to collect the metrics."""
@@ -117,65 +114,61 @@ class PrometheusSink(Sink):
         self._server.close()
 
 
-def _families(update: RunUpdate, max_paths: int, metrics: Mapping[str, float]) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
-
+def _families(
+    update: RunUpdate, max_paths: int, metrics: Mapping[str, float], last_step_s: float | None
+) -> Iterator[Metric]:
     facts = {fact: update.environment.get(fact) for fact in _FACTS}
     info = {fact: str(value) for fact, value in facts.items() if value is not None}
-    yield InfoMetricFamily("pyinstrument_gpu_run", "What is recorded.", info)
-    dropped = CounterMetricFamily(
-        "pyinstrument_gpu_dropped", "What was not recorded as asked, by cause.", labels=["cause"]
-    )
-    for cause, count in update.dropped.items():
-        dropped.add_metric([cause], count)
-    yield dropped
-    yield CounterMetricFamily(
-        "pyinstrument_gpu_spans", "Executions of phases.", update.phases_recorded
-    )
+    yield _family("Info", "run", "What is recorded.", {"": (info,)})
+    what = "What was not recorded as asked, by cause."
+    yield _family("Counter", "dropped", what, _each_alone(update.dropped), "cause")
+    yield _family("Counter", "spans", "Executions of phases.", {"": (update.phases_recorded,)})
     if update.totals is not None:
         yield from _of_steps(update.totals.steps)
         labels = dict(zip(update.paths, labels_of(update.paths, max_paths), strict=True))
         yield from _of_phases(update.totals.phases, labels)
     if metrics:
-        newest = GaugeMetricFamily(
-            "pyinstrument_gpu_metric", "Metrics of the training, as last read.", labels=["name"]
-        )
-        for name, value in metrics.items():
-            newest.add_metric([name], value)
-        yield newest
+        what = "Metrics of the training, as last read."
+        yield _family("Gauge", "metric", what, _each_alone(metrics), "name")
+    if last_step_s is not None:
+        what = "When the last step ended, by the clock of its machine."
+        yield _family("Gauge", "last_step_timestamp_seconds", what, {"": (last_step_s,)})
+
+
+def _family(
+    kind: str, name: str, what: str, samples: Mapping[str, tuple[Any, ...]], label: str = ""
+) -> Metric:
+    """A family with a sample for each value of a label; without a label, with one sample."""
+    from prometheus_client import core
+
+    labels = [label] if label else []
+    family: Any = getattr(core, f"{kind}MetricFamily")(f"{_PREFIX}_{name}", what, labels=labels)
+    for value, sample in samples.items():
+        family.add_metric([value] if label else [], *sample)
+    metric: Metric = family
+    return metric
+
+
+def _each_alone(values: Mapping[str, float]) -> dict[str, tuple[float]]:
+    return {name: (value,) for name, value in values.items()}
 
 
 def _of_steps(totals: StepTotals) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
-
-    steps = CounterMetricFamily("pyinstrument_gpu_steps", "Steps that ended.", labels=["complete"])
-    steps.add_metric(["true"], totals.complete)
-    steps.add_metric(["false"], totals.count - totals.complete)
-    yield steps
-    durations = HistogramMetricFamily("pyinstrument_gpu_step_seconds", "Durations of steps.")
-    durations.add_metric([], *_buckets_and_sum(totals.duration))
-    yield durations
+    counts = {"true": totals.complete, "false": totals.count - totals.complete}
+    yield _family("Counter", "steps", "Steps that ended.", _each_alone(counts), "complete")
+    what = "Durations of steps."
+    yield _family("Histogram", "step_seconds", what, {"": _buckets_and_sum(totals.duration)})
     if totals.sampled:
         what = "Samples of the steps of which they are known."
-        yield CounterMetricFamily("pyinstrument_gpu_samples", what, totals.samples)
-
-
-def _of_last_step(end_s: float | None) -> Iterator[Metric]:
-    from prometheus_client.core import GaugeMetricFamily
-
-    if end_s is not None:
-        what = "When the last step ended, by the clock of its machine."
-        yield GaugeMetricFamily("pyinstrument_gpu_last_step_timestamp_seconds", what, end_s)
+        yield _family("Counter", "samples", what, {"": (totals.samples,)})
 
 
 def _of_phases(
     phases: Mapping[str, PhaseStatistics], labels: Mapping[str, str]
 ) -> Iterator[Metric]:
-    from prometheus_client.core import HistogramMetricFamily
-
     for clock, name, what in (
-        ("host", "phase", "Durations of phases on the CPU."),
-        ("device", "phase_device", "Durations of phases on their device stream."),
+        ("host", "phase_seconds", "Durations of phases on the CPU."),
+        ("device", "phase_device_seconds", "Durations of phases on their device stream."),
     ):
         by_label: dict[str, list[Statistic]] = {}
         for path, phase in phases.items():
@@ -183,12 +176,10 @@ def _of_phases(
             if statistic is not None:
                 by_label.setdefault(labels[path], []).append(statistic)
         if by_label:
-            family = HistogramMetricFamily(
-                f"pyinstrument_gpu_{name}_seconds", what, labels=["path"]
-            )
-            for label, statistics in by_label.items():
-                family.add_metric([label], *_buckets_and_sum(Statistic.merge(statistics)))
-            yield family
+            samples = {
+                label: _buckets_and_sum(Statistic.merge(some)) for label, some in by_label.items()
+            }
+            yield _family("Histogram", name, what, samples, "path")
 
 
 def _buckets_and_sum(statistic: Statistic) -> tuple[list[tuple[str, float]], float]:

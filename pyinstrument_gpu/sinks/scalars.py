@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.core.paths import labels_of, without_surrogates
 from pyinstrument_gpu.core.statistics import Scope
-from pyinstrument_gpu.sinks.update import RunUpdate
+from pyinstrument_gpu.sinks.sink import RunUpdate
 
 GROUPS = {Scope.STEP: "phase", Scope.OTHER_THREADS: "other_threads"}
 """What the tags of each scope begin with."""
@@ -22,7 +22,7 @@ MAX_PATHS = 64
 STEPS_PER_UPDATE = 100
 
 
-class Scalar(NamedTuple):
+class Point(NamedTuple):
     """One point of a curve. `walltime`: when the step ended or the metric was read, in seconds of
     the wall clock; or since the run began where it is not known when that was."""
 
@@ -42,7 +42,7 @@ class PhaseClock(NamedTuple):
 
 
 @dataclass(frozen=True)
-class StepTimes:
+class PhasesOfStep:
     """A step, and the nanoseconds that it spent in phases. A device time is missing where it is not
     known of every span. `samples` is NaN if it is unknown."""
 
@@ -60,7 +60,7 @@ class StepTimes:
         return self.samples / (self.end_ns - self.begin_ns) * 1e9
 
 
-def scalars_of(update: RunUpdate, max_paths: int, steps_per_update: int) -> Iterator[Scalar]:
+def scalars_of(update: RunUpdate, max_paths: int, steps_per_update: int) -> Iterator[Point]:
     """All points of an update: those of its steps in their order, then its metrics as they were
     read. Points with the same step and time are next to each other.
 
@@ -71,12 +71,14 @@ def scalars_of(update: RunUpdate, max_paths: int, steps_per_update: int) -> Iter
     """
     began_ns = update.began_realtime_ns
     return chain(
-        _step_scalars(began_ns, step_times(update, max_paths, steps_per_update)),
+        _step_scalars(began_ns, phases_of_steps(update, max_paths, steps_per_update)),
         _metric_scalars(began_ns, update.metric_names, update.metrics, update.metric_steps),
     )
 
 
-def step_times(update: RunUpdate, max_paths: int, steps_per_update: int) -> Iterator[StepTimes]:
+def phases_of_steps(
+    update: RunUpdate, max_paths: int, steps_per_update: int
+) -> Iterator[PhasesOfStep]:
     """The steps of an update with their phases. Arguments as of `scalars_of`."""
     labels = labels_of(update.paths, max_paths)
     times = update.phase_times
@@ -87,10 +89,10 @@ def step_times(update: RunUpdate, max_paths: int, steps_per_update: int) -> Iter
     for row, begin, end in zip(steps[columns].tolist(), first, last, strict=True):
         index, begin_ns, end_ns, samples = row
         phases_ns = _phases_ns(times[begin:end], labels)
-        yield StepTimes(index, begin_ns, end_ns, samples, phases_ns)
+        yield PhasesOfStep(index, begin_ns, end_ns, samples, phases_ns)
 
 
-def _step_scalars(began_ns: int, steps: Iterator[StepTimes]) -> Iterator[Scalar]:
+def _step_scalars(began_ns: int, steps: Iterator[PhasesOfStep]) -> Iterator[Point]:
     for step in steps:
         values = {"step/time_ms": (step.end_ns - step.begin_ns) / 1e6}
         if step.samples_per_s is not None:
@@ -98,18 +100,18 @@ def _step_scalars(began_ns: int, steps: Iterator[StepTimes]) -> Iterator[Scalar]
         for (scope, label, on_device), time_ns in step.phases_ns.items():
             values[f"{GROUPS[scope]}{'_device' if on_device else ''}/{label}"] = time_ns / 1e6
         for tag, value in values.items():
-            yield Scalar(tag, value, step.index, (began_ns + step.end_ns) / 1e9)
+            yield Point(tag, value, step.index, (began_ns + step.end_ns) / 1e9)
 
 
 def _metric_scalars(
     began_ns: int, names: Sequence[str], metrics: NDArray[np.void], steps: NDArray[np.int64]
-) -> Iterator[Scalar]:
+) -> Iterator[Point]:
     """The scalars of metrics, each of its step (`RunUpdate.metric_steps`)."""
     tags = [f"metrics/{without_surrogates(name)}" for name in names]
     values = metrics[["host_ns", "name", "value"]].tolist()
     for step, (host_ns, name, value) in zip(steps.tolist(), values, strict=True):
         if step >= 0:
-            yield Scalar(tags[name], value, step, (began_ns + host_ns) / 1e9)
+            yield Point(tags[name], value, step, (began_ns + host_ns) / 1e9)
 
 
 def _phases_ns(times: NDArray[np.void], labels: Sequence[str]) -> dict[PhaseClock, float]:

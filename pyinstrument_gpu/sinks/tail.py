@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The run log as it grows: what was written since the last look, as a `RunUpdate`.
 
-The native module hands over what is new (`_C.take_tap`), so a look costs what is new and not what
-is there. Spans are summed by step and path at once. A step is handed over when its spans are known
-to be there: one look after it closed, for the last of them may still have been in a thread's
-buffer, and then when its device times are known, but not after `_LOOKS_FOR_DEVICE_TIMES`. Values
-of metrics are handed over as they come.
+Spans are summed by step and path at once, so a look costs what is new and not what there is. A step
+is handed over when its spans are known to be there: one look after it closed, for the last of them
+may still have been in a thread's buffer, and then when its device times are known, but not after
+`_LOOKS_FOR_DEVICE_TIMES`. Values of metrics are handed over as they come.
 """
 
 from __future__ import annotations
@@ -18,27 +17,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.core.file.blocks import Blocks, BlockType, Records, true_prefix
+from pyinstrument_gpu.core.file.blocks import BlockType, Records, true_prefix
 from pyinstrument_gpu.core.file.device_times import span_indices
-from pyinstrument_gpu.core.file.framing import read_tap
 from pyinstrument_gpu.core.file.items import (
     DEVICE_TIME_ITEM,
-    DROPPED_STEP_ITEM,
     METRIC_ITEM,
     NONE,
     SPAN_ITEM,
     STEP_ITEM,
     columns,
 )
-from pyinstrument_gpu.core.file.names import decode_names
-from pyinstrument_gpu.core.file.state import State, decode_state
+from pyinstrument_gpu.core.file.live_log import LiveLog
 from pyinstrument_gpu.core.file.statistics import decode_statistics
-from pyinstrument_gpu.core.file.steps import indices_of, step_columns
+from pyinstrument_gpu.core.file.steps import step_columns
 from pyinstrument_gpu.core.schema import METRIC_DTYPE, SpanFlag, span_scopes
 from pyinstrument_gpu.core.statistics import over_scopes
-from pyinstrument_gpu.sinks.path_table import PathTable
 from pyinstrument_gpu.sinks.phase_times import keys_of, phase_times, rows_of, step_of, summed
-from pyinstrument_gpu.sinks.update import RunUpdate, Totals, steps_of_metrics
+from pyinstrument_gpu.sinks.sink import RunUpdate, Totals, steps_of_metrics
 
 _LOOKS_FOR_DEVICE_TIMES = 8
 
@@ -48,10 +43,7 @@ class RunTail:
 
     def __init__(self, environment: Mapping[str, Any]) -> None:
         self._environment = environment
-        self._table = PathTable()  # modules are not handed over
-        self._dropped_steps = np.empty(0, DROPPED_STEP_ITEM)
-        self._state = State()
-        self._statistics: bytes | None = None
+        self._log = LiveLog()
         self._spans_seen = 0
         self._passes_seen = 0
         self._spans_missed = 0
@@ -65,42 +57,27 @@ class RunTail:
         self._sums = rows_of(np.empty(0, np.int64))
         # The spans among them whose device times are still to come: index, ascending, and key.
         self._waiting = np.empty((2, 0), np.int64)
-        self._metric_names: list[str] = []
 
     def look(self, taken: bytes, final: bool = False) -> RunUpdate:
         """What is new.
 
         Args:
-            taken: from `_C.take_tap`.
+            taken: from the recording's `Tap`.
             final: whether the recording has stopped and nothing more will come.
         """
         if taken:  # and with it all that stood in the buffers of threads at the last look
             self._looks += 1
         # All of a type at once: there is a block for every tick. None before what it refers to.
-        blocks = read_tap(taken)
-        self._take_names(blocks)
-        self._take_steps(blocks)
+        blocks = self._log.take(taken)
+        self._take_steps(blocks.records(BlockType.STEPS, STEP_ITEM).items)
         self._take_spans(blocks.records(BlockType.SPANS, SPAN_ITEM))
         self._take_device_times(blocks.records(BlockType.DEVICE_TIMES, DEVICE_TIME_ITEM).items)
-        self._state = blocks.document(BlockType.STATE, decode_state) or self._state
-        self._statistics = blocks.documents.get(BlockType.STATISTICS, self._statistics)
         self._note_missed_spans()
         done = len(self._steps) if final else self._done()
         metrics = blocks.records(BlockType.METRICS, METRIC_ITEM).items
         return self._hand_over(done, metrics, final)
 
-    def _take_names(self, blocks: Blocks) -> None:
-        self._table.take(blocks)
-        self._metric_names += blocks.texts(
-            BlockType.METRIC_NAMES, decode_names, len(self._metric_names)
-        )
-
-    def _take_steps(self, blocks: Blocks) -> None:
-        for block in blocks.logs.get(BlockType.DROPPED_STEPS, []):
-            # The last ones known may come again.
-            serials = np.frombuffer(block.payload, DROPPED_STEP_ITEM)
-            self._dropped_steps = np.union1d(self._dropped_steps, serials)
-        steps = blocks.records(BlockType.STEPS, STEP_ITEM).items
+    def _take_steps(self, steps: NDArray[np.void]) -> None:
         self._steps = np.append(self._steps, steps)
         self._looks = np.append(self._looks, np.zeros(len(steps), np.int64))
 
@@ -108,7 +85,7 @@ class RunTail:
         first, items = spans
         index = first + np.arange(len(items))
         self._spans_seen += len(items)
-        is_phase = self._table.is_phase[items["path"]]
+        is_phase = self._log.tables.is_phase[items["path"]]  # modules are not handed over
         self._passes_seen += len(items) - int(np.count_nonzero(is_phase))
         steps = items["step"].astype(np.int64)
         wanted = (items["step"] != NONE) & (steps > self._forgotten_up_to)
@@ -133,13 +110,14 @@ class RunTail:
 
     def _note_missed_spans(self) -> None:
         # Missed by the tap, or lost on the way to the log: STATE counts every one.
-        missed = self._state.phases_recorded - self._spans_seen
+        state = self._log.state
+        missed = state.phases_recorded - self._spans_seen
         if missed == self._spans_missed:
             return
         self._spans_missed = missed
         newest = int(self._steps["serial"].max(initial=0)) if len(self._steps) else -1
-        if self._state.open_step is not None:
-            newest = max(newest, self._state.open_step.serial)
+        if state.open_step is not None:
+            newest = max(newest, state.open_step.serial)
         # The next one may have opened while the last spans were counted.
         self._forget_up_to(newest + 1)
 
@@ -151,12 +129,13 @@ class RunTail:
 
     def _hand_over(self, done: int, metric_items: NDArray[np.void], final: bool) -> RunUpdate:
         # All steps that were dropped before one with a value are in the log before that value.
-        metrics = columns(metric_items, METRIC_DTYPE, step=self._indices(metric_items["step"]))
+        log, tables = self._log, self._log.tables
+        metrics = columns(metric_items, METRIC_DTYPE, step=log.indices(metric_items["step"]))
         metric_steps = self._metric_steps(metrics)
         items = self._steps[:done]
         times = phase_times(self._sums[np.isin(step_of(self._sums["key"]), items["serial"])])
-        times["step"] = self._indices(times["step"])
-        times["path"] = (np.cumsum(self._table.is_phase) - 1)[times["path"]]
+        times["step"] = log.indices(times["step"])
+        times["path"] = (np.cumsum(tables.is_phase) - 1)[times["path"]]
         self._steps, self._looks = self._steps[done:], self._looks[done:]
         if done:
             self._last_step = items[-1:]
@@ -166,31 +145,26 @@ class RunTail:
         return RunUpdate(
             environment=self._environment,
             began_realtime_ns=anchor["realtime_ns"] - anchor["run_ns"],
-            paths=tuple(compress(self._table.paths, self._table.is_phase)),
-            steps=step_columns(items, self._indices(items["serial"])),
+            paths=tuple(compress(tables.paths, tables.is_phase)),
+            steps=step_columns(items, log.indices(items["serial"])),
             phase_times=times,
-            metric_names=tuple(self._metric_names),
+            metric_names=tuple(tables.metric_names),
             metrics=metrics,
             metric_steps=metric_steps,
-            dropped=self._state.dropped,
-            phases_recorded=self._state.phases_recorded - self._passes_seen,
+            dropped=log.state.dropped,
+            phases_recorded=log.state.phases_recorded - self._passes_seen,
             final=final,
-            decode_totals=partial(
-                _decode_totals, self._statistics, self._table.paths, self._table.is_phase
-            ),
+            decode_totals=partial(_decode_totals, log.statistics, tables.paths, tables.is_phase),
         )
 
     def _metric_steps(self, metrics: NDArray[np.void]) -> NDArray[np.int64]:
         steps = np.append(self._last_step, self._steps)
-        return steps_of_metrics(metrics, self._indices(steps["serial"]), steps["end_ns"])
+        return steps_of_metrics(metrics, self._log.indices(steps["serial"]), steps["end_ns"])
 
     def _forget_up_to(self, serial: int) -> None:
         self._forgotten_up_to = max(self._forgotten_up_to, serial)
         self._sums = self._sums[step_of(self._sums["key"]) > serial]
         self._waiting = self._waiting[:, step_of(self._waiting[1]) > serial]
-
-    def _indices(self, serials: NDArray[Any]) -> NDArray[np.int64]:
-        return indices_of(serials, self._dropped_steps)
 
 
 def _decode_totals(

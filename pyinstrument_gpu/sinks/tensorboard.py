@@ -6,8 +6,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from pyinstrument_gpu.sinks.scalars import MAX_PATHS, STEPS_PER_UPDATE, scalars_of
-from pyinstrument_gpu.sinks.sink import Sink
-from pyinstrument_gpu.sinks.update import RunUpdate
+from pyinstrument_gpu.sinks.sink import RunUpdate, Sink
 
 
 class ScalarWriter(Protocol):

@@ -7,9 +7,8 @@ from itertools import groupby
 from typing import Any, Protocol
 
 from pyinstrument_gpu.errors import SinkError
-from pyinstrument_gpu.sinks.scalars import MAX_PATHS, STEPS_PER_UPDATE, Scalar, scalars_of
-from pyinstrument_gpu.sinks.sink import Sink
-from pyinstrument_gpu.sinks.update import RunUpdate
+from pyinstrument_gpu.sinks.scalars import MAX_PATHS, STEPS_PER_UPDATE, Point, scalars_of
+from pyinstrument_gpu.sinks.sink import RunUpdate, Sink
 
 _PREFIX = "pyinstrument_gpu/"
 _STEP = f"{_PREFIX}step_index"
@@ -73,5 +72,5 @@ class WandbSink(Sink):
             self._run.log({_STEP: step, "_timestamp": walltime, **values})
 
 
-def _step_and_time(scalar: Scalar) -> tuple[int, float]:
+def _step_and_time(scalar: Point) -> tuple[int, float]:
     return scalar.step, scalar.walltime

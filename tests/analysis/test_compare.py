@@ -18,13 +18,13 @@ from pyinstrument_gpu.analysis.final_values import final_values
 from pyinstrument_gpu.analysis.run_sample import UNATTRIBUTED, warmup_steps
 from pyinstrument_gpu.analysis.welch import t_quantile, welch
 from pyinstrument_gpu.cli import main
-from pyinstrument_gpu.core.file.writer import save
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE
 from pyinstrument_gpu.core.sync_kind import SyncKind
 from pyinstrument_gpu.core.syncs import SYNC_DTYPE, Syncs, SyncSite
 from pyinstrument_gpu.report.comparison import comparison_facts, comparison_report
 from tests.helpers.made_script import Script
+from tests.helpers.run_writer import save
 from tests.helpers.timed_runs import MS, made_run, runs_of
 
 TOLD_APART = (Verdict.FASTER, Verdict.SLOWER)

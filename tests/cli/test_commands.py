@@ -20,7 +20,6 @@ from click.testing import CliRunner, Result
 
 import pyinstrument_gpu
 from pyinstrument_gpu.cli import _COMMANDS, main
-from pyinstrument_gpu.core.file.writer import save
 from pyinstrument_gpu.core.open_phase import OpenPhase
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE
@@ -33,6 +32,7 @@ from pyinstrument_gpu.export import FOLDER, FORMATS
 from tests.document.programs import run_of_phases
 from tests.helpers.csv_rows import csv_rows
 from tests.helpers.made_runs import syncs_of
+from tests.helpers.run_writer import save
 from tests.helpers.script import run_script
 
 MS = 1_000_000

@@ -18,7 +18,6 @@ import pyinstrument_gpu as pig
 from pyinstrument_gpu.analysis.run_step import RunStep
 from pyinstrument_gpu.cli import main
 from pyinstrument_gpu.core.device_clock import DeviceClock
-from pyinstrument_gpu.core.file.writer import save
 from pyinstrument_gpu.core.phase_cost import PhaseCost
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import RecordingActiveError
@@ -26,6 +25,7 @@ from pyinstrument_gpu.recording import phase_cost
 from pyinstrument_gpu.recording.phase_cost import measure_phase_costs
 from pyinstrument_gpu.report.overhead import overhead_facts, overhead_report
 from tests.cli.test_commands import made_run
+from tests.helpers.run_writer import save
 from tests.helpers.script import run_script
 
 # --- a step of a run ---

@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pyinstrument_gpu.cli import main
-from pyinstrument_gpu.core.file.writer import save
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.job.job import Job
 from tests.helpers.job_files import rank_environment, rank_run
+from tests.helpers.run_writer import save
 
 MS = 1_000_000
 STEPS = 40

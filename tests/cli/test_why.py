@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pyinstrument_gpu.cli import main
-from pyinstrument_gpu.core.file.writer import save
 from pyinstrument_gpu.core.open_phase import OpenPhase
 from pyinstrument_gpu.core.process_state import ProcessState
 from pyinstrument_gpu.core.run import Run
@@ -19,6 +18,7 @@ from pyinstrument_gpu.core.steps import Step, Steps
 from pyinstrument_gpu.watch.process import MachineClocks, sightings_of
 from tests.helpers.job_endings import S, job, rank
 from tests.helpers.job_files import ANCHOR, rank_environment, rank_run
+from tests.helpers.run_writer import save
 
 MS = 1_000_000
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from pyinstrument_gpu import export as export_module
-from pyinstrument_gpu.core.file.writer import save
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE, SPAN_DTYPE
 from pyinstrument_gpu.core.statistic import Statistic
@@ -25,6 +24,7 @@ from pyinstrument_gpu.export.csv import write
 from tests.helpers.csv_rows import csv_rows
 from tests.helpers.made_runs import ANCHOR, rank, run_of, syncs_of
 from tests.helpers.made_runs import written as written_by
+from tests.helpers.run_writer import save
 
 HEADER = (
     b"phase,path,step,depth,thread,thread_name,device,stream,stream_name,host_begin_ns,"

@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner
 
 from pyinstrument_gpu.cli import main
-from pyinstrument_gpu.core.file.writer import save
 from pyinstrument_gpu.core.open_phase import OpenPhase
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import STEP_DTYPE
@@ -21,6 +20,7 @@ from pyinstrument_gpu.export import export, nsys_rep, nvtxt
 from pyinstrument_gpu.export.labels import color_of
 from tests.helpers.made_runs import ANCHOR, rank, run_of, steps_on_streams, written
 from tests.helpers.nsight import exported, needs_nsight, nvtx_sum, profile, read_nvtxt
+from tests.helpers.run_writer import save
 
 SPANS = [
     (1, 1, 0, 1, 0, 0, 7, 15, 20, 100, 130, -1, 1),

@@ -23,7 +23,6 @@ from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
 from pyinstrument_gpu.cli import main
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.framing import read_blocks
-from pyinstrument_gpu.core.file.writer import encode
 from pyinstrument_gpu.core.open_phase import OpenPhase
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE, STEP_DTYPE
@@ -51,6 +50,7 @@ from tests.helpers.forged_file import (
     with_payload,
 )
 from tests.helpers.made_runs import run_of, syncs_of
+from tests.helpers.run_writer import encode
 from tests.helpers.whole_documents import DEVICE, DOCUMENTS, with_document
 
 FAULTS = FaultGroup("hostile file")

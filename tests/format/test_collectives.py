@@ -11,10 +11,10 @@ import pytest
 from pyinstrument_gpu.aspects.collectives.data import COLLECTIVE_DTYPE, Collectives, ProcessGroup
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.items import COLLECTIVE_ITEM
-from pyinstrument_gpu.core.file.run_writer import RunWriter
-from pyinstrument_gpu.core.file.state import State, encode_state
-from pyinstrument_gpu.core.file.writer import encode
+from pyinstrument_gpu.core.file.state import State
 from pyinstrument_gpu.core.run import Run
+from tests.helpers.encoders import encode_state
+from tests.helpers.run_writer import RunWriter, encode
 
 GROUP = {"name": "0", "description": "default_pg", "ranks": [0, 1], "backend": "gloo"}
 LEFT_OUT = (

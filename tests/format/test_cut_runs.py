@@ -7,12 +7,12 @@ import numpy as np
 
 from pyinstrument_gpu.aspects.operations.data import Operations
 from pyinstrument_gpu.core.file.blocks import BlockType
-from pyinstrument_gpu.core.file.writer import encode
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import STEP_DTYPE
 from pyinstrument_gpu.core.steps import Steps
 from tests.helpers.forged_file import with_changed_steps, without
 from tests.helpers.made_runs import run_of
+from tests.helpers.run_writer import encode
 
 MS = 1_000_000
 PROFILED = (BlockType.OPERATIONS, BlockType.STATISTICS)

@@ -6,20 +6,20 @@ import pytest
 
 from pyinstrument_gpu.core.device_timing_summary import DeviceTimingSummary
 from pyinstrument_gpu.core.file.blocks import BlockType
-from pyinstrument_gpu.core.file.framing import pack_block, pack_file_header
 from pyinstrument_gpu.core.file.items import (
     DEVICE_CLOCK_ITEM,
     DEVICE_TIME_ITEM,
     STREAM_ITEM,
 )
-from pyinstrument_gpu.core.file.run_writer import RunWriter
 from pyinstrument_gpu.core.file.state import DeviceState, State
-from pyinstrument_gpu.core.file.statistics import StatisticsDocument, encode_statistics
+from pyinstrument_gpu.core.file.statistics import StatisticsDocument
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SpanFlag
 from pyinstrument_gpu.core.statistic import Statistic
 from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope
+from tests.helpers.encoders import encode_statistics, pack_block, pack_file_header
 from tests.helpers.run_items import ONE_PHASE, span_item, written
+from tests.helpers.run_writer import RunWriter
 
 
 def time_item(span: int, begin_ns: int, duration_ns: int, stream: int = 0, flags: int = 0) -> bytes:

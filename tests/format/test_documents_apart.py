@@ -5,10 +5,11 @@ import pytest
 
 from pyinstrument_gpu.aspects.collectives.data import Collectives
 from pyinstrument_gpu.core.file.blocks import BlockType
-from pyinstrument_gpu.core.file.run_writer import RunWriter
-from pyinstrument_gpu.core.file.state import State, encode_state
+from pyinstrument_gpu.core.file.state import State
 from pyinstrument_gpu.core.run import Run
+from tests.helpers.encoders import encode_state
 from tests.helpers.run_items import ONE_PHASE, span_item
+from tests.helpers.run_writer import RunWriter
 
 
 @pytest.mark.parametrize(

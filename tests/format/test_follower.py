@@ -13,16 +13,12 @@ import pyinstrument_gpu as pig
 from pyinstrument_gpu.core.file import follower
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.follower import KEPT_BLOCKS, RunFollower, Whereabouts
-from pyinstrument_gpu.core.file.framing import (
-    SLOT_BYTES,
-    SLOTS_OFFSET,
-    pack_block,
-    pack_file_header,
-)
-from pyinstrument_gpu.core.file.run_writer import RunWriter
+from pyinstrument_gpu.core.file.framing import SLOT_BYTES, SLOTS_OFFSET
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import RunFileDamagedError, RunFileVersionError
+from tests.helpers.encoders import pack_block, pack_file_header
 from tests.helpers.made_recording import Recording
+from tests.helpers.run_writer import RunWriter
 
 SMALL = dict.fromkeys(KEPT_BLOCKS, 2)
 

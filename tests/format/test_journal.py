@@ -6,14 +6,10 @@ import struct
 import pytest
 
 from pyinstrument_gpu.core.file.blocks import Blocks, BlockType
-from pyinstrument_gpu.core.file.framing import (
-    BLOCK_HEADER_BYTES,
-    pack_block,
-    pack_file_header,
-    read_blocks,
-)
-from pyinstrument_gpu.core.file.run_writer import RunWriter
+from pyinstrument_gpu.core.file.framing import BLOCK_HEADER_BYTES, read_blocks
 from pyinstrument_gpu.errors import RunFileDamagedError
+from tests.helpers.encoders import pack_block, pack_file_header
+from tests.helpers.run_writer import RunWriter
 
 RUN_ID = 7
 NAMES, STATE, TICK = BlockType.NAMES, BlockType.STATE, BlockType.TICK

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from pyinstrument_gpu.core.file.blocks import BlockType
-from pyinstrument_gpu.core.file.cursor import encode_text
 from pyinstrument_gpu.core.file.framing import SLOT_BYTES
 from pyinstrument_gpu.core.file.items import NONE
-from pyinstrument_gpu.core.file.run_writer import RunWriter
 from pyinstrument_gpu.core.run import Run
+from tests.helpers.encoders import encode_text
 from tests.helpers.made_recording import Recording
 from tests.helpers.run_items import path_item
+from tests.helpers.run_writer import RunWriter
 
 GIB = 1 << 30
 

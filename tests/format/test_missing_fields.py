@@ -5,8 +5,8 @@ import json
 
 from pyinstrument_gpu.aspects.operations.file import decode_operations
 from pyinstrument_gpu.core.file.blocks import BlockType
-from pyinstrument_gpu.core.file.json_document import encode_json
-from pyinstrument_gpu.core.file.state import State, decode_state, encode_state
+from pyinstrument_gpu.core.file.state import State, decode_state
+from tests.helpers.encoders import encode_json, encode_state
 from tests.helpers.whole_documents import DEVICE, DOCUMENTS
 
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.core.device_clock import DeviceClock
 from pyinstrument_gpu.core.device_timing_summary import DeviceTimingSummary
 from pyinstrument_gpu.core.file.steps import is_behind_its_step
-from pyinstrument_gpu.core.file.writer import encode
 from pyinstrument_gpu.core.open_phase import OpenPhase
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE, SpanFlag
@@ -21,6 +20,7 @@ from pyinstrument_gpu.core.step_totals import StepTotals
 from pyinstrument_gpu.core.steps import Step, Steps
 from pyinstrument_gpu.core.stream import named_streams
 from pyinstrument_gpu.core.thread import Thread
+from tests.helpers.run_writer import encode
 
 ENVIRONMENTS = st.fixed_dictionaries(
     {},

@@ -4,11 +4,11 @@
 import numpy as np
 import pytest
 
-from pyinstrument_gpu.core.file.framing import pack_file_header
 from pyinstrument_gpu.core.file.state import OpenPhaseState, State
 from pyinstrument_gpu.core.open_phase import OpenPhase
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SpanFlag
+from tests.helpers.encoders import pack_file_header
 from tests.helpers.made_recording import Recording
 from tests.helpers.run_items import ONE_PHASE, span_item, written
 from tests.helpers.run_truth import assert_true_spans

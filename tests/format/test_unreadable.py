@@ -11,11 +11,8 @@ import numpy as np
 import pytest
 
 from pyinstrument_gpu.core.file.blocks import BlockType
-from pyinstrument_gpu.core.file.framing import pack_block, pack_file_header, read_blocks
-from pyinstrument_gpu.core.file.json_document import encode_json
-from pyinstrument_gpu.core.file.run_writer import RunWriter
-from pyinstrument_gpu.core.file.statistics import StatisticsDocument, encode_statistics
-from pyinstrument_gpu.core.file.syncs import encode_sync_site, encode_sync_statistics
+from pyinstrument_gpu.core.file.framing import read_blocks
+from pyinstrument_gpu.core.file.statistics import StatisticsDocument
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistic import Statistic
 from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope
@@ -26,8 +23,17 @@ from pyinstrument_gpu.errors import (
     RunFileDamagedError,
     RunFileVersionError,
 )
+from tests.helpers.encoders import (
+    encode_json,
+    encode_statistics,
+    encode_sync_site,
+    encode_sync_statistics,
+    pack_block,
+    pack_file_header,
+)
 from tests.helpers.made_recording import Recording
 from tests.helpers.run_items import ONE_PHASE, path_item, written
+from tests.helpers.run_writer import RunWriter
 
 RECORDING = Recording(seed=11)
 

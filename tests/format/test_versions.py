@@ -13,11 +13,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pyinstrument_gpu.cli import main
-from pyinstrument_gpu.core.file.writer import encode
 from pyinstrument_gpu.core.run import Run
 from tests.helpers.forged_file import with_block, with_format
 from tests.helpers.job_files import rank_run
 from tests.helpers.made_runs import run_of
+from tests.helpers.run_writer import encode
 
 FILES = Path(__file__).parent / "versions"
 MS = 1_000_000

@@ -8,21 +8,26 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.core.file.blocks import Blocks, BlockType
-from pyinstrument_gpu.core.file.cursor import encode_text
 from pyinstrument_gpu.core.file.framing import (
     SLOT_BYTES,
     SLOTS_OFFSET,
     BlockHeader,
-    pack_block,
-    pack_file_header,
     read_blocks,
     read_file_header,
 )
-from pyinstrument_gpu.core.file.names import decode_names, decode_threads, encode_thread
-from pyinstrument_gpu.core.file.state import decode_state, encode_state
-from pyinstrument_gpu.core.file.statistics import decode_statistics, encode_statistics
-from pyinstrument_gpu.core.file.writer import encode, save
+from pyinstrument_gpu.core.file.names import decode_names, decode_threads
+from pyinstrument_gpu.core.file.state import decode_state
+from pyinstrument_gpu.core.file.statistics import decode_statistics
 from pyinstrument_gpu.core.run import Run
+from tests.helpers.encoders import (
+    encode_state,
+    encode_statistics,
+    encode_text,
+    encode_thread,
+    pack_block,
+    pack_file_header,
+)
+from tests.helpers.run_writer import encode, save
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,12 @@ from random import Random
 import pytest
 
 from pyinstrument_gpu.analysis.slowdown import Slowdown
-from pyinstrument_gpu.core.file.writer import save
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import GateError
 from pyinstrument_gpu.gate.command_side import CommandSide
 from pyinstrument_gpu.gate.gate import Gate, Plan
 from tests.analysis.test_compare_jobs import job
+from tests.helpers.run_writer import save
 
 pytest.importorskip("scipy", reason="scipy is not installed")
 

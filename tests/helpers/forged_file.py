@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pyinstrument_gpu.core.file import MAGIC
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.framing import (
     BLOCK_HEADER_BYTES,
@@ -18,10 +19,9 @@ from pyinstrument_gpu.core.file.framing import (
     SLOT_BYTES,
     SLOTS_OFFSET,
     BlockHeader,
-    pack_block,
 )
 from pyinstrument_gpu.core.file.items import PATH_ITEM, STEP_COMPLETE, STEP_ITEM, STEP_SAMPLED
-from pyinstrument_gpu.core.file.run_files import MAGIC
+from tests.helpers.encoders import pack_block
 
 _NEWEST = 1 << 32
 _ONE_PART = 1 << 32

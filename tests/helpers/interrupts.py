@@ -15,12 +15,12 @@ from types import CodeType, FrameType
 from typing import Any
 
 import pyinstrument_gpu
-from pyinstrument_gpu.recording import device_timing, native_callbacks, recording
+from pyinstrument_gpu.recording import device_timing, native_callbacks
 
 _CALLBACKS = {
     function.__code__
     for function in (
-        recording.look_at_program,
+        native_callbacks._look_at_program,
         device_timing.attach_if_initialized,
         device_timing.warn,
         native_callbacks._history_stopped,

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 import pyinstrument_gpu as pig
-from tests.helpers.clock import clock_of_statistics
+from tests.helpers.clock import fake_clock
 
 
 def steps(count: int, advance_ns: Callable[[int], None], forward_ns: int, name: str = "") -> None:
@@ -53,7 +53,7 @@ def all_together(rank: int, ranks: int, folder: Path) -> dict[str, Any]:
     is_last = rank == ranks - 1
     pair = dist.new_group([0, 1], backend="gloo")
     torch.set_default_device("meta")  # of no use for what is exchanged
-    with clock_of_statistics() as advance_ns, pig.record(folder / "job.gpurun") as recording:
+    with fake_clock() as advance_ns, pig.record(folder / "job.gpurun") as recording:
         steps(4, advance_ns, 50_000_000 if rank == 0 else 1_000, "of the last" if is_last else "")
         result: dict[str, Any] = {"first": plain(recording.job_statistics())}
         steps(2, advance_ns, 1_000)
@@ -76,7 +76,7 @@ def with_one_absent(rank: int, folder: Path) -> dict[str, Any]:
         while not (folder / "0.json").exists():
             time.sleep(0.05)
         return {}
-    with clock_of_statistics(), pig.record() as recording:
+    with fake_clock(), pig.record() as recording:
         error = error_of(recording, timeout_s=1)
         return {"error": error, "again": error_of(recording)}
 

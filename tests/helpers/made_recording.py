@@ -16,13 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.aspects.collectives.data import COLLECTIVE_DTYPE, Collectives, ProcessGroup
-from pyinstrument_gpu.aspects.collectives.file import encode_collective_groups
 from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
-from pyinstrument_gpu.aspects.stalls.file import encode_stalls
 from pyinstrument_gpu.core.device_clock import DeviceClock
 from pyinstrument_gpu.core.device_timing_summary import DeviceTimingSummary
 from pyinstrument_gpu.core.file.blocks import BlockType
-from pyinstrument_gpu.core.file.cursor import encode_text
 from pyinstrument_gpu.core.file.items import (
     COLLECTIVE_ITEM,
     DEVICE_CLOCK_ITEM,
@@ -34,22 +31,23 @@ from pyinstrument_gpu.core.file.items import (
     TIME_UNFINISHED,
     columns,
 )
-from pyinstrument_gpu.core.file.json_document import encode_json
-from pyinstrument_gpu.core.file.names import encode_thread
-from pyinstrument_gpu.core.file.run_writer import RunWriter
-from pyinstrument_gpu.core.file.state import (
-    DeviceState,
-    OpenPhaseState,
-    OpenStepState,
-    State,
-    encode_state,
-)
-from pyinstrument_gpu.core.file.statistics import StatisticsDocument, encode_statistics
+from pyinstrument_gpu.core.file.state import DeviceState, OpenPhaseState, OpenStepState, State
+from pyinstrument_gpu.core.file.statistics import StatisticsDocument
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE, SpanFlag
 from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, fold_spans
 from pyinstrument_gpu.core.step_totals import StepTotals, fold_steps
 from pyinstrument_gpu.core.stream import Stream, named_streams
 from pyinstrument_gpu.core.thread import Thread
+from tests.helpers.encoders import (
+    encode_collective_groups,
+    encode_json,
+    encode_stalls,
+    encode_state,
+    encode_statistics,
+    encode_text,
+    encode_thread,
+)
+from tests.helpers.run_writer import RunWriter
 
 OPERATIONS = ("all_reduce", "broadcast")
 _STREAM_PLACES = [(0, 0), (0, 77), (1, 2)]

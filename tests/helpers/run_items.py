@@ -4,16 +4,15 @@
 import numpy as np
 
 from pyinstrument_gpu.core.file.blocks import BlockType
-from pyinstrument_gpu.core.file.cursor import encode_text
 from pyinstrument_gpu.core.file.items import (
     NONE,
     SPAN_ITEM,
 )
-from pyinstrument_gpu.core.file.names import encode_thread
-from pyinstrument_gpu.core.file.run_writer import RunWriter
-from pyinstrument_gpu.core.file.state import State, encode_state
+from pyinstrument_gpu.core.file.state import State
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.thread import Thread
+from tests.helpers.encoders import encode_state, encode_text, encode_thread
+from tests.helpers.run_writer import RunWriter
 
 
 def written(state: State | None, **logs: list[bytes]) -> Run:

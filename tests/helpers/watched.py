@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from pyinstrument_gpu.core.file.writer import save
 from pyinstrument_gpu.core.open_phase import OpenPhase
 from pyinstrument_gpu.core.process_state import ProcessState
 from pyinstrument_gpu.core.run import Run
@@ -21,6 +20,7 @@ from pyinstrument_gpu.core.thread import Thread
 from pyinstrument_gpu.watch.live_run import LiveRun
 from pyinstrument_gpu.watch.process import MachineClocks
 from pyinstrument_gpu.watch.watch import WatchedRun
+from tests.helpers.run_writer import save
 
 MS = 1_000_000
 S = 1000 * MS

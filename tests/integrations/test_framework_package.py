@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyinstrument_gpu.errors import MissingDependencyError
-from pyinstrument_gpu.integrations.framework_package import import_framework
+from pyinstrument_gpu.integrations.training_recording import import_framework
 
 
 def test_framework_that_is_missing() -> None:

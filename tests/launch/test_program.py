@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pyinstrument_gpu.core.file.run_files import MAGIC
+from pyinstrument_gpu.core.file import MAGIC
 from pyinstrument_gpu.core.run import Run
 from tests.helpers.launched import (
     ENVIRONMENT,

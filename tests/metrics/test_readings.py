@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.core.file.writer import save
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE
 from pyinstrument_gpu.document.document import document_of
 from tests.helpers.clock import fake_clock
+from tests.helpers.run_writer import save
 
 torch = pytest.importorskip("torch")
 

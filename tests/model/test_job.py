@@ -9,12 +9,12 @@ from click.testing import CliRunner
 
 from pyinstrument_gpu.analysis.compare import compare
 from pyinstrument_gpu.cli import main
-from pyinstrument_gpu.core.file.writer import save
 from pyinstrument_gpu.core.job_membership import different_ranks, not_one_job, same_run_twice
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export import export
 from tests.helpers.made_runs import run_of
+from tests.helpers.run_writer import save
 
 MINUTE_NS = 60 * 10**9
 NAMES = ["a", "b", "c"]

@@ -89,21 +89,24 @@ class FullStorage : public pig::Storage {
   int write(uint64_t, const void*, size_t) override { return 28; }
 };
 
-void log_tells_its_tap_also_after_an_error() {
+void log_tells_its_taps_also_after_an_error() {
   FullStorage storage;
   BlockLog log(storage, 1, 1000, uint64_t{1} << 40);
   LogTap tap;
   log.append(BlockType::kNames, Bytes{7});
-  log.set_tap(&tap);
+  log.add_tap(&tap);
+  LogTap other;
+  log.add_tap(&other);
   log.append(BlockType::kNames, Bytes{8});
   log.write_document(BlockType::kState, Bytes{9});
   CHECK(log.error() != 0);
-  log.set_tap(nullptr);
+  log.remove_tap(&tap);
   log.append(BlockType::kNames, Bytes{10});
   const auto found = records(tap.take());
   CHECK_EQ(found.size(), 2u);
   CHECK(found[0].payload == Bytes({8}));
   CHECK(found[1].payload == Bytes({9}));
+  CHECK_EQ(records(other.take()).size(), 3u);
 }
 
 }  // namespace
@@ -112,5 +115,5 @@ int main() {
   what_is_taken_is_taken_once();
   only_the_newest_document();
   history_is_bounded();
-  log_tells_its_tap_also_after_an_error();
+  log_tells_its_taps_also_after_an_error();
 }

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 
 from pyinstrument_gpu.analysis.compare import compare
 from pyinstrument_gpu.aspects.operations.data import Operations
-from pyinstrument_gpu.core.file.run_files import MAGIC
+from pyinstrument_gpu.core.file import MAGIC
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import ExportError, MissingDependencyError
 from pyinstrument_gpu.page.comparison_view import comparison_view

@@ -15,7 +15,7 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step, gpu_steps
-from pyinstrument_gpu.core.file.run_files import MAGIC
+from pyinstrument_gpu.core.file import MAGIC
 from tests.helpers.clock import fake_clock
 from tests.helpers.script import run_script
 from tests.helpers.spans import dropped_of, times_of

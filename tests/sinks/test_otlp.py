@@ -189,7 +189,7 @@ def test_collector_that_takes_nothing(
     collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither training nor other sinks wait for it, and a try that is under way is given up."""
-    monkeypatch.setattr("pyinstrument_gpu.sinks.otlp_export._LAST_EXPORT_S", 0.01)
+    monkeypatch.setattr("pyinstrument_gpu.sinks.otlp._LAST_EXPORT_S", 0.01)
     monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "1")
     collector.status = 503
     after = KeepingSink()

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from pyinstrument_gpu.core.file.blocks import BlockType
-from pyinstrument_gpu.core.file.cursor import encode_text
 from pyinstrument_gpu.core.file.items import METRIC_ITEM, NONE
-from pyinstrument_gpu.core.file.state import OpenStepState, State, encode_state
+from pyinstrument_gpu.core.file.state import OpenStepState, State
+from pyinstrument_gpu.sinks.sink import RunUpdate
 from pyinstrument_gpu.sinks.tail import RunTail
-from pyinstrument_gpu.sinks.update import RunUpdate
+from tests.helpers.encoders import encode_state, encode_text
 
 ENVIRONMENT = {"anchor": {"run_ns": 0, "realtime_ns": 5}}
 HOST, DEVICE = 1, 3  # flags: on the step's thread; the same, and timed on the device

@@ -20,7 +20,6 @@ from torch import nn
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.aspects.syncs import allow as syncs
-from pyinstrument_gpu.core.file.writer import save
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.source_line import SourceLine
 from pyinstrument_gpu.core.sync_kind import SyncKind
@@ -29,6 +28,7 @@ from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import tensor_device
 from tests.helpers.clock import fake_clock
 from tests.helpers.programs import Programs
+from tests.helpers.run_writer import save
 
 MS = 1_000_000
 WAIT_NS = 5 * MS

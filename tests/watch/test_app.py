@@ -15,12 +15,12 @@ pytest.importorskip("textual", reason="textual is not installed: pip install '.[
 from textual.pilot import Pilot
 
 from pyinstrument_gpu.core.file.control_path import control_path
-from pyinstrument_gpu.core.file.writer import save
 from pyinstrument_gpu.core.process_state import ProcessState
 from pyinstrument_gpu.watch import watch as watch_module
 from pyinstrument_gpu.watch.app import WatchApp
 from pyinstrument_gpu.watch.process import MachineClocks
 from pyinstrument_gpu.watch.watch import Watch, WatchedRun
+from tests.helpers.run_writer import save
 from tests.helpers.watched import MS, S, clocks_at, finished, replace_file, running, watched
 
 Script = Callable[["Screen"], Awaitable[None]]

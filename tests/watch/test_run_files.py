@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.core.file.writer import save
 from pyinstrument_gpu.errors import RunFileError
 from pyinstrument_gpu.watch import process
 from pyinstrument_gpu.watch.run_files import run_files
+from tests.helpers.run_writer import save
 from tests.helpers.watched import running
 
 

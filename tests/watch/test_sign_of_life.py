@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from pyinstrument_gpu.core.condition import Condition
-from pyinstrument_gpu.core.file.writer import save
 from pyinstrument_gpu.core.process_state import ProcessState
 from pyinstrument_gpu.watch.live_run import LiveRun
 from pyinstrument_gpu.watch.process import MachineClocks
 from pyinstrument_gpu.watch.sign_of_life import SignOfLife, time_text
+from tests.helpers.run_writer import save
 from tests.helpers.watched import (
     MS,
     S,

@@ -13,11 +13,11 @@ import pytest
 
 import pyinstrument_gpu
 from pyinstrument_gpu.core.condition import Condition
-from pyinstrument_gpu.core.file.writer import save
 from pyinstrument_gpu.watch import live_run, sign_of_life
 from pyinstrument_gpu.watch.process import MachineClocks
 from pyinstrument_gpu.watch.watch import Watch, stream
 from tests.cli.test_commands import command, invoke
+from tests.helpers.run_writer import save
 from tests.helpers.script import run_script
 from tests.helpers.sinks import HANGS_AFTER_S
 from tests.helpers.watched import BEGAN_NS, BOOTED_NS, S, clocks_at, finished, replace_file, running

@@ -4,7 +4,6 @@ counted."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ from pyinstrument_gpu.core.file import fits
 from pyinstrument_gpu.core.file.blocks import INDEX_LIMIT, Blocks, BlockType, true_prefix
 from pyinstrument_gpu.core.file.device_clocks import TIME_LIMIT_NS
 from pyinstrument_gpu.core.file.items import COLLECTIVE_ITEM, COLLECTIVE_P2P, columns
-from pyinstrument_gpu.core.file.json_document import Each, Schema, encode_json, fitting, json_object
+from pyinstrument_gpu.core.file.json_document import Each, Schema, fitting, json_object
 from pyinstrument_gpu.core.file.state import State
 
 MOST_GROUPS = 1024
@@ -92,17 +91,6 @@ def known_collectives(data: bytes, blocks: Blocks, state: State) -> tuple[Collec
         was_read=found.get("was_read", False),
     )
     return CollectiveLog(collectives, tuple(notes)), len(left_out) + strange
-
-
-def encode_collective_groups(collectives: Collectives) -> bytes:
-    return encode_json(
-        {
-            "was_read": collectives.was_read,
-            "missed": collectives.missed,
-            "groups": [asdict(group) for group in collectives.groups],
-            "operations": collectives.operations,
-        }
-    )
 
 
 def _true_items(items: NDArray[np.void], groups: int, operations: int) -> int:

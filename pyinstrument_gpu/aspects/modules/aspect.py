@@ -45,8 +45,8 @@ class ModulesAspect(Aspect):
         return {"module_step_weights": module_step_weights(items)}
 
     def take_out(self, run: dict[str, Any], found: Found) -> None:
-        if found.path_kinds.any():
-            take_modules_out(run, found.path_kinds)
+        if found.tables.path_kinds.any():
+            take_modules_out(run, found.tables.path_kinds)
 
     def join_history(self, run: Run, earlier: Run) -> None:
         run.module_names, run.module_spans = earlier.module_names, earlier.module_spans

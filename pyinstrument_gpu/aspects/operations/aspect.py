@@ -9,12 +9,10 @@ from typing import Any
 
 from pyinstrument_gpu.aspects.operations import section as sections
 from pyinstrument_gpu.aspects.operations.data import Operations
-from pyinstrument_gpu.aspects.operations.file import decode_operations, encode
+from pyinstrument_gpu.aspects.operations.file import decode_operations
 from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found
-from pyinstrument_gpu.core.file.json_document import encode_json
-from pyinstrument_gpu.core.file.run_writer import RunWriter
 from pyinstrument_gpu.core.profiled import ProfiledSteps
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Part
@@ -50,10 +48,6 @@ class OperationsAspect(Aspect):
         if profiled:
             operations = replace(operations or Operations(), profiled=profiled)
         return {"operations": operations}
-
-    def write(self, run: Run, writer: RunWriter) -> None:
-        if run.operations is not None:
-            writer.write_document(BlockType.OPERATIONS, encode_json(encode(run.operations)))
 
     def section(self, run: Run) -> sections.Operations | None:
         return sections.operations(run)

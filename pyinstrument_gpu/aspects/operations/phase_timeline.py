@@ -9,15 +9,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import numpy as np
-
 from pyinstrument_gpu.core.file.blocks import BlockType
-from pyinstrument_gpu.core.file.framing import read_tap
-from pyinstrument_gpu.core.file.items import DROPPED_STEP_ITEM, SPAN_ITEM, STEP_ITEM
-from pyinstrument_gpu.core.file.names import decode_threads
-from pyinstrument_gpu.core.file.state import State, decode_state
-from pyinstrument_gpu.core.file.steps import indices_of
-from pyinstrument_gpu.sinks.path_table import PathTable
+from pyinstrument_gpu.core.file.items import SPAN_ITEM, STEP_ITEM
+from pyinstrument_gpu.core.file.live_log import LiveLog
 
 
 class PhaseSpan(NamedTuple):
@@ -51,37 +45,27 @@ def read_window(before: bytes, since: bytes) -> WindowLog:
     Raises:
         RunFileDamagedError: it makes no sense.
     """
-    first = read_tap(before).document(BlockType.STATE, decode_state) or State()
-    blocks = read_tap(before + since)
-    last = blocks.document(BlockType.STATE, decode_state) or State()
-    table = PathTable()
-    table.take(blocks)
-    threads = [one.native_id for one in blocks.texts(BlockType.THREADS, decode_threads)]
-    in_window = read_tap(since)
-    ended = in_window.records(BlockType.SPANS, SPAN_ITEM).items
-    columns = ("thread", "path", "depth", "host_begin_ns", "host_end_ns")
+    log = LiveLog()
+    log.take(before)
+    spans_before = log.state.spans
+    blocks = log.take(since)
+    tables, threads = log.tables, [one.native_id for one in log.tables.threads]
+    ended = blocks.records(BlockType.SPANS, SPAN_ITEM).items
+    columns = ["thread", "path", "depth", "host_begin_ns", "host_end_ns"]
+    rows = ended[columns][tables.is_phase[ended["path"]]].tolist()
+    rows += [
+        (one.thread, one.path, one.depth, one.begin_ns, math.inf)
+        for one in log.state.open_phases
+        if tables.is_phase[one.path]
+    ]
     spans = [
-        PhaseSpan(threads[thread], table.paths[path], depth, begin_ns, end_ns)
-        for thread, path, depth, begin_ns, end_ns in ended[list(columns)][
-            table.is_phase[ended["path"]]
-        ].tolist()
+        PhaseSpan(threads[thread], tables.paths[path], *place) for thread, path, *place in rows
     ]
-    spans += [
-        PhaseSpan(threads[one.thread], table.paths[one.path], one.depth, one.begin_ns, math.inf)
-        for one in last.open_phases
-        if table.is_phase[one.path]
-    ]
-    dropped = [
-        np.frombuffer(block.payload, DROPPED_STEP_ITEM)
-        for block in blocks.logs.get(BlockType.DROPPED_STEPS, [])
-    ]
-    steps = in_window.records(BlockType.STEPS, STEP_ITEM).items
-    known_drops = np.unique(np.concatenate([np.empty(0, DROPPED_STEP_ITEM), *dropped]))
-    indices = indices_of(steps["serial"], known_drops)
+    indices = log.indices(blocks.records(BlockType.STEPS, STEP_ITEM).items["serial"])
     return WindowLog(
         spans,
         sorted(indices[indices >= 0].tolist()),
-        max(0, last.spans - first.spans - len(ended)),
+        max(0, log.state.spans - spans_before - len(ended)),
     )
 
 

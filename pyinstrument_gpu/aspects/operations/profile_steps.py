@@ -60,7 +60,7 @@ class ProfiledRecording:
 
         if self._window is not None and not self._window.is_over:
             return False
-        self._window = ProfileWindow(self._recording, self.document, options)
+        self._window = ProfileWindow(self._recording, self.document, *options)
         native.call_before_step(self._window.begin, after=after)
         return True
 

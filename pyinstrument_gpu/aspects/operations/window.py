@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyinstrument_gpu.aspects.operations import file as operations_format
@@ -26,12 +27,11 @@ from pyinstrument_gpu.aspects.operations.events import events_of
 from pyinstrument_gpu.aspects.operations.module_calls import ModuleCalls
 from pyinstrument_gpu.aspects.operations.phase_timeline import PhaseTimeline, read_window
 from pyinstrument_gpu.aspects.operations.torch_profiler import ProfilerInUse, TorchProfiler
+from pyinstrument_gpu.core.file.live_log import Tap
 from pyinstrument_gpu.native import native
 
 if TYPE_CHECKING:
-    from pyinstrument_gpu.aspects.operations.profile_steps import WindowOptions
     from pyinstrument_gpu.core.active import ActiveRecording
-    from pyinstrument_gpu.sinks.tap import TapReader
 
 LONGEST_S = 60.0
 """The profiler keeps every event in memory, so a window lasts no longer than this."""
@@ -63,7 +63,7 @@ class _Measuring:
     profiler: TorchProfiler
     modules: ModuleCalls
     modules_unknown: str | None
-    tap: TapReader
+    tap: Tap
     before: bytes
     clocks: tuple[int, int]
     wall_less_monotonic_ns: int
@@ -74,11 +74,20 @@ class _Measuring:
 
 @dataclass
 class ProfileWindow:
-    """One window; `begin` is called between two steps, and never raises an Exception."""
+    """One window; `begin` is called between two steps, and never raises an Exception.
+
+    Attributes:
+        steps: how many to profile.
+        trace: where to keep the profiler's trace, or None.
+        with_stack, record_shapes: what it is to hold.
+    """
 
     recording: ActiveRecording
     document: OperationsDocument
-    options: WindowOptions
+    steps: int
+    trace: Path | None
+    with_stack: bool
+    record_shapes: bool
     has_begun: bool = False
     is_over: bool = False
     # Whoever takes it from here ends the window.
@@ -105,23 +114,23 @@ class ProfileWindow:
             return
         # The step that begins now is the first. Also if the process is killed, the file has this.
         self._first = native.set_profiled(True)
-        self._say_which(self._first + self.options.steps)
-        native.call_before_step(self.end, after=self.options.steps - 1)
+        self._say_which(self._first + self.steps)
+        native.call_before_step(self.end, after=self.steps - 1)
         self._measuring[0].stopped_ns = time.perf_counter_ns() - began_ns
 
     def _measure(self, undo: list[Callable[[], None]]) -> None:
         if "torch" not in sys.modules:
             raise ProfilerInUse("the program has not imported torch")
         native.harvest()  # what comes from now on belongs to the window
-        tap = self.recording.read_log()
+        tap = Tap(self.recording)
         undo.append(tap.close)
         native.harvest()
         before = tap.take()
         modules = ModuleCalls()
         undo.append(modules.remove)
         profiler = TorchProfiler(
-            with_stack=self.options.with_stack,
-            record_shapes=self.options.record_shapes,
+            with_stack=self.with_stack,
+            record_shapes=self.record_shapes,
             gives_way=lambda: self.end_early("the program started a profiler of its own"),
         )
         undo.append(profiler.stop)
@@ -165,10 +174,10 @@ class ProfileWindow:
             measuring.modules.remove()
             measuring.profiler.stop()
             content = self._what_was_seen(measuring, notes)
-            if self.options.trace is not None:
+            if self.trace is not None:
                 try:
-                    measuring.profiler.save(self.options.trace)
-                    content = replace(content, trace=str(self.options.trace))
+                    measuring.profiler.save(self.trace)
+                    content = replace(content, trace=str(self.trace))
                 except Exception as error:
                     notes.append(f"the trace was not kept: {error!r}")
             stopped_ns = measuring.stopped_ns + time.perf_counter_ns() - ended_ns

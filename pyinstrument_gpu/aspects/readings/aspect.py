@@ -13,11 +13,8 @@ from pyinstrument_gpu.aspects.readings.curves import metric_curves
 from pyinstrument_gpu.aspects.readings.file import known_metrics
 from pyinstrument_gpu.core.aspect import Aspect, Failure
 from pyinstrument_gpu.core.file.blocks import BlockType
-from pyinstrument_gpu.core.file.cursor import encode_text
 from pyinstrument_gpu.core.file.found import Found
-from pyinstrument_gpu.core.file.items import METRIC_ITEM, columns, or_none
-from pyinstrument_gpu.core.file.names import decode_names
-from pyinstrument_gpu.core.file.run_writer import RunWriter
+from pyinstrument_gpu.core.file.items import METRIC_ITEM
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE
 from pyinstrument_gpu.parts.curves import Curves
@@ -39,17 +36,12 @@ class ReadingsAspect(Aspect):
         }
 
     def read(self, found: Found) -> dict[str, Any]:
-        names = found.blocks.texts(BlockType.METRIC_NAMES, decode_names)
+        names = found.tables.metric_names
         records = found.blocks.table(BlockType.METRICS, METRIC_ITEM)
         metrics = known_metrics(records, found.numbering, len(names), found.state)
         what, written = "values of metrics", found.state.metrics
         found.note_lacking(BlockType.METRICS, what, records, len(metrics), written)
         return {"metric_names": names, "metrics": metrics}
-
-    def write(self, run: Run, writer: RunWriter) -> None:
-        writer.append(BlockType.METRIC_NAMES, map(encode_text, run.metric_names))
-        items = columns(run.metrics, METRIC_ITEM, step=or_none(run.metrics["step"]))
-        writer.append_records(BlockType.METRICS, items)
 
     def join_history(self, run: Run, earlier: Run) -> None:
         run.metric_names, run.metrics = earlier.metric_names, earlier.metrics

@@ -11,12 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.aspects.stalls.data import Stall
-from pyinstrument_gpu.aspects.stalls.file import decode_stalls, encode_stalls
+from pyinstrument_gpu.aspects.stalls.file import decode_stalls
 from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found
-from pyinstrument_gpu.core.file.run_writer import RunWriter
-from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import has_device_times
 
 
@@ -32,13 +30,9 @@ class StallsAspect(Aspect):
         stalls = found.document(
             BlockType.STALLS,
             "what was noted of stalls",
-            lambda data: decode_stalls(data, found.paths, found.threads),
+            lambda data: decode_stalls(data, found.tables.paths, len(found.tables.threads)),
         )
         return {"stalls": _with_device_events(stalls or (), found.spans)}
-
-    def write(self, run: Run, writer: RunWriter) -> None:
-        if run.stalls:
-            writer.write_document(BlockType.STALLS, encode_stalls(run.stalls, run.paths))
 
 
 def _with_device_events(stalls: Sequence[Stall], spans: NDArray[np.void]) -> list[Stall]:

@@ -14,7 +14,6 @@ from pyinstrument_gpu.core.file.json_document import (
     Each,
     Object,
     Schema,
-    encode_json,
     fitting,
     json_object,
     picked,
@@ -58,27 +57,6 @@ def decode_stalls(data: bytes, paths: Sequence[str], threads: int) -> tuple[tupl
         for one in found.get("stalls", [])[:MOST_STALLS]
     )
     return stalls, len(left_out)
-
-
-def encode_stalls(stalls: Sequence[Stall], paths: Sequence[str]) -> bytes:
-    """The document of these stalls, without the last event on a device, which a reader finds."""
-    return encode_json(
-        {
-            "stalls": [
-                {
-                    **{name: getattr(stall, name) for name in _FACTS},
-                    "paths": [[thread, paths.index(path)] for thread, path in stall.paths],
-                    "answer": {"stacks": stall.stacks, "groups": list(map(_row, stall.groups))},
-                }
-                for stall in stalls
-            ]
-        }
-    )
-
-
-def _row(group: GroupProgress) -> tuple[Any, ...]:
-    enqueued = None if group.enqueued < 0 else group.enqueued
-    return group.group, enqueued, group.started, group.completed, group.operation
 
 
 def _is_stall(value: Any) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the bytes of a document or of a log's block from front to back, and writes its texts."""
+"""Reads the bytes of a document or of a log's block from front to back."""
 
 from __future__ import annotations
 
@@ -11,12 +11,6 @@ from pyinstrument_gpu.core.file.blocks import nonsense
 
 _Item = TypeVar("_Item")
 _TEXT_BYTES = struct.Struct("<H")
-
-
-def encode_text(text: str) -> bytes:
-    """A text behind its length, as `Cursor.text` reads it."""
-    data = text.encode("utf-8", "surrogatepass")
-    return _TEXT_BYTES.pack(len(data)) + data
 
 
 class Cursor:

@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import enum
 import os
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from pyinstrument_gpu.core.file.blocks import FIRST_LOG_TYPE, Blocks, BlockType, LogBlock
 from pyinstrument_gpu.core.file.framing import (
@@ -46,23 +46,18 @@ from pyinstrument_gpu.core.file.items import (
 from pyinstrument_gpu.core.file.journal import put_together
 from pyinstrument_gpu.errors import RunFileError
 
-KEPT_BLOCKS = {
-    BlockType.SPANS: 128,
-    BlockType.DEVICE_TIMES: 128,
-    BlockType.STEPS: 32,
-    BlockType.SYNCS: 32,
-    BlockType.METRICS: 32,
-    BlockType.DEVICE_CLOCKS: 32,
-    BlockType.COLLECTIVES: 32,
+_ITEMS = {
+    BlockType.SPANS: SPAN_ITEM,
+    BlockType.DEVICE_TIMES: DEVICE_TIME_ITEM,
+    BlockType.STEPS: STEP_ITEM,
+    BlockType.SYNCS: SYNC_ITEM,
+    BlockType.METRICS: METRIC_ITEM,
+    BlockType.DEVICE_CLOCKS: DEVICE_CLOCK_ITEM,
+    BlockType.COLLECTIVES: COLLECTIVE_ITEM,
 }
-_ITEM_BYTES = {
-    BlockType.SPANS: SPAN_ITEM.itemsize,
-    BlockType.DEVICE_TIMES: DEVICE_TIME_ITEM.itemsize,
-    BlockType.STEPS: STEP_ITEM.itemsize,
-    BlockType.SYNCS: SYNC_ITEM.itemsize,
-    BlockType.METRICS: METRIC_ITEM.itemsize,
-    BlockType.DEVICE_CLOCKS: DEVICE_CLOCK_ITEM.itemsize,
-    BlockType.COLLECTIVES: COLLECTIVE_ITEM.itemsize,
+KEPT_BLOCKS = {
+    **dict.fromkeys(_ITEMS, 32),
+    **dict.fromkeys((BlockType.SPANS, BlockType.DEVICE_TIMES), 128),
 }
 """How many of the newest blocks of a log are kept: 52,000 spans, for example. Other logs, those of
 names, are kept from their beginning."""
@@ -71,7 +66,7 @@ _MOST_BLOCKS_OF_NAMES = 2048
 # Of one run file; the recorder's own limit is `max_bytes`, by default a sixteenth of that.
 _MOST_SLOTS = 1 << 20
 _MOST_PARTS = 4096
-_MOST_STRANGE = 1000
+_KNOWN_TYPES = frozenset(BlockType)
 
 
 class Whereabouts(enum.Enum):
@@ -149,17 +144,24 @@ class _Log:
 
     Attributes:
         slots: by sequence.
-        order: the sequences in `slots`, ascending.
+        is_sorted: whether `slots` is ascending.
         blocks: those that were read, by sequence.
         open_from: this block and those behind it may have grown since they were read.
-        wrong: of blocks whose checksum was wrong, the header that they had.
     """
 
     slots: dict[int, int] = field(default_factory=dict)
-    order: deque[int] = field(default_factory=deque)
+    is_sorted: bool = True
     blocks: dict[int, LogBlock] = field(default_factory=dict)
     open_from: int = 0
-    wrong: dict[int, BlockHeader] = field(default_factory=dict)
+
+    def add(self, sequence: int, slot: int) -> None:
+        self.is_sorted &= not self.slots or sequence >= next(reversed(self.slots))
+        self.slots[sequence] = slot
+
+    def sort(self) -> None:
+        if not self.is_sorted:
+            self.slots = dict(sorted(self.slots.items()))
+            self.is_sorted = True
 
 
 class _File:
@@ -178,11 +180,13 @@ class _File:
         self._bytes = 0
         self._scanned = 0
         self._empty: set[int] = set()
-        self._strange: dict[int, bytes] = {}  # headers that are none of this run, by slot
+        self._strange: set[int] = set()  # slots whose header is none of this run
+        # Of strange slots and of those with a wrong checksum the header, and how many looks in a
+        # row have found it.
+        self._wrong: dict[int, tuple[bytes, int]] = {}
         self._documents: dict[int, set[int]] = {}  # the slots of each
         self._versions: dict[int, tuple[int, bytes]] = {}
         self._logs: dict[int, _Log] = {}
-        self._damaged: set[int] = set()
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -206,11 +210,10 @@ class _File:
         return read_file_header(memoryview(os.pread(self._descriptor, FILE_HEADER_BYTES, 0)))
 
     def look(self) -> Blocks:
-        self._look_at_strange()
-        self._scan()
+        self._scan([*self._empty, *self._strange])
         for block_type in self._documents:
             self._read_document(block_type)
-        self._scan()
+        self._scan(self._empty)
         for block_type, log in self._logs.items():
             self._read_log(block_type, log)
         self.blocks = self._put_together()
@@ -218,155 +221,135 @@ class _File:
 
     # Where blocks are
 
-    def _scan(self) -> None:
-        """Find the blocks in slots that are new, or were empty or reused."""
+    def _scan(self, again: Iterable[int]) -> None:
+        """Find the blocks in slots that are new or reused, and in others that may have got one."""
         size = self.status().st_size
         self.is_shortened |= size < self._bytes
         self._bytes = max(self._bytes, size)
         room = size - SLOTS_OFFSET - BLOCK_HEADER_BYTES
         slots = min(max(0, room // SLOT_BYTES + 1), _MOST_SLOTS)
-        unsorted: set[int] = set()
-        for slot in [*self._empty, *range(self._scanned, slots)]:
-            self._note(slot, unsorted)
+        for slot in [*again, *range(self._scanned, slots)]:
+            self._note(slot)
         self._scanned = max(self._scanned, slots)
-        self._sort(unsorted)
         for block_type, log in list(self._logs.items()):
-            while log.order and self._is_reused(block_type, log.order[0], log):
-                sequence = log.order.popleft()
-                self._note(log.slots.pop(sequence), unsorted)
-        self._sort(unsorted)
+            log.sort()
+            while log.slots and self._is_reused(block_type, *next(iter(log.slots.items()))):
+                self._note(log.slots.pop(next(iter(log.slots))))
+        for log in self._logs.values():
+            log.sort()
 
-    def _look_at_strange(self) -> None:
-        """Look again at what were no headers of this run when they were last seen."""
-        unsorted: set[int] = set()
-        for slot, data in list(self._strange.items()):
-            del self._strange[slot]
-            self._damaged.discard(slot)
-            self._note(slot, unsorted)
-            if self._strange.get(slot) == data:
-                self._damaged.add(slot)
-        self._sort(unsorted)
-
-    def _sort(self, unsorted: set[int]) -> None:
-        for block_type in unsorted:
-            log = self._logs[block_type]
-            log.order = deque(sorted(log.slots))
-        unsorted.clear()
-
-    def _is_reused(self, block_type: int, sequence: int, log: _Log) -> bool:
-        header = self._header(log.slots[sequence])
+    def _is_reused(self, block_type: int, sequence: int, slot: int) -> bool:
+        header, _ = self._header(slot)
         return header is not None and (header.type, header.sequence) != (block_type, sequence)
 
-    def _header(self, slot: int) -> BlockHeader | None:
-        """The header of a block of this run; None if there is none, or it is damaged."""
+    def _header(self, slot: int) -> tuple[BlockHeader | None, bytes]:
+        """The header of a block of this run, None if there is none or it is damaged; and what
+        stands there."""
         data = os.pread(self._descriptor, BLOCK_HEADER_BYTES, SLOTS_OFFSET + slot * SLOT_BYTES)
         if len(data) < BLOCK_HEADER_BYTES:
-            return None
+            return None, b""
         header = BlockHeader.read(data)
         is_right = header.is_at_home(self._run_id, slot) and header.is_right(data)
-        return header if is_right else None
+        return header if is_right else None, data
 
-    def _note(self, slot: int, unsorted: set[int]) -> None:
-        """Find out what is in a slot; `unsorted` gets the log whose order is lost by it."""
+    def _note(self, slot: int) -> None:
+        """Find out what is in a slot."""
         self._empty.discard(slot)
-        header = self._header(slot)
+        header, data = self._header(slot)
         if header is None:
-            begin = SLOTS_OFFSET + slot * SLOT_BYTES
-            data = os.pread(self._descriptor, BLOCK_HEADER_BYTES, begin)
-            if len(data) < BLOCK_HEADER_BYTES or BlockHeader.read(data).is_empty:
+            if not data or BlockHeader.read(data).is_empty:
                 self._empty.add(slot)
-            elif len(self._strange) < _MOST_STRANGE:
-                self._strange[slot] = data
             else:
-                self._damaged.add(slot)
+                self._strange.add(slot)
+                self._note_wrong(slot, data)
             return
+        if slot in self._strange:
+            self._strange.remove(slot)
+            del self._wrong[slot]
         if header.type < FIRST_LOG_TYPE:
             self._documents.setdefault(header.type, set()).add(slot)
         elif header.type in _KNOWN_TYPES:
-            log = self._logs.setdefault(header.type, _Log())
-            if log.order and header.sequence < log.order[-1]:
-                unsorted.add(header.type)
-            if header.sequence not in log.slots:
-                log.order.append(header.sequence)
-            log.slots[header.sequence] = slot
+            self._logs.setdefault(header.type, _Log()).add(header.sequence, slot)
+
+    def _note_wrong(self, slot: int, header: bytes) -> None:
+        before, looks = self._wrong.get(slot, (b"", 0))
+        self._wrong[slot] = header, looks + 1 if before == header else 1
 
     # What is in them
+
+    def _block(
+        self, slot: int, is_wanted: Callable[[BlockHeader], bool]
+    ) -> tuple[BlockHeader, memoryview | None] | None:
+        """The block in a slot, if it is wanted; its payload is None if it is damaged, or being
+        written just now."""
+        header, _ = self._header(slot)
+        if header is None or not is_wanted(header):
+            return None
+        data = os.pread(self._descriptor, SLOT_BYTES, SLOTS_OFFSET + slot * SLOT_BYTES)
+        if len(data) < BLOCK_HEADER_BYTES:
+            return None
+        header = BlockHeader.read(data)  # by now it may be that of another block
+        if not header.is_at_home(self._run_id, slot) or not is_wanted(header):
+            return None
+        return header, header.payload(memoryview(data))
 
     def _read_document(self, block_type: int) -> None:
         held, _ = self._versions.get(block_type, (0, b""))
         versions: dict[tuple[int, int], dict[int, memoryview]] = {}
-        for slot in self._documents.get(block_type, ()):
-            header = self._header(slot)
-            if header is None or header.type != block_type or header.sequence <= held:
+        for slot in self._documents[block_type]:
+            header, payload = self._block(
+                slot, lambda one: one.type == block_type and one.sequence > held
+            ) or (None, None)
+            if header is None or payload is None:
                 continue
             part, parts = header.part
-            if parts > _MOST_PARTS:
-                continue
-            # By now it may be that of the version after the next.
-            found, payload = self._payload(slot)
-            if found == header and payload is not None:
+            if parts <= _MOST_PARTS:
                 versions.setdefault((header.sequence, parts), {})[part] = payload
         newest = newest_version(versions)
         if newest is not None:
             self._versions[block_type] = newest
 
-    def _payload(self, slot: int) -> tuple[BlockHeader | None, memoryview | None]:
-        """A block's header and payload; None if they are damaged, or being written just now."""
-        data = os.pread(self._descriptor, SLOT_BYTES, SLOTS_OFFSET + slot * SLOT_BYTES)
-        if len(data) < BLOCK_HEADER_BYTES:
-            return None, None
-        header = BlockHeader.read(data)
-        if not header.is_at_home(self._run_id, slot):
-            return None, None
-        return header, header.payload(memoryview(data))
-
     def _read_log(self, block_type: int, log: _Log) -> None:
         kept = KEPT_BLOCKS.get(BlockType(block_type))
         if kept is None:
-            wanted: Iterable[int] = list(log.order)[:_MOST_BLOCKS_OF_NAMES]
+            wanted = [*islice(log.slots, _MOST_BLOCKS_OF_NAMES)]
         else:
-            wanted = list(log.order)[-kept:]
+            wanted = [*islice(reversed(log.slots), kept)]
         for sequence in wanted:
-            known = log.blocks.get(sequence)
-            if known is not None and sequence < log.open_from:
-                continue
-            slot = log.slots[sequence]
-            header = self._header(slot)
-            if header is None or (header.type, header.sequence) != (block_type, sequence):
-                continue
-            if known is not None and header.length <= len(known.payload):
-                continue
-            found, payload = self._payload(slot)
-            if found is None or (found.type, found.sequence) != (block_type, sequence):
-                continue  # it has given its slot away just now
-            if payload is not None:
-                log.blocks[sequence] = LogBlock(found.first, payload)
-                log.wrong.pop(sequence, None)
-                self._damaged.discard(slot)
-            else:
-                if log.wrong.get(sequence) == found:
-                    self._damaged.add(slot)
-                log.wrong[sequence] = found
-        log.open_from = log.order[-1] if log.order else 0
+            if sequence not in log.blocks or sequence >= log.open_from:
+                self._read_log_block(block_type, log, sequence)
+        log.open_from = next(reversed(log.slots), 0)
         if kept is not None:
-            for sequence in [*log.blocks]:
-                if sequence <= log.open_from - kept:
-                    del log.blocks[sequence]
-                    log.wrong.pop(sequence, None)
+            oldest = log.open_from - kept + 1
+            log.blocks = {one: block for one, block in log.blocks.items() if one >= oldest}
+
+    def _read_log_block(self, block_type: int, log: _Log, sequence: int) -> None:
+        slot, known = log.slots[sequence], log.blocks.get(sequence)
+
+        def is_news(header: BlockHeader) -> bool:
+            is_it = (header.type, header.sequence) == (block_type, sequence)
+            return is_it and (known is None or header.length > len(known.payload))
+
+        header, payload = self._block(slot, is_news) or (None, None)
+        if header is None:
+            return
+        if payload is None:
+            self._note_wrong(slot, header.header_crc.to_bytes(4, "little"))
+            return
+        log.blocks[sequence] = LogBlock(header.first, payload)
+        self._wrong.pop(slot, None)
 
     def _put_together(self) -> Blocks:
-        blocks = Blocks(damaged=len(self._damaged), intact=not self._damaged)
+        damaged = sum(looks > 1 for _, looks in self._wrong.values())
+        blocks = Blocks(damaged=damaged, intact=not damaged)
         logs = {block_type: dict(log.blocks) for block_type, log in self._logs.items()}
         put_together(blocks, self._versions, logs)
         for block_type in KEPT_BLOCKS.keys() & blocks.logs.keys():
-            log = _newest_in_a_row(blocks.logs[block_type], _ITEM_BYTES[block_type])
+            log = _newest_in_a_row(blocks.logs[block_type], _ITEMS[block_type].itemsize)
             blocks.logs[block_type] = log
             if log and log[0].first > 0:
                 blocks.shortened.add(block_type)
         return blocks
-
-
-_KNOWN_TYPES = frozenset(BlockType)
 
 
 def _newest_in_a_row(blocks: list[LogBlock], item_bytes: int) -> list[LogBlock]:

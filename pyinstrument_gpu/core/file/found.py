@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.core.file.blocks import Blocks, BlockType, Records
 from pyinstrument_gpu.core.file.items import STEP_PROFILED
+from pyinstrument_gpu.core.file.names import LogTables
 from pyinstrument_gpu.core.file.state import State
 from pyinstrument_gpu.core.file.steps import StepNumbering
 from pyinstrument_gpu.errors import RunFileError
@@ -27,10 +28,7 @@ class Found:
         blocks: of the file.
         state: its STATE document.
         notes: of the run, which grow.
-        names: of phases and modules.
-        paths: as `Run.paths` has them, those of modules among them.
-        path_kinds: of each path 0 if it is that of a phase.
-        threads: how many there are.
+        tables: the names, paths and threads that items refer to.
         anchor: the first reading of the machine's clocks.
         numbering: makes the steps' indices of their serial numbers.
         step_records: the items of closed steps, of which those behind the first untrue are not
@@ -42,10 +40,7 @@ class Found:
     blocks: Blocks
     state: State
     notes: list[str]
-    names: Sequence[str]
-    paths: Sequence[str]
-    path_kinds: NDArray[np.uint32]
-    threads: int
+    tables: LogTables
     anchor: Mapping[str, int]
     numbering: StepNumbering
     step_records: Records

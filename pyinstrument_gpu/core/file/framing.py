@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How blocks stand in a run file: behind a header in slots, each with a checksum.
 
-See docs/run-file.md. What a recording hands to live sinks has the same blocks in a frame of its
-own.
+See docs/run-file.md.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.core.file import MAGIC
 from pyinstrument_gpu.core.file.blocks import FIRST_LOG_TYPE, Blocks, LogBlock
 from pyinstrument_gpu.core.file.items import item_dtype
 from pyinstrument_gpu.core.file.journal import put_together
-from pyinstrument_gpu.core.file.run_files import MAGIC
 from pyinstrument_gpu.errors import RunFileDamagedError, RunFileVersionError
 
 MAJOR_VERSION = 2
@@ -52,7 +51,6 @@ _BLOCK_HEADER_DTYPE = item_dtype(
 )
 _BLOCK_HEADER_SUMMED_BYTES = 44
 _PIECE_SLOTS = 64
-_TAP_RECORD = struct.Struct("<IIQ")
 
 
 class BlockHeader(NamedTuple):
@@ -100,24 +98,6 @@ class BlockHeader(NamedTuple):
     def part(self) -> tuple[int, int]:
         """Of a document: which part of how many this is."""
         return self.first & 0xFFFFFFFF, self.first >> 32
-
-
-def pack_file_header(run_id: int) -> bytes:
-    """The bytes before the first slot."""
-    fields = (MAGIC, MAJOR_VERSION, MINOR_VERSION, SLOT_BYTES, SLOTS_OFFSET, run_id)
-    crc = zlib.crc32(_FILE_HEADER.pack(*fields, 0)[:_FILE_HEADER_CHECKED_BYTES])
-    return _FILE_HEADER.pack(*fields, crc).ljust(SLOTS_OFFSET, b"\0")
-
-
-def pack_block(
-    block_type: int, run_id: int, slot: int, sequence: int, first: int, payload: bytes
-) -> bytes:
-    """One block, as it stands at the start of its slot."""
-    fields = (_BLOCK_MAGIC, block_type, 0, run_id, slot, len(payload), sequence, first)
-    checked = _BLOCK_HEADER.pack(*fields, 0, 0)[:_BLOCK_HEADER_CHECKED_BYTES]
-    crc = zlib.crc32(checked, zlib.crc32(payload))
-    header_crc = zlib.crc32(_BLOCK_HEADER.pack(*fields, crc, 0)[:_BLOCK_HEADER_SUMMED_BYTES])
-    return _BLOCK_HEADER.pack(*fields, crc, header_crc) + payload
 
 
 def read_blocks(data: bytes | bytearray | memoryview) -> Blocks:
@@ -235,29 +215,6 @@ def newest_version(
         if len(by_part) == parts and max(by_part) == parts - 1:
             return version, b"".join(by_part[part] for part in range(parts))
     return None
-
-
-def read_tap(taken: bytes) -> Blocks:
-    """What `_C.take_tap` gave, which is what is new in a log."""
-    blocks = Blocks()
-    for block_type, record in tap_records(taken):
-        _, _, first = _TAP_RECORD.unpack_from(record)
-        payload = record[_TAP_RECORD.size :]
-        if block_type < FIRST_LOG_TYPE:
-            blocks.documents[block_type] = bytes(payload)
-        else:
-            blocks.logs.setdefault(block_type, []).append(LogBlock(first, payload))
-    return blocks
-
-
-def tap_records(taken: bytes) -> Iterator[tuple[int, memoryview]]:
-    """The records that `_C.take_tap` gave, each with its type."""
-    view = memoryview(taken)
-    while view:
-        block_type, length, _ = _TAP_RECORD.unpack_from(view)
-        end = _TAP_RECORD.size + length
-        yield block_type, view[:end]
-        view = view[end:]
 
 
 def read_file_header(view: memoryview) -> int:

@@ -72,8 +72,3 @@ def columns(items: NDArray[Any], dtype: np.dtype[Any], **others: Any) -> NDArray
     for name in table.dtype.names or ():
         table[name] = others[name] if name in others else items[name]
     return table
-
-
-def or_none(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Indices as files have them, where -1 is another number."""
-    return np.where(numbers < 0, NONE, numbers)

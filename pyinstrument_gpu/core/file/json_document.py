@@ -54,10 +54,6 @@ def json_object(data: bytes, where: str) -> dict[str, Any]:
     return document
 
 
-def encode_json(document: Mapping[str, Any]) -> bytes:
-    return json.dumps(document, separators=(",", ":")).encode()
-
-
 def checked(data: bytes, where: str, required: Schema, optional: Schema) -> dict[str, Any]:
     """The fields of a document of which all has to fit.
 

@@ -27,18 +27,12 @@ from pyinstrument_gpu.core.file.items import (
     DEVICE_CLOCK_ITEM,
     DEVICE_TIME_ITEM,
     DROPPED_STEP_ITEM,
-    PATH_ITEM,
     SPAN_ITEM,
     STEP_ITEM,
     STREAM_ITEM,
 )
 from pyinstrument_gpu.core.file.names import (
-    decode_names,
-    decode_threads,
-    known_paths,
-    path_kinds,
-    path_names,
-    path_parents,
+    LogTables,
 )
 from pyinstrument_gpu.core.file.spans import known_spans
 from pyinstrument_gpu.core.file.state import DeviceState, OpenPhaseState, State, decode_state
@@ -58,7 +52,6 @@ from pyinstrument_gpu.core.file.steps import (
 )
 from pyinstrument_gpu.core.file.syncs import known_syncs
 from pyinstrument_gpu.core.open_phase import OpenPhase
-from pyinstrument_gpu.core.paths import join_paths
 from pyinstrument_gpu.core.profiled import ProfiledSteps
 from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.core.statistics import Scope
@@ -106,9 +99,10 @@ def decode_blocks(blocks: Blocks) -> dict[str, Any]:
         state = State()
         notes.append("the state of the recording is missing or damaged")
 
-    names = blocks.texts(BlockType.NAMES, decode_names)
-    threads = blocks.texts(BlockType.THREADS, decode_threads)
-    paths = known_paths(blocks.table(BlockType.PATHS, PATH_ITEM).items, len(names))
+    tables = LogTables()
+    tables.add(blocks)
+    names, threads = tables.names, tables.threads
+    paths = tables.paths
     dropped_steps = blocks.table(BlockType.DROPPED_STEPS, DROPPED_STEP_ITEM).items
     stream_items = blocks.table(BlockType.STREAMS, STREAM_ITEM).items
     streams = named_streams(stream_items[["device", "handle"]].tolist())
@@ -125,22 +119,17 @@ def decode_blocks(blocks: Blocks) -> dict[str, Any]:
     numbering = StepNumbering.of(dropped_steps, step_records, state)
     steps = known_steps(step_records, numbering, len(threads), state)
     spans, span_self_ns = known_spans(
-        span_records, numbering, path_names(paths), len(threads), state
+        span_records, numbering, tables.path_names, len(threads), state
     )
     times = apply_device_times(time_records.items, spans, span_records.first, streams, clocks)
     mark_unfinished(spans, span_records.first, times, time_records.first, state)
 
-    parents, kinds = path_parents(paths), path_kinds(paths)
-    path_texts = join_paths(names, parents, path_names(paths))
     anchor = environment.get("anchor", {})
     found = Found(
         blocks=blocks,
         state=state,
         notes=notes,
-        names=names,
-        paths=path_texts,
-        path_kinds=kinds,
-        threads=len(threads),
+        tables=tables,
         anchor=anchor,
         numbering=numbering,
         step_records=step_records,
@@ -247,8 +236,8 @@ def decode_blocks(blocks: Blocks) -> dict[str, Any]:
         )
     columns: dict[str, Any] = dict(
         names=names,
-        path_parents=parents,
-        path_names=path_names(paths),
+        path_parents=tables.path_parents,
+        path_names=tables.path_names,
         threads=threads,
         streams=streams,
         environment=environment,
@@ -259,12 +248,12 @@ def decode_blocks(blocks: Blocks) -> dict[str, Any]:
         span_device_clock_ns=times.device_clock_ns,
         device_clocks=clocks,
         device_timing=None if state.device is None else state.device.timing,
-        pending_device_work=_pending_device_work(state.device, path_texts, kinds),
+        pending_device_work=_pending_device_work(state.device, paths, tables.path_kinds),
         steps=Steps.with_open(steps, open_step),
         step_totals=step_totals,
         profiled_totals=profiled_totals,
         statistics=with_blocked(known_phases, spans, scopes),
-        open_phases=tuple(_open_phases(state.open_phases, path_texts, numbering, len(threads))),
+        open_phases=tuple(_open_phases(state.open_phases, paths, numbering, len(threads))),
         open_step=open_step,
         complete=state.final,
         notes=tuple(notes),

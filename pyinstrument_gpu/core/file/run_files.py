@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
+from pyinstrument_gpu.core.file import MAGIC
 from pyinstrument_gpu.errors import JobError, RunFileError
 
 SUFFIX = ".gpurun"
-MAGIC = b"\x89GPURUN\n"
 _ATTEMPT = re.compile(r"\.(?:requeue|restart)\d+(?=\.)")
 _MOST_NAMES = 8
 _RANK = re.compile(r"rank[-_=.]?\d+", re.IGNORECASE)

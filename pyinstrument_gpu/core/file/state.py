@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pyinstrument_gpu.core.device_timing_summary import DeviceTimingSummary
 from pyinstrument_gpu.core.file import fits
 from pyinstrument_gpu.core.file.device_clocks import TIME_LIMIT_NS
-from pyinstrument_gpu.core.file.json_document import Schema, checked, encode_json, picked
+from pyinstrument_gpu.core.file.json_document import Schema, checked, picked
 
 
 class OpenStepState(NamedTuple):
@@ -112,21 +112,6 @@ def decode_state(data: bytes) -> State:
         open_step=None if step is None else _open_step(step),
         open_phases=tuple(OpenPhaseState(*phase) for phase in opened),
         device=None if device is None else _device(device),
-    )
-
-
-def encode_state(state: State) -> bytes:
-    fields = dict(vars(state))
-    step, device = fields.pop("open_step"), fields.pop("device")
-    return encode_json(
-        {
-            "open": fields.pop("open_phases"),
-            "open_step": None if step is None else step._asdict(),
-            "device": None
-            if device is None
-            else {**asdict(device.timing), "pending": device.pending},
-            **fields,
-        }
     )
 
 

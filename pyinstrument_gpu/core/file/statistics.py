@@ -7,7 +7,7 @@ import math
 import operator
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TypeAlias
 
@@ -106,35 +106,6 @@ def _statistic(cursor: Cursor) -> Statistic:
 
 def _contradiction(count: int) -> RunFileDamagedError:
     return nonsense(_WHERE, f"a statistic of {count} durations contradicts itself")
-
-
-def encode_statistics(document: StatisticsDocument) -> bytes:
-    chunks = [
-        _WATERMARKS.pack(document.spans, document.steps, document.device_times),
-        _packed_totals(document.step_totals),
-        _packed_totals(document.profiled_totals),
-    ]
-    for (path, scope), phase in document.phases.items():
-        statistics = [getattr(phase, name) for name in _STATISTICS_OF_A_PHASE]
-        mask = sum(1 << bit for bit, one in enumerate(statistics) if one is not None)
-        chunks.append(_ROW.pack(path, scope, mask, 0))
-        chunks += [_packed(one) for one in statistics if one is not None]
-    return b"".join(chunks)
-
-
-def _packed_totals(totals: StepTotals) -> bytes:
-    *sums, duration = (getattr(totals, one.name) for one in fields(totals))
-    return _STEP_SUMS.pack(*sums) + _packed(duration)
-
-
-def _packed(statistic: Statistic) -> bytes:
-    squares_high, squares_low = divmod(statistic.sum_of_squares, 1 << 64)
-    buckets = np.stack([statistic.bucket_indices, statistic.bucket_counts], axis=1).astype("<u8")
-    head = _STATISTIC.pack(
-        *(statistic.count, statistic.total_ns, squares_low, squares_high),
-        *(statistic.min_ns, statistic.max_ns, len(buckets)),
-    )
-    return head + buckets.tobytes()
 
 
 def _sums_agree(statistic: Statistic) -> bool:

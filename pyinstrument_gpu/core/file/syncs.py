@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.core.file.blocks import Blocks, BlockType, nonsense, true_prefix
-from pyinstrument_gpu.core.file.cursor import Cursor, encode_text
+from pyinstrument_gpu.core.file.cursor import Cursor
 from pyinstrument_gpu.core.file.device_clocks import TIME_LIMIT_NS
 from pyinstrument_gpu.core.file.items import NONE, SYNC_ITEM, columns
 from pyinstrument_gpu.core.file.state import State
@@ -87,14 +87,6 @@ def _site(cursor: Cursor) -> SyncSite:
     return site
 
 
-def encode_sync_site(site: SyncSite) -> bytes:
-    function, inner = site.function, site.library
-    if inner is not None:
-        function = "\0".join((function, str(inner.line), inner.function, inner.file))
-    kind = site.kind | (ALLOWED if site.is_allowed else 0)
-    return _SITE.pack(site.line, kind) + encode_text(site.file) + encode_text(function)
-
-
 class _Statistics(NamedTuple):
     events: int
     dropped: int
@@ -114,14 +106,3 @@ def _decode_statistics(data: bytes) -> _Statistics:
     if any(one.priced > one.count for one in totals.values()):
         raise nonsense("SYNC_STATISTICS", "more waits have a price than there are")
     return _Statistics(events, dropped, flags, watched, totals)
-
-
-def encode_sync_statistics(syncs: Syncs) -> bytes:
-    flags = (_AS_IF if syncs.is_as_if else 0) | (0 if syncs.is_placed else _NOTHING_PLACED)
-    head = _STATISTICS.pack(len(syncs.events), syncs.dropped, len(syncs.watched_ns), flags)
-    rows = [
-        _ROW.pack(number, 0, *astuple(site.totals))
-        for number, site in enumerate(syncs.sites)
-        if site.totals.count
-    ]
-    return b"".join([head, *(_INTERVAL.pack(*interval) for interval in syncs.watched_ns), *rows])

@@ -12,7 +12,6 @@ import pytest
 from pyinstrument_gpu import Job, JobError
 from pyinstrument_gpu.aspects.collectives.data import COLLECTIVE_DTYPE, Collectives
 from pyinstrument_gpu.aspects.operations.data import Operations
-from pyinstrument_gpu.core.file.writer import encode, save
 from pyinstrument_gpu.core.open_phase import OpenPhase
 from pyinstrument_gpu.core.rank_numbers import ranks_text
 from pyinstrument_gpu.core.run import Run
@@ -20,6 +19,7 @@ from pyinstrument_gpu.job import rank_data as rank_data_module
 from pyinstrument_gpu.job.gather import job_of
 from pyinstrument_gpu.job.rank_data import rank_data
 from tests.helpers.job_files import ANCHOR, rank_environment, rank_run
+from tests.helpers.run_writer import encode, save
 
 TIMES_NS = {"data": [10, 20, 30], "backward": [5, 6, 7]}
 
