@@ -19,6 +19,7 @@ from collections import Counter
 from pathlib import Path
 
 from pyinstrument_gpu.job.analysis import of
+
 from pyinstrument_gpu.job.job import Job
 from tests.helpers import slow_rank
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pyinstrument_gpu import analysis
+from pyinstrument_gpu.analysis.advice import Finding
+from pyinstrument_gpu.analysis.ledger import Ledger
 from pyinstrument_gpu.aspects.energy.section import GpuEnergy, energy
 from pyinstrument_gpu.aspects.memory.section import MemoryUse, memory
 from pyinstrument_gpu.aspects.modules.section import Modules, modules
@@ -14,9 +16,7 @@ from pyinstrument_gpu.aspects.readings.section import Metric, metrics
 from pyinstrument_gpu.aspects.syncs.section import Syncs, syncs
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
-from pyinstrument_gpu.document.findings import Finding, findings
-from pyinstrument_gpu.document.guides import Guides, guides
-from pyinstrument_gpu.document.ledger import Ledger, ledger
+from pyinstrument_gpu.document.findings import Guides, findings, guides
 from pyinstrument_gpu.document.notes import notes, unknown
 from pyinstrument_gpu.document.phases import (
     PhaseCalls,
@@ -129,7 +129,7 @@ def document_of(run: Run, file: str | None = None) -> Document:
             DeviceClock(clock.device, clock.uncertainty_ns, clock.drift_ppm)
             for clock in run.device_clocks
         ),
-        ledger=ledger(run),
+        ledger=analysis.of(run).mean_ledger,
         savings=savings(run),
         guides=advised,
         syncs=waits,

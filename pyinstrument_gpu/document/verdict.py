@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.advice import BUSY_SHARE, MIN_STEPS
+from pyinstrument_gpu.analysis.advice import BUSY_SHARE, MIN_STEPS, Finding
 from pyinstrument_gpu.aspects.syncs.section import Syncs
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.document.findings import Finding
-from pyinstrument_gpu.document.guides import Guides
+from pyinstrument_gpu.document.findings import Guides
 from pyinstrument_gpu.document.no_steps import CHILDREN, no_steps
 from pyinstrument_gpu.document.phases import PhaseInSteps, overlap
 from pyinstrument_gpu.parts.words import capitalised, counted, duration, small_percent

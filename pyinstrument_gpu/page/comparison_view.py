@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.cells import cell_len
 
-from pyinstrument_gpu.analysis.compare import Change, Comparison, PhaseChange
+from pyinstrument_gpu.analysis.compare import Comparison, PhaseChange, TimeChange
 from pyinstrument_gpu.core.paths import names_of
 from pyinstrument_gpu.core.phase_tree import MAX_PATHS
 from pyinstrument_gpu.core.run import Run
@@ -149,7 +149,7 @@ def comparison_view(
 
 
 def _dots(
-    elapsed: Change, from_ns: float, to_ns: float
+    elapsed: TimeChange, from_ns: float, to_ns: float
 ) -> Iterator[tuple[str, tuple[RunDot, ...]]]:
     reach = max(to_ns - from_ns, 1e-9)
     for name, side_ns in (("before", elapsed.before_ns), ("after", elapsed.after_ns)):

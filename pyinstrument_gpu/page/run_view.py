@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from pyinstrument_gpu.analysis.advice import Finding
+from pyinstrument_gpu.analysis.ledger import LedgerEntry
 from pyinstrument_gpu.aspects.syncs.section import listed_sites
 from pyinstrument_gpu.core.paths import names_of
 from pyinstrument_gpu.core.phase_tree import MAX_PATHS
@@ -16,8 +18,6 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistic import Statistic
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.document.document import Document, document_of
-from pyinstrument_gpu.document.findings import Finding
-from pyinstrument_gpu.document.ledger import LedgerEntry
 from pyinstrument_gpu.document.savings import Saving
 from pyinstrument_gpu.export.palette import STEP_COLOR, color_of
 from pyinstrument_gpu.page.bars import css_color, ink_on

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyinstrument_gpu.job.analysis import of
 
 from pyinstrument_gpu import Job
-from pyinstrument_gpu.job.analysis import of
 from pyinstrument_gpu.job.findings import Pattern
 from tests.helpers import slow_rank
 from tests.helpers.launched import ROOT

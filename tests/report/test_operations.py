@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pyinstrument_gpu.analysis.profiled_steps import profiled_steps
+from pyinstrument_gpu.analysis.step_times import profiled_steps
 from pyinstrument_gpu.aspects.operations.data import DeviceGaps, DeviceUse, Operation, Operations
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import STEP_DTYPE

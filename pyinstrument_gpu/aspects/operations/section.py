@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pyinstrument_gpu.analysis.profiled_steps import profiled_steps
+from pyinstrument_gpu.analysis.step_times import profiled_steps
 from pyinstrument_gpu.aspects.operations.data import DeviceGaps, DeviceUse, Operation
 from pyinstrument_gpu.core.run import Run
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pyinstrument_gpu.job.analysis import of
 
 from pyinstrument_gpu import Job
 from pyinstrument_gpu.core.file.writer import save
-from pyinstrument_gpu.job.analysis import of
 from tests.helpers.python_server import run_fresh_python
 from tests.helpers.simulated_job import MS, Slow, run_of_rank, simulated_job
 
