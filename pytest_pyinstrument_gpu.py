@@ -17,7 +17,7 @@ import pytest
 
 if TYPE_CHECKING:
     from pyinstrument_gpu.gate.gate import GateResult
-    from pyinstrument_gpu.gate.side import Side
+    from pyinstrument_gpu.gate.sides import Side
 
 _PROPERTY = "training_benchmark"
 _COLUMNS = ("result", "change", "interval", "runs", "can show")
@@ -127,8 +127,7 @@ class TrainingBenchmark:
 
 
 def _sides(candidate: Any, baseline: Any, steps: int | None) -> tuple[Side, Side]:
-    from pyinstrument_gpu.gate.call_side import CallSide
-    from pyinstrument_gpu.gate.command_side import command_sides
+    from pyinstrument_gpu.gate.sides import CallSide, command_sides
 
     if callable(candidate) and callable(baseline):
         for function in (baseline, candidate):

@@ -27,11 +27,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.gpu.figure import Figure, print_and_write
-from pyinstrument_gpu.analysis.compare import compare
-from pyinstrument_gpu.analysis.slowdown import Slowdown
+from pyinstrument_gpu.analysis.compare import Slowdown, compare
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.gate.call_side import CallSide
 from pyinstrument_gpu.gate.gate import Gate, GateResult, Plan
+from pyinstrument_gpu.gate.sides import CallSide
 
 _Z = 1.959964
 

@@ -19,7 +19,7 @@ from benchmarks.gpu.program import SYNCS
 from benchmarks.gpu.recorded_program import record
 from benchmarks.interleave import interleaved, relative_difference
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.savings import Change, Saving
+from pyinstrument_gpu.analysis.savings import Change, ReplayedSaving
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.sync_kind import SyncKind
 
@@ -39,10 +39,10 @@ def step_ns(run: Run) -> float:
     return float(ends_ns.max() - steps["begin_ns"][0]) / len(steps)
 
 
-def prediction(run: Run, sync: str) -> Saving | None:
+def prediction(run: Run, sync: str) -> ReplayedSaving | None:
     """Of the run's savings the one of this sync of the program, if it has one."""
 
-    def is_of_sync(saving: Saving) -> bool:
+    def is_of_sync(saving: ReplayedSaving) -> bool:
         if sync == "copy":
             return saving.change is Change.COPIES
         return saving.change is Change.SYNC and run.syncs.sites[saving.site].kind is SyncKind.ITEM
@@ -78,7 +78,7 @@ def of_model(model: str, recorder: Recorder, rounds: int, seconds: float) -> Ite
 
 
 def _of_sync(
-    name: str, savings: Sequence[Saving], before_ns: np.ndarray, after_ns: np.ndarray
+    name: str, savings: Sequence[ReplayedSaving], before_ns: np.ndarray, after_ns: np.ndarray
 ) -> Iterator[Figure]:
     likely_us = float(np.median([saving.likely_ns for saving in savings])) / 1e3
     at_most_us = float(np.median([saving.at_most_ns for saving in savings])) / 1e3

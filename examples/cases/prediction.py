@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.rules import findings
 from pyinstrument_gpu.analysis.run_sample import run_samples
-from pyinstrument_gpu.analysis.savings import Change, Saving
+from pyinstrument_gpu.analysis.savings import Change, ReplayedSaving
 from pyinstrument_gpu.core.run import Run
 
 _OUTSIDE_PHASES = -1
@@ -87,7 +87,7 @@ def with_half_the_evaluations(run: Run) -> Prediction:
         if finding.advice == "evaluate half as often" and finding.worth is not None:
             worth = finding.worth
             because = "half of what evaluations take"
-            return Prediction(worth.low_ns, None, worth.high_ns, worth.whole_ns, because)
+            return Prediction(worth.low_ns, None, worth.high_ns, worth.of_ns, because)
     return Prediction(0, None, None, _elapsed_ns(run), "no evaluations have a known time")
 
 
@@ -113,12 +113,12 @@ def _without_waits(
     return _of_saving(run, saving, f"{what}, by a replay without their waits")
 
 
-def _of_saving(run: Run, saving: Saving, because: str) -> Prediction:
+def _of_saving(run: Run, saving: ReplayedSaving, because: str) -> Prediction:
     elapsed_ns = _elapsed_ns(run)
     return Prediction(saving.low_ns, saving.likely_ns, saving.high_ns, elapsed_ns, because)
 
 
-def _saving(run: Run, change: Change, is_inside: bool) -> Saving | None:
+def _saving(run: Run, change: Change, is_inside: bool) -> ReplayedSaving | None:
     """The run's saving of a change; of several, that of what takes most."""
     rows = [
         row

@@ -1,9 +1,181 @@
 # SPDX-License-Identifier: Apache-2.0
 """What follows from a run: functions of its data, which measure nothing themselves.
 
-`of(run)` gives the results, each computed once.
+`of(run)` gives the results, each computed once, when it is asked for.
 """
 
-from pyinstrument_gpu.analysis.analysis import Analysis, of
+from __future__ import annotations
 
-__all__ = ["Analysis", "of"]
+import copy
+from collections.abc import Callable, Mapping, MutableMapping
+from functools import cache, cached_property, partial
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.analysis import (
+    advice,
+    batches,
+    bottleneck,
+    correlation_points,
+    gaps,
+    host_timeline,
+    ledger,
+    savings,
+    step_times,
+)
+from pyinstrument_gpu.analysis.advice import Finding
+from pyinstrument_gpu.analysis.correlation_points import Premises, premises
+from pyinstrument_gpu.analysis.gaps import Updates
+from pyinstrument_gpu.analysis.ledger import Ledger, LedgerEntries, mean_ledger
+from pyinstrument_gpu.aspects.modules import per_step as module_steps
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.statistics import Scope
+from pyinstrument_gpu.core.step_totals import StepTotals
+
+_analyses: MutableMapping[Run, Analysis] = WeakKeyDictionary()
+
+
+def of(run: Run) -> Analysis:
+    """The analysis of a run. All that read it share its parts, as long as the run exists.
+
+    The run must not change once its analysis has been asked for.
+    """
+    found = _analyses.get(run)
+    if found is None:
+        # Of a copy, which shares the data: a reference to the run would keep it.
+        found = _analyses[run] = Analysis(copy.copy(run))
+    return found
+
+
+class Analysis:
+    """What follows from a run, each part computed once. `of` makes it."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @cached_property
+    def kept_steps(self) -> NDArray[np.void]:
+        return step_times.kept_steps(self._run, self.span_losses)
+
+    @cached_property
+    def span_losses(self) -> step_times.SpanLosses:
+        """The spans that are missing from the history for another reason than their age."""
+        return step_times.span_losses(self._run)
+
+    @cached_property
+    def step_quantiles(self) -> step_times.StepQuantiles:
+        return step_times.step_quantiles(self._run, self.whole_steps)
+
+    @cached_property
+    def cut_short(self) -> NDArray[np.void]:
+        """The steps that were cut short, of which no mean is made."""
+        return step_times.cut_short(self._run, self.kept_steps)
+
+    @property
+    def whole_steps(self) -> NDArray[np.void]:
+        """The kept steps without those that were cut short."""
+        return self.kept_steps[~np.isin(self.kept_steps["index"], self.cut_short["index"])]
+
+    @cached_property
+    def step_totals(self) -> StepTotals:
+        """Those of the run, without the steps that were cut short."""
+        return self._run.step_totals.without(self.cut_short) or self._run.step_totals
+
+    @cached_property
+    def gaps(self) -> list[gaps.Gap]:
+        """What no phase covers, by the phases around it, the largest first."""
+        return gaps.gaps(self._run, self.host_timeline.steps)
+
+    @cached_property
+    def updates(self) -> Updates | None:
+        """Where several optimizers step unequally often."""
+        return gaps.updates(self._run, self.step_totals)
+
+    @cached_property
+    def attribution(self) -> step_times.Attribution:
+        return step_times.attribution(self._run, self.step_totals, self.cut_short)
+
+    @cached_property
+    def clock_uncertainty_ns(self) -> NDArray[np.float64]:
+        return bottleneck.clock_uncertainty_ns(self._run)
+
+    @cached_property
+    def run_ahead(self) -> Callable[..., Mapping[int, bottleneck.RunAhead]]:
+        """Of a scope, or of all: the run-ahead by path (an index into `Run.paths`)."""
+        return cache(partial(bottleneck.run_ahead, self._run, self.clock_uncertainty_ns))
+
+    @cached_property
+    def span_bottlenecks(self) -> NDArray[np.int64]:
+        return bottleneck.span_bottlenecks(self._run, self.clock_uncertainty_ns)
+
+    @cached_property
+    def bottlenecks(self) -> Callable[..., Mapping[int, bottleneck.PhaseBottleneck]]:
+        """Of a scope, or of all: what limits each path (an index into `Run.paths`)."""
+        return cache(partial(bottleneck.bottlenecks, self._run, self.span_bottlenecks))
+
+    @cached_property
+    def host_timeline(self) -> host_timeline.HostTimeline:
+        return host_timeline.host_timeline(self._run, self.whole_steps)
+
+    @cached_property
+    def correlation_points(self) -> correlation_points.CorrelationPoints:
+        return correlation_points.correlation_points(
+            self._run, self.host_timeline, self.clock_uncertainty_ns
+        )
+
+    @property
+    def knows_waits(self) -> bool:
+        """Whether the device was timed, or syncs have prices. Without either, ledger and savings
+        say no more than the times of the phases."""
+        return bool((self._run.span_device_ns >= 0).any()) or self._run.syncs.are_priced
+
+    @cached_property
+    def ledger(self) -> LedgerEntries:
+        """Each step's time, entered once for the host and once for the device."""
+        return ledger.ledger(self._run, self.host_timeline, self.correlation_points)
+
+    @cached_property
+    def mean_ledger(self) -> Ledger | None:
+        """The ledger per step; None where it would add nothing to the times of the phases."""
+        if not self.knows_waits or not len(self.ledger.entries):
+            return None
+        return mean_ledger(self._run, self.ledger, self.premises.doubt)
+
+    @cached_property
+    def modules_per_step(self) -> Mapping[str, module_steps.ModulePerStep]:
+        """What a step spends in each row of `Run.modules`; nothing if no step ended."""
+        return module_steps.modules_per_step(self._run)
+
+    @cached_property
+    def batches(self) -> batches.LoaderBatches:
+        """When the loop asked for each batch, when it had it, and when the loader had made it."""
+        return batches.batches(self._run, self.host_timeline)
+
+    @cached_property
+    def premises(self) -> Premises:
+        """What the conclusions from device times rest on, as far as it is known."""
+        return premises(self._run, self.correlation_points)
+
+    @cached_property
+    def savings(self) -> savings.ReplayedSavings:
+        """What changes could save."""
+        return savings.savings(
+            self._run,
+            self.host_timeline,
+            self.correlation_points,
+            self.bottlenecks(Scope.STEP),
+            self.batches,
+            self.premises,
+        )
+
+    @cached_property
+    def advice(self) -> list[Finding]:
+        """What to change, the largest sure saving first."""
+        return advice.advice(self._run, self.savings, self.ledger, self.premises)
+
+    @cached_property
+    def doubts(self) -> list[Finding]:
+        """What may be worth a change or not, because the run can't tell; the likeliest first."""
+        return advice.doubts(self._run, self.savings, self.premises)

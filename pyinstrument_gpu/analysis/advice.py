@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Advice: the savings of a run that are worth an edit, and doubts: those that may be.
+"""Findings: the savings of a run that are worth an edit (advice), and those that may be (doubts).
 
 Both come with the edit; docs/ledger.md explains them.
 """
@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.ledger import Ledger
-from pyinstrument_gpu.analysis.premises import Premises
-from pyinstrument_gpu.analysis.savings import Change, Limit, Saving, Savings
+from pyinstrument_gpu.analysis.correlation_points import Premises
+from pyinstrument_gpu.analysis.ledger import LedgerEntries
+from pyinstrument_gpu.analysis.savings import Change, Limit, ReplayedSaving, ReplayedSavings
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.sync_kind import SyncKind
 
-MIN_SHARE = 0.01
+EDIT_SHARE = 0.01
 """The least share of the step that a change must save, by the low end of its range, to be
-recommended. Of changes between steps it is the share of the elapsed time."""
+worth an edit. Of changes between steps it is the share of the elapsed time."""
 TOGETHER = 1.2
 """How many times as much as any of them alone all syncs together must save to be named."""
 DOUBT_SHARE = 0.05
@@ -62,70 +62,129 @@ _LAUNCH_EDITS = {
     "optimizer": f"use a fused optimizer (fused=True), or {_GRAPH}",
     "zero_grad": "use zero_grad(set_to_none=True)",
 }
+TIMELINE = "pyinstrument-gpu export RUN -o trace.json"
+PROFILE = "pyinstrument-gpu run --modules --profile-steps 3 PROGRAM"
 _LESS_WORK = "reduce or speed up the device's work: AMP (torch.autocast), TF32, torch.compile"
 
 
 @dataclass(frozen=True)
-class Advice:
-    """One thing to change: where (`about`), how (`edit`), why, with this run's numbers (`reason`),
-    and what it could save, None if that is unknown."""
+class Finding:
+    """One thing that matters.
 
+    Attributes:
+        kind: "failure" (something went wrong), "advice" (this run proves that the edit is worth
+            it), "doubt" (it may be: this run can't tell) or "guide" (what guides advise, with what
+            it is worth here).
+        about: what it is about.
+        low_ns, high_ns: what a change would save per step; unknown where nothing says it.
+        likely_ns: the likeliest in between, where the run tells.
+        of_ns: the time per step that this is a part of.
+        of: that in words: "step", or "elapsed time" with all between steps.
+        promised: what guides say that it saves, as they write it.
+        evidence: this run's numbers that say so.
+        edit: what to change, where `about` does not say it.
+        look: a command that shows more.
+        is_rare: more than half of the saving lies in at most one step of ten; unknown where the run
+            does not tell what is likely.
+    """
+
+    kind: str
     about: str
-    edit: str
-    reason: str
-    saving: Saving | None
+    low_ns: float | None
+    high_ns: float | None
+    likely_ns: float | None
+    of_ns: float | None
+    of: str | None
+    promised: str | None
+    evidence: str
+    edit: str | None
+    look: str | None
+    is_rare: bool | None = None
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether it is worth an edit for certain."""
+        least_ns = EDIT_SHARE * (self.of_ns or 0.0)
+        return self.kind == "advice" or (self.kind == "guide" and (self.low_ns or 0.0) >= least_ns)
 
 
-def advice(run: Run, found: Savings, ledger: Ledger, premises: Premises) -> list[Advice]:
+def unpriced(kind: str, about: str, evidence: str, edit: str | None, look: str) -> Finding:
+    """A finding of which it is not known what a change would save."""
+    return Finding(kind, about, None, None, None, None, None, None, evidence, edit, look)
+
+
+def advice(
+    run: Run, found: ReplayedSavings, ledger: LedgerEntries, premises: Premises
+) -> list[Finding]:
     """What is worth an edit, the largest sure saving first."""
     given = [
-        Advice(subject(run, row), _edit(run, row), reason(row, found), row)
+        _finding("advice", run, found, row, reason(row, found))
         for row in _candidates(found, premises)
-        if row.low_ns >= MIN_SHARE * found.whole_ns(row)
+        if row.low_ns >= EDIT_SHARE * found.whole_ns(row)
     ]
     return [*given, *_device_limit(run, found, ledger.entries)]
 
 
-def doubts(run: Run, found: Savings, premises: Premises) -> list[Advice]:
+def _finding(
+    kind: str, run: Run, found: ReplayedSavings, saving: ReplayedSaving, evidence: str
+) -> Finding:
+    is_rare = saving.is_rare if saving.is_inside else None
+    return Finding(
+        kind=kind,
+        about=subject(run, saving),
+        low_ns=saving.low_ns,
+        high_ns=saving.high_ns,
+        likely_ns=saving.likely_ns if saving.is_told else None,
+        of_ns=found.whole_ns(saving),
+        of=saving.of,
+        promised=None,
+        evidence=f"{evidence}; most of it in at most one step of ten" if is_rare else evidence,
+        edit=_edit(run, saving),
+        look=PROFILE if saving.change == Change.LAUNCHES else TIMELINE,
+        is_rare=is_rare,
+    )
+
+
+def doubts(run: Run, found: ReplayedSavings, premises: Premises) -> list[Finding]:
     """What may be worth an edit or not: the run can't tell. First what was not recorded, then the
     likeliest."""
     rows = [
         row
         for row in _candidates(found, premises)
-        if row.low_ns < MIN_SHARE * found.whole_ns(row)
+        if row.low_ns < EDIT_SHARE * found.whole_ns(row)
         and row.high_ns >= DOUBT_SHARE * found.whole_ns(row)
         and _launches(run, row) != 0
     ]
     rows.sort(key=lambda row: (row.likely_ns, row.high_ns), reverse=True)
-    doubted = [
-        Advice(subject(run, row), _edit(run, row), _doubt(run, row, premises), row) for row in rows
-    ]
+    doubted = [_finding("doubt", run, found, row, _doubt(run, row, premises)) for row in rows]
     return [*_unseen(run, found), *doubted]
 
 
-def _unseen(run: Run, found: Savings) -> Iterator[Advice]:
+def _unseen(run: Run, found: ReplayedSavings) -> Iterator[Finding]:
     is_timed = bool((run.span_device_ns >= 0).any())
     has_device = is_timed or bool(run.environment.get("gpus"))
     has_device |= run.syncs.are_priced and bool(len(run.syncs.events))
     if not has_device or found.steps < MIN_STEPS:
         return
     if not run.syncs.was_watched:
-        yield Advice(
+        yield unpriced(
+            "doubt",
             "waits for the device",
-            "record with pig.watch_syncs(), or with pyinstrument-gpu run",
             "syncs were not watched, so nothing is known of what they cost",
-            None,
+            "record with pig.watch_syncs(), or with pyinstrument-gpu run",
+            PROFILE,
         )
     if not is_timed:
-        yield Advice(
+        yield unpriced(
+            "doubt",
             "launches",
-            "record with device timing",
             "the device was not timed, so nothing is known of what limits it",
-            None,
+            "record with device timing",
+            PROFILE,
         )
 
 
-def _candidates(found: Savings, premises: Premises) -> Iterator[Saving]:
+def _candidates(found: ReplayedSavings, premises: Premises) -> Iterator[ReplayedSaving]:
     """What is worth a word. All syncs together are, where they save more than each alone. A wait
     for data need not become shorter by more workers if there are no cores for them."""
     if found.steps < MIN_STEPS:
@@ -139,19 +198,19 @@ def _candidates(found: Savings, premises: Premises) -> Iterator[Saving]:
             yield row
 
 
-def _may_not_help(saving: Saving, premises: Premises) -> bool:
+def _may_not_help(saving: ReplayedSaving, premises: Premises) -> bool:
     """Whether the edit need not do what it is for."""
     return saving.change == Change.DATA_WAIT and saving.is_inside and premises.lacks_cores
 
 
-def _launches(run: Run, saving: Saving) -> float | None:
+def _launches(run: Run, saving: ReplayedSaving) -> float | None:
     """How often the phase launches per profiled step, if that is known."""
     if saving.change != Change.LAUNCHES or run.operations is None:
         return None
     return run.operations.launches_per_step(run.paths[saving.path])
 
 
-def _doubt(run: Run, saving: Saving, premises: Premises) -> str:
+def _doubt(run: Run, saving: ReplayedSaving, premises: Premises) -> str:
     if saving.change == Change.LAUNCHES:
         doubt = "as far as this time is spent launching, and not on the program's own work"
         launches = _launches(run, saving)
@@ -171,7 +230,7 @@ def _doubt(run: Run, saving: Saving, premises: Premises) -> str:
     return "events don't tell how much work the device has behind it"
 
 
-def subject(run: Run, saving: Saving) -> str:
+def subject(run: Run, saving: ReplayedSaving) -> str:
     if saving.change == Change.SYNC:
         site = run.syncs.sites[saving.site]
         return f"{site.kind.label} at {run.name_of_line(site.program)}"
@@ -185,7 +244,7 @@ def subject(run: Run, saving: Saving) -> str:
     )
 
 
-def reason(saving: Saving, found: Savings) -> str:
+def reason(saving: ReplayedSaving, found: ReplayedSavings) -> str:
     per = "per step" if saving.is_inside else "elapsed per step"
     time = f"takes {_ms(saving.time_ns)} of {_ms(found.whole_ns(saving))} ms {per}"
     if saving.low_ns < 0.95 * saving.time_ns:
@@ -198,7 +257,7 @@ def reason(saving: Saving, found: Savings) -> str:
     return f"{time}; no other wait takes its place"
 
 
-def _edit(run: Run, saving: Saving) -> str:
+def _edit(run: Run, saving: ReplayedSaving) -> str:
     if saving.change == Change.SYNC:
         return _EDITS.get(run.syncs.sites[saving.site].kind, _READ_LATER)
     if saving.change == Change.LAUNCHES:
@@ -207,7 +266,7 @@ def _edit(run: Run, saving: Saving) -> str:
     return _CHANGE_EDITS[saving.change]
 
 
-def _device_limit(run: Run, found: Savings, entries: NDArray[np.void]) -> list[Advice]:
+def _device_limit(run: Run, found: ReplayedSavings, entries: NDArray[np.void]) -> list[Finding]:
     if found.steps < MIN_STEPS or found.busy_ns is None:
         return []
     if found.busy_ns < BUSY_SHARE * found.step_ns:
@@ -218,10 +277,10 @@ def _device_limit(run: Run, found: Savings, entries: NDArray[np.void]) -> list[A
     busiest = int(np.argmax(np.bincount(entries["path"], entries["busy_ns"])))
     share = found.busy_ns / found.step_ns
     why = f"the device is busy for {_ms(found.busy_ns)} of {_ms(found.step_ns)} ms ({share:.0%})"
-    return [Advice(run.paths[busiest], _LESS_WORK, why, None)]
+    return [unpriced("advice", run.paths[busiest], why, _LESS_WORK, PROFILE)]
 
 
-def _range(saving: Saving) -> str:
+def _range(saving: ReplayedSaving) -> str:
     low, high = _ms(saving.low_ns), _ms(saving.high_ns)
     return low if low == high else f"{low} to {high}"
 

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.host_timeline import HostTimeline
-from pyinstrument_gpu.analysis.intervals import interval_at
-from pyinstrument_gpu.analysis.quantiles import quantiles
+from pyinstrument_gpu.analysis.intervals import interval_at, quantiles
 from pyinstrument_gpu.core.run import Run
 
 READY_NS = 300_000
@@ -50,7 +49,7 @@ WAIT_SHARE = 0.5
 
 
 @dataclass(frozen=True)
-class Batches:
+class LoaderBatches:
     """The batches that the loop of the steps asked for, as columns of equal length.
 
     Attributes:
@@ -85,7 +84,7 @@ class Batches:
         return self.ready_ns if self.interval_ns is not None else BUSY_HANDING_NS
 
 
-def batches(run: Run, timeline: HostTimeline) -> Batches:
+def batches(run: Run, timeline: HostTimeline) -> LoaderBatches:
     is_batch = run.are_named((BATCH_PHASE,))
     spans = run.spans[run.spans["thread"] == timeline.thread]
     spans = spans[is_batch[spans["path"]]]
@@ -117,7 +116,7 @@ def batches(run: Run, timeline: HostTimeline) -> Batches:
     known = (last >= 0) & (interval_ns is not None) & (likely_ns <= asked_ns)
     before_ns = np.where(known, likely_ns, np.iinfo(np.int64).min)
     arrived_ns = np.where(waited, given_ns, before_ns)
-    return Batches(asked_ns, given_ns, arrived_ns, is_start, may_start, ready_ns, interval_ns)
+    return LoaderBatches(asked_ns, given_ns, arrived_ns, is_start, may_start, ready_ns, interval_ns)
 
 
 def _ready_ns(asked_ns: NDArray[np.int64], given_ns: NDArray[np.int64], workers: int | None) -> int:

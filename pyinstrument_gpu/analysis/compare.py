@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Did a change make training faster, and did time only move from one phase to another?
+"""Did a change make training faster or slower, and did time only move from phase to phase?
 
 Each run is one observation; docs/honest-time.md says why.
 """
@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.drift import Order
-from pyinstrument_gpu.analysis.final_values import FinalValue, final_values
+from pyinstrument_gpu.analysis.inference import Order, difference_interval, t_quantile, welch
 from pyinstrument_gpu.analysis.run_sample import (
+    FinalValue,
     Observation,
     Outside,
     RunSample,
+    final_values,
     ranks_of,
     run_samples,
 )
-from pyinstrument_gpu.analysis.welch import difference_interval, t_quantile, welch
 from pyinstrument_gpu.core.job_membership import different_ranks, not_one_job, same_run_twice
 from pyinstrument_gpu.core.rank_numbers import ranks_text
 from pyinstrument_gpu.core.run import Run
@@ -89,7 +89,7 @@ class PhaseChange:
 
 
 @dataclass(frozen=True)
-class Change:
+class TimeChange:
     """A time per step of both sides.
 
     Attributes:
@@ -150,10 +150,10 @@ class Comparison:
     unit: str
     margin: float
     confidence: float
-    elapsed: Change
-    inside: Change
+    elapsed: TimeChange
+    inside: TimeChange
     uneven: tuple[Uneven, ...]
-    without_uneven: Change | None
+    without_uneven: TimeChange | None
     before_rate: float | None
     after_rate: float | None
     steps: int
@@ -172,7 +172,8 @@ class Comparison:
         return (
             self.inside.verdict in (Verdict.FASTER, Verdict.SLOWER)
             and self.verdict is not self.inside.verdict
-            and not _holds(self.elapsed.interval, self._inside_share)
+            and self.elapsed.interval is not None
+            and not self.elapsed.interval[0] <= self._inside_share <= self.elapsed.interval[1]
         )
 
     @property
@@ -225,7 +226,7 @@ def compare(
             `MIN_RUNS` runs need it for a verdict.
         margin_percent: change up to which times are called the same.
         confidence: of the intervals, but for those of the final values of metrics. More than the
-            default where the same runs are looked at more than once (looks.py).
+            default where the same runs are looked at more than once (`looks`).
 
     Raises:
         ValueError: a side has no run, a run has no complete step, no time passes in its steps, one
@@ -246,7 +247,7 @@ def compare(
 
     is_end_known = all(s.is_end_known for s in samples)
 
-    def change_of(time_ns: Callable[[RunSample], float]) -> Change:
+    def change_of(time_ns: Callable[[RunSample], float]) -> TimeChange:
         before_ns, after_ns = (tuple(map(time_ns, side)) for side in sides)
         divisors = [
             np.array([s.samples_per_step or 1 if unit == "sample" else 1 for s in side])
@@ -257,7 +258,7 @@ def compare(
         if not is_end_known:
             interval = smallest = None
         verdict = _verdict(interval, margin)
-        return Change(before_ns, after_ns, change, interval, smallest, verdict)
+        return TimeChange(before_ns, after_ns, change, interval, smallest, verdict)
 
     uneven = _uneven(*sides)
     left_out = {phase.path for phase in uneven}
@@ -408,10 +409,6 @@ def _verdict(interval: tuple[float, float] | None, margin: float) -> Verdict:
     return Verdict.SLOWER if low > 0 else Verdict.AMBIGUOUS
 
 
-def _holds(interval: tuple[float, float] | None, value: float) -> bool:
-    return interval is None or interval[0] <= value <= interval[1]
-
-
 def _uneven(*sides: Sequence[RunSample]) -> tuple[Uneven, ...]:
     """Phases outside of steps that one side's loop runs more often, and that matter."""
     paths = dict.fromkeys(path for side in sides for sample in side for path in sample.outside)
@@ -498,3 +495,29 @@ def _differing(finals: Sequence[FinalValue]) -> Iterator[str]:
                 f"final {final.name} differs beyond the noise between runs: "
                 f"{final.before_mean:.6g} and {final.after_mean:.6g}"
             )
+
+
+class Slowdown(enum.Enum):
+    SLOWER = "SLOWER"
+    NOT_SLOWER = "NOT SLOWER"
+    UNCLEAR = "UNCLEAR"
+    """The runs show neither."""
+
+
+def slowdown(comparison: Comparison, limit: float) -> Slowdown:
+    """Judged by where the interval of the elapsed time's change lies.
+
+    NOT_SLOWER: it does not reach beyond the limit, or beyond the margin of the comparison, if that
+    is more: differences as small as the margin are not called any. SLOWER: it lies above the limit
+    as a whole, and reaches beyond the margin.
+
+    Args:
+        limit: relative change up to which being slower is accepted; 0.05 is 5 %.
+    """
+    interval = comparison.elapsed.interval
+    if interval is None:
+        return Slowdown.UNCLEAR
+    low, high = interval
+    if high <= max(limit, comparison.margin):
+        return Slowdown.NOT_SLOWER
+    return Slowdown.SLOWER if low > limit else Slowdown.UNCLEAR

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.profiled_steps import longest_row, were_profiled
+from pyinstrument_gpu.analysis.step_times import longest_row, were_profiled
 from pyinstrument_gpu.core.run import Run
 
 

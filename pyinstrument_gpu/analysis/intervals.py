@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums and look-ups over intervals of time that ascend and do not overlap."""
+"""Sums and look-ups over intervals of time that ascend and do not overlap; quantiles."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,3 +44,14 @@ def interval_at(
     place = np.searchsorted(begins_ns, times_ns, side="right") - 1
     inside = times_ns < np.append(ends_ns, np.iinfo(np.int64).min)[place]
     return np.where((place >= 0) & inside, place, -1)
+
+
+def quantiles(values: NDArray[Any], shares: Sequence[float]) -> list[Any]:
+    """By nearest rank: for each share, the least value that this share of the values does not
+    exceed. There must be a value. Sorts a copy.
+
+    As `np.quantile` with `inverted_cdf`, for which numpy imports `numpy.ma` (see `distinct`).
+    """
+    ascending = np.sort(values)
+    count = len(ascending)
+    return [ascending[max(math.ceil(share * count), 1) - 1].item() for share in shares]

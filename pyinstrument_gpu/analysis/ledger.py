@@ -8,7 +8,7 @@ and what events prove of the device's side.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from pyinstrument_gpu.analysis.host_timeline import HostTimeline
 from pyinstrument_gpu.analysis.intervals import interval_at
 from pyinstrument_gpu.core.distinct import distinct
 from pyinstrument_gpu.core.groups import groups
+from pyinstrument_gpu.core.paths import in_tree_order
 from pyinstrument_gpu.core.run import Run
 
 DEVICE_COLUMNS = ("busy_ns", "data_wait_ns", "host_blocked_ns", "host_late_ns", "unattributed_ns")
@@ -38,13 +39,22 @@ DATA_PHASES = ("data", "data start", "data end")
 
 
 @dataclass(frozen=True)
-class MeanEntry:
-    """What one phase was per step: the mean of its entries. None is unknown.
+class LedgerEntry:
+    """What a phase was per step. The first two add up to the host's time, where they are known;
+    the others to the device's, which is the same over all entries.
 
-    `computing_ns` and `blocked_ns` are the parts of `host_ns`; the rest is the device's side.
+    Attributes:
+        path: the phase, without those inside; without one it is what lies outside phases.
+        host_ns: the host's own time, where its parts are not known.
+        computing_ns, blocked_ns: these parts: at work, and waiting for the device.
+        busy_ns: the device worked, on what the phase enqueued; or may have waited, see `doubt`.
+        data_wait_ns, host_blocked_ns, host_late_ns: it was idle because the host waited for data,
+            because the host waited for it, or because the host was late.
+        unattributed_ns: it was busy or idle: events can't tell.
     """
 
-    host_ns: float
+    path: str | None
+    host_ns: float | None
     computing_ns: float | None
     blocked_ns: float | None
     busy_ns: float | None
@@ -53,10 +63,45 @@ class MeanEntry:
     host_late_ns: float | None
     unattributed_ns: float | None
 
+    @property
+    def time_ns(self) -> float:
+        """The host's own time, in any case."""
+        if self.host_ns is not None:
+            return self.host_ns
+        return (self.computing_ns or 0.0) + (self.blocked_ns or 0.0)
+
 
 @dataclass(frozen=True)
 class Ledger:
-    """The entries of a run.
+    """Means per step. Both sides add up to the step.
+
+    Attributes:
+        steps: over how many.
+        doubt: what the stream may wait for where it looks busy.
+        entries: by phase.
+    """
+
+    steps: int
+    doubt: str | None
+    entries: tuple[LedgerEntry, ...]
+
+    @property
+    def total(self) -> LedgerEntry:
+        """The sum of the entries, unknown where one of them is."""
+        columns = zip(*(astuple(entry)[1:] for entry in self.entries), strict=True)
+        sums = [None if None in column else sum(column) for column in columns]
+        total = LedgerEntry(None, *sums)
+        return total if total.computing_ns is not None else replace(total, host_ns=self.step_ns)
+
+    @property
+    def step_ns(self) -> float:
+        """The mean time of these steps."""
+        return sum(entry.time_ns for entry in self.entries)
+
+
+@dataclass(frozen=True)
+class LedgerEntries:
+    """The entries of a run by step and phase.
 
     Attributes:
         steps: the steps it is about, as rows of `Run.steps.array`: closed, and with all spans kept.
@@ -72,7 +117,7 @@ class Ledger:
         known: NDArray[np.bool_] = self.entries["busy_ns"] >= 0
         return known
 
-    def means(self) -> tuple[int, Mapping[int, MeanEntry]]:
+    def means(self) -> tuple[int, Mapping[int, LedgerEntry]]:
         """The means per step by path, -1 outside of phases, and over how many steps: those of which
         most is known, so that both sides are of the same ones."""
         entries = self.entries
@@ -89,11 +134,21 @@ class Ledger:
             )
             assert host_ns is not None
             computing_ns = None if blocked_ns is None else host_ns - blocked_ns
-            means[path] = MeanEntry(host_ns, computing_ns, blocked_ns, *device_ns)
+            unsplit_ns = host_ns if blocked_ns is None else None
+            means[path] = LedgerEntry(None, unsplit_ns, computing_ns, blocked_ns, *device_ns)
         return steps, means
 
 
-def ledger(run: Run, timeline: HostTimeline, points: CorrelationPoints) -> Ledger:
+def mean_ledger(run: Run, found: LedgerEntries, doubt: str | None) -> Ledger:
+    """The means of a run's entries, each phase before those inside it."""
+    steps, means = found.means()
+    in_phases = in_tree_order(run.path_parents, (path for path in means if path >= 0))
+    entries = [replace(means[path], path=run.paths[path]) for path in in_phases]
+    outside = [means[-1]] if -1 in means else []
+    return Ledger(steps, doubt, (*entries, *outside))
+
+
+def ledger(run: Run, timeline: HostTimeline, points: CorrelationPoints) -> LedgerEntries:
     """Costs some sorting: some seconds per million spans."""
     steps = timeline.steps
     step, path, column, times_ns = np.concatenate(
@@ -115,7 +170,7 @@ def ledger(run: Run, timeline: HostTimeline, points: CorrelationPoints) -> Ledge
     is_timed = are_timed(run, points, steps)[position]
     for name in DEVICE_COLUMNS:
         entries[name][~is_timed] = -1
-    return Ledger(steps, entries[(entries["host_ns"] > 0) | is_timed])
+    return LedgerEntries(steps, entries[(entries["host_ns"] > 0) | is_timed])
 
 
 def are_timed(run: Run, points: CorrelationPoints, steps: NDArray[np.void]) -> NDArray[np.bool_]:

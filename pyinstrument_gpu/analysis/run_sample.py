@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run as one observation: its times per step without the warm-up, and where they went."""
+"""A run as one observation: its times per step without the warm-up, where they went, and the last
+values of its metrics."""
 
 from __future__ import annotations
 
 import functools
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +14,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.profiled_steps import longest_row, were_profiled
+from pyinstrument_gpu.analysis.inference import difference_interval
+from pyinstrument_gpu.analysis.step_times import longest_row, were_profiled
 from pyinstrument_gpu.core.distinct import distinct
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
@@ -21,6 +24,12 @@ from pyinstrument_gpu.core.statistics import Scope
 UNATTRIBUTED = "unattributed"
 """What no phase accounts for, inside steps or outside."""
 _BATCH = 5
+Observation: TypeAlias = Run | Sequence[Run]
+"""What is one observation: a run, or the runs of the ranks of a job, which depend on each other."""
+FAMILY_CONFIDENCE = 0.95
+"""With which no metric at all is said to differ where none does."""
+_NO_RESULTS = ("count",)
+"""How much was counted, and not how training went."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +65,6 @@ class RunSample:
     phase_ns: Mapping[str, float]
     outside_ns: Mapping[str, float]
     outside: Mapping[str, Outside]
-
-
-Observation: TypeAlias = Run | Sequence[Run]
-"""What is one observation: a run, or the runs of the ranks of a job, which depend on each other."""
 
 
 def ranks_of(one: Observation) -> tuple[Run, ...]:
@@ -285,3 +290,69 @@ def _outermost(run: Run, chosen: NDArray[np.bool_], steps: int) -> dict[str, Out
         for path, count, sum_ns in zip(run.paths, counts, sums_ns, strict=True)
         if count
     }
+
+
+@dataclass(frozen=True)
+class FinalValue:
+    """A metric's last value in each run of both sides.
+
+    `interval` is that of the difference of the means, after minus before; None where a side is a
+    single run, or a value is not finite.
+    """
+
+    name: str
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+    interval: tuple[float, float] | None
+
+    @property
+    def before_mean(self) -> float:
+        return sum(self.before) / len(self.before)
+
+    @property
+    def after_mean(self) -> float:
+        return sum(self.after) / len(self.after)
+
+    @property
+    def differs(self) -> bool | None:
+        """Whether the sides differ beyond the spread of runs; None where that can't be said. A side
+        that alone has values which are not finite differs."""
+        wild = [not all(map(math.isfinite, side)) for side in (self.before, self.after)]
+        if any(wild):
+            return True if wild[0] != wild[1] else None
+        if self.interval is None:
+            return None
+        low, high = self.interval
+        return low > 0 or high < 0
+
+
+def final_values(before: Sequence[Run], after: Sequence[Run]) -> tuple[FinalValue, ...]:
+    """The metrics that every run has, in the order of the first.
+
+    Each difference of means has Welch's interval. The more metrics, the wider the intervals
+    (Bonferroni): `FAMILY_CONFIDENCE` is that of all of them together.
+
+    Raises:
+        MissingDependencyError: there are several runs a side, and scipy is not installed.
+    """
+    lasts = [_last_values(run) for run in (*before, *after)]
+    names = [name for name in lasts[0] if all(name in last for last in lasts)]
+    found = []
+    for name in names:
+        values = [last[name] for last in lasts]
+        first, second = values[: len(before)], values[len(before) :]
+        interval = None
+        if np.isfinite(values).all():
+            confidence = 1 - (1 - FAMILY_CONFIDENCE) / len(names)
+            interval = difference_interval(np.array(first), np.array(second), confidence)
+        found.append(FinalValue(name, tuple(first), tuple(second), interval))
+    return tuple(found)
+
+
+def _last_values(run: Run) -> Mapping[str, float]:
+    values = {}
+    for number, name in enumerate(run.metric_names):
+        readings = run.metrics[run.metrics["name"] == number]
+        if len(readings) and name.rpartition("/")[2] not in _NO_RESULTS:
+            values[name] = float(readings["value"][-1])
+    return values

@@ -16,19 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis import taken_out
-from pyinstrument_gpu.analysis.batches import BUSY_HANDING_NS, Batches
-from pyinstrument_gpu.analysis.change import Change as Change
-from pyinstrument_gpu.analysis.correlation_points import CorrelationPoints
+from pyinstrument_gpu.analysis.batches import BUSY_HANDING_NS, LoaderBatches
+from pyinstrument_gpu.analysis.correlation_points import CorrelationPoints, Premises
 from pyinstrument_gpu.analysis.host_timeline import HostTimeline
-from pyinstrument_gpu.analysis.intervals import covered_before
+from pyinstrument_gpu.analysis.intervals import covered_before, quantiles
 from pyinstrument_gpu.analysis.ledger import BUSY, are_data, device_pieces
-from pyinstrument_gpu.analysis.premises import Premises
-from pyinstrument_gpu.analysis.quantiles import quantiles
-from pyinstrument_gpu.analysis.replay import WORK_SHARE
-from pyinstrument_gpu.analysis.replayed_steps import replayed_steps
+from pyinstrument_gpu.analysis.replay import WORK_SHARE, ReplayedSteps, replayed_steps
 from pyinstrument_gpu.analysis.scenario import scenarios
+from pyinstrument_gpu.analysis.taken_out import Change as Change
 from pyinstrument_gpu.analysis.taken_out import TakenOut
-from pyinstrument_gpu.analysis.untimed_steps import untimed_steps
 from pyinstrument_gpu.core.run import Run
 
 MAX_POINTS = 50_000
@@ -41,6 +37,7 @@ SAMPLING_ERRORS = 2
 """How many standard errors of a mean over some of the steps the range reaches beyond it."""
 SPREAD = (0.1, 0.9)
 """The quantiles over steps."""
+_FOREVER_NS = 1 << 62
 
 
 class Limit(enum.Enum):
@@ -53,7 +50,7 @@ class Limit(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Saving:
+class ReplayedSaving:
     """What one change could save. Times are per step.
 
     Attributes:
@@ -86,9 +83,24 @@ class Saving:
         """Whether the run tells what is likely, and not only the range."""
         return self.high_ns - self.low_ns <= TOLD_SPREAD * self.high_ns
 
+    @property
+    def is_rare(self) -> bool | None:
+        """Whether more than half of it lies in at most one step of ten; None where the run does not
+        tell what is likely.
+
+        Nine of ten steps that save less than half the mean save less than half of all.
+        """
+        is_rare = self.likely_ns > 0 and self.spread_ns[1] < self.likely_ns / 2
+        return is_rare if self.is_told else None
+
+    @property
+    def of(self) -> str:
+        """What it is a share of, in words."""
+        return "step" if self.is_inside else "elapsed time"
+
 
 @dataclass(frozen=True)
-class Savings:
+class ReplayedSavings:
     """The savings of a run, the largest low end first.
 
     Attributes:
@@ -105,14 +117,14 @@ class Savings:
     step_ns: float
     elapsed_ns: float
     busy_ns: float | None
-    rows: tuple[Saving, ...]
+    rows: tuple[ReplayedSaving, ...]
 
-    def whole_ns(self, saving: Saving) -> float:
+    def whole_ns(self, saving: ReplayedSaving) -> float:
         """The time per step of which a saving is a part: the step's, or all that elapses."""
         return self.step_ns if saving.is_inside else self.elapsed_ns
 
 
-NO_SAVINGS = Savings(0, 0, 0.0, 0.0, None, ())
+NO_SAVINGS = ReplayedSavings(0, 0, 0.0, 0.0, None, ())
 
 
 def savings(
@@ -120,9 +132,9 @@ def savings(
     timeline: HostTimeline,
     points: CorrelationPoints,
     timed_paths: Iterable[int],
-    loader: Batches,
+    loader: LoaderBatches,
     premises: Premises,
-) -> Savings:
+) -> ReplayedSavings:
     """Costs two replays for each change and scenario; see `MAX_POINTS`. `timed_paths` are those
     that were timed on the device in steps."""
     steps = timeline.steps
@@ -151,7 +163,7 @@ def savings(
     ]
     rows = [row for row in rows if matters(row.change, row.high_ns * len(steps))]
     rows.sort(key=lambda row: (row.low_ns, row.likely_ns, row.high_ns), reverse=True)
-    return Savings(
+    return ReplayedSavings(
         steps=len(steps),
         replayed=len(case.replayed),
         step_ns=case.steps_ns / len(steps),
@@ -169,7 +181,7 @@ class _Case:
         run: Run,
         points: CorrelationPoints,
         steps: NDArray[np.void],
-        loader: Batches,
+        loader: LoaderBatches,
         premises: Premises,
     ) -> None:
         self._run, self._steps, self._loader, self._premises = run, steps, loader, premises
@@ -198,7 +210,7 @@ class _Case:
         share = float(busy_ns.sum()) / max(1, int((steps["end_ns"] - steps["begin_ns"]).sum()))
         return share * self.steps_ns / len(self._steps)
 
-    def saving(self, taken: TakenOut) -> Saving:
+    def saving(self, taken: TakenOut) -> ReplayedSaving:
         steps, found = len(self._steps), self._scenarios
         at_most_ns, limit = self._at_most(taken)
         likely = [scenario.gains_ns(taken) for scenario in found.likely]
@@ -228,7 +240,7 @@ class _Case:
         most_ns = max(min(taken.time_ns, at_most_ns), 0.0)
         likely_ns = min(max(likely_ns, 0.0), most_ns)
         low_spread_ns, high_spread_ns = quantiles(likely[0], SPREAD)
-        return Saving(
+        return ReplayedSaving(
             change=taken.change,
             site=taken.site,
             path=taken.path,
@@ -273,3 +285,58 @@ class _Case:
         lasts_ns = taken.ends_ns - taken.begins_ns
         low_ns = np.maximum(lasts_ns - self._loader.handing_ns, 0).sum()
         return float(low_ns), taken.time_ns, taken.time_ns
+
+
+@dataclass(frozen=True)
+class UntimedSteps:
+    """The steps that are not played again: those that were not timed on the device.
+
+    Attributes:
+        taken_ns: what is taken out of the steps that are played again.
+        usual_ns: what is taken out of the others, of each no more than of any of the former.
+        sure_ns: what is taken out of the others beyond that, and saved in any case.
+        excess_ns: what is taken out of the others beyond both.
+        error: the standard error of the share that is saved of what is taken out.
+    """
+
+    taken_ns: int
+    usual_ns: int
+    sure_ns: int
+    excess_ns: int
+    error: float
+
+    def added(self, sum_ns: float, errors: float, excess_share: float) -> float:
+        """What is saved in all steps, if so much is saved in those that are played again: of the
+        usual the same share, give or take so many errors, and of the excess this one."""
+        ratio = sum_ns / max(1, self.taken_ns)
+        if errors and self.usual_ns:
+            ratio += errors * self.error
+        usual_ns = self.usual_ns * min(max(ratio, 0.0), 1.0)
+        return sum_ns + usual_ns + self.sure_ns + self.excess_ns * excess_share
+
+
+def untimed_steps(
+    replayed: ReplayedSteps, taken: TakenOut, gains_ns: NDArray[np.int64]
+) -> UntimedSteps:
+    """What is taken out of them, and how well the steps that are played again, which gain so much,
+    show it."""
+    steps = replayed.steps
+    edges_ns = np.append(steps["begin_ns"], [int(steps["end_ns"][-1]), _FOREVER_NS])
+    taken_ns = np.diff(covered_before(taken.begins_ns, taken.ends_ns, edges_ns))
+    # What comes after the last step is played in none.
+    is_known = np.append(replayed.are_replayed, False)
+    known_ns, other_ns = taken_ns[is_known], taken_ns[~is_known]
+    usual_ns = np.minimum(other_ns, known_ns.max())
+    # A wait for data beyond any that was played again leaves the device idle as soon as it has
+    # done what it was behind by; a wait for the device may be anything.
+    behind_ns = int((replayed.points.device_ns - replayed.points.host_ns).max())
+    sure_ns = np.maximum(other_ns - usual_ns - behind_ns, 0)
+    sure = int(sure_ns.sum()) if taken.change == Change.DATA_WAIT else 0
+    sum_ns = int(known_ns.sum())
+    error = math.inf
+    if sum_ns and len(known_ns) > 1:
+        off_ns = gains_ns - gains_ns.sum() / sum_ns * known_ns
+        variance = float((off_ns.astype(np.float64) ** 2).sum()) * len(off_ns)
+        error = math.sqrt(variance / (len(off_ns) - 1)) / sum_ns
+    excess = int((other_ns - usual_ns).sum())
+    return UntimedSteps(sum_ns, int(usual_ns.sum()), sure, excess - sure, error)

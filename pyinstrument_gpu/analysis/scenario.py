@@ -9,15 +9,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.batches import Batches
-from pyinstrument_gpu.analysis.change import Change
-from pyinstrument_gpu.analysis.correlation_points import CALL_NS, CorrelationPoints
+from pyinstrument_gpu.analysis.batches import LoaderBatches
+from pyinstrument_gpu.analysis.correlation_points import CALL_NS, CorrelationPoints, Premises
 from pyinstrument_gpu.analysis.intervals import covered_before, interval_at
 from pyinstrument_gpu.analysis.ledger import are_data, empty_segments
-from pyinstrument_gpu.analysis.premises import Premises
-from pyinstrument_gpu.analysis.replay import WORK_SHARE, Segments, fit
-from pyinstrument_gpu.analysis.replayed_steps import ReplayedSteps
-from pyinstrument_gpu.analysis.taken_out import TakenOut
+from pyinstrument_gpu.analysis.replay import WORK_SHARE, ReplayedSteps, Segments, fit
+from pyinstrument_gpu.analysis.taken_out import Change, TakenOut
 from pyinstrument_gpu.core.groups import least_of
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.sync_kind import COPY_KINDS
@@ -109,7 +106,9 @@ class Scenarios:
     high: Scenario
 
 
-def scenarios(run: Run, replayed: ReplayedSteps, loader: Batches, premises: Premises) -> Scenarios:
+def scenarios(
+    run: Run, replayed: ReplayedSteps, loader: LoaderBatches, premises: Premises
+) -> Scenarios:
     workers = premises.loader_workers
 
     def scenario(
@@ -135,7 +134,7 @@ def scenarios(run: Run, replayed: ReplayedSteps, loader: Batches, premises: Prem
 def _paced(
     run: Run,
     replayed: ReplayedSteps,
-    loader: Batches,
+    loader: LoaderBatches,
     segments: Segments,
     starts: NDArray[np.bool_],
 ) -> Segments | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the steps of a run went, as numbers.
+"""Where the steps of a run went, which of them are whole, and which were profiled.
 
 Totals come from the statistics, which cover the whole run, and what needs the single steps from the
 history, which may have lost its oldest part.
@@ -9,22 +9,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.intervals import covered_before, joined
-from pyinstrument_gpu.analysis.profiled_steps import longest_row, were_profiled
-from pyinstrument_gpu.analysis.quantiles import quantiles
-from pyinstrument_gpu.analysis.span_losses import SpanLosses
+from pyinstrument_gpu.analysis.intervals import covered_before, joined, quantiles
 from pyinstrument_gpu.core.distinct import distinct
+from pyinstrument_gpu.core.groups import groups
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.core.statistic import Statistic
-from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, fold_spans
+from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, as_if_not_profiled, fold_spans
 from pyinstrument_gpu.core.step_totals import StepTotals
 
 QUANTILES = (0.5, 0.95)
+USUAL_SHARE = 0.5
+"""The share of the steps that have a path from which on it has to tell which of them lack it."""
+
+
+def were_profiled(run: Run, steps: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+    """Of each of these indices of steps, whether it is that of a step to be left out because it was
+    profiled. None is where all were."""
+    if not run.profiled_totals.count:
+        return np.zeros(len(steps), dtype=bool)
+    return run.profiled.among(steps)
+
+
+def longest_row(chosen: NDArray[np.bool_]) -> slice:
+    """Where of what is chosen the longest row without a gap lies, the first of them."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], chosen, [False]]).astype(np.int8)))
+    begins, ends = edges[::2], edges[1::2]
+    if not len(begins):
+        return slice(0, 0)
+    longest = int(np.argmax(ends - begins))
+    return slice(int(begins[longest]), int(ends[longest]))
 
 
 @dataclass(frozen=True)
@@ -249,3 +268,83 @@ def outside_during_steps(run: Run) -> set[int]:
     step_begins_ns = np.append(steps["begin_ns"], never_ns)[following]
     during = step_begins_ns < run.spans["host_end_ns"][spans]
     return set(distinct(run.spans["path"][spans][during]).tolist())
+
+
+@dataclass(frozen=True)
+class RunStep:
+    """A typical step of a run: the mean number of phases on its own thread, the median duration
+    (within 1.6 %), and where it was recorded."""
+
+    phases: float
+    median_ns: int
+    host: str | None = None
+    device_timed: bool = False
+
+    @classmethod
+    def of(cls, run: Run) -> RunStep:
+        """Raises ValueError if the run has no steps, or they took no time."""
+        totals = run.step_totals
+        if not totals.count or not totals.duration.total_ns:
+            raise ValueError(
+                "the run has no steps, so there is no step to take a share of: loop over "
+                "gpu_steps(loader), or put `with gpu_step():` around an iteration"
+            )
+        phases = sum(phase.count for phase in run.phases_in(Scope.STEP).values())
+        return cls(
+            phases / totals.count,
+            max(totals.duration.p50_ns, 1),
+            run.environment.get("host"),
+            bool(run.device_clocks),
+        )
+
+    def share(self, use_ns: float) -> float:
+        return self.phases * use_ns / self.median_ns
+
+
+@dataclass(frozen=True)
+class SpanLosses:
+    """Spans that are missing from the history for another reason than their age.
+
+    Attributes:
+        spans: their number, inside steps and outside.
+        lacking: whether each of `Run.steps` is known to lack spans.
+        are_located: whether all steps that lack spans are known.
+    """
+
+    spans: int
+    lacking: NDArray[np.bool_]
+    are_located: bool
+
+
+def span_losses(run: Run) -> SpanLosses:
+    """The spans that are missing from the history for another reason than their age.
+
+    Statistics cover every span, so that it is known of each path how many spans are missing, but
+    not of which steps. A path that occurs equally often in each step tells: the steps that have
+    fewer of its spans lack as many as are missing in all. What is missing of other paths went the
+    same way, because a full ring is emptied at once.
+    """
+    lost = max(0, run.phases_recorded - len(run.spans) - run.dropped.get("span_history", 0))
+    lacking, rare = np.zeros(len(run.steps), dtype=bool), 0
+    if not lost or not len(lacking):
+        return SpanLosses(lost, lacking, are_located=not lost)
+    counted = sum(phase.count for phase in run.statistics.values()) == run.phases_recorded
+    are_located = counted and not run.dropped.get("span_history", 0)
+    indices = run.steps.array["index"]
+    in_steps = run.spans[span_scopes(run.spans) == Scope.STEP]
+    of_paths = {path: in_steps["step"][places] for path, places in groups(in_steps["path"])}
+    for (path, scope), phase in as_if_not_profiled(run.statistics).items():
+        steps = of_paths.get(path, in_steps["step"][:0])
+        missing = phase.count - len(steps)
+        if scope != Scope.STEP or missing <= 0:
+            continue
+        place = np.searchsorted(indices, steps[np.isin(steps, indices)])
+        counts = np.bincount(place, minlength=len(lacking))
+        usual = int(np.argmax(np.bincount(counts[counts > 0]))) if counts.any() else 0
+        fewer = np.maximum(usual - counts, 0)
+        if int(fewer.sum()) == missing:
+            lacking |= fewer > 0
+        else:
+            rare += missing
+            are_located &= phase.count < USUAL_SHARE * len(lacking)
+    return SpanLosses(lost, lacking, are_located and (not rare or bool(lacking.any())))

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.change import Change
 from pyinstrument_gpu.analysis.correlation_points import CALL_NS, COPY_NS_PER_BYTE
 from pyinstrument_gpu.analysis.host_timeline import HostTimeline
 from pyinstrument_gpu.analysis.intervals import covered_before, interval_at
@@ -21,6 +21,17 @@ from pyinstrument_gpu.core.sync_kind import COPY_KINDS
 
 MAX_SITES = 20
 """The sync sites that take most, so many at most, are looked at one by one."""
+
+
+class Change(enum.Enum):
+    SYNC = "sync"
+    """The calls of one site."""
+    ALL_SYNCS = "all syncs"
+    COPIES = "copies to the device"
+    """Copies that make the host wait: from pageable memory, or not `non_blocking`."""
+    DATA_WAIT = "wait for data"
+    LAUNCHES = "launches"
+    """The host's own time in a phase that was timed on the device."""
 
 
 @dataclass(frozen=True)

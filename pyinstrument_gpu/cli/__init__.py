@@ -35,8 +35,11 @@ _COMMANDS = {
     "info": "Show what a run file contains and what is missing.",
     "completion": "Print a script that completes commands and options in your shell.",
 }
-"""Each is the function of its name in the module of its name. What it does stands here as well, so
-that a list of them imports none."""
+"""Each but the last is the function of its name in the module of its name. What it does stands here
+as well, so that a list of them imports none."""
+_PROGRAM = "pyinstrument-gpu"
+_COMPLETION_VARIABLE = "_PYINSTRUMENT_GPU_COMPLETE"
+"""By which click tells that a shell asks; it is made of the program's name."""
 
 
 class _Commands(click.Group):
@@ -49,8 +52,8 @@ class _Commands(click.Group):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
+        if cmd_name in self.commands or cmd_name not in _COMMANDS:
+            return super().get_command(ctx, cmd_name)
         command = getattr(importlib.import_module(f"pyinstrument_gpu.cli.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
@@ -90,7 +93,7 @@ class _Commands(click.Group):
 )
 @click.version_option(
     __version__,
-    prog_name="pyinstrument-gpu",
+    prog_name=_PROGRAM,
     message="%(prog)s %(version)s",
     allow_from_autoenv=False,
 )
@@ -111,3 +114,21 @@ def main(context: click.Context) -> None:
     # At its end the interpreter would look for cycles in all that was imported, which takes a third
     # as long as importing numpy. All of it ends with the process in any case.
     atexit.register(gc.freeze)
+
+
+@main.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print a script that completes commands and options in your shell.
+
+    \b
+    bash:  eval "$(pyinstrument-gpu completion bash)"      in ~/.bashrc
+    zsh:   eval "$(pyinstrument-gpu completion zsh)"       in ~/.zshrc
+    fish:  pyinstrument-gpu completion fish | source       in ~/.config/fish/config.fish
+    """
+    from click.shell_completion import get_completion_class  # no other command waits for it
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    print(kind(context.find_root().command, {}, _PROGRAM, _COMPLETION_VARIABLE).source())

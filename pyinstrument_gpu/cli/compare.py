@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -17,6 +18,7 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.report.comparison import comparison_facts, comparison_report
 
 EXIT_SLOWER = 4
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class _ManyRuns(click.Command):
@@ -36,6 +38,12 @@ class _ManyRuns(click.Command):
         return super().parse_args(ctx, spread)
 
 
+def percent_option(*names: str, min_open: bool = False, **settings: Any) -> Callable[[_F], _F]:
+    """An option that takes a percentage from 0 on."""
+    kind = click.FloatRange(min=0, min_open=min_open)
+    return click.option(*names, type=kind, metavar="PCT", **settings)
+
+
 @click.command(cls=_ManyRuns, options_metavar="--before RUN... --after RUN... [OPTIONS]")
 @click.option(
     "--before", metavar="RUN...", multiple=True, required=True, help="Runs without the change."
@@ -43,28 +51,23 @@ class _ManyRuns(click.Command):
 @click.option(
     "--after", metavar="RUN...", multiple=True, required=True, help="Runs with the change."
 )
-@click.option(
+@percent_option(
     "--noise",
     "noise_percent",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="PCT",
+    min_open=True,
     help="Assume at least this standard deviation between runs of the same program, in percent of "
     "their step time. Needed for a verdict if there are fewer than six runs.",
 )
-@click.option(
+@percent_option(
     "--margin",
     "margin_percent",
-    type=click.FloatRange(min=0),
     default=DEFAULT_MARGIN_PERCENT,
     show_default=True,
-    metavar="PCT",
     help="Call step times the same if they differ by PCT percent or less.",
 )
-@click.option(
+@percent_option(
     "--fail-if-slower",
     "fail_percent",
-    type=click.FloatRange(min=0),
-    metavar="PCT",
     help="Exit with code 4 if the verdict is SLOWER and the change is more than PCT percent.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")

@@ -9,21 +9,18 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import click
 
-from pyinstrument_gpu.analysis.compare import DEFAULT_MARGIN_PERCENT, MIN_RUNS
-from pyinstrument_gpu.analysis.slowdown import Slowdown
-from pyinstrument_gpu.cli.compare import EXIT_SLOWER
+from pyinstrument_gpu.analysis.compare import DEFAULT_MARGIN_PERCENT, MIN_RUNS, Slowdown
+from pyinstrument_gpu.cli.compare import EXIT_SLOWER, percent_option
 from pyinstrument_gpu.errors import GateError
 from pyinstrument_gpu.gate import summary
-from pyinstrument_gpu.gate.command_side import CommandSide, command_sides
-from pyinstrument_gpu.gate.editable import editable_packages
-from pyinstrument_gpu.gate.gate import DEFAULT_RUNS, Gate, Plan
-from pyinstrument_gpu.gate.progress import Progress
+from pyinstrument_gpu.gate.gate import DEFAULT_RUNS, Gate, Plan, Progress
+from pyinstrument_gpu.gate.sides import CommandSide, command_sides, editable_packages
 
 EXIT_UNCLEAR = 5
 _EXIT_SIGNAL = 128
@@ -55,22 +52,18 @@ _EXIT_SIGNAL = 128
     metavar="N",
     help="Run each side up to N times while the result is unclear.  [default: 3 times --runs]",
 )
-@click.option(
+@percent_option(
     "--fail-if-slower",
     "limit_percent",
-    type=click.FloatRange(min=0),
     default=0.0,
-    metavar="PCT",
     help="Fail only if the candidate is slower by more than PCT percent: if the whole interval "
     "lies above.  [default: fail if it is slower at all]",
 )
-@click.option(
+@percent_option(
     "--margin",
     "margin_percent",
-    type=click.FloatRange(min=0),
     default=DEFAULT_MARGIN_PERCENT,
     show_default=True,
-    metavar="PCT",
     help="Pass if the candidate is slower by PCT percent at most, even if that is certain.",
 )
 @click.option("--strict", is_flag=True, help="Exit with code 5 if the result is unclear.")
@@ -96,14 +89,11 @@ def gate(
     /,
     command: tuple[str, ...],
     baseline: str,
-    runs: int,
-    max_runs: int | None,
-    limit_percent: float,
-    margin_percent: float,
     strict: bool,
     output: Path | None,
     json_file: Path | None,
     show_output: bool,
+    **options: Any,
 ) -> None:
     """Fail if training has become slower: a test that does not flake.
 
@@ -116,7 +106,7 @@ def gate(
     wrong usage; 4 slower; 5 unclear, with --strict.
     """
     try:
-        plan = Plan(runs, max_runs, limit_percent, margin_percent)
+        plan = Plan(**options)
         sides = command_sides(baseline, command, show_output)
     except (ValueError, GateError) as error:
         raise click.UsageError(str(error), context) from error
@@ -133,7 +123,9 @@ def gate(
         progress = Progress(sys.stderr, in_one_line=not show_output)
         running = Gate(sides, plan, place, progress, known=_known(sides[0]))
         leave.callback(progress.close)
-        leave.enter_context(_ended_by_signals())
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as it is under `nohup`
+                leave.callback(signal.signal, number, signal.signal(number, _end))
         try:
             result = running.result()
         except KeyboardInterrupt:
@@ -179,22 +171,6 @@ def _append(page: str, text: str) -> None:
         click.echo(f"Warning: $GITHUB_STEP_SUMMARY can't be written: {page}: {why}", err=True)
 
 
-@contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """A signal to end raises, so that what runs is ended, too. One that is ignored, as `nohup` has
-    it, stays ignored."""
-
-    def end(number: int, _: FrameType | None) -> None:
-        sys.exit(_EXIT_SIGNAL + number)
-
-    numbers = [
-        number
-        for number in (signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(number) is not signal.SIG_IGN
-    ]
-    before = [signal.signal(number, end) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
+def _end(number: int, _: FrameType | None) -> None:
+    """A signal to end raises, so that what runs is ended, too."""
+    sys.exit(_EXIT_SIGNAL + number)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pyinstrument-gpu overhead`: measure what a phase costs on this machine."""
+"""`pyinstrument-gpu overhead`: measure what a phase costs on this machine.
+
+As each command, it is a file of its own, which is imported when it is used.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import json
 
 import click
 
-from pyinstrument_gpu.analysis.run_step import RunStep
+from pyinstrument_gpu.analysis.step_times import RunStep
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.recording import environment
 from pyinstrument_gpu.recording.phase_cost import ROUNDS, measure_phase_costs

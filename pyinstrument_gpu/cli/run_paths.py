@@ -15,14 +15,9 @@ from pyinstrument_gpu.errors import RunFileError
 from pyinstrument_gpu.parts.words import printable
 
 
-def run_paths(given: Iterable[str]) -> list[str]:
-    """The paths of the run files, in the order given, with those in folders but for earlier
-    attempts of a job; errors as of `files_in`."""
-    return found_runs(given)[0]
-
-
 def found_runs(given: Iterable[str]) -> tuple[list[str], list[Path]]:
-    """The same, and the files of earlier attempts that are left out."""
+    """The paths of the run files, in the order given, with those in folders, and the files of
+    earlier attempts of a job that are left out of these; errors as of `files_in`."""
     paths: list[str] = []
     left: list[Path] = []
     for argument in given:

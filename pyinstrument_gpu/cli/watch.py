@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 import click
 
@@ -40,7 +41,7 @@ def watch(target: str | None, as_json: bool) -> None:
     from pyinstrument_gpu.watch.watch import stream
 
     try:
-        stream(watched, _print_line, _wait_for_next_second, MachineClocks.now)
+        stream(watched, partial(print, flush=True), _wait_for_next_second, MachineClocks.now)
     except KeyboardInterrupt:
         pass
     except BrokenPipeError:
@@ -58,10 +59,6 @@ def _show() -> Callable[[Watch], None]:
             "watch needs textual: pip install 'pyinstrument-gpu[watch]'. `watch --json` does not"
         ) from error
     return show
-
-
-def _print_line(line: str) -> None:
-    print(line, flush=True)
 
 
 def _wait_for_next_second() -> None:

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 
 import click
 
-from pyinstrument_gpu.cli.run_paths import run_paths
+from pyinstrument_gpu.cli.run_paths import found_runs
 from pyinstrument_gpu.core.process_state import ProcessState
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.document.job_ending import job_ending
 from pyinstrument_gpu.document.json_text import json_text
 from pyinstrument_gpu.job.condition import FRESH_NS, Sighting
 from pyinstrument_gpu.job.data import JobData
+from pyinstrument_gpu.job.gather import rank_data
 from pyinstrument_gpu.job.job import Job
-from pyinstrument_gpu.job.rank_data import rank_data
 from pyinstrument_gpu.report.job_ending import ending_report
 from pyinstrument_gpu.watch.process import MachineClocks, sightings_of
 
@@ -63,7 +63,7 @@ def _look(paths: Sequence[str]) -> tuple[JobData, dict[int, Sighting]]:
 
 def _job(paths: Sequence[str]) -> JobData:
     """The ranks, or a program alone as the only one."""
-    files = run_paths(paths)
+    files, _ = found_runs(paths)
     if len(files) == 1:
         run = Run.load(files[0])
         if run.environment.get("world_size", 1) == 1:

@@ -10,29 +10,13 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:  # what only reads runs needs no pictures
     from pyinstrument_gpu.core.file.found import Found
     from pyinstrument_gpu.core.source_line import SourceLine
     from pyinstrument_gpu.parts.curves import Curves
     from pyinstrument_gpu.parts.parts import Part
-
-
-class Failure(NamedTuple):
-    """Something that went wrong.
-
-    Attributes:
-        about: what it is about.
-        evidence: the run's numbers that say so.
-        edit: what may help.
-        look: a command that shows more, in which RUN stands for the run file.
-    """
-
-    about: str
-    evidence: str
-    edit: str | None
-    look: str
 
 
 class Aspect:
@@ -94,8 +78,8 @@ class Aspect:
         """What matters so much that it stands before everything else."""
         return ()
 
-    def failures(self, run: Any) -> Iterable[Failure]:
-        """What went wrong, which a report says before anything else."""
+    def failures(self, run: Any) -> Iterable[Any]:
+        """What went wrong, as findings of the analysis, which a report has before others."""
         return ()
 
     def verdict(self, section: Any) -> str | None:

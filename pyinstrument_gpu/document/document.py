@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyinstrument_gpu import analysis
+from pyinstrument_gpu.analysis.advice import Finding
+from pyinstrument_gpu.analysis.ledger import Ledger
 from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
-from pyinstrument_gpu.document.findings import Finding, findings
-from pyinstrument_gpu.document.guides import Guides, guides
-from pyinstrument_gpu.document.ledger import Ledger, ledger
+from pyinstrument_gpu.document.findings import Guides, findings, guides
 from pyinstrument_gpu.document.notes import notes, unknown
 from pyinstrument_gpu.document.phases import (
     PhaseCalls,
@@ -129,7 +129,7 @@ def document_of(run: Run, file: str | None = None) -> Document:
             DeviceClock(clock.device, clock.uncertainty_ns, clock.drift_ppm)
             for clock in run.device_clocks
         ),
-        ledger=ledger(run),
+        ledger=analysis.of(run).mean_ledger,
         savings=savings(run),
         guides=advised,
         sections=sections,

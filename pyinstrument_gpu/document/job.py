@@ -10,6 +10,7 @@ from pyinstrument_gpu.document.job_findings import (
     JobFinding,
     StallOfRank,
     job_findings,
+    job_verdict,
     stalls_of,
 )
 from pyinstrument_gpu.document.job_ranks import (
@@ -22,7 +23,6 @@ from pyinstrument_gpu.document.job_ranks import (
     missing_ranks,
     ranks_of_job,
 )
-from pyinstrument_gpu.document.job_verdict import job_verdict
 from pyinstrument_gpu.document.plain import rounded
 from pyinstrument_gpu.job import analysis
 from pyinstrument_gpu.job.data import JobData

@@ -14,11 +14,12 @@ from pyinstrument_gpu.document.plain import rounded
 from pyinstrument_gpu.job import ending as analysis
 from pyinstrument_gpu.job.condition import (
     Sighting,
+    machines_of,
+    monotonic_end_ns,
     open_stall,
     stuck_ns,
 )
 from pyinstrument_gpu.job.data import JobData, RankData
-from pyinstrument_gpu.job.machines import machines_of, monotonic_end_ns
 from pyinstrument_gpu.job.waits import last_collectives
 
 _SAID_OTHERWISE = "the recording was not stopped"
@@ -207,7 +208,7 @@ def _before_last_ns(job: JobData) -> dict[int, int]:
 
 def _rank(
     rank: RankData,
-    found: analysis.JobEnding,
+    found: analysis.Conclusion,
     seen: Mapping[int, Sighting],
     before_last_ns: int | None,
 ) -> RankEnding:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.advice import subject
-from pyinstrument_gpu.analysis.savings import Limit
-from pyinstrument_gpu.analysis.savings import Saving as AnalysedSaving
+from pyinstrument_gpu.analysis.savings import Limit, ReplayedSaving
 from pyinstrument_gpu.core.run import Run
 
 
@@ -76,7 +75,7 @@ def savings(run: Run) -> Savings | None:
     )
 
 
-def _row(run: Run, row: AnalysedSaving) -> Saving:
+def _row(run: Run, row: ReplayedSaving) -> Saving:
     p10_ns, p90_ns = row.spread_ns if row.is_told else (None, None)
     return Saving(
         about=subject(run, row),
@@ -88,5 +87,5 @@ def _row(run: Run, row: AnalysedSaving) -> Saving:
         at_most_ns=None if row.limit == Limit.NONE else row.at_most_ns,
         p10_ns=p10_ns,
         p90_ns=p90_ns,
-        of="step" if row.is_inside else "elapsed time",
+        of=row.of,
     )

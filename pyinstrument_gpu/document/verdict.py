@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.advice import BUSY_SHARE, MIN_STEPS
+from pyinstrument_gpu.analysis.advice import BUSY_SHARE, MIN_STEPS, Finding
 from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.program_facts import CHILDREN
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.document.findings import Finding
-from pyinstrument_gpu.document.guides import Guides
+from pyinstrument_gpu.document.findings import Guides
 from pyinstrument_gpu.document.no_steps import no_steps
 from pyinstrument_gpu.document.phases import PhaseInSteps, overlap
 from pyinstrument_gpu.parts.words import capitalised, counted, duration, small_percent

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs two sides in turn until it is known whether the second is slower, or the runs are spent."""
+"""Runs two sides in turn until it is known whether the second is slower, or the runs are spent, and
+says meanwhile how long that may still take."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random, SystemRandom
+from typing import TextIO
 
 from pyinstrument_gpu.analysis.compare import (
     CODE_REVISION,
@@ -16,17 +19,15 @@ from pyinstrument_gpu.analysis.compare import (
     DEFAULT_MARGIN_PERCENT,
     MIN_RUNS,
     Comparison,
+    Slowdown,
     compare,
+    slowdown,
 )
-from pyinstrument_gpu.analysis.looks import Look, looks
-from pyinstrument_gpu.analysis.slowdown import Slowdown, slowdown
-from pyinstrument_gpu.analysis.welch import t_quantile
+from pyinstrument_gpu.analysis.inference import Look, looks, t_quantile
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import GateError
 from pyinstrument_gpu.gate.machine import OtherLoad, gpu_users
-from pyinstrument_gpu.gate.order import pairs_in_order
-from pyinstrument_gpu.gate.progress import Progress
-from pyinstrument_gpu.gate.side import Side
+from pyinstrument_gpu.gate.sides import Side
 
 SIDES = ("baseline", "candidate")
 DEFAULT_RUNS = 5
@@ -35,6 +36,63 @@ DEFAULT_MAX_RUNS = 3
 _MANY_OTHERS = 0.1
 """Share of the processors that others use from which on it is said."""
 _MUST_AGREE = {"host": "another machine", "gpus": "another GPU", "world_size": "other ranks"}
+
+
+class Progress:
+    """On a terminal one line that changes, elsewhere (a log of CI) a line for each run.
+
+    Args:
+        in_one_line: whether nothing else writes to a terminal meanwhile.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO,
+        in_one_line: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream = stream
+        self._is_one_line = in_one_line and stream.isatty()
+        self._clock = clock
+        self._begin_s = clock()
+        self._done = 0
+        self._width = 0
+
+    def begin(self, side: str, runs: int, max_runs: int) -> None:
+        """A run begins, one of so many until it is known or the sides are looked at again, and of
+        so many at most."""
+        elapsed_s = self._clock() - self._begin_s
+        text = f"gate: run {self._done + 1} of {runs} ({side}), {_minutes(elapsed_s)}"
+        if self._done:
+            text += f", about {_minutes(elapsed_s / self._done * (runs - self._done))} left"
+        if max_runs > runs:
+            text += f"; up to {max_runs} runs if it stays unclear"
+        self._write(text)
+
+    def end(self) -> None:
+        self._done += 1
+
+    def close(self) -> None:
+        """What is written next begins on a line of its own."""
+        if self._is_one_line and self._width:
+            self._stream.write("\r" + " " * self._width + "\r")
+            self._stream.flush()
+            self._width = 0
+
+    def _write(self, text: str) -> None:
+        if self._is_one_line:
+            self._stream.write("\r" + text.ljust(self._width))
+            self._width = len(text)
+        else:
+            self._stream.write(text + "\n")
+        self._stream.flush()
+
+
+def _minutes(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 @dataclass(frozen=True)
@@ -256,3 +314,19 @@ class Gate:
                 "it is not known whether others used the GPU: nvidia-smi could not be asked"
             )
         return warnings
+
+
+def pairs_in_order(random: Random) -> Iterator[tuple[int, int]]:
+    """Pairs of both sides (0, 1), without end: of each two pairs, one begins with either side, and
+    chance decides which of the two comes first.
+
+    Within four runs (0 1 1 0, or 1 0 0 1) a drift that is linear in time cancels, which it does not
+    if one side always comes first. Chance keeps the sides from following something periodic, such
+    as a job that starts every minute: the randomized interleaved trials of Abedi and Brecht
+    (Conducting repeatable experiments in highly variable cloud computing environments, ICPE 2017),
+    in blocks of four.
+    """
+    while True:
+        first = random.randrange(2)
+        yield first, 1 - first
+        yield 1 - first, first

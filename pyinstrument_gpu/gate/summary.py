@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pyinstrument_gpu.analysis.compare import CONFIDENCE, Change
-from pyinstrument_gpu.analysis.slowdown import Slowdown
+from pyinstrument_gpu.analysis.compare import CONFIDENCE, Slowdown, TimeChange
 from pyinstrument_gpu.gate.gate import SIDES, GateResult
 from pyinstrument_gpu.parts.words import (
     Unit,
@@ -116,14 +115,14 @@ def facts(result: GateResult) -> dict[str, Any]:
     }
 
 
-def _row(name: str, unit: Unit, change: Change, interval: str) -> str:
+def _row(name: str, unit: Unit, change: TimeChange, interval: str) -> str:
     return (
         f"| {_cell(name)} | {unit.text(change.before_mean_ns)} | {unit.text(change.after_mean_ns)} "
         f"| {100 * change.change:+.2f} % | {interval} |"
     )
 
 
-def interval_text(change: Change) -> str:
+def interval_text(change: TimeChange) -> str:
     if change.interval is None:
         return "unknown"
     low, high = (100 * end for end in change.interval)

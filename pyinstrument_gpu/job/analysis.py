@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The analysis of one job: what its ranks show together, each part computed when it is asked
-for."""
+"""What the ranks of one job show together: pure functions of a `JobData`.
+
+`of(job)` gives the results, each computed once, when it is asked for.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,7 @@ from pyinstrument_gpu.job.findings import (
     PhaseAcrossRanks,
     Stragglers,
 )
-from pyinstrument_gpu.job.joined import Joined, joined
-from pyinstrument_gpu.job.matched import MatchedGroup, matched
+from pyinstrument_gpu.job.joined import Joined, MatchedGroup, joined, matched
 from pyinstrument_gpu.job.own_work import OwnWork
 
 _analyses: MutableMapping[JobData, JobAnalysis] = WeakKeyDictionary()

@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.core.anchor import began_ns
 from pyinstrument_gpu.core.groups import groups as grouped
+from pyinstrument_gpu.job.condition import machines_of
 from pyinstrument_gpu.job.data import RankData
 from pyinstrument_gpu.job.findings import CollectiveUse
-from pyinstrument_gpu.job.joined import Joined
-from pyinstrument_gpu.job.machines import machines_of
-from pyinstrument_gpu.job.matched import MatchedGroup, is_symmetric
+from pyinstrument_gpu.job.joined import Joined, MatchedGroup, is_symmetric
 from pyinstrument_gpu.job.own_work import OwnWork
 
 _SAME_BOOT_NS = 10**9
@@ -67,12 +66,6 @@ def _use(
         path=first.paths[path] if path >= 0 else None,
         count=len(numbers),
         bytes=int(np.maximum(events["bytes"][0], 0).sum()),
-        transfer_ns=None,
-        waiting_ns=None,
-        bytes_per_s=None,
-        exposed_ns=None,
-        last_rank=None,
-        last_share=None,
     )
     timed = (events["duration_ns"] >= 0).all(axis=0)
     asked = (events["created_ns"] >= 0).all(axis=0)

@@ -16,7 +16,7 @@ it alone was behind, for far longer than a step takes, and its file ends first.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,10 +28,11 @@ from pyinstrument_gpu.job.condition import (
     LAG_NS,
     Sighting,
     condition_of,
+    machines_of,
+    monotonic_end_ns,
     stuck_ns,
 )
 from pyinstrument_gpu.job.data import JobData, RankData
-from pyinstrument_gpu.job.machines import machines_of, monotonic_end_ns
 from pyinstrument_gpu.job.waits import Mismatch, Wait, mismatch, waits
 
 _CLOCK_ERROR_NS = 10_000_000
@@ -75,7 +76,7 @@ class Doubt(str, enum.Enum):
 
 
 @dataclass(frozen=True)
-class JobEnding:
+class Conclusion:
     """How a job ended, or why it does not go on.
 
     Attributes:
@@ -105,7 +106,7 @@ class JobEnding:
     likely_rank: int | None = None
 
 
-def ending(job: JobData, sightings: Mapping[int, Sighting] | None = None) -> JobEnding:
+def ending(job: JobData, sightings: Mapping[int, Sighting] | None = None) -> Conclusion:
     """How the job ended, or why it does not go on.
 
     Args:
@@ -117,16 +118,7 @@ def ending(job: JobData, sightings: Mapping[int, Sighting] | None = None) -> Job
         rank.rank: condition_of(rank, seen.get(rank.rank, Sighting())) for rank in job.ranks
     }
     ranks = {rank.rank: rank for rank in job.ranks}
-    ended = [
-        rank
-        for rank in job.ranks
-        if conditions[rank.rank].has_ended
-        and not (
-            conditions[rank.rank] is Condition.UNWRITTEN
-            and rank.rank in seen
-            and seen[rank.rank].process is ProcessState.ALIVE
-        )
-    ]
+    ended = [rank for rank in job.ranks if _has_ended(rank, conditions[rank.rank], seen)]
     hanging = [number for number, one in conditions.items() if one is Condition.HANGING]
     found = waits(job, {rank.rank for rank in ended})
     long_waits = [wait for wait in found if wait.is_long]
@@ -136,19 +128,18 @@ def ending(job: JobData, sightings: Mapping[int, Sighting] | None = None) -> Job
     def concluded(
         outcome: Outcome,
         rank: int | None = None,
-        suspects: Iterable[int] = (),
+        suspects: Sequence[int] = (),
         doubt: Doubt | None = None,
-    ) -> JobEnding:
+    ) -> Conclusion:
         next_rank, earlier_ns = _next_on_machine(rank, ended, ranks)
-        suspects = tuple(suspects)
         is_close = doubt is Doubt.TOO_CLOSE
-        return JobEnding(
+        return Conclusion(
             outcome,
             rank,
             conditions,
             found,
             differs,
-            suspects,
+            tuple(suspects),
             doubt,
             lost_peers,
             next_rank,
@@ -183,6 +174,12 @@ def ending(job: JobData, sightings: Mapping[int, Sighting] | None = None) -> Job
     if Condition.RUNNING in conditions.values():
         return concluded(Outcome.RUNNING)
     return concluded(Outcome.FINISHED)
+
+
+def _has_ended(rank: RankData, condition: Condition, seen: Mapping[int, Sighting]) -> bool:
+    """Whether it has stopped other than by finishing, as far as can be seen."""
+    lives = rank.rank in seen and seen[rank.rank].process is ProcessState.ALIVE
+    return condition.has_ended and not (condition is Condition.UNWRITTEN and lives)
 
 
 def _first(

@@ -162,9 +162,9 @@ class CollectiveUse:
     path: str | None
     count: int
     bytes: int
-    transfer_ns: float | None
-    waiting_ns: float | None
-    bytes_per_s: float | None
-    exposed_ns: float | None
-    last_rank: int | None
-    last_share: float | None
+    transfer_ns: float | None = None
+    waiting_ns: float | None = None
+    bytes_per_s: float | None = None
+    exposed_ns: float | None = None
+    last_rank: int | None = None
+    last_share: float | None = None

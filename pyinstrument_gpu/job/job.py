@@ -17,8 +17,7 @@ from pyinstrument_gpu.core.file.run_files import (
 from pyinstrument_gpu.core.run import Run, above
 from pyinstrument_gpu.errors import JobError, RunFileError, RunFileVersionError
 from pyinstrument_gpu.job.data import JobData, RankData
-from pyinstrument_gpu.job.gather import job_of
-from pyinstrument_gpu.job.rank_data import rank_data
+from pyinstrument_gpu.job.gather import job_of, rank_data
 
 __all__ = ["Job"]
 

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.core.program_facts import ProgramFacts
 from pyinstrument_gpu.job.findings import LateStart
-from pyinstrument_gpu.job.joined import Joined
-from pyinstrument_gpu.job.matched import MatchedGroup
+from pyinstrument_gpu.job.joined import Joined, MatchedGroup
 from pyinstrument_gpu.job.own_work import OwnWork
 
 _LEAST_NS = 1_000_000_000

@@ -7,13 +7,13 @@ docs/ranks.md.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.job.binomial import binomial_tail
 from pyinstrument_gpu.job.findings import Pattern, Straggler, Stragglers
 from pyinstrument_gpu.job.joined import Joined, traded_ns
 from pyinstrument_gpu.job.own_work import MIN_STEPS, HowKnown, OwnWork
@@ -43,9 +43,19 @@ _DEVICES = (
 )
 _ONE_PHASE = 0.7
 """Of the delay in such steps that arises in one phase. The machine's own hiccups are everywhere."""
-
 _MOST_TRADED = 0.1
 """Of the delay, what a rank may work less in phases that some ranks lack."""
+
+
+def binomial_tail(hits: int, trials: int, chance: float) -> float:
+    """The chance of at least so many hits in independent trials, by a chance below 1."""
+    if hits <= 0 or chance <= 0:
+        return float(hits <= 0)
+    # From one number of hits to the next, the chance of it changes by this factor.
+    counts = np.arange(trials)
+    factors = np.log((trials - counts) / (counts + 1)) + math.log(chance) - math.log1p(-chance)
+    logs = trials * math.log1p(-chance) + np.append(0, np.cumsum(factors))
+    return min(1.0, float(np.exp(logs[hits:]).sum()))
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,7 +27,7 @@ from pyinstrument_gpu.job.data import JobData, RankData
 
 
 @dataclass(frozen=True)
-class LastCollective:
+class GroupPosition:
     """How far a rank was in a process group.
 
     Attributes:
@@ -85,7 +85,7 @@ class Mismatch:
     operations: tuple[tuple[str, tuple[int, ...]], ...]
 
 
-def last_collectives(rank: RankData) -> tuple[LastCollective, ...]:
+def last_collectives(rank: RankData) -> tuple[GroupPosition, ...]:
     """How far it was in each of its groups, by the flight recorder and by its watchdog."""
     of_rank = rank.collectives
     events = of_rank.events[~of_rank.events["is_p2p"]]
@@ -99,7 +99,7 @@ def last_collectives(rank: RankData) -> tuple[LastCollective, ...]:
         of_group = events[events["group"] == number]
         # The watchdog does not tell the backends of one group apart.
         seen = progress.get(group.name) if names.count(group.name) == 1 else None
-        last = LastCollective(group, is_exact=rank.complete or seen is not None)
+        last = GroupPosition(group, is_exact=rank.complete or seen is not None)
         if len(of_group):
             event = of_group[np.argmax(of_group["sequence"])]
             ended = of_group[(of_group["ended_ns"] >= 0) | (of_group["duration_ns"] >= 0)]
@@ -132,7 +132,7 @@ def waits(job: JobData, ended: Collection[int]) -> tuple[Wait, ...]:
     Args:
         ended: the ranks that have ended, or stopped, other than by finishing.
     """
-    by_group: dict[ProcessGroup, dict[int, LastCollective]] = {}
+    by_group: dict[ProcessGroup, dict[int, GroupPosition]] = {}
     ranks = {rank.rank: rank for rank in job.ranks}
     for rank in job.ranks:
         for last in last_collectives(rank):
@@ -143,7 +143,7 @@ def waits(job: JobData, ended: Collection[int]) -> tuple[Wait, ...]:
             rank = ranks[number]
             if _is_all_known(rank):
                 is_exact = rank.complete or open_stall(rank) is not None
-                lasts[number] = LastCollective(group, is_exact)
+                lasts[number] = GroupPosition(group, is_exact)
     found = [_wait_in_group(group, lasts, ranks, ended) for group, lasts in by_group.items()]
     known = [wait for wait in found if wait is not None]
     is_all_exact = bool(by_group) and all(
@@ -177,7 +177,7 @@ def _is_all_known(rank: RankData) -> bool:
 
 def _wait_in_group(
     group: ProcessGroup,
-    lasts: Mapping[int, LastCollective],
+    lasts: Mapping[int, GroupPosition],
     ranks: Mapping[int, RankData],
     ended: Collection[int],
 ) -> Wait | None:

@@ -37,10 +37,8 @@ from pyinstrument_gpu.core.file.run_path import (
 from pyinstrument_gpu.core.program_facts import CHILDREN
 from pyinstrument_gpu.document.no_steps import no_steps
 from pyinstrument_gpu.errors import PyinstrumentGpuError, RunPathError
-from pyinstrument_gpu.launch.child_report import report_by_child
 from pyinstrument_gpu.launch.program import Program, note_interrupt
 from pyinstrument_gpu.launch.rank_files import finished_job, pattern_of_ranks, start_of_job
-from pyinstrument_gpu.launch.spare_limits import spare_limits
 from pyinstrument_gpu.native import DISABLED
 from pyinstrument_gpu.patching.own_imports import OwnImports
 from pyinstrument_gpu.patching.problems import print_error
@@ -50,6 +48,9 @@ from pyinstrument_gpu.recording.recording import Recording, record
 if TYPE_CHECKING:
     from pyinstrument_gpu.document.job import JobDocument
 
+
+import contextlib
+
 _OTHER_RANKS_DEADLINE_S = 5.0
 _PROFILE_AT = 10
 """By then the first steps are over, in which memory is allocated and kernels are chosen."""
@@ -58,6 +59,8 @@ _FLIGHT_RECORDER_ENTRIES = "500"
 the operations: each reading would hold the GIL for longer, and there would be fewer of them."""
 EXIT_SYNC = 3
 """Exit code of `--fail-on-sync`."""
+_DEADLINE_S = 60
+_RECURSION = 1000  # Python's own default
 
 
 @dataclass(frozen=True)
@@ -389,3 +392,41 @@ def _end_by(error: BaseException) -> dict[str, Any]:
     end = exception_facts(error)
     # Ctrl-C ends the process by a signal.
     return end if isinstance(error, KeyboardInterrupt) else {"exit_code": 1, **end}
+
+
+def report_by_child(path: Path | None) -> str:
+    """What `pyinstrument-gpu report` prints.
+
+    Raises:
+        OSError, subprocess.SubprocessError: it can't be started, fails or takes too long.
+    """
+    import subprocess  # only for this
+
+    done = subprocess.run(
+        [sys.executable, "-m", "pyinstrument_gpu", "report", str(path)],
+        cwd="/",  # the program's may be gone
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        check=True,
+        timeout=_DEADLINE_S,
+    )
+    return done.stdout.rstrip("\n")
+
+
+@contextlib.contextmanager
+def spare_limits() -> Iterator[None]:
+    """Let calls nest as deeply, and as many files be open, as is usual or permitted."""
+    recursion = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(recursion, _RECURSION))
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files[1], files[1]))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, files)
+        with contextlib.suppress(RecursionError):  # deeper than it already is
+            sys.setrecursionlimit(recursion)

@@ -51,8 +51,7 @@ def finished_job(paths: Mapping[int, Path], deadline_s: float) -> JobData:
     """
     from pyinstrument_gpu.core.job_membership import not_one_job
     from pyinstrument_gpu.core.run import Run
-    from pyinstrument_gpu.job.gather import job_of
-    from pyinstrument_gpu.job.rank_data import rank_data
+    from pyinstrument_gpu.job.gather import job_of, rank_data
 
     until_s = time.monotonic() + deadline_s
     found: list[RankData] = []

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 
-from pyinstrument_gpu.analysis.compare import Change, Comparison, PhaseChange
+from pyinstrument_gpu.analysis.compare import Comparison, PhaseChange, TimeChange
 from pyinstrument_gpu.core.paths import names_of
 from pyinstrument_gpu.core.phase_tree import MAX_PATHS
 from pyinstrument_gpu.core.run import Run
@@ -110,7 +110,7 @@ def _intervals(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _dots(elapsed: Change) -> dict[str, Any]:
+def _dots(elapsed: TimeChange) -> dict[str, Any]:
     """The times of runs as dots on an axis, each with its place in percent of the length."""
     sides = {"before": elapsed.before_ns, "after": elapsed.after_ns}
     times_ns = [ns for side in sides.values() for ns in side]

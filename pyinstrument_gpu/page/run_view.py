@@ -8,13 +8,13 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from pyinstrument_gpu.analysis.advice import Finding
 from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.paths import names_of
 from pyinstrument_gpu.core.phase_tree import MAX_PATHS
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.document.document import Document, document_of
-from pyinstrument_gpu.document.findings import Finding
 from pyinstrument_gpu.export.labels import STEP_COLOR, color_of
 from pyinstrument_gpu.page.bars import css_color
 from pyinstrument_gpu.page.histograms import plain_histograms, spark_path, time_bounds

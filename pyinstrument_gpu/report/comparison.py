@@ -8,8 +8,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from pyinstrument_gpu.analysis.compare import MIN_RUNS, Change, Comparison, PhaseChange
-from pyinstrument_gpu.analysis.final_values import FinalValue
+from pyinstrument_gpu.analysis.compare import MIN_RUNS, Comparison, PhaseChange, TimeChange
+from pyinstrument_gpu.analysis.run_sample import FinalValue
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, Table, table
 from pyinstrument_gpu.parts.words import (
     UNKNOWN,
@@ -43,7 +43,7 @@ def comparison_parts(comparison: Comparison) -> list[Part]:
         chosen = [phase for phase in comparison.phases if phase.is_outside is is_outside]
         return [row(phase.path, phase.before_ns, phase.after_ns) for phase in chosen[:_MAX_ROWS]]
 
-    def whole(name: str, of: Change) -> list[Row]:
+    def whole(name: str, of: TimeChange) -> list[Row]:
         return [row(name, of.before_mean_ns, of.after_mean_ns)]
 
     headers = [f"{unit.name} per step", "before", "after", "change", "% elapsed"]
@@ -131,7 +131,7 @@ def _verdict_lines(comparison: Comparison) -> list[str]:
     return lines
 
 
-def _change(change: Change, what: str, confidence: float) -> str:
+def _change(change: TimeChange, what: str, confidence: float) -> str:
     text = f"{100 * change.change:+.2f} % {what}"
     if change.interval is not None:
         low, high = (100 * end for end in change.interval)

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pyinstrument_gpu.analysis.rules import EDIT_SHARE
-from pyinstrument_gpu.document.findings import Finding
-from pyinstrument_gpu.document.guides import Guidance, Guides
+from pyinstrument_gpu.analysis.advice import EDIT_SHARE, Finding
+from pyinstrument_gpu.analysis.rules.case import Guidance
+from pyinstrument_gpu.document.findings import Guides
 from pyinstrument_gpu.parts.parts import Sentence
 from pyinstrument_gpu.parts.words import counted, printable, small_percent
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from pyinstrument_gpu.analysis.ledger import Ledger, LedgerEntry
 from pyinstrument_gpu.core.phase_tree import phase_table
-from pyinstrument_gpu.document.ledger import Ledger, LedgerEntry
 from pyinstrument_gpu.document.steps import StepTimes
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence
 from pyinstrument_gpu.parts.words import Unit, counted

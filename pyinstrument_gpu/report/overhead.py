@@ -8,7 +8,7 @@ import platform
 from collections.abc import Sequence
 from typing import Any
 
-from pyinstrument_gpu.analysis.run_step import RunStep
+from pyinstrument_gpu.analysis.step_times import RunStep
 from pyinstrument_gpu.core.phase_cost import PhaseCost
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
 from pyinstrument_gpu.parts.words import counted, duration, printable, small_percent

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pyinstrument_gpu.document.findings import Finding
+from pyinstrument_gpu.analysis.advice import Finding
 from pyinstrument_gpu.document.savings import Saving, Savings
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
 from pyinstrument_gpu.parts.words import Unit, counted, printable

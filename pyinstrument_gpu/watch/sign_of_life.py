@@ -19,7 +19,7 @@ from pyinstrument_gpu.core.process_state import ProcessState
 from pyinstrument_gpu.core.program_end import ProgramEnd
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.job.condition import FRESH_NS, Sighting
-from pyinstrument_gpu.job.run_end import innermost_phase
+from pyinstrument_gpu.job.gather import innermost_phase
 
 _HANGS_AFTER_NS = 10 * 10**9
 _TIMES_THE_LONGEST = 3

@@ -15,7 +15,6 @@ from pyinstrument_gpu.analysis import (
     correlation_points,
     host_timeline,
     ledger,
-    run_ahead,
     savings,
     step_times,
 )
@@ -32,8 +31,8 @@ PARTS = [
     (correlation_points, "correlation_points"),
     (host_timeline, "host_timeline"),
     (ledger, "ledger"),
-    (run_ahead, "clock_uncertainty_ns"),
-    (run_ahead, "run_ahead"),
+    (bottleneck, "clock_uncertainty_ns"),
+    (bottleneck, "run_ahead"),
     (savings, "savings"),
     (step_times, "attribution"),
     (step_times, "kept_steps"),

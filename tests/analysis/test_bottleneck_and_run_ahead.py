@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.bottleneck import Bottleneck
-from pyinstrument_gpu.analysis.run_ahead import RunAhead
+from pyinstrument_gpu.analysis.bottleneck import Bottleneck, RunAhead
 from pyinstrument_gpu.core.device_clock import DeviceClock
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope

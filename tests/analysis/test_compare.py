@@ -14,9 +14,8 @@ from numpy.typing import ArrayLike
 
 import pyinstrument_gpu
 from pyinstrument_gpu.analysis.compare import POWER, Comparison, Verdict, compare
-from pyinstrument_gpu.analysis.final_values import final_values
-from pyinstrument_gpu.analysis.run_sample import UNATTRIBUTED, warmup_steps
-from pyinstrument_gpu.analysis.welch import t_quantile, welch
+from pyinstrument_gpu.analysis.inference import t_quantile, welch
+from pyinstrument_gpu.analysis.run_sample import UNATTRIBUTED, final_values, warmup_steps
 from pyinstrument_gpu.cli import main
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE

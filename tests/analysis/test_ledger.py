@@ -8,7 +8,7 @@ import pytest
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.intervals import covered_before
-from pyinstrument_gpu.analysis.ledger import DEVICE_COLUMNS, Ledger
+from pyinstrument_gpu.analysis.ledger import DEVICE_COLUMNS, LedgerEntries
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import STEP_DTYPE
 from pyinstrument_gpu.core.steps import Steps
@@ -72,16 +72,16 @@ def made(
     return run
 
 
-def ledger(run: Run) -> Ledger:
+def ledger(run: Run) -> LedgerEntries:
     return analysis.of(run).ledger
 
 
-def wall_ns(found: Ledger) -> Any:
+def wall_ns(found: LedgerEntries) -> Any:
     """The duration of each step."""
     return found.steps["end_ns"] - found.steps["begin_ns"]
 
 
-def row(found: Ledger, path: int, step: int = 0) -> dict[str, float]:
+def row(found: LedgerEntries, path: int, step: int = 0) -> dict[str, float]:
     """The entry of a path, in ms; unknown as -1."""
     (entry,) = found.entries[(found.entries["step"] == step) & (found.entries["path"] == path)]
     return {
@@ -90,7 +90,7 @@ def row(found: Ledger, path: int, step: int = 0) -> dict[str, float]:
     }
 
 
-def sums(found: Ledger, *columns: str) -> list[int]:
+def sums(found: LedgerEntries, *columns: str) -> list[int]:
     """The sum of some columns in each step."""
     total = np.zeros(len(found.steps), np.int64)
     position = np.searchsorted(found.steps["index"], found.entries["step"])
@@ -100,7 +100,7 @@ def sums(found: Ledger, *columns: str) -> list[int]:
     return values
 
 
-def assert_adds_up(found: Ledger) -> None:
+def assert_adds_up(found: LedgerEntries) -> None:
     assert sums(found, "host_ns") == wall_ns(found).tolist()
     if found.is_timed.all():
         assert sums(found, *DEVICE_COLUMNS) == wall_ns(found).tolist()

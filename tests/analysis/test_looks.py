@@ -5,10 +5,8 @@ import dataclasses
 
 import pytest
 
-from pyinstrument_gpu.analysis.compare import Verdict, compare
-from pyinstrument_gpu.analysis.looks import looks
-from pyinstrument_gpu.analysis.slowdown import Slowdown, slowdown
-from pyinstrument_gpu.analysis.welch import t_quantile
+from pyinstrument_gpu.analysis.compare import Slowdown, Verdict, compare, slowdown
+from pyinstrument_gpu.analysis.inference import looks, t_quantile
 from tests.helpers.timed_runs import runs_of
 
 

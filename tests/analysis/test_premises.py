@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.advice import Advice
+from pyinstrument_gpu.analysis.advice import Finding, subject
 from pyinstrument_gpu.analysis.bottleneck import Bottleneck
 from pyinstrument_gpu.analysis.compare import Verdict, compare
-from pyinstrument_gpu.analysis.savings import Change, Limit, Saving
+from pyinstrument_gpu.analysis.savings import Change, Limit, ReplayedSaving
 from pyinstrument_gpu.core.program_facts import KEY
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
@@ -58,7 +58,7 @@ DEVICE_BOUND = (phase("forward", 1, 100, 5 * US, 4 * MS), phase("backward", 2, 1
 """12 ms of work, launched in 1 ms."""
 
 
-def saving(run: Run, change: Change, site: int = -1) -> Saving:
+def saving(run: Run, change: Change, site: int = -1) -> ReplayedSaving:
     rows = analysis.of(run).savings.rows
     (row,) = (
         row for row in rows if row.change == change and row.site == site and row.is_inside is True
@@ -66,7 +66,7 @@ def saving(run: Run, change: Change, site: int = -1) -> Saving:
     return row
 
 
-def about(given: list[Advice]) -> list[str]:
+def about(given: list[Finding]) -> list[str]:
     return [one.about for one in given]
 
 
@@ -134,7 +134,7 @@ def test_a_wait_for_a_prefetcher_is_not_taken_for_work() -> None:
     assert run.program_facts.other_streams is True
     assert row.low_ns - 0.05 * MS <= saved_ns <= row.high_ns <= row.at_most_ns
     assert row.at_most_ns >= row.time_ns
-    assert all("AMP" not in one.edit for one in analysis.of(run).advice)
+    assert all("AMP" not in str(one.edit) for one in analysis.of(run).advice)
 
 
 def test_what_one_of_several_ranks_saves_is_not_told() -> None:
@@ -144,8 +144,8 @@ def test_what_one_of_several_ranks_saves_is_not_told() -> None:
 
     assert (row.low_ns, row.at_most_ns, row.limit) == (0, math.inf, Limit.NONE)
     assert analysis.of(run).advice == []
-    (doubt,) = (one for one in analysis.of(run).doubts if one.saving == row)
-    assert doubt.reason == "the stream may wait for another rank where it looks busy"
+    (doubt,) = (one for one in analysis.of(run).doubts if one.about == subject(run, row))
+    assert doubt.evidence == "the stream may wait for another rank where it looks busy"
     report = run.report(width=110, color=False)
     (line,) = (line for line in report.splitlines() if line.startswith(".item() at train.py:10"))
     assert line.split()[8] == "-"
@@ -303,7 +303,7 @@ def test_advice_does_not_depend_on_how_long_validation_is(turns: int) -> None:
     assert found.step_ns == pytest.approx(float(durations_ns.mean()))
     assert found.elapsed_ns > found.step_ns + turns * 0.15 * MS
     total = analysis.of(run).ledger.means()
-    assert sum(mean.host_ns for mean in total[1].values()) == pytest.approx(found.step_ns)
+    assert sum(mean.time_ns for mean in total[1].values()) == pytest.approx(found.step_ns)
     assert row.time_ns == pytest.approx(11 * MS, rel=0.05)
     assert row.likely_ns == pytest.approx(2.5 * MS, rel=0.25)
     named = about([*analysis.of(run).advice, *analysis.of(run).doubts])

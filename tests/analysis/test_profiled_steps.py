@@ -69,7 +69,7 @@ def test_ledger_and_savings_are_those_of_the_most_other_steps_in_a_row() -> None
     assert ledger.steps["index"].tolist() == list(range(6, 20))
     assert set(ledger.entries["step"].tolist()) == set(range(6, 20))
     _, means = ledger.means()
-    assert {path: entry.host_ns for path, entry in means.items()} == {
+    assert {path: entry.time_ns for path, entry in means.items()} == {
         0: DATA_MS * MS,
         1: FORWARD_MS * MS,
         -1: (STEP_MS - DATA_MS - FORWARD_MS) * MS,

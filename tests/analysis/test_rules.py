@@ -9,7 +9,7 @@ import pytest
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.rules import findings, is_nothing_worth_an_edit
-from pyinstrument_gpu.analysis.rules.finding import Finding, Whole, Worth
+from pyinstrument_gpu.analysis.rules.case import UNKNOWN, Guidance, Worth
 from pyinstrument_gpu.core.program_facts import KEY
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.sync_kind import SyncKind
@@ -34,16 +34,16 @@ def simulated(made: Made, **facts: Any) -> Run:
     return run
 
 
-def found(run: Run, advice: str) -> list[Finding]:
+def found(run: Run, advice: str) -> list[Guidance]:
     return [one for one in findings(run) if one.advice.startswith(advice)]
 
 
-def the(run: Run, advice: str) -> Finding:
+def the(run: Run, advice: str) -> Guidance:
     (one,) = found(run, advice)
     return one
 
 
-def worth(finding: Finding) -> Worth:
+def worth(finding: Guidance) -> Worth:
     assert finding.worth is not None
     return finding.worth
 
@@ -77,7 +77,7 @@ def test_a_second_read_costs_its_call_alone() -> None:
     assert one.promised == "5-10 %"
     assert worth(one).low_ns == 0
     assert worth(one).high_ns == pytest.approx(18 * US, abs=1 * US)
-    assert worth(one).whole_ns == pytest.approx(35 * MS, rel=0.01)
+    assert worth(one).of_ns == pytest.approx(35 * MS, rel=0.01)
     assert "1.00 reads per step" in one.evidence
     assert ".item() at train.py:11 after .item() at train.py:10" in one.evidence
 
@@ -172,7 +172,7 @@ def test_copies_in_evaluations() -> None:
     one = the(run, "pin memory and copy with non_blocking in evaluations")
 
     assert one.evidence.startswith("2.0 copies of an evaluation make the host wait for 0.500 ms")
-    assert worth(one).whole is Whole.ELAPSED
+    assert worth(one).of == "elapsed time"
     assert worth(one).high_ns == pytest.approx(4 * 500 * US / 20, rel=0.3)
     assert not found(_with_evaluations(), "pin memory")
 
@@ -245,7 +245,7 @@ def test_half_as_many_evaluations_save_half_their_time() -> None:
     one = the(_with_evaluations(), "evaluate half as often")
 
     # 4 of 30 ms, in 20 steps and 320 ms.
-    assert worth(one) == Worth(3 * MS, 3 * MS, 16 * MS, Whole.ELAPSED)
+    assert worth(one) == Worth(3 * MS, 3 * MS, 16 * MS, "elapsed time")
     assert one.evidence == "4 times in 20 steps, 30.000 ms each"
 
 
@@ -253,7 +253,7 @@ def test_an_evaluation_begins_behind_the_read_that_waits_for_the_steps() -> None
     one = the(_with_evaluations(read_ns=3 * MS), "evaluate half as often")
 
     # The first read ends after 15 of 30 ms, and the last one, of 3 ms, may be for something else.
-    assert worth(one) == Worth(1.2 * MS, 3 * MS, 16 * MS, Whole.ELAPSED)
+    assert worth(one) == Worth(1.2 * MS, 3 * MS, 16 * MS, "elapsed time")
 
 
 def test_an_evaluation_on_a_device_without_a_read_has_no_known_time() -> None:
@@ -316,7 +316,7 @@ def test_what_is_done_in_some_steps_is_an_occasion_too() -> None:
                 program.leaf("sample", 20 * MS)
     run = program.run()
 
-    assert worth(the(run, "save checkpoints")) == Worth(2 * MS, 2 * MS, 16 * MS, Whole.ELAPSED)
+    assert worth(the(run, "save checkpoints")) == Worth(2 * MS, 2 * MS, 16 * MS, "elapsed time")
     assert worth(the(run, 'run "sample" half as often')).high_ns == 1 * MS
     assert not found(run, 'run "forward"')
 
@@ -485,7 +485,7 @@ def test_batches_that_are_handed_over_as_fast_are_not_sure_to_save_anything(
     one = the(run, "use more loader workers")
     assert worth(one).low_ns == 0
     assert worth(one).high_ns * len(run.steps) == pytest.approx(CYCLES * 2 * MS)
-    assert [one.reason for one in analysis.of(run).doubts] == [why]
+    assert [one.evidence for one in analysis.of(run).doubts] == [why]
     # So the verdict promises no more than that.
     assert "one change may save at most 16% of the step" in document_of(run).verdict
 
@@ -528,8 +528,8 @@ def test_more_workers_are_not_sure_to_help_without_a_core(
     doubted = [one for one in about.doubts if one.about == "wait for data"]
     assert len(doubted) == (not is_sure)
     for one in doubted:
-        assert one.saving is not None and one.saving.low_ns == 0
-        assert one.reason.startswith("2 loader workers and the loop have 3 cores, so more")
+        assert one.low_ns == 0
+        assert one.evidence.startswith("2 loader workers and the loop have 3 cores, so more")
 
 
 def test_more_workers_are_worth_nothing_if_batches_wait() -> None:
@@ -567,7 +567,7 @@ def test_amp_is_worth_nothing_if_the_host_never_waits() -> None:
 def test_amp_is_the_advice_where_the_device_is_the_limit() -> None:
     run = simulated(_kernels((10 * US, 20 * MS)))
 
-    assert "AMP" in analysis.of(run).advice[-1].edit
+    assert "AMP" in str(analysis.of(run).advice[-1].edit)
     assert not found(run, "use AMP")
 
 
@@ -605,10 +605,10 @@ def test_nothing_is_worth_an_edit() -> None:
 
     assert findings(run) == []
     assert is_nothing_worth_an_edit(run, [])
-    assert is_nothing_worth_an_edit(run, [Finding("little", None, Worth(0, 0.009, 1), "")])
-    assert not is_nothing_worth_an_edit(run, [Finding("unknown", None, None, "")])
+    assert is_nothing_worth_an_edit(run, [Guidance("little", None, *Worth(0, 0.009, 1), "")])
+    assert not is_nothing_worth_an_edit(run, [Guidance("unknown", None, *UNKNOWN, "")])
     whole = Worth(0, 0.01, 1)
-    assert not is_nothing_worth_an_edit(run, [Finding("worth it", None, whole, "")])
+    assert not is_nothing_worth_an_edit(run, [Guidance("worth it", None, *whole, "")])
 
 
 def test_what_was_not_recorded_may_be_worth_an_edit() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis import advice as advising
-from pyinstrument_gpu.analysis.advice import Advice, advice
+from pyinstrument_gpu.analysis.advice import Finding, advice
 from pyinstrument_gpu.analysis.correlation_points import CorrelationPoints
 from pyinstrument_gpu.analysis.intervals import covered_before
 from pyinstrument_gpu.analysis.replay import fit, replay
@@ -19,8 +19,8 @@ from pyinstrument_gpu.analysis.savings import (
     NO_SAVINGS,
     Change,
     Limit,
-    Saving,
-    Savings,
+    ReplayedSaving,
+    ReplayedSavings,
 )
 from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation, Operations
 from pyinstrument_gpu.core.run import Run
@@ -39,7 +39,7 @@ def run_of_program(made: Made) -> Ran:
         return ran(made, cuda)
 
 
-def savings_of(made: Made) -> Iterator[tuple[Saving, float]]:
+def savings_of(made: Made) -> Iterator[tuple[ReplayedSaving, float]]:
     """What is said of each change that a program could have, and what it did save per step. Copies
     are made from pinned memory, launches at once; the rest is taken out."""
     before = run_of_program(made)
@@ -150,7 +150,7 @@ def _program(device_ns: int, host_ns: int, syncs: int = 1, loader_ns: int = 0) -
     )
 
 
-def _row(found: Savings, change: Change, site: int = -1) -> Saving:
+def _row(found: ReplayedSavings, change: Change, site: int = -1) -> ReplayedSaving:
     (row,) = (row for row in found.rows if row.change == change and row.site == site)
     return row
 
@@ -289,11 +289,13 @@ def test_at_most_is_never_beaten(seeds: Sequence[int]) -> None:
 # --- advice ---
 
 
-def _saving(change: Change = Change.SYNC, likely_ns: float = 2 * MS, **parts: int) -> Saving:
+def _saving(
+    change: Change = Change.SYNC, likely_ns: float = 2 * MS, **parts: int
+) -> ReplayedSaving:
     """One of a step of 100 ms."""
     where = {"site": -1, "path": -1, **parts}
     spread_ns = (likely_ns, likely_ns)
-    return Saving(
+    return ReplayedSaving(
         change=change,
         site=where["site"],
         path=where["path"],
@@ -309,11 +311,13 @@ def _saving(change: Change = Change.SYNC, likely_ns: float = 2 * MS, **parts: in
     )
 
 
-def _advice(*rows: Saving, steps: int = 50, kind: SyncKind = SyncKind.ITEM) -> list[Advice]:
+def _advice(
+    *rows: ReplayedSaving, steps: int = 50, kind: SyncKind = SyncKind.ITEM
+) -> list[Finding]:
     names = ("forward", "optimizer2", "zero_grad")
     run = run_of([], names, path_parents=[-1] * 3)
     run.syncs = Syncs((SyncSite("train.py", 31, "train", kind, False),))
-    found, about = Savings(steps, steps, 100 * MS, 120 * MS, None, rows), analysis.of(run)
+    found, about = ReplayedSavings(steps, steps, 100 * MS, 120 * MS, None, rows), analysis.of(run)
     return advice(run, found, about.ledger, about.premises)
 
 
@@ -321,14 +325,20 @@ def test_advice_names_place_edit_and_numbers() -> None:
     (given,) = _advice(_saving(site=0))
 
     assert given.about == ".item() at train.py:31"
-    assert "MetricAccumulator" in given.edit
-    assert given.reason == (
+    assert "MetricAccumulator" in (given.edit or "")
+    assert given.evidence == (
         "takes 9.000 of 100.000 ms per step; saves 2.000 to 9.000 ms, "
         "because part of the wait may move elsewhere"
     )
-    assert given.saving == _saving(site=0)
+    assert (given.low_ns, given.high_ns, given.of_ns, given.of) == (
+        2 * MS,
+        9 * MS,
+        100 * MS,
+        "step",
+    )
+    assert given.likely_ns is None  # the range is too wide
     (given,) = _advice(replace(_saving(site=0), high_ns=8 * MS))
-    assert given.reason.endswith(
+    assert given.evidence.endswith(
         "saves 2.000 to 8.000 ms, because part of the wait moves elsewhere"
     )
 
@@ -350,11 +360,11 @@ def test_no_advice_without_evidence() -> None:
         (_saving(Change.LAUNCHES, path=2), "launches in zero_grad", "set_to_none=True"),
     ],
 )
-def test_each_change_has_its_edit(saving: Saving, about: str, edit: str) -> None:
+def test_each_change_has_its_edit(saving: ReplayedSaving, about: str, edit: str) -> None:
     (given,) = _advice(saving)
 
     assert given.about == about
-    assert edit in given.edit
+    assert edit in (given.edit or "")
 
 
 def test_a_doubt_about_launches_counts_them_where_steps_were_profiled() -> None:
@@ -363,12 +373,12 @@ def test_a_doubt_about_launches_counts_them_where_steps_were_profiled() -> None:
     found = replace(NO_SAVINGS, steps=advising.MIN_STEPS, step_ns=saving.time_ns, rows=(saving,))
     premises = analysis.of(run).premises
     (without,) = advising.doubts(run, found, premises)
-    assert without.reason.endswith("and not on the program's own work")
+    assert without.evidence.endswith("and not on the program's own work")
 
     launched = Operation("aten::mm", "forward", None, 30, 1, 1, 3_000)
     run.operations = Operations(steps=2, operations=(launched,), device=DeviceUse(1, 1, 1, ()))
     (counted,) = advising.doubts(run, found, premises)
-    assert counted.reason == f"{without.reason}; it launches 1,500 times per step"
+    assert counted.evidence == f"{without.evidence}; it launches 1,500 times per step"
 
 
 @pytest.mark.parametrize("kind", [kind for kind in SyncKind if kind not in (11, 12)])
@@ -385,8 +395,8 @@ def test_a_busy_device_is_the_limit() -> None:
 
     assert found.busy_ns is not None
     assert found.busy_ns > 0.99 * found.step_ns
-    assert [(one.about, one.saving) for one in given] == [("phase0", None)]
-    assert "AMP" in given[0].edit
+    assert [(one.about, one.low_ns) for one in given] == [("phase0", None)]
+    assert "AMP" in (given[0].edit or "")
 
 
 # --- the report ---

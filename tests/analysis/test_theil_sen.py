@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.theil_sen import theil_sen
+from pyinstrument_gpu.analysis.inference import theil_sen
 from pyinstrument_gpu.aspects.memory.data import MEMORY_POINT_DTYPE, Memory
 from pyinstrument_gpu.aspects.memory.growth import FEWEST_POINTS, memory_growth
 

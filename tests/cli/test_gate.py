@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 from pyinstrument_gpu.cli import main
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.gate.editable import editable_packages
+from pyinstrument_gpu.gate.sides import editable_packages
 from tests.helpers.launched import ENVIRONMENT, write
 from tests.helpers.run_writer import save
 from tests.helpers.timed_runs import MS, made_run, runs_of

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.analysis.run_step import RunStep
+from pyinstrument_gpu.analysis.step_times import RunStep
 from pyinstrument_gpu.cli import main
 from pyinstrument_gpu.core.device_clock import DeviceClock
 from pyinstrument_gpu.core.phase_cost import PhaseCost

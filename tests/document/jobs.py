@@ -96,12 +96,6 @@ def use_of(**changes: Any) -> CollectiveUse:
         path="backward",
         count=300,
         bytes=300 << 20,
-        transfer_ns=None,
-        waiting_ns=None,
-        bytes_per_s=None,
-        exposed_ns=None,
-        last_rank=None,
-        last_share=None,
     )
     return replace(use, **changes)
 

@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from pyinstrument_gpu.analysis.slowdown import Slowdown
+from pyinstrument_gpu.analysis.compare import Slowdown
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.gate.gate import Gate, GateResult, Plan
 from tests.helpers.scripted_side import ScriptedSide

@@ -3,7 +3,7 @@
 
 import io
 
-from pyinstrument_gpu.gate.progress import Progress
+from pyinstrument_gpu.gate.gate import Progress
 
 
 class Terminal(io.StringIO):

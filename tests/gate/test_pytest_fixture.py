@@ -15,7 +15,7 @@ import scipy.stats  # noqa: F401
 import pyinstrument_gpu
 from pyinstrument_gpu import native
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.gate import call_side, command_side, gate  # noqa: F401
+from pyinstrument_gpu.gate import gate, sides  # noqa: F401
 from tests.helpers import timed_runs  # noqa: F401
 
 pytest_plugins = ["pytester"]
@@ -25,7 +25,7 @@ NAME = "pytest_pyinstrument_gpu"
 # Times that are known: a function returns those of its steps in ms, and nothing is measured.
 KNOWN_TIMES = """
     import pytest
-    from pyinstrument_gpu.gate.call_side import CallSide
+    from pyinstrument_gpu.gate.sides import CallSide
     from tests.helpers.timed_runs import MS, made_run
 
     spread = [1.0, 1.002, 0.998, 1.001, 0.999]

@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
-from pyinstrument_gpu.analysis.slowdown import Slowdown
+from pyinstrument_gpu.analysis.compare import Slowdown
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import GateError
-from pyinstrument_gpu.gate.command_side import CommandSide
 from pyinstrument_gpu.gate.gate import Gate, Plan
+from pyinstrument_gpu.gate.sides import CommandSide
 from tests.analysis.test_compare_jobs import job
 from tests.helpers.run_writer import save
 

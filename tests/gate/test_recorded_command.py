@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from pyinstrument_gpu.errors import GateError
-from pyinstrument_gpu.gate.recorded_command import RecordedCommand
+from pyinstrument_gpu.gate.sides import RecordedCommand
 
 RUN = "-m pyinstrument_gpu run -o F --overwrite --no-report"
 

@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import Any
 
 from pyinstrument_gpu import analysis
+from pyinstrument_gpu.analysis.advice import subject
 from pyinstrument_gpu.core.run import Run
 from tests.helpers.simulator.edit import Edit
 from tests.helpers.simulator.edits import edits
@@ -169,7 +170,7 @@ class Judged:
         """Whether the report speaks of it. Of all syncs together it does if it speaks of any. Where
         syncs were not watched, or the device was not timed, it says that, and can name none."""
         doubts = analysis.of(self.run).doubts
-        unseen = {each.about for each in doubts if each.saving is None}
+        unseen = {each.about for each in doubts if each.low_ns is None}
         is_wait = outcome.edit.kind in ("sync", "copies", "all syncs")
         if (is_wait and "waits for the device" in unseen) or (
             outcome.edit.kind == "launches" and "launches" in unseen
@@ -192,8 +193,9 @@ def judged(family: str, seed: int) -> Judged:
     step_ns = float((steps["end_ns"] - steps["begin_ns"]).mean())
     found = analysis.of(run)
     savings = {edit_of(run, row): row for row in found.savings.rows}
-    advised = [edit_of(run, each.saving) for each in found.advice if each.saving is not None]
-    doubted = {edit_of(run, each.saving) for each in found.doubts if each.saving is not None}
+    edit_about = {subject(run, row): edit_of(run, row) for row in found.savings.rows}
+    advised = [edit_about[each.about] for each in found.advice if each.low_ns is not None]
+    doubted = {edit_about[each.about] for each in found.doubts if each.low_ns is not None}
     outcomes = tuple(
         Outcome(
             family=family,
@@ -366,7 +368,7 @@ def _shown(family: str, seed: int) -> Iterator[str]:
     for outcome in sorted(found.outcomes, key=lambda each: -each.truth):
         yield f"  {outcome}"
     for number, each in enumerate(analysis.of(found.run).advice):
-        yield f"advice {number + 1}: {each.about}: {each.edit} ({each.reason})"
+        yield f"advice {number + 1}: {each.about}: {each.edit} ({each.evidence})"
 
 
 def main() -> None:

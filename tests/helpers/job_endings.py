@@ -9,8 +9,7 @@ import numpy as np
 
 from pyinstrument_gpu.aspects.collectives.data import COLLECTIVE_DTYPE, Collectives, ProcessGroup
 from pyinstrument_gpu.core.steps import Step
-from pyinstrument_gpu.job.data import JobData, RankData
-from pyinstrument_gpu.job.run_end import RunEnd
+from pyinstrument_gpu.job.data import JobData, RankData, RunEnd
 
 MS = 1_000_000
 S = 1000 * MS

@@ -11,24 +11,25 @@ from collections.abc import Callable, Iterable, MutableMapping
 from weakref import WeakKeyDictionary
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.advice import MIN_STEPS
-from pyinstrument_gpu.analysis.rules.batch_size import batch_size
-from pyinstrument_gpu.analysis.rules.case import Case
-from pyinstrument_gpu.analysis.rules.copies import (
+from pyinstrument_gpu.analysis.advice import EDIT_SHARE, MIN_STEPS
+from pyinstrument_gpu.analysis.rules.case import Case, Guidance, worth_of
+from pyinstrument_gpu.analysis.rules.waits import (
     blocking_copies,
     evaluation_copies,
+    logging_steps,
+    repeated_reads,
     small_tensors,
 )
-from pyinstrument_gpu.analysis.rules.finding import Finding, worth_of
-from pyinstrument_gpu.analysis.rules.loader import loader_workers
-from pyinstrument_gpu.analysis.rules.logging_steps import logging_steps
-from pyinstrument_gpu.analysis.rules.occasional_phases import occasional_phases
-from pyinstrument_gpu.analysis.rules.optimizer import optimizer_host_time
-from pyinstrument_gpu.analysis.rules.precision import precision
-from pyinstrument_gpu.analysis.rules.repeated_reads import repeated_reads
+from pyinstrument_gpu.analysis.rules.work import (
+    batch_size,
+    loader_workers,
+    occasional_phases,
+    optimizer_host_time,
+    precision,
+)
 from pyinstrument_gpu.core.run import Run
 
-RULES: tuple[Callable[[Case], Iterable[Finding]], ...] = (
+RULES: tuple[Callable[[Case], Iterable[Guidance]], ...] = (
     repeated_reads,
     blocking_copies,
     small_tensors,
@@ -41,22 +42,18 @@ RULES: tuple[Callable[[Case], Iterable[Finding]], ...] = (
     precision,
 )
 
-EDIT_SHARE = 0.01
-"""The share of the step, or of the elapsed time, below which a change is not worth an edit."""
-
-
 # As the other parts of an analysis, computed once.
-_found: MutableMapping[Run, list[Finding]] = WeakKeyDictionary()
+_found: MutableMapping[Run, list[Guidance]] = WeakKeyDictionary()
 
 
-def findings(run: Run) -> list[Finding]:
+def findings(run: Run) -> list[Guidance]:
     """What the rules find, the largest first, and then what can't be told."""
     if run not in _found:
         _found[run] = _findings(run)
     return _found[run]
 
 
-def _findings(run: Run) -> list[Finding]:
+def _findings(run: Run) -> list[Guidance]:
     case = Case(run, analysis.of(run))
     if run.syncs.is_as_if or len(case.steps) < MIN_STEPS:
         return []
@@ -64,7 +61,7 @@ def _findings(run: Run) -> list[Finding]:
     return sorted(found, key=lambda one: one.worth.high_share if one.worth else -1.0, reverse=True)
 
 
-def is_nothing_worth_an_edit(run: Run, found: list[Finding]) -> bool:
+def is_nothing_worth_an_edit(run: Run, found: list[Guidance]) -> bool:
     """Whether all that the run's savings and these findings say is worth less than `EDIT_SHARE`.
 
     Not where one of them can't tell, where something that may matter was not recorded, or where the

@@ -6,23 +6,82 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.analysis import Analysis
-from pyinstrument_gpu.analysis.ledger import MeanEntry
-from pyinstrument_gpu.analysis.rules.occasions import Timeline
-from pyinstrument_gpu.analysis.savings import Change, Saving
+from pyinstrument_gpu.analysis import Analysis
+from pyinstrument_gpu.analysis.advice import subject
+from pyinstrument_gpu.analysis.ledger import LedgerEntry
+from pyinstrument_gpu.analysis.rules.occasions import OutermostPhases
+from pyinstrument_gpu.analysis.savings import Change, ReplayedSaving, ReplayedSavings
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.sync_kind import SyncKind
 
+UNKNOWN = None, None, None, None
+"""In place of a worth that can't be told."""
 READS = (
     *(SyncKind.ITEM, SyncKind.FLOAT, SyncKind.INT, SyncKind.BOOL, SyncKind.COMPLEX),
     *(SyncKind.TOLIST, SyncKind.NUMPY, SyncKind.CPU, SyncKind.TO_CPU),
     *(SyncKind.PRINT, SyncKind.FORMAT, SyncKind.COMPARE),
 )
 """What brings a result to the host, and so waits for all work before it."""
+
+
+class Worth(NamedTuple):
+    """What a change would save per step, an interval.
+
+    Attributes:
+        of_ns: what that is a share of, per step too.
+        of: that in words: "step", or "elapsed time", from the begin of the first step on, with all
+            that lies outside of steps.
+    """
+
+    low_ns: float
+    high_ns: float
+    of_ns: float
+    of: str = "step"
+
+    @property
+    def high_share(self) -> float:
+        return self.high_ns / self.of_ns if self.of_ns else 0.0
+
+
+@dataclass(frozen=True)
+class Guidance:
+    """A piece of advice that guides give.
+
+    Attributes:
+        advice: what they say to do.
+        promised: what they say it saves, as they write it.
+        low_ns, high_ns: what it would save here per step; unknown where that can't be told.
+        of_ns: what that is a share of.
+        of: that in words: "step", or "elapsed time" with all between steps.
+        evidence: what in this run says so; where the worth can't be told, why not.
+        edit: how to do it, where the advice does not say it all.
+    """
+
+    advice: str
+    promised: str | None
+    low_ns: float | None
+    high_ns: float | None
+    of_ns: float | None
+    of: str | None
+    evidence: str
+    edit: str | None = None
+
+    @property
+    def worth(self) -> Worth | None:
+        """What it would save here; None where that can't be told."""
+        if self.low_ns is None or self.high_ns is None or self.of_ns is None or self.of is None:
+            return None
+        return Worth(self.low_ns, self.high_ns, self.of_ns, self.of)
+
+
+def worth_of(saving: ReplayedSaving, found: ReplayedSavings) -> Worth:
+    """What the savings of the run say of a change."""
+    return Worth(saving.low_ns, saving.high_ns, found.whole_ns(saving), saving.of)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,20 +109,20 @@ class Case:
         return bool(run.streams or run.environment.get("gpus") or is_priced)
 
     @cached_property
-    def timeline(self) -> Timeline:
+    def timeline(self) -> OutermostPhases:
         waits, thread = self.found.host_timeline.waits, self.found.host_timeline.thread
         reads = waits[self.run.syncs.of_kinds(waits, READS)] if self.has_device else None
-        return Timeline(self.run, thread, self.steps, reads)
+        return OutermostPhases(self.run, thread, self.steps, reads)
 
     def computing_ns(self, path: int) -> float:
         """The host's own time in a phase per step, without what it is known to be blocked."""
         mean = self._means.get(path)
         if mean is None:
             return 0.0
-        return mean.host_ns if mean.computing_ns is None else mean.computing_ns
+        return mean.time_ns if mean.computing_ns is None else mean.computing_ns
 
     @cached_property
-    def _means(self) -> Mapping[int, MeanEntry]:
+    def _means(self) -> Mapping[int, LedgerEntry]:
         return self.found.ledger.means()[1]
 
     @cached_property
@@ -91,7 +150,7 @@ class Case:
 
     def saving(
         self, change: Change, *, site: int = -1, path: int = -1, is_inside: bool = True
-    ) -> Saving | None:
+    ) -> ReplayedSaving | None:
         """What the run's savings say of a change, if anything."""
         wanted = (change, site, path, is_inside)
         for row in self.found.savings.rows:
@@ -99,9 +158,11 @@ class Case:
                 return row
         return None
 
-    def is_listed(self, saving: Saving) -> bool:
+    def is_listed(self, saving: ReplayedSaving) -> bool:
         """Whether the report recommends the change, or names it as a doubt, anyway."""
-        return any(one.saving == saving for one in (*self.found.advice, *self.found.doubts))
+        told = subject(self.run, saving), saving.low_ns, saving.high_ns
+        listed = (*self.found.advice, *self.found.doubts)
+        return any((one.about, one.low_ns, one.high_ns) == told for one in listed)
 
 
 def ms(time_ns: float) -> str:

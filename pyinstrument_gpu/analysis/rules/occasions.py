@@ -64,7 +64,7 @@ class Occasions:
         return len(self.begins_ns)
 
 
-class Timeline:
+class OutermostPhases:
     """The outermost phases of a thread from its first step on, each in a step or in the gap behind
     one. Phases around steps, such as epochs, are none of them.
 

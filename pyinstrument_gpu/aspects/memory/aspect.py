@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from pyinstrument_gpu.analysis.advice import Finding
 from pyinstrument_gpu.aspects.memory import section as sections
 from pyinstrument_gpu.aspects.memory.file import decode_memory
-from pyinstrument_gpu.core.aspect import Aspect, Failure
+from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.run import Run
@@ -45,7 +46,7 @@ class MemoryAspect(Aspect):
     def first_parts(self, section: sections.MemoryUse) -> Iterable[Part]:
         return sections.out_of_memory(section)
 
-    def failures(self, run: Run) -> Iterable[Failure]:
+    def failures(self, run: Run) -> Iterable[Finding]:
         return sections.failures(run)
 
     def curves(self, run: Run) -> Iterable[Curves]:

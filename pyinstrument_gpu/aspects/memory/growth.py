@@ -19,7 +19,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from pyinstrument_gpu.analysis.theil_sen import Slope, theil_sen
+from pyinstrument_gpu.analysis.inference import Slope, theil_sen
 from pyinstrument_gpu.aspects.memory.data import MedianBytes, Memory
 
 FEWEST_POINTS = 20

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from pyinstrument_gpu.analysis.advice import Finding, unpriced
 from pyinstrument_gpu.aspects.memory import data as model
 from pyinstrument_gpu.aspects.memory import growth as analysis
 from pyinstrument_gpu.aspects.memory.growth import FEWEST_POINTS
-from pyinstrument_gpu.core.aspect import Failure
 from pyinstrument_gpu.core.paths import in_tree_order
 from pyinstrument_gpu.core.phase_tree import phase_table
 from pyinstrument_gpu.core.run import Run
@@ -311,7 +311,7 @@ def memory_curves(run: Run) -> list[Curves]:
     return [Curves("Memory at the end of steps", curve_data("step", "MiB", points["step"], values))]
 
 
-def failures(run: Run) -> Iterator[Failure]:
+def failures(run: Run) -> Iterator[Finding]:
     """Where a device had no memory left, and where memory grows."""
     memory = run.memory
     if memory is None:
@@ -319,7 +319,8 @@ def failures(run: Run) -> Iterator[Failure]:
     if memory.out_of_memory:
         event = memory.out_of_memory[-1]
         where = "outside all phases" if event.path is None else f"in {event.path}"
-        yield Failure(
+        yield unpriced(
+            "failure",
             f"GPU {event.device} ran out of memory {where}",
             f"{size(event.request_bytes)} were asked for and {size(event.free_bytes)} of "
             f"{size(event.limit_bytes)} were free",
@@ -335,7 +336,8 @@ def failures(run: Run) -> Iterator[Failure]:
         }
         interval = size_interval(slope.slope, slope.low, slope.high)
         left = by.get(growth.path, f"left behind by {growth.path}")
-        yield Failure(
+        yield unpriced(
+            "failure",
             "memory of the process grows" if memory.device is None else "GPU memory grows",
             f"{size(slope.slope)} per step{interval}, {left}",
             None,

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.intervals import covered_before, joined
-from pyinstrument_gpu.analysis.profiled_steps import were_profiled
+from pyinstrument_gpu.analysis.step_times import were_profiled
 from pyinstrument_gpu.aspects.modules.data import ModulePass
 from pyinstrument_gpu.core.distinct import distinct
 from pyinstrument_gpu.core.run import Run

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from pyinstrument_gpu.analysis.advice import Finding
 from pyinstrument_gpu.aspects.readings import section as sections
 from pyinstrument_gpu.aspects.readings.curves import metric_curves
 from pyinstrument_gpu.aspects.readings.file import known_metrics
-from pyinstrument_gpu.core.aspect import Aspect, Failure
+from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.file.items import METRIC_ITEM
@@ -52,7 +53,7 @@ class ReadingsAspect(Aspect):
     def parts(self, metrics: tuple[sections.Metric, ...], document: Any) -> Iterable[Part]:
         return sections.metrics_section(metrics)
 
-    def failures(self, run: Run) -> Iterable[Failure]:
+    def failures(self, run: Run) -> Iterable[Finding]:
         return sections.failures(run)
 
     def curves(self, run: Run) -> Iterable[Curves]:

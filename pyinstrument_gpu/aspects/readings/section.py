@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pyinstrument_gpu.core.aspect import Failure
+from pyinstrument_gpu.analysis.advice import Finding, unpriced
 from pyinstrument_gpu.core.phase_tree import MAX_PATHS
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
@@ -99,7 +99,7 @@ def _cells(value: float | None, step: int | None, otherwise: str = UNKNOWN) -> t
     )
 
 
-def failures(run: Run) -> Iterator[Failure]:
+def failures(run: Run) -> Iterator[Finding]:
     """The metrics whose last value is no finite number."""
     for number, name in enumerate(run.metric_names):
         readings = run.metrics[run.metrics["name"] == number]
@@ -107,4 +107,6 @@ def failures(run: Run) -> Iterator[Failure]:
             last = readings[-1]
             read = "" if last["step"] < 0 else f", read in step {last['step']:,},"
             evidence = f"its last value{read} is {last['value']}"
-            yield Failure(f"metric {name}", evidence, None, "pyinstrument-gpu report RUN --html")
+            yield unpriced(
+                "failure", f"metric {name}", evidence, None, "pyinstrument-gpu report RUN --html"
+            )

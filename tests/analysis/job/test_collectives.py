@@ -14,8 +14,8 @@ from pyinstrument_gpu.aspects.collectives.data import COLLECTIVE_DTYPE, Collecti
 from pyinstrument_gpu.job.analysis import of
 from pyinstrument_gpu.job.data import JobData, RankData
 from pyinstrument_gpu.job.findings import CollectiveUse, Pattern
-from pyinstrument_gpu.job.matched import is_symmetric
-from pyinstrument_gpu.job.rank_data import rank_data
+from pyinstrument_gpu.job.gather import rank_data
+from pyinstrument_gpu.job.joined import is_symmetric
 from tests.helpers.job_files import ANCHOR, rank_environment, rank_run
 from tests.helpers.simulated_job import MS, WORK_NS, Slow, simulated_job
 

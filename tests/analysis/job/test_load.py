@@ -15,9 +15,8 @@ from pyinstrument_gpu.aspects.operations.data import Operations
 from pyinstrument_gpu.core.open_phase import OpenPhase
 from pyinstrument_gpu.core.rank_numbers import ranks_text
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.job import rank_data as rank_data_module
-from pyinstrument_gpu.job.gather import job_of
-from pyinstrument_gpu.job.rank_data import rank_data
+from pyinstrument_gpu.job import gather
+from pyinstrument_gpu.job.gather import job_of, rank_data
 from tests.helpers.job_files import ANCHOR, rank_environment, rank_run
 from tests.helpers.run_writer import encode, save
 
@@ -85,8 +84,8 @@ def test_of_many_ranks_the_newest_is_kept(monkeypatch: pytest.MonkeyPatch) -> No
     events["sequence"] = np.arange(5)
     collectives = Collectives((), ("all_reduce",), events, missed=3, was_read=True)
     one = rank_run(1, TIMES_NS, collectives=collectives)
-    monkeypatch.setattr(rank_data_module, "_MOST_CELLS", 8)
-    monkeypatch.setattr(rank_data_module, "_MOST_OPERATIONS", 4)
+    monkeypatch.setattr(gather, "_MOST_CELLS", 8)
+    monkeypatch.setattr(gather, "_MOST_OPERATIONS", 4)
     kept = rank_data(one)
     assert kept.steps.tolist() == [1, 2] and kept.self_ns.tolist() == [[20, 30], [6, 7]]
     assert kept.notes == ("of its 3 steps the last 2 are compared with those of other ranks",)

@@ -17,7 +17,6 @@ import pytest
 from pyinstrument_gpu.aspects.collectives.data import Collectives, ProcessGroup
 from pyinstrument_gpu.core.program_facts import KEY
 from pyinstrument_gpu.job.analysis import of
-from pyinstrument_gpu.job.binomial import binomial_tail
 from pyinstrument_gpu.job.data import JobData, RankData
 from pyinstrument_gpu.job.findings import (
     BETWEEN_STEPS,
@@ -27,6 +26,7 @@ from pyinstrument_gpu.job.findings import (
     Pattern,
     Stragglers,
 )
+from pyinstrument_gpu.job.stragglers import binomial_tail
 from tests.helpers.simulated_job import MS, WORK_NS, Slow, simulated_job
 
 SEEDS = pytest.mark.parametrize(

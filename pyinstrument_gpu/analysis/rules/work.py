@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules on the work of a step, and on what is done between steps: the loader, the size of batches,
+optimizers, precision, and phases that come only now and then."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from pyinstrument_gpu.analysis.bottleneck import Bottleneck
+from pyinstrument_gpu.analysis.intervals import interval_at
+from pyinstrument_gpu.analysis.rules.case import UNKNOWN, Case, Guidance, Worth, ms, worth_of
+from pyinstrument_gpu.analysis.rules.occasions import Occasions
+from pyinstrument_gpu.analysis.savings import Change
+from pyinstrument_gpu.core.statistics import Scope
+
+NO_WAIT_SHARE = 0.01
+"""The share of the step below which batches wait for the loop."""
+MIN_SHARE = 0.01
+"""The least share of the step that an optimizer takes on the host to be named."""
+_ADVICE = "use AMP or TF32"
+MIN_OCCASIONS = 2
+MIN_OCCASIONS_SHARE = 0.01
+"""The least share of the elapsed time that other phases have to take to be named."""
+_EVALUATE = "evaluate half as often"
+_MAY_BE_ROLLOUTS = (
+    "modules run without gradients, but in training mode, or without a loader and a loss, so "
+    "training may need what they compute"
+)
+
+
+def loader_workers(case: Case) -> Iterator[Guidance]:
+    """How long the loader takes for a batch, and how many workers the loop would need.
+
+    The loop takes for a batch what its step takes without what the wait for data is worth. The
+    number of workers is a bound: it is assumed that twice as many deliver twice as much. It is not
+    given where the loop waits so little that the time between batches is its own.
+    """
+    saving, loader = case.saving(Change.DATA_WAIT), case.found.batches
+    if saving is None:
+        return
+    worth = worth_of(saving, case.found.savings)
+    if case.found.premises.lacks_cores:
+        worth = worth._replace(low_ns=0.0)
+    takes = f"the host waits for data for {ms(saving.time_ns)} of a step"
+    inside = interval_at(case.steps["begin_ns"], case.steps["end_ns"], loader.asked_ns) >= 0
+    workers = case.found.premises.loader_workers
+    per_step = np.count_nonzero(inside) / len(case.steps)
+    if saving.time_ns < NO_WAIT_SHARE * case.step_ns or not per_step:
+        evidence = takes
+    elif workers is None:
+        evidence = f"{takes}; by how many workers is not known"
+    elif (batch_ns := loader.interval_ns if workers else saving.time_ns / per_step) is None:
+        evidence = f"{takes}: too little, or too seldom, to tell how fast the loader is"
+    else:
+        loop_ns = (worth.of_ns - worth.high_ns) / per_step
+        evidence = f"a batch takes {ms(batch_ns)} to make, the loop needs one every {ms(loop_ns)}"
+        evidence += _needed(case, workers, batch_ns, loop_ns)
+    yield Guidance("use more loader workers, prefetching or pinned memory", None, *worth, evidence)
+
+
+def _needed(case: Case, workers: int, batch_ns: float, loop_ns: float) -> str:
+    if loop_ns <= 0:
+        return ""
+    needed = max(1, math.ceil(batch_ns * max(workers, 1) / loop_ns))
+    cores = case.run.environment.get("cores")
+    are_few = cores is not None and needed > cores
+    return f"; if workers scale, {needed} would do instead of {workers}" + (
+        f", but there are {cores} cores" if are_few else ""
+    )
+
+
+def batch_size(case: Case) -> Iterator[Guidance]:
+    """A larger batch: what the host takes for launches it takes for any batch. Per sample, of a
+    batch twice as large. Of programs that time the device.
+
+    Launch-bound phases alone are sure to be cheaper by the sample. What the device takes for a
+    larger batch can't be told from a run with one size.
+    """
+    judged = case.found.bottlenecks(Scope.STEP)
+    kinds = {one.kind for one in judged.values()} - {Bottleneck.UNKNOWN}
+    launches = [path for path, one in judged.items() if one.kind == Bottleneck.LAUNCH]
+    if not kinds:
+        return
+    if not launches:
+        yield Guidance("double the batch size", None, *UNKNOWN, "no phase is launch-bound")
+        return
+    fixed_ns = sum(case.computing_ns(path) for path in launches)
+    names = ", ".join(case.run.paths[path] for path in launches[:3])
+    yield Guidance(
+        "double the batch size",
+        None,
+        *Worth(0.0, fixed_ns / 2, case.step_ns),
+        f"by the sample: launch-bound phases ({names}) take {ms(fixed_ns)} of the host per step, "
+        "the same for any size as far as they launch; what the device gains is open",
+    )
+
+
+def optimizer_host_time(case: Case) -> Iterator[Guidance]:
+    """The host's own time in optimizers, which a fused or foreach implementation saves.
+
+    Of programs that time the device: without one, the optimizer computes on the host itself.
+
+    No more can be saved than the host takes, and than the device is not busy for.
+    """
+    run, found = case.run, case.found
+    idle_ns = max(0.0, case.step_ns - (found.savings.busy_ns or 0.0))
+    for path in found.bottlenecks(Scope.STEP):
+        name = run.names[run.path_names[path]]
+        host_ns = case.computing_ns(path)
+        if name.rstrip("0123456789 ") != "optimizer" or host_ns < MIN_SHARE * case.step_ns:
+            continue
+        saving = case.saving(Change.LAUNCHES, path=path)
+        if saving is None or not case.is_listed(saving):
+            yield Guidance(
+                "use a fused or foreach optimizer",
+                None,
+                *Worth(0.0, min(host_ns, idle_ns), case.step_ns),
+                f"{run.paths[path]} takes {ms(host_ns)} of the host per step",
+                "Optimizer(fused=True)",
+            )
+
+
+def precision(case: Case) -> Iterator[Guidance]:
+    """AMP and TF32 make the device's work shorter, which is worth something only if that is the
+    limit.
+
+    Where it is proven to be, the report's advice says so. A step can't be shorter than what the
+    host computes in it, so if no phase is device-bound, the time that the host is blocked is a
+    limit.
+    """
+    found = case.found
+    is_timed = bool((case.run.span_device_ns >= 0).any())
+    _, means = found.ledger.means()
+    if not is_timed or not means or any(one.low_ns is None for one in found.advice):
+        return
+    judged = {one.kind for one in found.bottlenecks(Scope.STEP).values()} - {Bottleneck.UNKNOWN}
+    blocked_ns = [one.blocked_ns for one in means.values() if one.blocked_ns is not None]
+    if judged and Bottleneck.DEVICE not in judged and len(blocked_ns) == len(means):
+        waits = f"the host waits {ms(sum(blocked_ns))} per step for the device"
+        worth = Worth(0.0, sum(blocked_ns), case.step_ns)
+        yield Guidance(_ADVICE, None, *worth, f"no phase is device-bound, and {waits}")
+        return
+    busy_ns, step_ns = found.savings.busy_ns, found.savings.step_ns
+    if found.premises.doubt is not None:
+        why = f"the device may wait {found.premises.doubt} where it looks busy"
+    elif busy_ns is None:
+        why = "how long the device was busy is not known"
+    else:
+        why = f"the device is proven to be busy for {busy_ns / step_ns:.0%} of the time only"
+    yield Guidance(_ADVICE, None, *UNKNOWN, why)
+
+
+def occasional_phases(case: Case) -> Iterator[Guidance]:
+    """Evaluations, checkpoints and the like: their share of the elapsed time, and what half as
+    often would save."""
+    timeline = case.timeline
+    kinds = {
+        _EVALUATE: timeline.evaluations(),
+        "save checkpoints half as often": timeline.checkpoints(),
+    }
+    for name, occasions in timeline.others(MIN_OCCASIONS_SHARE).items():
+        kinds[f'run "{name}" half as often'] = occasions
+    for advice, occasions in kinds.items():
+        if len(occasions) < MIN_OCCASIONS:
+            continue
+        if advice == _EVALUATE and timeline.may_be_rollouts():
+            yield Guidance(advice, None, *UNKNOWN, _MAY_BE_ROLLOUTS)
+        else:
+            yield _half_as_often(case, advice, occasions)
+
+
+def _half_as_often(case: Case, advice: str, occasions: Occasions) -> Guidance:
+    if lost := case.found.span_losses.spans:
+        return Guidance(advice, None, *UNKNOWN, f"{lost:,} spans are missing from the history")
+    if not occasions.are_known:
+        return Guidance(advice, None, *UNKNOWN, "no read that the watch saw ends the device's work")
+    elapsed_ns, steps = case.timeline.elapsed_ns, len(case.steps)
+    low_ns, high_ns = int(occasions.low_ns.sum()), int(occasions.high_ns.sum())
+    worth = Worth(low_ns / 2 / steps, high_ns / 2 / steps, elapsed_ns / steps, "elapsed time")
+    each = " to ".join(dict.fromkeys(ms(time_ns / len(occasions)) for time_ns in (low_ns, high_ns)))
+    return Guidance(
+        advice, None, *worth, f"{len(occasions):,} times in {steps:,} steps, {each} each"
+    )
