@@ -87,7 +87,7 @@ gpu:  ## what needs a GPU: tests, probes and benchmarks, nine minutes; fails wit
 	$(PYTHON) -m benchmarks.gpu.run $(GPU_OPTIONS)
 
 clean:  ## remove what was built, the environment too
-	rm -rf $(VENV) build *.egg-info pyinstrument_gpu/_C.*.so
+	rm -rf $(VENV) build *.egg-info pyinstrument_gpu/native/_C.*.so
 
 # Three steps into the same environment, each with the first target that needs it: what builds the
 # module, what the demo runs with, and everything. Editable: a change of a Python file needs no install.
@@ -162,8 +162,9 @@ sanitize-memory: $(INSTALLED)
 	    -fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=all"
 	$(COMPILE) build/asan
 	$(BIN)/ctest --test-dir build/asan --output-on-failure --no-tests=error --parallel $(WORKERS)
-	mkdir -p build/asan/package/pyinstrument_gpu
-	ln -sfn $(filter-out %.so %__pycache__,$(wildcard $(CURDIR)/pyinstrument_gpu/*)) build/asan/package/pyinstrument_gpu
+	mkdir -p build/asan/package/pyinstrument_gpu/native
+	ln -sfn $(filter-out %/native %__pycache__,$(wildcard $(CURDIR)/pyinstrument_gpu/*)) build/asan/package/pyinstrument_gpu
+	ln -sfn $(wildcard $(CURDIR)/pyinstrument_gpu/native/*.py*) build/asan/package/pyinstrument_gpu/native
 	$(BIN)/cmake --install build/asan --prefix build/asan/package
 	PYTHONPATH=$(CURDIR)/build/asan/package:$(CURDIR) PYTHONSAFEPATH=1 ASAN_OPTIONS=detect_leaks=0 \
 	    LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \

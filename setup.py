@@ -20,7 +20,7 @@ class BuildWithCMake(build_ext):
         # Not setuptools' build_temp: an editable install throws that away, and with it every object
         # file. One directory for each ABI keeps rebuilds incremental and interpreters apart.
         build = ROOT / "build" / str(sysconfig.get_config_var("SOABI"))
-        prefix = Path(self.get_ext_fullpath(ext.name)).resolve().parent.parent
+        prefix = Path(self.get_ext_fullpath(ext.name)).resolve().parents[ext.name.count(".")]
         # Fresh: pip's build environment has another path each time, so a cache would be stale.
         configure = ["--fresh", "-S", ROOT, "-B", build, "-G", "Ninja"]
         for arguments in (
@@ -36,6 +36,6 @@ class BuildWithCMake(build_ext):
 has_native_module = sys.platform == "linux" and "PYINSTRUMENT_GPU_NO_NATIVE_BUILD" not in os.environ
 
 setup(
-    ext_modules=[Extension("pyinstrument_gpu._C", sources=[])] if has_native_module else [],
+    ext_modules=[Extension("pyinstrument_gpu.native._C", sources=[])] if has_native_module else [],
     cmdclass={"build_ext": BuildWithCMake},
 )

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import pyinstrument_gpu
-from pyinstrument_gpu import _C
+from pyinstrument_gpu import native
+from pyinstrument_gpu.native import _C
 
-STUB = ast.parse(Path(pyinstrument_gpu.__file__).with_name("_C.pyi").read_text())
+STUB = ast.parse(Path(native.__file__).with_name("_C.pyi").read_text())
 FUNCTIONS = {node.name: node for node in STUB.body if isinstance(node, ast.FunctionDef)}
 CLASSES = {node.name: node for node in STUB.body if isinstance(node, ast.ClassDef)}
 VARIABLES = {

@@ -1,25 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kinds of calls that reveal a training loop. Each lives as long as the process.
+// The calls that reveal a training loop, and what each kind of them means.
 #pragma once
 
-#include <cmath>
+#include <Python.h>
 
-#include "auto/activity.h"
+#include <optional>
+#include <string_view>
+
+#include "hooks/call_observer.h"
 
 namespace pig {
 
-CallObserver& module_call();     ///< `Module.__call__`
-CallObserver& loader_start();    ///< `DataLoader.__iter__`
-CallObserver& next_item();       ///< `__next__` of a loader's iterator
-CallObserver& backward_pass();   ///< `run_backward` of autograd's engine
-CallObserver& scaler_step();     ///< `GradScaler.step`
-CallObserver& optimizer_made();  ///< `Optimizer.__init__`
-CallObserver& zero_grad();
-CallObserver& loss();
-CallObserver& clip();
-CallObserver& scheduler_step();
-CallObserver& checkpoint();     ///< `torch.save`
+/// Hears of the calls of a function from now on. False where it can't be hooked; nothing where
+/// there is no such kind of call.
+std::optional<bool> observe_activity(PyObject* function, std::string_view kind);
+
 CallObserver& compiled_call();  ///< Dynamo is switched on or off
 
 /// optimizer_steps and optimizer_has_stepped: hooks for torch's optimizers.

@@ -5,9 +5,9 @@
 
 #include <optional>
 #include <string_view>
-#include <utility>
 
 #include "auto/activities.h"
+#include "auto/loop_session.h"
 #include "hooks/call_hook.h"
 #include "python/bindings.h"
 
@@ -18,35 +18,10 @@ namespace {
 
 using namespace py::literals;
 
-struct Named {
-  std::string_view name;
-  CallObserver& (*observer)();
-  Called called = Called::anyhow;
-};
-
-/// The names of what pyinstrument_gpu/auto/calls.py lists. What torch.compile looks into must be
-/// a plain function for it, hence `from_c`.
-constexpr Named kNamed[] = {
-    {"module", module_call, Called::from_c},
-    {"data start", loader_start},
-    {"data", next_item},
-    {"backward", backward_pass},
-    {"scaler", scaler_step},
-    {"optimizer made", optimizer_made},
-    {"zero_grad", zero_grad},
-    {"loss", loss, Called::from_c},
-    {"clip", clip, Called::from_c},
-    {"scheduler", scheduler_step},
-    {"checkpoint", checkpoint},
-    {"compiled", compiled_call},
-};
-
 bool observe_calls(py::handle function, std::string_view kind) {
-  for (const Named& named : kNamed) {
-    if (named.name == kind)
-      return observe_call(function.ptr(), ObserverOf::loop, named.observer(), named.called);
-  }
-  throw py::value_error("no such kind of call");
+  const std::optional<bool> is_hooked = observe_activity(function.ptr(), kind);
+  if (!is_hooked) throw py::value_error("no such kind of call");
+  return *is_hooked;
 }
 
 void begin_loop(const py::type& loss_type, py::handle is_grad_enabled, py::handle has_parameters,

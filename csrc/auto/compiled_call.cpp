@@ -17,7 +17,8 @@
 #include <vector>
 
 #include "auto/activities.h"
-#include "hooks/torch_state.h"
+#include "auto/loop_session.h"
+#include "hooks/torch_glance.h"
 #include "python/opener.h"
 
 namespace pig {
@@ -104,16 +105,16 @@ class CompiledCall final : public CallObserver {
   /// By the name of the function that was compiled.
   static const Phase* phase_of(LoopSession& session, PyFrameObject* wrapper) {
     std::string name = "compiled";
-    PyObject* locals = PyObject_GetAttrString(reinterpret_cast<PyObject*>(wrapper), "f_locals");
-    PyObject* function = locals != nullptr ? PyMapping_GetItemString(locals, "fn") : nullptr;
-    PyObject* named = function != nullptr ? PyObject_GetAttrString(function, "__name__") : nullptr;
-    const char* text = named != nullptr ? PyUnicode_AsUTF8(named) : nullptr;
+    const auto frame = reinterpret_cast<PyObject*>(wrapper);
+    const auto locals = session.answer(PyObject_GetAttrString(frame, "f_locals"));
+    const auto function =
+        locals ? session.answer(PyMapping_GetItemString(locals.ptr(), "fn")) : locals;
+    const auto named =
+        function ? session.answer(PyObject_GetAttrString(function.ptr(), "__name__")) : function;
+    const char* text = named ? PyUnicode_AsUTF8(named.ptr()) : nullptr;
     session.take_error();
     if (text != nullptr && std::string_view(text).find('/') == std::string_view::npos)
       name.append(" ").append(text);
-    Py_XDECREF(named);
-    Py_XDECREF(function);
-    Py_XDECREF(locals);
     return phase_named(name.c_str());
   }
 };

@@ -8,14 +8,15 @@
 #include <string>
 
 #include "base/throwing.h"
-#include "hooks/tensor_glance.h"
+#include "hooks/torch_glance.h"
 #include "hot/nvtx_range.h"
-#include "python/error_aside.h"
 #include "python/opener.h"
 #include "python/phase_registry.h"
 #include "python/phase_use.h"
+#include "python/python_error.h"
 #include "python/python_hooks.h"
-#include "python/step_calls.h"
+
+namespace py = pybind11;
 
 namespace pig {
 
@@ -38,31 +39,27 @@ PyObject* value_of(PyObject* dictionary, PyObject* name) {
 }
 
 /// Whether a plain module or one inside it has a parameter. Nothing where one is not plain.
-enum class Found { no, yes, unknown };
-Found find_parameter(PyObject* module, int depth) {
+std::optional<bool> find_parameter(PyObject* module, int depth) {
   static PyObject* const parameters_name = PyUnicode_InternFromString("_parameters");
   static PyObject* const modules_name = PyUnicode_InternFromString("_modules");
-  PyObject* names = PyObject_GenericGetDict(module, nullptr);
-  if (names == nullptr) {
+  const auto names = py::reinterpret_steal<py::object>(PyObject_GenericGetDict(module, nullptr));
+  if (!names) {
     PyErr_Clear();
-    return Found::unknown;
+    return std::nullopt;
   }
-  PyObject* const parameters = value_of(names, parameters_name);
-  PyObject* const modules = value_of(names, modules_name);
-  Found found = Found::no;
+  PyObject* const parameters = value_of(names.ptr(), parameters_name);
+  PyObject* const modules = value_of(names.ptr(), modules_name);
   if (depth == 0 || parameters == nullptr || modules == nullptr || !PyDict_Check(parameters) ||
-      !PyDict_Check(modules)) {
-    found = Found::unknown;
-  } else {
-    Py_ssize_t at = 0;
-    PyObject *name, *value;
-    while (found == Found::no && PyDict_Next(parameters, &at, &name, &value) != 0)
-      if (value != Py_None) found = Found::yes;
-    at = 0;
-    while (found == Found::no && PyDict_Next(modules, &at, &name, &value) != 0)
-      if (value != Py_None) found = find_parameter(value, depth - 1);
-  }
-  Py_DECREF(names);
+      !PyDict_Check(modules))
+    return std::nullopt;
+  Py_ssize_t at = 0;
+  PyObject *name, *value;
+  while (PyDict_Next(parameters, &at, &name, &value) != 0)
+    if (value != Py_None) return true;
+  at = 0;
+  std::optional<bool> found = false;
+  while (found == false && PyDict_Next(modules, &at, &name, &value) != 0)
+    if (value != Py_None) found = find_parameter(value, depth - 1);
   return found;
 }
 
@@ -79,19 +76,14 @@ void LoopSession::begin(const LoopQuestions& questions, uint64_t main_thread, Py
   if (callbacks_ > 0) (void)detector_.release();  // one of its methods is still running
   detector_ = std::move(detector);
   ++session_number;
-  // Those that are new are kept for good: other threads may still be asking the ones before.
-  const auto keep = [](PyObject*& before, PyObject* now) {
-    if (before == now) return;
-    Py_INCREF(now);
-    before = now;
-  };
-  keep(ask_.loss_type, questions.loss_type);
-  keep(ask_.is_grad_enabled, questions.is_grad_enabled);
-  keep(ask_.has_parameters, questions.has_parameters);
-  keep(ask_.samples_of, questions.samples_of);
-  keep(ask_.loader_options, questions.loader_options);
-  keep(ask_.times_written, questions.times_written);
-  keep(ask_.is_trained_in_eval_mode, questions.is_trained_in_eval_mode);
+  if (!(questions == ask_)) {
+    // Kept for good: other threads may still be asking those of before.
+    for (PyObject* each : {questions.loss_type, questions.is_grad_enabled, questions.has_parameters,
+                           questions.samples_of, questions.loader_options, questions.times_written,
+                           questions.is_trained_in_eval_mode})
+      Py_INCREF(each);
+    ask_ = questions;
+  }
   noted_.clear();
   loaders_.clear();
   iterators_.clear();
@@ -121,21 +113,19 @@ void LoopSession::fail() {
 
 // --- questions ---
 
-bool LoopSession::is_grad_enabled() {
-  PyObject* result = PyObject_CallNoArgs(ask_.is_grad_enabled);
+py::object LoopSession::answer(PyObject* result) {
   if (result == nullptr) take_error();
-  Py_XDECREF(result);
-  return result != Py_False;
+  return py::reinterpret_steal<py::object>(result);
+}
+
+bool LoopSession::is_grad_enabled() {
+  return answer(PyObject_CallNoArgs(ask_.is_grad_enabled)).ptr() != Py_False;
 }
 
 bool LoopSession::has_parameters(PyObject* module) {
   constexpr int kDeepest = 100;
-  const Found found = find_parameter(module, kDeepest);
-  if (found != Found::unknown) return found == Found::yes;
-  PyObject* result = PyObject_CallOneArg(ask_.has_parameters, module);
-  if (result == nullptr) take_error();
-  Py_XDECREF(result);
-  return result == Py_True;
+  if (const std::optional<bool> found = find_parameter(module, kDeepest)) return *found;
+  return answer(PyObject_CallOneArg(ask_.has_parameters, module)).ptr() == Py_True;
 }
 
 bool LoopSession::is_loss(PyObject* module) const {
@@ -161,13 +151,11 @@ double LoopSession::samples_of(PyObject* item) {
   }
   int64_t rows;
   if (tensor_glance.has_rows(item, rows)) return static_cast<double>(rows);
-  Py_INCREF(item);
-  PyObject* result = PyObject_CallOneArg(ask_.samples_of, item);
-  Py_DECREF(item);
-  const double samples = result != nullptr ? PyFloat_AsDouble(result) : NAN;
-  Py_XDECREF(result);
+  const auto kept = py::reinterpret_borrow<py::object>(item);
+  const py::object samples = answer(PyObject_CallOneArg(ask_.samples_of, item));
+  const double number = samples ? PyFloat_AsDouble(samples.ptr()) : NAN;
   take_error();
-  return samples;
+  return number;
 }
 
 void LoopSession::look_at_eval_calls() {
@@ -184,11 +172,9 @@ void LoopSession::note_line(const Phase& phase) {
   });
   if (!has_room) return;
   noted_[phase.id] = true;
-  PyObject* const on_first_call = Py_XNewRef(on_first_call_);
-  if (on_first_call == nullptr) return;
-  Py_XDECREF(PyObject_CallOneArg(on_first_call, phase.name));
-  Py_DECREF(on_first_call);
-  take_error();
+  if (on_first_call_ == nullptr) return;
+  const auto on_first_call = py::reinterpret_borrow<py::object>(on_first_call_);
+  answer(PyObject_CallOneArg(on_first_call.ptr(), phase.name));
 }
 
 // --- loaders and optimizers ---
@@ -201,24 +187,16 @@ uint64_t LoopSession::number_of_loader(PyObject* loader) {
 }
 
 uint64_t LoopSession::use_of(PyObject* loader) {
-  PyObject* options = PyObject_CallOneArg(ask_.loader_options, loader);
-  if (options == nullptr || options == Py_None) {
-    Py_XDECREF(options);
-    take_error();
-    return 0;
-  }
+  py::object options = answer(PyObject_CallOneArg(ask_.loader_options, loader));
+  if (!options || options.is_none()) return 0;
   for (size_t i = 0; i < loader_uses_.size(); ++i) {
-    const int is_same = PyObject_RichCompareBool(loader_uses_[i].options, options, Py_EQ);
+    const int is_same = PyObject_RichCompareBool(loader_uses_[i].options, options.ptr(), Py_EQ);
     if (is_same < 0) take_error();
-    if (is_same <= 0) continue;
-    Py_DECREF(options);
-    return i + 1;
+    if (is_same > 0) return i + 1;
   }
-  if (loader_uses_.size() == kMostUses) {
-    Py_DECREF(options);
-    return 0;
-  }
-  loader_uses_.push_back({options});
+  if (loader_uses_.size() == kMostUses) return 0;
+  loader_uses_.push_back({options.ptr()});
+  options.release();  // for good
   return loader_uses_.size();
 }
 
@@ -306,15 +284,14 @@ std::vector<LoopSession::Written> LoopSession::written_to() {
   std::vector<Written> result;
   if (detector_->is_left_alone()) return result;
   // The answers run Python code, which may change the table.
-  std::vector<std::pair<PyObject*, uint64_t>> optimizers;
-  optimizers_.for_each([&](PyObject* optimizer, const Optimizer& known) {
-    if (optimizers.size() < kMostAsked) optimizers.emplace_back(Py_NewRef(optimizer), known.number);
+  std::vector<std::pair<py::object, uint64_t>> optimizers;
+  optimizers_.for_each([&](py::handle optimizer, const Optimizer& known) {
+    if (optimizers.size() < kMostAsked)
+      optimizers.emplace_back(py::reinterpret_borrow<py::object>(optimizer), known.number);
   });
   for (const auto& [optimizer, number] : optimizers) {
-    PyObject* times = PyObject_CallOneArg(ask_.times_written, optimizer);
-    if (times != nullptr) result.push_back({number, PyLong_AsUnsignedLongLongMask(times)});
-    Py_XDECREF(times);
-    Py_DECREF(optimizer);
+    const py::object times = answer(PyObject_CallOneArg(ask_.times_written, optimizer.ptr()));
+    if (times) result.push_back({number, PyLong_AsUnsignedLongLongMask(times.ptr())});
     take_error();
   }
   return result;
@@ -390,13 +367,10 @@ size_t LoopSession::optimizer_count() {
 void LoopSession::step_has_ended() {
   if (on_step_end_ == nullptr) return;
   const ErrorAside aside;  // a step may end as a call has failed
-  PyObject* const on_step_end = Py_NewRef(on_step_end_);
+  const auto on_step_end = py::reinterpret_borrow<py::object>(on_step_end_);
   ++callbacks_;
-  PyObject* result = PyObject_CallNoArgs(on_step_end);
+  answer(PyObject_CallNoArgs(on_step_end.ptr()));
   --callbacks_;
-  Py_DECREF(on_step_end);
-  Py_XDECREF(result);
-  take_error();
 }
 
 const Phase* phase_named(const char* name) {

@@ -10,7 +10,7 @@
 // All of it happens with the GIL, between two instructions of the program.
 #pragma once
 
-#include <Python.h>
+#include <pybind11/pybind11.h>
 
 #include <cstdint>
 #include <memory>
@@ -35,6 +35,8 @@ struct LoopQuestions {
   /// (optimizer) -> a number that is another one after an update
   PyObject* times_written;
   PyObject* is_trained_in_eval_mode;  ///< (module) -> bool, after a backward pass
+
+  bool operator==(const LoopQuestions&) const = default;
 };
 
 /// The session whose activity the calling thread is in. It is a number, so that a flag which was
@@ -124,6 +126,8 @@ class LoopSession final : private StepPort {
   /// An error that was raised by what we have called is dropped, if it is an Exception; else it is
   /// the program's, such as the KeyboardInterrupt of a signal handler, and is kept.
   void take_error();
+  /// What a question has given; null where it has raised, and that error is taken.
+  pybind11::object answer(PyObject* result);
   /// Sets the error that was kept. False where there was none.
   bool raise_kept_error();
   /// Something could not be remembered: from here on no steps are placed.

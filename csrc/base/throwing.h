@@ -24,7 +24,7 @@ inline bool may_throw() noexcept { return PIG_LIKELY(is_prepared_to_throw) || pr
 
 /// Runs what may allocate. False where there was no memory for it. Whatever allocates on a thread
 /// of the program goes through this, or through one of the guards above it that also count what is
-/// lost (record/memory_guard.h, python/memory_error.h).
+/// lost (record/memory_guard.h, python/python_error.h).
 template <typename Function>
 bool try_allocating(Function function) {
   if (PIG_UNLIKELY(!may_throw())) return false;

@@ -10,13 +10,11 @@
 // same one. `isinstance(f, types.FunctionType)` and `inspect.isfunction(f)` are true as before;
 // only `type(f) is types.FunctionType` is not. Pickle and copy go by the exact type and know
 // functions; of others they ask `__reduce__`.
-#include "hooks/asking_function.h"
-
-#include "base/ticks.h"
-
-#if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030C0000
+#include "hooks/call_hook.h"
 
 namespace pig {
+
+#if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030C0000
 namespace {
 
 /// As the name by which it can be found in its module.
@@ -27,13 +25,13 @@ PyObject* reduce(PyObject* function, PyObject*) {
 PyMethodDef methods[] = {{"__reduce__", reduce, METH_NOARGS, nullptr},
                          {nullptr, nullptr, 0, nullptr}};
 
+/// What it does not say it inherits.
 PyTypeObject asking_function_type = [] {
   const PyVarObject head[] = {PyVarObject_HEAD_INIT(nullptr, 0)};
   PyTypeObject type{};
   type.ob_base = head[0];
   type.tp_name = "function";
-  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
-                  Py_TPFLAGS_METHOD_DESCRIPTOR;
+  type.tp_flags = Py_TPFLAGS_DEFAULT;
   type.tp_methods = methods;
   return type;
 }();
@@ -41,15 +39,7 @@ PyTypeObject asking_function_type = [] {
 bool ready_type() {
   static bool is_ready = false;
   if (is_ready || (asking_function_type.tp_flags & Py_TPFLAGS_READY) != 0) return is_ready;
-  const PyTypeObject& plain = PyFunction_Type;
   asking_function_type.tp_base = &PyFunction_Type;
-  asking_function_type.tp_basicsize = plain.tp_basicsize;
-  asking_function_type.tp_vectorcall_offset = plain.tp_vectorcall_offset;
-  asking_function_type.tp_call = plain.tp_call;
-  asking_function_type.tp_descr_get = plain.tp_descr_get;
-  asking_function_type.tp_dealloc = plain.tp_dealloc;
-  asking_function_type.tp_traverse = plain.tp_traverse;
-  asking_function_type.tp_clear = plain.tp_clear;
   // A type without a text of its own has `__doc__` None, which would hide the function's.
   if (PyType_Ready(&asking_function_type) == 0 &&
       PyDict_DelItemString(asking_function_type.tp_dict, "__doc__") == 0) {
@@ -72,15 +62,11 @@ void make_plain(PyObject* function) {
   if (Py_IS_TYPE(function, &asking_function_type)) Py_SET_TYPE(function, &PyFunction_Type);
 }
 
-}  // namespace pig
-
 #else
-
-namespace pig {
 
 bool make_asking(PyObject*) { return true; }
 void make_plain(PyObject*) {}
 
-}  // namespace pig
-
 #endif
+
+}  // namespace pig

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hooks/call_hook.h"
 
+#include <cstddef>
+#include <iterator>
 #include <utility>
-
-#include "hooks/hooked_call.h"
 
 namespace pig {
 namespace {
@@ -30,24 +30,40 @@ HookedCall* hooked_call_of(PyObject* function) {
 }
 
 void take_back_if_unused(HookedCall& hooked) {
-  if (hooked.listeners.empty() && hooked.observers.empty() && hooked.is_installed())
-    hooked.take_back();
+  if (hooked.observers.empty() && hooked.is_installed()) hooked.take_back();
 }
 
 }  // namespace
 
+bool CallListeners::add(CallObservers& observers, PyObject* enter, PyObject* leave,
+                        CallGlance glance) {
+  for (size_t i = 0; i < std::size(listeners_); ++i) {
+    if (observers.of(kPlaces[i]) != nullptr) continue;
+    listeners_[i].set(enter, leave, glance);
+    observers.of(kPlaces[i]) = &listeners_[i];
+    return true;
+  }
+  return false;
+}
+
+void CallListeners::remove(CallObservers& observers, PyObject* leave) {
+  for (size_t i = 0; i < std::size(listeners_); ++i) {
+    if (observers.of(kPlaces[i]) == nullptr || !listeners_[i].is_of(leave)) continue;
+    observers.of(kPlaces[i]) = nullptr;
+    listeners_[i].clear();
+  }
+}
+
 bool hook_call(PyObject* function, CallGlance glance, PyObject* enter, PyObject* leave,
-               bool hears_of_host, Called called) {
+               Called called) {
   HookedCall* const hooked = hooked_call_of(function);
-  if (hooked == nullptr || !hooked->observers.empty()) return false;
-  if (hooked->listeners.empty() && !hooked->install(called)) return false;
-  hooked->glance = glance;
-  return hooked->listeners.add(enter, leave, hears_of_host);
+  if (hooked == nullptr || (hooked->observers.empty() && !hooked->install(called))) return false;
+  return hooked->listeners.add(hooked->observers, enter, leave, glance);
 }
 
 void unhook_calls(PyObject* leave) {
   for (HookedCall* each = newest; each != nullptr; each = each->next) {
-    each->listeners.remove(leave);
+    each->listeners.remove(each->observers, leave);
     take_back_if_unused(*each);
   }
 }
@@ -55,10 +71,10 @@ void unhook_calls(PyObject* leave) {
 bool observe_call(PyObject* function, ObserverOf which, CallObserver& observer, Called called) {
   HookedCall* const hooked = hooked_call_of(function);
   if (hooked == nullptr) return false;
-  if (hooked->observers.of(which) == &observer) return hooked->is_installed();
-  if (!hooked->listeners.empty() || hooked->observers.of(which) != nullptr) return false;
-  if (hooked->observers.empty() && !hooked->install(called)) return false;
-  hooked->observers.of(which) = &observer;
+  CallObserver*& present = hooked->observers.of(which);
+  if (present == &observer) return hooked->is_installed();
+  if (present != nullptr || (hooked->observers.empty() && !hooked->install(called))) return false;
+  present = &observer;
   return true;
 }
 

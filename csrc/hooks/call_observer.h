@@ -3,6 +3,8 @@
 
 #include <Python.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "base/throwing.h"
@@ -15,13 +17,15 @@ struct ObservedCall {
   PyObject* self;           ///< the first argument; nullptr: there is none
   PyObject* const* others;  ///< the other positional ones
   Py_ssize_t count;
-  /// Names of further arguments, which stand behind the others; nullptr: there are none, or they
-  /// are not looked at.
+  /// Names of further arguments, which stand behind the others; nullptr: there are none.
   PyObject* names = nullptr;
+  /// Further arguments of a method, as a dictionary; nullptr: there are none.
+  PyObject* keywords = nullptr;
 
   uint64_t token = 0;
   uint64_t session = 0;
   const void* subject = nullptr;
+  PyObject* arguments = nullptr;  ///< of a listener, which owns them
 };
 
 enum class Observing {
@@ -30,8 +34,7 @@ enum class Observing {
   failed,  ///< an error of the program's own is set: the call is not made
 };
 
-/// Is called for the calls of one hooked function, in C++. For Python functions there
-/// are listeners (call_listeners.h).
+/// Is called for the calls of one hooked function.
 ///
 /// Its methods throw nothing. They are not `noexcept`: where Python ends while they ask it
 /// something, it unwinds the stacks of daemon threads (`pthread_exit`), which `noexcept` would make
@@ -43,8 +46,8 @@ class CallObserver {
   CallObserver& operator=(const CallObserver&) = delete;
 
   virtual Observing begins(ObservedCall& call) = 0;
-  /// Of what has begun. `result` is nullptr where the call raised, with the error set. False where
-  /// an error of the program's own is set instead.
+  /// Of what has begun, also where the observer was taken back since. `result` is nullptr where the
+  /// call raised, with the error set. False where an error of the program's own is set instead.
   virtual bool ends(ObservedCall& call, PyObject* result) = 0;
 
  protected:
@@ -58,59 +61,38 @@ CallObserver& the() {
   return *observer;
 }
 
-/// Who may observe the calls of one function, outermost first. No function has one of memory and
-/// one of the loop.
-enum class ObserverOf { memory, loop, modules };
+/// Who may observe the calls of one function, outermost first. The listeners are in Python
+/// (call_listener.h).
+enum class ObserverOf { memory, loop, listener, other_listener, modules };
 
 class CallObservers {
  public:
-  CallObserver*& of(ObserverOf which) {
-    if (which == ObserverOf::memory) return of_memory_;
-    return which == ObserverOf::loop ? of_loop_ : of_modules_;
-  }
-  bool empty() const {
-    return of_loop_ == nullptr && of_modules_ == nullptr && of_memory_ == nullptr;
-  }
+  CallObserver*& of(ObserverOf which) { return observers_[static_cast<size_t>(which)]; }
+  bool empty() const { return observers_ == Observers{}; }
 
-  /// Makes a call of which they hear.
+  /// Makes a call between them.
   template <typename Function>
-  PyObject* around(const ObservedCall& call, Function function) const;
+  PyObject* around(const ObservedCall& call, Function function) const {
+    return PIG_LIKELY(may_throw()) ? inside(call, function, 0) : function();  // there is no memory
+  }
 
  private:
-  CallObserver* of_memory_ = nullptr;
-  CallObserver* of_loop_ = nullptr;
-  CallObserver* of_modules_ = nullptr;
-};
+  using Observers = std::array<CallObserver*, 5>;
 
-/// Makes a call between the two.
-template <typename Function>
-PyObject* observe(CallObserver& observer, ObservedCall& call, Function function) {
-  switch (observer.begins(call)) {
-    case Observing::ignored:
-      return function();
-    case Observing::failed:
-      return nullptr;
-    case Observing::begun:
-      break;
-  }
-  PyObject* result = function();
-  if (!observer.ends(call, result)) Py_CLEAR(result);
-  return result;
-}
-
-template <typename Function>
-PyObject* CallObservers::around(const ObservedCall& call, Function function) const {
-  if (PIG_UNLIKELY(!may_throw())) return function();  // there is no memory
-  CallObserver* const inner = of_modules_;
-  const auto inside = [&] {
-    if (inner == nullptr) return function();
+  template <typename Function>
+  PyObject* inside(const ObservedCall& call, Function& function, size_t next) const {
+    while (next < observers_.size() && observers_[next] == nullptr) ++next;
+    if (next == observers_.size()) return function();
+    CallObserver& observer = *observers_[next];
     ObservedCall seen = call;
-    return observe(*inner, seen, function);
-  };
-  CallObserver* const outer = of_loop_ != nullptr ? of_loop_ : of_memory_;
-  if (outer == nullptr) return inside();
-  ObservedCall seen = call;
-  return observe(*outer, seen, inside);
-}
+    const Observing observing = observer.begins(seen);
+    if (observing == Observing::failed) return nullptr;
+    PyObject* result = inside(call, function, next + 1);
+    if (observing == Observing::begun && !observer.ends(seen, result)) Py_CLEAR(result);
+    return result;
+  }
+
+  Observers observers_{};
+};
 
 }  // namespace pig

@@ -13,8 +13,7 @@
 #include <array>
 #include <utility>
 
-#include "base/ticks.h"
-#include "hooks/hooked_call.h"
+#include "hooks/call_hook.h"
 
 namespace pig {
 namespace {
@@ -37,18 +36,6 @@ constexpr size_t kMostMethods = 48;
 HookedMethod hooked_methods[kMostMethods];
 size_t method_count = 0;
 
-template <typename Call>
-PyObject* call_hooked(const HookedMethod& method, PyObject* self, PyObject* const* others,
-                      Py_ssize_t count, PyObject* kwargs, Call call) {
-  if (!method.observers.empty()) return method.observers.around({self, others, count}, call);
-  const bool has_keywords = kwargs != nullptr && PyDict_GET_SIZE(kwargs) > 0;
-  if (PIG_LIKELY(method.is_quiet(self, others, count, has_keywords))) return call();
-  PyObject* args = tuple_of(self, others, count);
-  PyObject* result = method.listeners.around(args, has_keywords ? kwargs : nullptr, call);
-  Py_XDECREF(args);
-  return result;
-}
-
 PyObject* const* items_of(PyObject* tuple) {
   return reinterpret_cast<PyTupleObject*>(tuple)->ob_item;
 }
@@ -56,22 +43,22 @@ PyObject* const* items_of(PyObject* tuple) {
 template <size_t I>
 PyObject* without_arguments(PyObject* self, PyObject* nothing) {
   const HookedMethod& method = hooked_methods[I];
-  return call_hooked(method, self, nullptr, 0, nullptr,
-                     [&] { return method.original(self, nothing); });
+  return method.observers.around({self, nullptr, 0},
+                                 [&] { return method.original(self, nothing); });
 }
 
 template <size_t I>
 PyObject* with_one(PyObject* self, PyObject* argument) {
   const HookedMethod& method = hooked_methods[I];
-  return call_hooked(method, self, &argument, 1, nullptr,
-                     [&] { return method.original(self, argument); });
+  return method.observers.around({self, &argument, 1},
+                                 [&] { return method.original(self, argument); });
 }
 
 template <size_t I>
 PyObject* with_positional(PyObject* self, PyObject* args) {
   const HookedMethod& method = hooked_methods[I];
-  return call_hooked(method, self, items_of(args), PyTuple_GET_SIZE(args), nullptr,
-                     [&] { return method.original(self, args); });
+  return method.observers.around({self, items_of(args), PyTuple_GET_SIZE(args)},
+                                 [&] { return method.original(self, args); });
 }
 
 template <size_t I>
@@ -79,8 +66,8 @@ PyObject* with_keywords(PyObject* self, PyObject* args, PyObject* kwargs) {
   const HookedMethod& method = hooked_methods[I];
   const auto original =
       reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void*>(method.original));
-  return call_hooked(method, self, items_of(args), PyTuple_GET_SIZE(args), kwargs,
-                     [&] { return original(self, args, kwargs); });
+  return method.observers.around({self, items_of(args), PyTuple_GET_SIZE(args), nullptr, kwargs},
+                                 [&] { return original(self, args, kwargs); });
 }
 
 struct Trampolines {

@@ -16,11 +16,7 @@
 //
 // The originals are saved once. A thread may still be inside the hook when it is removed, so what
 // it needs to call through stays forever.
-#include "hooks/subscript_hook.h"
-
-#include "base/ticks.h"
-#include "hooks/call_listeners.h"
-#include "hooks/tensor_glance.h"
+#include "hooks/call_hook.h"
 
 namespace pig {
 namespace {
@@ -28,44 +24,25 @@ namespace {
 PyTypeObject* base_type = nullptr;
 binaryfunc original_get = nullptr;
 objobjargproc original_set = nullptr;
-CallListeners get_listeners, set_listeners;
-
-/// Selects nothing by the value of a tensor on a device.
-bool is_plain_part(PyObject* index, bool ask_of_host) {
-  const PyTypeObject* type = Py_TYPE(index);
-  return type == &PyLong_Type || type == &PySlice_Type || index == Py_None ||
-         index == Py_Ellipsis || type == &PyBool_Type ||
-         (!ask_of_host && tensor_glance.is_on_host(index));
-}
-
-bool is_plain_index(PyObject* index, bool ask_of_host) {
-  if (Py_TYPE(index) != &PyTuple_Type) return is_plain_part(index, ask_of_host);
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(index); ++i)
-    if (!is_plain_part(PyTuple_GET_ITEM(index, i), ask_of_host)) return false;
-  return true;
-}
-
-bool is_quiet(const CallListeners& listeners, PyObject* index) {
-  return in_watched_call || listeners.empty() || is_plain_index(index, listeners.hear_of_host());
-}
+/// Of the calls of one of the two functions, with their listeners.
+struct HookedSubscript {
+  CallObservers observers;
+  CallListeners listeners;
+};
+HookedSubscript get, set;
 
 PyObject* hooked_get(PyObject* tensor, PyObject* index) {
-  if (PIG_LIKELY(is_quiet(get_listeners, index))) return original_get(tensor, index);
-  PyObject* args = PyTuple_Pack(2, tensor, index);
-  PyObject* result =
-      get_listeners.around(args, nullptr, [&] { return original_get(tensor, index); });
-  Py_XDECREF(args);
-  return result;
+  return get.observers.around({tensor, &index, 1}, [&] { return original_get(tensor, index); });
 }
 
 int hooked_set(PyObject* tensor, PyObject* index, PyObject* value) {
-  if (PIG_LIKELY(value == nullptr || is_quiet(set_listeners, index)))
-    return original_set(tensor, index, value);
-  PyObject* args = PyTuple_Pack(3, tensor, index, value);
-  const int result =
-      set_listeners.around(args, nullptr, [&] { return original_set(tensor, index, value); });
-  Py_XDECREF(args);
-  return result;
+  if (value == nullptr) return original_set(tensor, index, value);
+  PyObject* const others[] = {index, value};
+  PyObject* result = set.observers.around({tensor, others, 2}, [&] {
+    return original_set(tensor, index, value) == 0 ? Py_NewRef(Py_None) : nullptr;
+  });
+  Py_XDECREF(result);
+  return result != nullptr ? 0 : -1;
 }
 
 constexpr const char* kNames[] = {"__getitem__", "__setitem__", "__delitem__"};
@@ -132,17 +109,17 @@ bool is_as_expected(PyTypeObject* type) {
 }  // namespace
 
 bool hook_subscripts(PyObject* base, PyObject* enter_get, PyObject* enter_set, PyObject* leave,
-                     bool hears_of_host) {
+                     CallGlance glance) {
 #ifdef Py_GIL_DISABLED
   return false;  // other threads may be reading the slots
 #endif
   if (!PyType_Check(base)) return false;
   auto* type = reinterpret_cast<PyTypeObject*>(base);
-  const bool is_hooked = !get_listeners.empty();
+  const bool is_hooked = !get.observers.empty();
   if (is_hooked ? type != base_type : !is_as_expected(type)) return false;
   if (base_type != nullptr && type != base_type) return false;
-  if (!get_listeners.add(enter_get, leave, hears_of_host)) return false;
-  set_listeners.add(enter_set, leave, hears_of_host);
+  if (!get.listeners.add(get.observers, enter_get, leave, glance)) return false;
+  set.listeners.add(set.observers, enter_set, leave, glance);
   if (is_hooked) return true;
   if (base_type == nullptr) Py_INCREF(base);  // for good
   base_type = type;
@@ -153,10 +130,10 @@ bool hook_subscripts(PyObject* base, PyObject* enter_get, PyObject* enter_set, P
 }
 
 void unhook_subscripts(PyObject* leave) {
-  const bool was_hooked = !get_listeners.empty();
-  get_listeners.remove(leave);
-  set_listeners.remove(leave);
-  if (was_hooked && get_listeners.empty())
+  const bool was_hooked = !get.observers.empty();
+  get.listeners.remove(get.observers, leave);
+  set.listeners.remove(set.observers, leave);
+  if (was_hooked && get.observers.empty())
     replace({hooked_get, hooked_set}, {original_get, original_set});
 }
 

@@ -19,8 +19,7 @@
 #include <utility>
 
 #include "base/ticks.h"
-#include "hooks/asking_function.h"
-#include "hooks/hooked_call.h"
+#include "hooks/call_hook.h"
 
 namespace pig {
 namespace {
@@ -88,54 +87,32 @@ constexpr size_t kMostFunctions = 128;
 HookedFunction hooked_functions[kMostFunctions];
 size_t function_count = 0;
 
-/// The arguments of a vectorcall as a tuple and, if there are keywords, a dictionary. False when
-/// there is no memory for them, with an error set.
-bool unpack(PyObject* const* args, Py_ssize_t count, PyObject* names, PyObject** tuple,
-            PyObject** dictionary) {
-  *dictionary = nullptr;
-  *tuple = tuple_of(nullptr, args, count);
-  if (*tuple == nullptr) return false;
+/// As the type calls functions that take a tuple and a dictionary.
+PyObject* call_by_type(PyObject* function, PyObject* const* args, size_t nargsf, PyObject* names) {
+  PyObject* tuple = PyTuple_New(PyVectorcall_NARGS(nargsf));
+  PyObject* dictionary = nullptr;
   const Py_ssize_t named = names != nullptr ? PyTuple_GET_SIZE(names) : 0;
-  bool is_complete = named == 0 || (*dictionary = PyDict_New()) != nullptr;
+  bool is_complete = tuple != nullptr && (named == 0 || (dictionary = PyDict_New()) != nullptr);
+  for (Py_ssize_t i = 0; is_complete && i < PyTuple_GET_SIZE(tuple); ++i)
+    PyTuple_SET_ITEM(tuple, i, Py_NewRef(*args++));
   for (Py_ssize_t i = 0; is_complete && i < named; ++i)
-    is_complete = PyDict_SetItem(*dictionary, PyTuple_GET_ITEM(names, i), args[count + i]) == 0;
-  if (is_complete) return true;
-  Py_CLEAR(*tuple);
-  Py_CLEAR(*dictionary);
-  return false;
-}
-
-PyObject* call_original(const HookedFunction& hooked, PyObject* const* args, size_t nargsf,
-                        PyObject* names) {
-  if (PIG_LIKELY(hooked.original != nullptr))
-    return hooked.original(hooked.function, args, nargsf, names);
-  PyObject *tuple, *dictionary;
-  if (!unpack(args, PyVectorcall_NARGS(nargsf), names, &tuple, &dictionary)) return nullptr;
-  PyObject* result = PyCFunction_Type.tp_call(hooked.function, tuple, dictionary);
-  Py_DECREF(tuple);
+    is_complete = PyDict_SetItem(dictionary, PyTuple_GET_ITEM(names, i), args[i]) == 0;
+  PyObject* result = is_complete ? PyCFunction_Type.tp_call(function, tuple, dictionary) : nullptr;
+  Py_XDECREF(tuple);
   Py_XDECREF(dictionary);
   return result;
 }
 
 PyObject* call_hooked(const HookedFunction& hooked, PyObject* const* args, size_t nargsf,
                       PyObject* names) {
-  const auto call = [&] { return call_original(hooked, args, nargsf, names); };
+  const auto call = [&] {
+    if (PIG_LIKELY(hooked.original != nullptr))
+      return hooked.original(hooked.function, args, nargsf, names);
+    return call_by_type(hooked.function, args, nargsf, names);
+  };
   const Py_ssize_t count = PyVectorcall_NARGS(nargsf);
-  PyObject* const first = count > 0 ? args[0] : nullptr;
-  const Py_ssize_t others = count > 0 ? count - 1 : 0;
-  if (!hooked.observers.empty())
-    return hooked.observers.around({first, args + 1, others, count > 0 ? names : nullptr}, call);
-  const bool has_keywords = names != nullptr && PyTuple_GET_SIZE(names) > 0;
-  if (hooked.is_quiet(first, args + 1, others, has_keywords)) return call();
-  PyObject *tuple, *dictionary;
-  if (!unpack(args, count, names, &tuple, &dictionary)) {
-    PyErr_Clear();  // the function may still do its work
-    return call();
-  }
-  PyObject* result = hooked.listeners.around(tuple, dictionary, call);
-  Py_DECREF(tuple);
-  Py_XDECREF(dictionary);
-  return result;
+  if (count == 0) return hooked.observers.around({nullptr, args, 0, names}, call);
+  return hooked.observers.around({args[0], args + 1, count - 1, names}, call);
 }
 
 template <size_t I>

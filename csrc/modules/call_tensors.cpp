@@ -7,14 +7,53 @@
 #include <new>
 #include <utility>
 
+#include "base/loaded_library.h"
 #include "base/thread_end.h"
 #include "base/ticks.h"
-#include "hooks/tensor_glance.h"
-#include "modules/module_questions.h"
+#include "hooks/torch_glance.h"
 #include "record/module_sampling.h"
 
 namespace pig {
 namespace {
+
+ModuleQuestions module_questions{};
+/// Torch's own function that Python's leads to, as it is asked at each call; nullptr: not found.
+bool (*has_modes)() = nullptr;
+constexpr uint64_t kNoNode = ~uint64_t{0};
+
+/// The integer that a call gave, or `otherwise`, with no error set. Takes the reference.
+int64_t integer(PyObject* result, int64_t otherwise) {
+  const int64_t number = result != nullptr ? PyLong_AsLongLong(result) : otherwise;
+  Py_XDECREF(result);
+  if (PyErr_Occurred() == nullptr) return number;
+  PyErr_Clear();
+  return otherwise;
+}
+
+/// The node of a tensor, a new reference; nullptr where there is none. Of the descriptor, as no
+/// class of tensors should see the question.
+PyObject* node_of(PyObject* tensor) {
+  PyObject* const descriptor = module_questions.grad_fn;
+  PyObject* const type = reinterpret_cast<PyObject*>(Py_TYPE(tensor));
+  PyObject* node = Py_TYPE(descriptor)->tp_descr_get(descriptor, tensor, type);
+  if (PIG_UNLIKELY(node == nullptr)) PyErr_Clear();
+  if (node == Py_None) Py_CLEAR(node);
+  return node;
+}
+
+/// The number of a node; they ascend on each thread. `kNoNode`: not known.
+uint64_t number_of(PyObject* node) {
+  static PyObject* const name = PyUnicode_InternFromString("_sequence_nr");
+  return static_cast<uint64_t>(integer(PyObject_CallMethodNoArgs(node, name), -1));
+}
+
+/// Has the hooks of a tensor called before a node.
+void add_hooks(PyObject* node, PyObject* tensor) {
+  static PyObject* const name = PyUnicode_InternFromString("_register_hook_dict");
+  PyObject* result = PyObject_CallMethodOneArg(node, name, tensor);
+  if (PIG_UNLIKELY(result == nullptr)) PyErr_Clear();
+  Py_XDECREF(result);
+}
 
 /// A node has at most one mark that counts, the first. Nodes are told apart by their numbers, which
 /// ascend on each thread: of a slot's nodes the newest is known.
@@ -77,6 +116,19 @@ void bring_back(PyObject* context) {
 }
 
 }  // namespace
+
+void set_module_questions(const ModuleQuestions& questions) {
+  for (PyObject* kept : {questions.grad_fn, questions.mode_count, questions.without_modes})
+    Py_INCREF(kept);
+  module_questions = questions;
+  has_modes = loaded_function<decltype(has_modes)>("libtorch_cpu.so",
+                                                   "_ZN2at4impl27torch_function_mode_enabledEv");
+}
+
+bool modes_hear() {
+  if (PIG_LIKELY(has_modes != nullptr)) return has_modes();
+  return integer(PyObject_CallNoArgs(module_questions.mode_count), 0) > 0;
+}
 
 void CallTensors::add(PyObject* object, int depth) {
   if (object == nullptr || count_ == found_.size() || looks_ == kMostLooks) return;

@@ -8,6 +8,17 @@
 
 namespace pig {
 
+/// What is asked of torch at each call of a watched module; references that are kept for good.
+struct ModuleQuestions {
+  PyObject* grad_fn;        ///< the descriptor of this attribute of tensors
+  PyObject* mode_count;     ///< () -> int: modes that see what is asked of a tensor
+  PyObject* without_modes;  ///< () -> a context in which they don't
+};
+void set_module_questions(const ModuleQuestions& questions);
+
+/// Whether modes of the program see what is asked of a tensor.
+bool modes_hear();
+
 /// The tensors that go into a module, or come out of it: the first few, and not those that lie deep
 /// in others.
 class CallTensors {

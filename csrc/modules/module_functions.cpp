@@ -2,7 +2,7 @@
 //
 // The watch of modules, as Python sees it.
 #include "hooks/call_hook.h"
-#include "modules/module_questions.h"
+#include "modules/call_tensors.h"
 #include "modules/module_watch.h"
 #include "python/bindings.h"
 #include "record/module_sampling.h"
@@ -13,11 +13,6 @@ namespace pig {
 namespace {
 
 using namespace py::literals;
-
-py::object checked(PyObject* result) {
-  if (result == nullptr) throw py::error_already_set();
-  return py::reinterpret_steal<py::object>(result);
-}
 
 bool observe_modules(py::handle call, py::handle run_backward, py::handle grad_fn,
                      py::handle mode_count, py::handle without_modes) {
@@ -54,7 +49,11 @@ void add_module_functions(py::module_& module) {
       "number"_a, "enter"_a, "leave"_a);
   module.def(
       "module_mark",
-      [](int64_t number, bool enters) { return checked(new_module_mark(number, enters)); },
+      [](int64_t number, bool enters) {
+        py::object mark = new_module_mark(number, enters);
+        if (!mark) throw py::error_already_set();
+        return mark;
+      },
       "number"_a, "enters"_a);
   module.def("unwatch_module", &unwatch_module, "number"_a);
   module.def("was_module_called", &was_module_called, "number"_a);

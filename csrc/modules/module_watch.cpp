@@ -7,12 +7,11 @@
 #include <utility>
 
 #include "base/ticks.h"
-#include "hooks/torch_state.h"
+#include "hooks/torch_glance.h"
+#include "hot/module_stack.h"
 #include "hot/nvtx_range.h"
 #include "hot/phase_table.h"
 #include "modules/call_tensors.h"
-#include "modules/module_questions.h"
-#include "modules/watched_table.h"
 #include "python/object_table.h"
 #include "python/phase_registry.h"
 #include "python/python_hooks.h"
@@ -21,6 +20,8 @@
 #include "record/module_times.h"
 #include "record/recording_thread.h"
 
+namespace py = pybind11;
+
 namespace pig {
 namespace {
 
@@ -28,11 +29,24 @@ constexpr size_t kMostModules = 4096;
 constexpr uint16_t kDeepest = 60;
 constexpr int64_t kNoMemory = -2;
 
+/// A watched module, and its marks.
+struct Watched {
+  WatchedModule module;
+  NvtxName nvtx;
+  const PyObject* object = nullptr;  ///< a name for it, not to be looked into
+  PyObject* reference = nullptr;     ///< a weak one, whose callback says that it has gone
+  PyObject* enter = nullptr;
+  PyObject* leave = nullptr;
+  bool is_active = true;
+  bool was_called = false;
+};
+
 // Guarded by the GIL. Threads may be in calls of what was taken back, so nothing is freed.
 PyObject* root_function = nullptr;
 auto* watched = new std::deque<Watched>;
 size_t active_modules = 0;
-WatchedTable* by_module = new WatchedTable;
+/// Those that exist: a module that goes says so itself, so one glance at its address is enough.
+auto* by_module = new std::unordered_map<const PyObject*, Watched*>;
 auto* roots = new ObjectTable<bool>;
 /// How many calls of watched modules, or of roots, the thread is in.
 thread_local uint32_t depth_of_calls = 0;
@@ -59,13 +73,11 @@ WatchedModule names_of(const std::string& text) {
 /// Asks about a module that is called with no other around it, until the answer is True.
 void tell_of_root(PyObject* module) {
   if (roots->find(module) != nullptr) return;
-  PyObject* function = Py_NewRef(root_function);
-  PyObject* result = PyObject_CallOneArg(function, module);
-  if (result == nullptr) PyErr_WriteUnraisable(function);
-  const bool is_answered = result == nullptr || result == Py_True;
-  Py_XDECREF(result);
-  Py_DECREF(function);
-  if (is_answered) roots->add(module, true);
+  const auto function = py::reinterpret_borrow<py::object>(root_function);
+  const auto result =
+      py::reinterpret_steal<py::object>(PyObject_CallOneArg(function.ptr(), module));
+  if (!result) PyErr_WriteUnraisable(function.ptr());
+  if (!result || result.ptr() == Py_True) roots->add(module, true);
 }
 
 class WatchedCall final : public CallObserver {
@@ -92,8 +104,8 @@ class WatchedCall final : public CallObserver {
 
  private:
   static Observing begin(ObservedCall& call) {
-    Watched* module = by_module->find(call.self);
-    if (module == nullptr) {
+    const auto found = by_module->find(call.self);
+    if (found == by_module->end()) {
       if (root_function == nullptr || depth_of_calls > 0 || is_compiling())
         return Observing::ignored;
       ++depth_of_calls;  // those inside are no roots
@@ -103,6 +115,7 @@ class WatchedCall final : public CallObserver {
       });
       return Observing::begun;
     }
+    Watched* const module = found->second;
     if (ModuleSampling::instance().is_skipped_step()) {
       module->was_called = true;
       return Observing::ignored;
@@ -164,14 +177,17 @@ PyObject* module_is_gone(PyObject* self, PyObject*) {
 
 PyMethodDef gone_definition = {"module_is_gone", module_is_gone, METH_O, nullptr};
 
+/// A function whose `self` is a number, or null with a Python error set.
+py::object numbered(PyMethodDef& definition, int64_t number) {
+  const auto code = py::reinterpret_steal<py::object>(PyLong_FromLongLong(number));
+  return py::reinterpret_steal<py::object>(code ? PyCFunction_New(&definition, code.ptr())
+                                                : nullptr);
+}
+
 /// A weak reference to a module, or nullptr with a Python error set.
 PyObject* new_reference(PyObject* module, int64_t number) {
-  PyObject* code = PyLong_FromLongLong(number);
-  PyObject* callback = code != nullptr ? PyCFunction_New(&gone_definition, code) : nullptr;
-  Py_XDECREF(code);
-  PyObject* reference = callback != nullptr ? PyWeakref_NewRef(module, callback) : nullptr;
-  Py_XDECREF(callback);
-  return reference;
+  const py::object callback = numbered(gone_definition, number);
+  return callback ? PyWeakref_NewRef(module, callback.ptr()) : nullptr;
 }
 
 bool is_known(int64_t number) {
@@ -214,7 +230,7 @@ int64_t watch_module(PyObject* module, PyObject* name, int64_t parent) {
     if (one.reference == nullptr) return -1;
     one.is_active = false;  // until it can be found
     watched->push_back(one);
-    by_module->add(module, &watched->back());
+    (*by_module)[module] = &watched->back();
     watched->back().is_active = true;
     ++active_modules;
     ModuleSampling::instance().set_watched(true);
@@ -232,13 +248,8 @@ bool set_module_marks(int64_t number, PyObject* enter, PyObject* leave) {
   return true;
 }
 
-PyObject* new_module_mark(int64_t number, bool enters) {
-  if (!is_known(number)) return nullptr;
-  PyObject* code = PyLong_FromLongLong(2 * number + (enters ? 1 : 0));
-  if (code == nullptr) return nullptr;
-  PyObject* mark = PyCFunction_New(&mark_definition, code);
-  Py_DECREF(code);
-  return mark;
+py::object new_module_mark(int64_t number, bool enters) {
+  return is_known(number) ? numbered(mark_definition, 2 * number + (enters ? 1 : 0)) : py::object();
 }
 
 void unwatch_module(int64_t number) {
@@ -246,7 +257,8 @@ void unwatch_module(int64_t number) {
   Watched& module = (*watched)[static_cast<size_t>(number)];
   if (std::exchange(module.is_active, false)) --active_modules;
   if (active_modules == 0) ModuleSampling::instance().set_watched(false);
-  by_module->remove(module.object, &module);
+  const auto found = by_module->find(module.object);  // another one may have its address since
+  if (found != by_module->end() && found->second == &module) by_module->erase(found);
   Py_CLEAR(module.reference);
   Py_CLEAR(module.enter);
   Py_CLEAR(module.leave);

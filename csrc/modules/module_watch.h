@@ -8,7 +8,7 @@
 // exist only for their dictionary of hooks, and `_register_hook_dict` puts that on a node.
 #pragma once
 
-#include <Python.h>
+#include <pybind11/pybind11.h>
 
 #include <cstdint>
 
@@ -25,8 +25,8 @@ void set_root_function(PyObject* function);
 /// are the tensors whose hooks are its marks; they can be set later.
 int64_t watch_module(PyObject* module, PyObject* name, int64_t parent);
 bool set_module_marks(int64_t number, PyObject* enter, PyObject* leave);
-/// The function that a mark calls.
-PyObject* new_module_mark(int64_t number, bool enters);
+/// The function that a mark calls; null with a Python error set.
+pybind11::object new_module_mark(int64_t number, bool enters);
 /// It is not heard of any more; marks that are on nodes do nothing.
 void unwatch_module(int64_t number);
 /// Whether it was called while a recording was active, timed or not.

@@ -9,8 +9,7 @@ namespace pig {
 
 /// start, stop, flush and what else controls a recording.
 void add_recording_functions(pybind11::module_& module);
-void add_sync_functions(pybind11::module_& module);
-/// Hooks of calls of torch.
+/// Hooks of calls of torch, and waits for a device.
 void add_hook_functions(pybind11::module_& module);
 /// Automatic phases and steps.
 void add_auto_functions(pybind11::module_& module);
@@ -18,19 +17,18 @@ void add_memory_functions(pybind11::module_& module);
 /// Times of modules.
 void add_module_functions(pybind11::module_& module);
 void add_metric_functions(pybind11::module_& module);
-/// frame(phase), for decorators. Returns false with a Python error set.
-bool ready_frame_type();
-extern PyTypeObject frame_type_object;
-extern PyMethodDef frame_functions[];
-
 /// `gpu_phase`, or nullptr with a Python error set. Once per process.
 PyObject* new_gpu_phase(PyObject* module);
 
 /// The base of `gpu_step`: a `with` block that is one step.
 extern PyTypeObject step_block_type_object;
 
-/// What `gpu_phase.scope` returns, and the function itself.
+/// What `gpu_phase.scope` returns, and the function itself; and `frame(phase)`, for decorators.
 extern PyTypeObject scope_type_object;
 extern PyMethodDef scope_definition;
+extern PyTypeObject frame_type_object;
+extern PyMethodDef frame_functions[];
+/// Returns false with a Python error set.
+bool ready_phase_blocks();
 
 }  // namespace pig

@@ -2,7 +2,7 @@
 #include "python/caller.h"
 
 #include "hot/thread_state.h"
-#include "python/error_aside.h"
+#include "python/python_error.h"
 
 namespace pig {
 namespace {

@@ -66,22 +66,16 @@ PyGetSetDef gpu_phase_getset[] = {
      "Like gpu_phase, but closes exactly the span it opened.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
-PyTypeObject gpu_phase_type = [] {
-  PyTypeObject type = blank_type();
-  type.tp_name = "pyinstrument_gpu._C.gpu_phase_function";
-  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;
-  type.tp_getset = gpu_phase_getset;
-  return type;
-}();
+/// What it does not say it inherits.
+PyTypeObject gpu_phase_type =
+    static_type<PyCFunctionObject>("pyinstrument_gpu.native._C.gpu_phase_function",
+                                   [](PyTypeObject& type) { type.tp_getset = gpu_phase_getset; });
 
 }  // namespace
 
 PyObject* new_gpu_phase(PyObject* module) {
   gpu_phase_type.tp_base = &PyCFunction_Type;
-  gpu_phase_type.tp_basicsize = PyCFunction_Type.tp_basicsize;
-  gpu_phase_type.tp_traverse = PyCFunction_Type.tp_traverse;
-  gpu_phase_type.tp_clear = PyCFunction_Type.tp_clear;
-  if (PyType_Ready(&gpu_phase_type) != 0) return nullptr;
+  if (!ready_type(gpu_phase_type)) return nullptr;
   // A type without a text of its own has `__doc__` None, which would hide the function's.
   if (PyDict_DelItemString(gpu_phase_type.tp_dict, "__doc__") != 0) return nullptr;
   PyType_Modified(&gpu_phase_type);

@@ -1,17 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The hooks of calls of torch, as Python sees them.
+// The hooks of calls of torch as Python sees them, and what it tells of the waits in such calls.
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/ticks.h"
 #include "hooks/call_hook.h"
-#include "hooks/call_listeners.h"
-#include "hooks/subscript_hook.h"
-#include "hooks/tensor_glance.h"
-#include "hooks/torch_state.h"
+#include "hooks/torch_glance.h"
 #include "python/bindings.h"
+#include "record/recorder.h"
+#include "record/recording_thread.h"
 
 namespace py = pybind11;
 
 namespace pig {
 namespace {
+
+using namespace py::literals;
 
 PyObject* get_in_watched_call(PyObject*, PyObject*) {
   return PyBool_FromLong(in_watched_call ? 1 : 0);
@@ -22,15 +30,33 @@ PyObject* set_in_watched_call(PyObject*, PyObject* on) {
   Py_RETURN_NONE;
 }
 
-CallGlance call_glance(int number) {
-  if (number < 0 || number >= kCallGlances) throw py::value_error("no such glance");
-  return static_cast<CallGlance>(number);
-}
-
 PyMethodDef watched_call_functions[] = {
     {"in_watched_call", get_in_watched_call, METH_NOARGS, "in_watched_call()\n--\n\n"},
     {"set_in_watched_call", set_in_watched_call, METH_O, "set_in_watched_call(on, /)\n--\n\n"},
     {nullptr, nullptr, 0, nullptr}};
+
+/// An item of the log holds a text of this length at most.
+constexpr size_t kMaxText = 1024;
+
+std::optional<uint32_t> sync_site(const std::string& file, uint32_t line,
+                                  const std::string& function, uint32_t kind) {
+  // The end of a path says more than its begin.
+  const size_t cut = file.size() > kMaxText ? file.size() - kMaxText : 0;
+  return Recorder::instance().syncs().add_site(
+      {line, kind, file.substr(cut), function.substr(0, kMaxText)});
+}
+
+void sync_end(uint32_t site, std::optional<uint64_t> begin, uint64_t bytes) {
+  const uint64_t now = read_ticks();
+  const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
+  ThreadState* thread = epoch != 0 ? recording_thread(epoch) : nullptr;
+  if (thread == nullptr) return;
+  Recorder& recorder = Recorder::instance();
+  const auto step = static_cast<uint32_t>(open_step.load(std::memory_order_relaxed));
+  const int64_t begin_ns = recorder.clock().to_ns(begin.value_or(now));
+  recorder.syncs().add({begin_ns, begin ? recorder.clock().to_ns(now) - begin_ns : -1, bytes, site,
+                        thread->innermost_path(), step, thread->serial()});
+}
 
 }  // namespace
 
@@ -44,33 +70,38 @@ void add_hook_functions(py::module_& module) {
         set_torch_state(compiler_names.ptr(), graph_task_id.ptr());
         return tensor_glance.install(tensor.ptr(), parameter.ptr(), on_host.ptr(), on_meta.ptr());
       },
-      py::kw_only(), py::arg("tensor"), py::arg("parameter"), py::arg("on_host"),
-      py::arg("on_meta"), py::arg("compiler_names"), py::arg("graph_task_id"));
+      py::kw_only(), "tensor"_a, "parameter"_a, "on_host"_a, "on_meta"_a, "compiler_names"_a,
+      "graph_task_id"_a);
   module.def(
       "hook_subscripts",
-      [](py::handle base, py::handle enter_get, py::handle enter_set, py::handle leave,
-         bool hears_of_host) {
+      [](py::handle base, int glance, py::handle enter_get, py::handle enter_set,
+         py::handle leave) {
         return hook_subscripts(base.ptr(), enter_get.ptr(), enter_set.ptr(), leave.ptr(),
-                               hears_of_host);
+                               static_cast<CallGlance>(glance));
       },
-      py::arg("base"), py::kw_only(), py::arg("enter_get"), py::arg("enter_set"), py::arg("leave"),
-      py::arg("hears_of_host"));
+      "base"_a, "glance"_a, py::kw_only(), "enter_get"_a, "enter_set"_a, "leave"_a);
   module.def(
       "hook_call",
-      [](py::handle function, int glance, py::handle enter, py::handle leave, bool hears_of_host,
-         bool from_c) {
-        return hook_call(function.ptr(), call_glance(glance), enter.ptr(), leave.ptr(),
-                         hears_of_host, from_c ? Called::from_c : Called::anyhow);
+      [](py::handle function, int glance, py::handle enter, py::handle leave, bool from_c) {
+        return hook_call(function.ptr(), static_cast<CallGlance>(glance), enter.ptr(), leave.ptr(),
+                         from_c ? Called::from_c : Called::anyhow);
       },
-      py::arg("function"), py::arg("glance"), py::kw_only(), py::arg("enter"), py::arg("leave"),
-      py::arg("hears_of_host"), py::arg("from_c") = false);
+      "function"_a, "glance"_a, py::kw_only(), "enter"_a, "leave"_a, "from_c"_a = false);
   module.def(
       "unhook",
       [](py::handle leave) {
         unhook_subscripts(leave.ptr());
         unhook_calls(leave.ptr());
       },
-      py::arg("leave"));
+      "leave"_a);
+
+  module.def("sync_site", &sync_site, "file"_a, "line"_a, "function"_a, "kind"_a);
+  module.def("sync_begin", &read_ticks);
+  module.def("sync_end", &sync_end, "site"_a, "begin"_a, "bytes"_a);
+  module.def(
+      "sync_watch", [](bool on, bool as_if) { Recorder::instance().syncs().watch(on, as_if); },
+      "on"_a, "as_if"_a);
+  module.def("sync_placed", [] { Recorder::instance().syncs().place(); });
 }
 
 }  // namespace pig

@@ -11,7 +11,7 @@
 #include "cuda/device_gate.h"
 #include "hot/span.h"
 #include "log/storage.h"
-#include "python/error_aside.h"
+#include "python/python_error.h"
 #include "python/python_hooks.h"
 #include "record/recorder.h"
 

@@ -13,6 +13,7 @@
 #include "python/phase_registry.h"
 #include "python/phase_type.h"
 #include "python/python_hooks.h"
+#include "python/python_type.h"
 #include "python/stall_answer.h"
 #include "python/step_iterator.h"
 #include "record/recorder.h"
@@ -38,9 +39,8 @@ PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
   module.doc() = "The native side of pyinstrument_gpu. Its face is described in _C.pyi.";
   may_throw();  // the main thread may, for good
   start_nvtx(current_thread_name);
-  if (!ready_phase_type() || PyType_Ready(&scope_type_object) != 0 || !ready_phase_registry() ||
-      !ready_frame_type() || !ready_open_step() || !ready_step_iterator() ||
-      PyType_Ready(&step_block_type_object) != 0 ||
+  if (!ready_phase_type() || !ready_phase_registry() || !ready_phase_blocks() ||
+      !ready_open_step() || !ready_step_iterator() || !ready_type(step_block_type_object) ||
       PyModule_AddFunctions(module.ptr(), frame_functions) != 0 ||
       PyModule_AddFunctions(module.ptr(), step_iterator_functions) != 0)
     throw py::error_already_set();
@@ -50,7 +50,6 @@ PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
   module.attr("StepBlock") = py::handle(reinterpret_cast<PyObject*>(&step_block_type_object));
   module.attr("gpu_phase") = py::reinterpret_steal<py::object>(new_gpu_phase(module.ptr()));
 
-  add_sync_functions(module);
   add_hook_functions(module);
   add_auto_functions(module);
   add_recording_functions(module);
@@ -60,7 +59,7 @@ PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
 
   /// For test-only modules: replaces the clock of the recordings that start from now on.
   module.attr("_tick_injector") = py::capsule(reinterpret_cast<void*>(&inject_tick_function),
-                                              "pyinstrument_gpu._C._tick_injector");
+                                              "pyinstrument_gpu.native._C._tick_injector");
 
   /// For test-only modules: forgets all devices, their kernels, and that PyTorch initialised CUDA.
   constexpr void (*detach)() = [] {
@@ -68,7 +67,7 @@ PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
     metrics::KernelStore::instance().forget();
   };
   module.attr("_device_detacher") =
-      py::capsule(reinterpret_cast<void*>(detach), "pyinstrument_gpu._C._device_detacher");
+      py::capsule(reinterpret_cast<void*>(detach), "pyinstrument_gpu.native._C._device_detacher");
 
   tell_tasks();
   set_thread_name_function(current_thread_name);

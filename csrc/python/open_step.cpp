@@ -10,7 +10,6 @@
 #include "python/phase_registry.h"
 #include "python/phase_use.h"
 #include "python/python_hooks.h"
-#include "python/step_calls.h"
 #include "record/recorder.h"
 #include "record/recording_thread.h"
 #include "record/step.h"

@@ -4,7 +4,8 @@
 #include <utility>
 
 #include "base/ticks.h"
-#include "python/memory_error.h"
+#include "python/python_error.h"
+#include "python/python_hooks.h"
 
 #if PY_VERSION_HEX < 0x030B0000
 #include <frameobject.h>
@@ -28,42 +29,15 @@ PyFrameObject* caller_of(PyFrameObject* frame) {
   return caller;
 }
 
-/// New reference, or nullptr with an error set.
-PyObject* bytes_of(PyCodeObject* code) {
-#if PY_VERSION_HEX < 0x030B0000
-  return Py_NewRef(code->co_code);
-#else
-  return PyCode_GetCode(code);
-#endif
+/// Whether one stands at a place: the one that is named, or any.
+bool is_statement(PyCodeObject* code, int instruction, const char* named = nullptr) {
+  PyObject* found = PyObject_CallFunction(python_hooks.statement, "Oi", code, instruction);
+  PyErr_Clear();
+  const bool is_one = found != nullptr && found != Py_None &&
+                      (named == nullptr || PyUnicode_CompareWithASCIIString(found, named) == 0);
+  Py_XDECREF(found);
+  return is_one;
 }
-
-/// How this version of Python numbers the instructions that matter here; -1 for those it has not.
-struct Opcodes {
-  int setup_with = -1;    ///< up to 3.10
-  int before_with = -1;   ///< 3.11 to 3.13
-  int load_special = -1;  ///< from 3.14 on, a call follows
-  int call = -1;
-  int for_iter = -1;
-
-  Opcodes() {
-    PyObject* module = PyImport_ImportModule("opcode");
-    PyObject* numbers = module != nullptr ? PyObject_GetAttrString(module, "opmap") : nullptr;
-    if (numbers != nullptr && PyDict_Check(numbers)) {
-      const auto find = [numbers](const char* name) {
-        PyObject* number = PyDict_GetItemString(numbers, name);
-        return number != nullptr ? static_cast<int>(PyLong_AsLong(number)) : -1;
-      };
-      setup_with = find("SETUP_WITH");
-      before_with = find("BEFORE_WITH");
-      load_special = find("LOAD_SPECIAL");
-      call = find("CALL");
-      for_iter = find("FOR_ITER");
-    }
-    Py_XDECREF(numbers);
-    Py_XDECREF(module);
-    PyErr_Clear();
-  }
-};
 
 }  // namespace
 
@@ -118,29 +92,6 @@ void Opener::forget() {
   for (Place* place : {&nearest_, &driver_}) Py_XDECREF(std::exchange(*place, {}).code);
 }
 
-Opener::Statement Opener::statement_at(const Place& place) {
-  static const Opcodes opcodes;
-  Statement statement = Statement::kOther;
-  PyObject* bytes = bytes_of(place.code);
-  if (bytes == nullptr) {
-    PyErr_Clear();
-    return statement;
-  }
-  const auto* code = reinterpret_cast<const unsigned char*>(PyBytes_AS_STRING(bytes));
-  const int at = place.instruction;
-  if (at >= 0 && at < PyBytes_GET_SIZE(bytes)) {
-    const int opcode = code[at];
-    if (opcode == opcodes.setup_with || opcode == opcodes.before_with ||
-        (opcode == opcodes.call && at >= 2 && code[at - 2] == opcodes.load_special)) {
-      statement = Statement::kWith;
-    } else if (opcode == opcodes.for_iter) {
-      statement = Statement::kFor;
-    }
-  }
-  Py_DECREF(bytes);
-  return statement;
-}
-
 bool Opener::is_on_stack(const Place& place) {
   PyFrameObject* frame = frame_on_stack(place.frame);
   if (frame == nullptr) return false;
@@ -159,10 +110,10 @@ bool Opener::is_over() const {
     PyCodeObject* code = PyFrame_GetCode(frame);
     const bool is_same = code == nearest_.code;
     Py_DECREF(code);
-    if (is_same && statement_at(nearest_) == Statement::kWith) return true;
+    if (is_same && is_statement(nearest_.code, nearest_.instruction, "with")) return true;
   }
   return driver_.frame != nullptr && !is_on_stack(driver_) &&
-         statement_at(driver_) != Statement::kOther;
+         is_statement(driver_.code, driver_.instruction);
 }
 
 }  // namespace pig

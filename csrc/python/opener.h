@@ -46,10 +46,7 @@ class Opener {
     PyCodeObject* code = nullptr;          ///< owned
     int instruction = 0;                   ///< its offset in bytes
   };
-  enum class Statement { kOther, kWith, kFor };
-
   static Place place_of(PyFrameObject* frame);
-  static Statement statement_at(const Place& place);
   static bool is_on_stack(const Place& place);
 
   Place nearest_;  ///< in the frame that has called

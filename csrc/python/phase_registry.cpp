@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "hot/phase_table.h"
-#include "python/memory_error.h"
+#include "python/python_error.h"
 #include "python/python_hooks.h"
 #include "record/recording_thread.h"
 

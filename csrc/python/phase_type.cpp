@@ -3,8 +3,8 @@
 
 #include <cstddef>
 
-#include "python/memory_error.h"
 #include "python/phase_use.h"
+#include "python/python_error.h"
 #include "python/python_hooks.h"
 #include "python/python_type.h"
 
@@ -17,11 +17,6 @@ struct PhaseMethod {
 };
 
 namespace {
-
-struct PhaseDescriptor {
-  PyObject_HEAD
-  bool is_exit;
-};
 
 // --- the callables of a handle ---
 
@@ -38,15 +33,9 @@ PyObject* call_exit(PyObject* self, PyObject* const*, size_t nargsf, PyObject* k
   Py_RETURN_NONE;
 }
 
-PyTypeObject phase_method_type = [] {
-  PyTypeObject type = blank_type();
-  type.tp_name = "pyinstrument_gpu._C.PhaseMethod";
-  type.tp_basicsize = sizeof(PhaseMethod);
-  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL;
-  type.tp_vectorcall_offset = offsetof(PhaseMethod, vectorcall);
-  type.tp_call = PyVectorcall_Call;
-  return type;
-}();
+PyTypeObject phase_method_type = static_type<PhaseMethod>(
+    "pyinstrument_gpu.native._C.PhaseMethod",
+    [](PyTypeObject& type) { call_by_vectorcall(type, offsetof(PhaseMethod, vectorcall)); });
 
 PhaseMethod* new_method(Phase* phase, vectorcallfunc function) {
   auto* method = PyObject_New(PhaseMethod, &phase_method_type);
@@ -54,56 +43,6 @@ PhaseMethod* new_method(Phase* phase, vectorcallfunc function) {
   method->vectorcall = function;
   method->phase = phase;  // not counted: both live forever
   return method;
-}
-
-// --- descriptors of __enter__ and __exit__ ---
-
-PyObject* descriptor_get(PyObject* self, PyObject* instance, PyObject*) {
-  if (instance == nullptr) return Py_NewRef(self);
-  Phase* phase = phase_argument(instance);
-  if (PIG_UNLIKELY(phase == nullptr)) return nullptr;
-  PhaseMethod* method =
-      reinterpret_cast<PhaseDescriptor*>(self)->is_exit ? phase->exit : phase->enter;
-  return Py_NewRef(reinterpret_cast<PyObject*>(method));
-}
-
-PyObject* descriptor_call(PyObject* self, PyObject* arguments, PyObject* keywords) {
-  const bool is_exit = reinterpret_cast<PhaseDescriptor*>(self)->is_exit;
-  const Py_ssize_t expected = is_exit ? 4 : 1;
-  PyObject* instance = PyTuple_GET_SIZE(arguments) > 0 ? PyTuple_GET_ITEM(arguments, 0) : nullptr;
-  if (instance == nullptr || Py_TYPE(instance) != &phase_type_object ||
-      PyTuple_GET_SIZE(arguments) != expected ||
-      (keywords != nullptr && PyDict_GET_SIZE(keywords) != 0)) {
-    PyErr_Format(PyExc_TypeError, "%s() takes a Phase and %zd more positional arguments",
-                 is_exit ? "__exit__" : "__enter__", expected - 1);
-    return nullptr;
-  }
-  auto* phase = reinterpret_cast<Phase*>(instance);
-  if (is_exit) {
-    exit_phase<Use::kBlock>(*phase);
-    Py_RETURN_NONE;
-  }
-  enter_phase<Use::kBlock>(*phase);
-  return Py_NewRef(instance);
-}
-
-PyTypeObject phase_descriptor_type = [] {
-  PyTypeObject type = blank_type();
-  type.tp_name = "pyinstrument_gpu._C.PhaseDescriptor";
-  type.tp_basicsize = sizeof(PhaseDescriptor);
-  type.tp_flags = Py_TPFLAGS_DEFAULT;
-  type.tp_descr_get = descriptor_get;
-  type.tp_call = descriptor_call;
-  return type;
-}();
-
-bool add_descriptor(PyObject* dict, const char* name, bool is_exit) {
-  auto* descriptor = PyObject_New(PhaseDescriptor, &phase_descriptor_type);
-  if (descriptor == nullptr) return false;
-  descriptor->is_exit = is_exit;
-  const int error = PyDict_SetItemString(dict, name, reinterpret_cast<PyObject*>(descriptor));
-  Py_DECREF(descriptor);
-  return error == 0;
 }
 
 // --- Phase ---
@@ -176,31 +115,22 @@ PyGetSetDef phase_getset[] = {{"name", phase_name, nullptr, "The phase's name.",
 
 }  // namespace
 
-PyTypeObject phase_type_object = [] {
-  PyTypeObject type = blank_type();
-  type.tp_name = "pyinstrument_gpu._C.Phase";
-  type.tp_basicsize = sizeof(Phase);
-  type.tp_flags = Py_TPFLAGS_DEFAULT;
-  type.tp_doc =
-      "The handle of a phase: a context manager, a decorator, and begin() and end().\n\n"
-      "Made by gpu_phase().";
-  type.tp_dealloc = phase_dealloc;
-  type.tp_methods = phase_methods;
-  type.tp_getset = phase_getset;
-  type.tp_repr = phase_repr;
-  type.tp_call = phase_call;
-  return type;
-}();
+PyTypeObject phase_type_object =
+    static_type<Phase>("pyinstrument_gpu.native._C.Phase", [](PyTypeObject& type) {
+      type.tp_doc =
+          "The handle of a phase: a context manager, a decorator, and begin() and end().\n\n"
+          "Made by gpu_phase().";
+      type.tp_dealloc = phase_dealloc;
+      type.tp_methods = phase_methods;
+      type.tp_getset = phase_getset;
+      type.tp_repr = phase_repr;
+      type.tp_call = phase_call;
+    });
 
 bool ready_phase_type() {
-  if (PyType_Ready(&phase_method_type) != 0 || PyType_Ready(&phase_descriptor_type) != 0 ||
-      PyType_Ready(&phase_type_object) != 0)
-    return false;
-  if (!add_descriptor(phase_type_object.tp_dict, "__enter__", false) ||
-      !add_descriptor(phase_type_object.tp_dict, "__exit__", true))
-    return false;
-  PyType_Modified(&phase_type_object);
-  return true;
+  return ready_type(phase_method_type) &&
+         ready_type(phase_type_object,
+                    {{"__enter__", offsetof(Phase, enter)}, {"__exit__", offsetof(Phase, exit)}});
 }
 
 Phase* new_phase(PyObject* name, uint32_t id, const std::string& utf8) {

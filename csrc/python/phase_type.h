@@ -3,11 +3,8 @@
 // The handle of a phase, written against the C API: a `with gpu_phase("x"):` costs one lookup and
 // two calls, none of which may allocate.
 //
-// There is one Phase per name, made once and kept forever (phase_registry.h). Up to Python 3.13 a
-// `with` statement looks `__enter__` and `__exit__` up on the type and binds them, which allocates
-// two bound methods each time. Here they are descriptors whose `tp_descr_get` hands out two
-// callables that were made with the handle. Found on the type itself, as contextlib.ExitStack does,
-// a descriptor answers itself and is called with the handle as the first argument.
+// There is one Phase per name, made once and kept forever (phase_registry.h). What `with` calls is
+// made with it (python_type.h).
 #pragma once
 
 #include <Python.h>

@@ -5,9 +5,13 @@
 
 #include <atomic>
 #include <memory>
+#include <utility>
+#include <vector>
 
-#include "python/error_aside.h"
-#include "python/memory_error.h"
+#include "base/ticks.h"
+#include "python/python_error.h"
+#include "record/memory_guard.h"
+#include "record/recorder.h"
 
 namespace pig {
 
@@ -93,12 +97,56 @@ struct PendingHook {
 /// That of a stall is called by a thread of its own.
 PendingHook pending_hooks[5] = {{0}, {1}, {2}, {3}, {4}};
 
+struct StepCall {
+  PyObject* function;
+  uint64_t after;
+};
+
+// Guarded by the GIL.
+std::vector<StepCall>* waiting_calls = new std::vector<StepCall>;
+
 }  // namespace
 
 void schedule_hook(Notice notice) { pending_hooks[static_cast<size_t>(notice)].schedule(); }
 
 void run_due_hooks() {
   for (PendingHook& hook : pending_hooks) hook.run_if_due();
+}
+
+void call_before_step(PyObject* function, uint64_t after) {
+  const bool is_added = with_memory(false, [=] {
+    waiting_calls->push_back({function, after});
+    return true;
+  });
+  if (is_added) Py_INCREF(function);
+}
+
+void forget_step_calls() {
+  const std::vector<StepCall> forgotten = std::exchange(*waiting_calls, {});
+  for (const StepCall& call : forgotten) Py_DECREF(call.function);
+}
+
+void run_step_calls() {
+  if (PIG_LIKELY(waiting_calls->empty())) return;
+  // A step within a step is a phase, and one whose cost is measured is none of the program's.
+  Recorder& recorder = Recorder::instance();
+  if (recorder.is_scratch() || recorder.steps().open()) return;
+  // A function may ask for another call, before a later step than this one.
+  std::vector<PyObject*> due;
+  const bool has_room = with_memory(false, [&due] {
+    due.reserve(waiting_calls->size());
+    return true;
+  });
+  if (!has_room) return;  // before the next one
+  std::erase_if(*waiting_calls, [&due](StepCall& call) {
+    if (call.after-- > 0) return false;
+    due.push_back(call.function);
+    return true;
+  });
+  for (PyObject* function : due) {
+    call_unraisably(function);
+    Py_DECREF(function);
+  }
 }
 
 }  // namespace pig

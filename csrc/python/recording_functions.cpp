@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/dlpack.h"
+#include "base/loaded_library.h"
 #include "base/ticks.h"
 #include "cuda/blocking_call.h"
 #include "cuda/device_timing.h"
@@ -21,8 +23,6 @@
 #include "python/phase_registry.h"
 #include "python/python_hooks.h"
 #include "python/recording_owner.h"
-#include "python/step_calls.h"
-#include "python/torch_stream.h"
 #include "record/recorder.h"
 #include "record/recording_thread.h"
 
@@ -81,8 +81,12 @@ py::object log_bytes(const py::object& recording) {
   return owner != nullptr ? owner->log_bytes() : py::none();
 }
 
-void release(const py::object& recording) {
-  if (RecordingOwner::of(recording) != nullptr) RecordingOwner::release();
+/// Does something without the GIL, if the recording is the owner.
+template <typename Function>
+void for_owner(const py::object& recording, Function function) {
+  if (RecordingOwner::of(recording) == nullptr) return;
+  const GilRelease release;
+  function(Recorder::instance());
 }
 
 py::object owner() {
@@ -104,12 +108,10 @@ constexpr std::pair<std::string_view, BlockType> kDocuments[] = {
 };
 
 void set_document(const py::object& recording, std::string_view name, std::string json) {
-  if (RecordingOwner::of(recording) == nullptr) return;
   for (const auto& [known, type] : kDocuments) {
     if (known != name) continue;
-    const GilRelease release;
-    Recorder::instance().set_document(type, std::move(json));
-    return;
+    const BlockType block = type;
+    return for_owner(recording, [&](Recorder& it) { it.set_document(block, std::move(json)); });
   }
   throw py::value_error("no such document");
 }
@@ -145,25 +147,15 @@ bool answer_stall_with(uint64_t number, std::string object) {
 }
 
 uint64_t open_tap(const py::object& recording) {
-  if (RecordingOwner::of(recording) == nullptr) return 0;
-  const GilRelease release;
-  return Recorder::instance().open_tap();
+  uint64_t number = 0;
+  for_owner(recording, [&](Recorder& recorder) { number = recorder.open_tap(); });
+  return number;
 }
 
-/// What is read without the GIL.
 py::bytes take_tap(const py::object& recording, uint64_t number) {
   std::vector<uint8_t> bytes;
-  if (RecordingOwner::of(recording) != nullptr) {
-    const GilRelease release;
-    bytes = Recorder::instance().take_tap(number);
-  }
+  for_owner(recording, [&](Recorder& recorder) { bytes = recorder.take_tap(number); });
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-void close_tap(const py::object& recording, uint64_t number) {
-  if (RecordingOwner::of(recording) == nullptr) return;
-  const GilRelease release;
-  Recorder::instance().close_tap(number);
 }
 
 bool flush(double timeout_s) {
@@ -181,8 +173,43 @@ bool flush(double timeout_s) {
   }
 }
 
-bool attach_device(const py::object& exchange_api) {
-  const cuda::TorchFunctions torch = torch_functions(exchange_api.ptr());
+const dlpack::ExchangeApi* exchange_api = nullptr;
+
+int stream_by_exchange_api(int32_t device, void** stream) {
+  if (PIG_LIKELY(exchange_api->current_work_stream(dlpack::kCuda, device, stream) == 0)) return 0;
+  PyErr_Clear();
+  return -1;
+}
+
+const dlpack::ExchangeApi* api_of(PyObject* capsule) {
+  if (PyCapsule_IsValid(capsule, dlpack::kCapsuleName) == 0) return nullptr;
+  const auto* header = static_cast<const dlpack::ExchangeApiHeader*>(
+      PyCapsule_GetPointer(capsule, dlpack::kCapsuleName));
+  while (header != nullptr && header->version.major != dlpack::kMajorVersion)
+    header = header->previous;
+  return reinterpret_cast<const dlpack::ExchangeApi*>(header);
+}
+
+/// How to ask PyTorch for the calling thread's current CUDA stream: through the DLPack exchange API
+/// in the capsule torch.Tensor.__dlpack_c_exchange_api__, or, given None (torch before 2.10), a
+/// function that libtorch_cuda.so exports; null when there is no such way. And for its current
+/// device: a function that libtorch_cpu.so exports, which never makes a context.
+cuda::TorchFunctions torch_functions(PyObject* capsule) {
+  cuda::TorchFunctions functions;
+  if (const dlpack::ExchangeApi* api = api_of(capsule)) {
+    exchange_api = api;
+    functions.current_stream = stream_by_exchange_api;
+  } else {
+    functions.current_stream = loaded_function<decltype(functions.current_stream)>(
+        "libtorch_cuda.so", "aoti_torch_get_current_cuda_stream");
+  }
+  functions.current_device = loaded_function<decltype(functions.current_device)>(
+      "libtorch_cpu.so", "aoti_torch_get_current_device_index");
+  return functions;
+}
+
+bool attach_device(const py::object& capsule) {
+  const cuda::TorchFunctions torch = torch_functions(capsule.ptr());
   cuda::BlockingCall::hooks = {GilRelease::give_away, GilRelease::take_back};
   const GilRelease release;
   cuda::DeviceTiming::instance().attach(torch);
@@ -224,11 +251,12 @@ py::dict status() {
 void set_hooks(const py::object& decorate, const py::object& thread_name,
                const py::object& history_stopped, const py::object& device_warnings,
                const py::object& device_probe, const py::object& program_facts,
-               const py::object& request, const py::object& stall,
+               const py::object& request, const py::object& stall, const py::object& statement,
                const py::object& phase_name_error) {
   const auto kept = [](const py::object& object) { return py::object(object).release().ptr(); };
   python_hooks = {kept(decorate),
                   kept(thread_name),
+                  kept(statement),
                   kept(phase_name_error),
                   {kept(history_stopped), kept(device_warnings), kept(device_probe),
                    kept(program_facts), kept(request), kept(stall)}};
@@ -241,7 +269,12 @@ void add_recording_functions(py::module_& module) {
   module.def("start", &start, "recording"_a, "path"_a, "environment"_a, py::kw_only(),
              "overwrite"_a, "history_spans"_a, "max_bytes"_a, "nvtx"_a, "watchdog_ns"_a);
   module.def("stop", &stop, "recording"_a, "environment"_a);
-  module.def("release", &release, "recording"_a);
+  module.def(
+      "release",
+      [](const py::object& recording) {
+        if (RecordingOwner::of(recording) != nullptr) RecordingOwner::release();
+      },
+      "recording"_a);
   module.def("owner", &owner);
   module.def("owner_is_left_over", &owner_is_left_over);
   module.def("harvest", [] { Recorder::instance().harvest_now(); }, without_gil);
@@ -259,7 +292,12 @@ void add_recording_functions(py::module_& module) {
   module.def("log_bytes", &log_bytes, "recording"_a);
   module.def("open_tap", &open_tap, "recording"_a);
   module.def("take_tap", &take_tap, "recording"_a, "number"_a);
-  module.def("close_tap", &close_tap, "recording"_a, "number"_a);
+  module.def(
+      "close_tap",
+      [](const py::object& of, uint64_t number) {
+        for_owner(of, [number](Recorder& it) { it.close_tap(number); });
+      },
+      "recording"_a, "number"_a);
   module.def("set_document", &set_document, "recording"_a, "name"_a, "json"_a);
   module.def("append_collectives", &append_collectives, "recording"_a, "items"_a);
   module.def("newest_stall", &newest_stall);
@@ -278,7 +316,7 @@ void add_recording_functions(py::module_& module) {
   module.def("set_nvtx", &set_nvtx_enabled, "enabled"_a);
   module.def("set_hooks", &set_hooks, py::kw_only(), "decorate"_a, "thread_name"_a,
              "history_stopped"_a, "device_warnings"_a, "device_probe"_a, "program_facts"_a,
-             "request"_a, "stall"_a, "phase_name_error"_a);
+             "request"_a, "stall"_a, "statement"_a, "phase_name_error"_a);
   module.def(
       "set_before_step", [](const py::object& function) { set_before_step(function.ptr()); },
       "function"_a);

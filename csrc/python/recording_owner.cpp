@@ -8,8 +8,8 @@
 
 #include "hot/nvtx_range.h"
 #include "python/gil_release.h"
+#include "python/python_hooks.h"
 #include "python/stall_answer.h"
-#include "python/step_calls.h"
 #include "record/memory_guard.h"
 #include "record/recorder.h"
 

@@ -8,9 +8,8 @@
 #include <utility>
 
 #include "python/bindings.h"
-#include "python/error_aside.h"
-#include "python/memory_error.h"
 #include "python/open_step.h"
+#include "python/python_error.h"
 #include "python/python_type.h"
 
 namespace pig {
@@ -85,11 +84,9 @@ void block_dealloc(PyObject* object) {
   Py_TYPE(object)->tp_free(object);
 }
 
-PyMethodDef block_methods[] = {
-    {"__enter__", block_enter, METH_NOARGS, nullptr},
-    {"__exit__", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(block_exit)),
-     METH_FASTCALL, nullptr},
-    {nullptr, nullptr, 0, nullptr}};
+PyMethodDef block_methods[] = {{"__enter__", block_enter, METH_NOARGS, nullptr},
+                               {"__exit__", as_method(block_exit), METH_FASTCALL, nullptr},
+                               {nullptr, nullptr, 0, nullptr}};
 
 PyMemberDef block_members[] = {
     {"_samples", T_DOUBLE, offsetof(StepBlock, samples), 0, "NaN: unknown."},
@@ -97,18 +94,15 @@ PyMemberDef block_members[] = {
 
 }  // namespace
 
-PyTypeObject step_block_type_object = [] {
-  PyTypeObject type = blank_type();
-  type.tp_name = "pyinstrument_gpu._C.StepBlock";
-  type.tp_basicsize = sizeof(StepBlock);
-  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE;
-  type.tp_doc = "A context manager that makes its block a step.";
-  type.tp_new = block_new;
-  type.tp_dealloc = block_dealloc;
-  type.tp_methods = block_methods;
-  type.tp_members = block_members;
-  return type;
-}();
+PyTypeObject step_block_type_object =
+    static_type<StepBlock>("pyinstrument_gpu.native._C.StepBlock", [](PyTypeObject& type) {
+      type.tp_flags |= Py_TPFLAGS_BASETYPE;
+      type.tp_doc = "A context manager that makes its block a step.";
+      type.tp_new = block_new;
+      type.tp_dealloc = block_dealloc;
+      type.tp_methods = block_methods;
+      type.tp_members = block_members;
+    });
 
 namespace {
 

@@ -5,11 +5,10 @@
 #include <new>
 #include <utility>
 
-#include "python/error_aside.h"
-#include "python/memory_error.h"
 #include "python/open_step.h"
 #include "python/phase_registry.h"
 #include "python/phase_use.h"
+#include "python/python_error.h"
 #include "python/python_type.h"
 
 namespace pig {
@@ -187,19 +186,16 @@ void iterator_dealloc(PyObject* object) {
   PyObject_GC_Del(object);
 }
 
-PyTypeObject step_iterator_type = [] {
-  PyTypeObject type = blank_type();
-  type.tp_name = "pyinstrument_gpu._C.StepIterator";
-  type.tp_basicsize = sizeof(StepIterator);
-  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;
-  type.tp_iter = PyObject_SelfIter;
-  type.tp_iternext = iterator_next;
-  type.tp_methods = iterator_methods;
-  type.tp_traverse = iterator_traverse;
-  type.tp_clear = iterator_clear;
-  type.tp_dealloc = iterator_dealloc;
-  return type;
-}();
+PyTypeObject step_iterator_type =
+    static_type<StepIterator>("pyinstrument_gpu.native._C.StepIterator", [](PyTypeObject& type) {
+      type.tp_flags |= Py_TPFLAGS_HAVE_GC;
+      type.tp_iter = PyObject_SelfIter;
+      type.tp_iternext = iterator_next;
+      type.tp_methods = iterator_methods;
+      type.tp_traverse = iterator_traverse;
+      type.tp_clear = iterator_clear;
+      type.tp_dealloc = iterator_dealloc;
+    });
 
 PyObject* iterate_steps(PyObject*, PyObject* arguments) {
   PyObject *iterable, *samples, *drawn;

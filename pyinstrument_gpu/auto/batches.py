@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 _fetching = threading.local()
 
 
-class Batches:
+class FetchedBatches:
     """The iterator of such a library. Asking it for a batch is the phase "data"."""
 
     def __init__(self, inner: Iterator[Any]) -> None:
         self._inner = inner
 
-    def __iter__(self) -> Batches:
+    def __iter__(self) -> FetchedBatches:
         return self
 
     def __next__(self) -> Any:
@@ -46,7 +46,7 @@ def is_fetching() -> bool:
 def follow(phases: AutoPhases, loader: type) -> None:
     """Hear of the loops over loaders of a class, for as long as these phases are installed.
 
-    `iter(loader)` gives `Batches` then: it replaces the method of the class, which has to be
+    `iter(loader)` gives `FetchedBatches` then: it replaces the method of the class, which has to be
     heard of as it is called by Python itself.
     """
     original = vars(loader).get("__iter__")
@@ -54,12 +54,12 @@ def follow(phases: AutoPhases, loader: type) -> None:
         return
 
     @functools.wraps(original)
-    def batches_of(self: Any) -> Batches:
-        return Batches(original(self))
+    def batches_of(self: Any) -> FetchedBatches:
+        return FetchedBatches(original(self))
 
     batches_of._pyinstrument_gpu = True  # type: ignore[attr-defined]
     if not (
-        native.observe_calls(Batches.__next__, "data")
+        native.observe_calls(FetchedBatches.__next__, "data")
         and native.observe_calls(batches_of, "data start")
     ):
         phases.not_hooked.append(f"{loader.__name__}.__iter__")

@@ -36,7 +36,7 @@ DISABLED = _is_disabled()
 
 
 try:
-    from pyinstrument_gpu import _C
+    from pyinstrument_gpu.native import _C
 
     IMPORT_ERROR: ImportError | None = None
 except ImportError as error:

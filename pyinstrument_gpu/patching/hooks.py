@@ -27,13 +27,14 @@ Leave = Callable[[Any, Arguments, bool], object]
 
 class Glance(enum.IntEnum):
     """How it can be told of a call, by its arguments, that no listener needs it: no device
-    is touched. csrc/hooks/call_glance.h has the same numbers."""
+    is touched. csrc/hooks/call_listener.h has the same numbers."""
 
     NEVER = 0
     FIRST = 1  # its first argument is a tensor of the host
     ONLY = 2  # as FIRST, or it has other arguments
     ARGUMENTS = 3  # all are tensors of the host or plain numbers
     TO = 4  # a tensor of the host, and a dtype or the CPU
+    INDEX = 5  # an index of numbers, slices and tensors of the host
 
 
 def look_at_torch() -> None:
@@ -55,15 +56,13 @@ class Hooks:
 
     Args:
         leave: what is called at the end of all calls.
-        hears_of_host: listen to calls with tensors of the host alone, too.
 
     Attributes:
         not_hooked: functions that are not built as the hooks expect. Their calls are not seen.
     """
 
-    def __init__(self, leave: Leave, hears_of_host: bool = False) -> None:
+    def __init__(self, leave: Leave) -> None:
         self._leave = leave
-        self._listener: dict[str, Any] = {"leave": leave, "hears_of_host": hears_of_host}
         self.not_hooked: list[str] = []
         look_at_torch()
 
@@ -76,10 +75,11 @@ class Hooks:
         """Hook a builtin function, or one in Python."""
         self._hook(f"{owner!r}.{name}", getattr(owner, name, None), glance, enter)
 
-    def subscripts(self, enter_get: Enter, enter_set: Enter) -> None:
-        """Hook indexing of tensors by more than numbers and slices."""
+    def subscripts(self, glance: Glance, enter_get: Enter, enter_set: Enter) -> None:
+        """Hook indexing of tensors."""
+        base = torch._C.TensorBase
         if not native.hook_subscripts(
-            torch._C.TensorBase, enter_get=enter_get, enter_set=enter_set, **self._listener
+            base, int(glance), enter_get=enter_get, enter_set=enter_set, leave=self._leave
         ):
             self.not_hooked.append("indexing of torch.Tensor")
 
@@ -89,6 +89,6 @@ class Hooks:
 
     def _hook(self, name: str, function: Any, glance: Glance, enter: Enter) -> None:
         if function is not None and not native.hook_call(
-            function, int(glance), enter=enter, **self._listener
+            function, int(glance), enter=enter, leave=self._leave
         ):
             self.not_hooked.append(name)

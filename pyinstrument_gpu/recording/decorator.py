@@ -17,7 +17,7 @@ from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.own_imports import OwnImports
 
 if TYPE_CHECKING:
-    from pyinstrument_gpu._C import Phase
+    from pyinstrument_gpu.native._C import Phase
 
 
 def decorate(phase: Phase, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import opcode
 import threading
 import warnings
+from types import CodeType
+from typing import Literal
 
 from pyinstrument_gpu.aspects.stalls import answer as stall_answer
 from pyinstrument_gpu.errors import PhaseNameError
@@ -27,6 +30,7 @@ def install() -> None:
         program_facts=_look_at_program,
         request=_look_for_request,
         stall=_answer_stall,
+        statement=_statement_at,
         phase_name_error=PhaseNameError,
     )
     if DISABLED:
@@ -37,6 +41,16 @@ def _thread_name() -> str:
     # Not current_thread(): for a thread that Python did not start it makes an entry that stays.
     ident = threading.get_ident()
     return next((thread.name for thread in threading.enumerate() if thread.ident == ident), "")
+
+
+def _statement_at(code: CodeType, offset: int) -> Literal["with", "for"] | None:
+    """The statement that an instruction of a program is the begin of, which opens a block or draws
+    the next item."""
+    names = [opcode.opname[code.co_code[at]] for at in (offset, offset - 2)]
+    # Up to Python 3.10, up to 3.13, and from 3.14 on.
+    if names[0] in ("SETUP_WITH", "BEFORE_WITH") or names == ["CALL", "LOAD_SPECIAL"]:
+        return "with"
+    return "for" if names[0] == "FOR_ITER" else None
 
 
 def _history_stopped() -> None:

@@ -63,7 +63,6 @@ class ProcessGroups:
                 int(Glance.NEVER),
                 enter=_enter,
                 leave=self._leave,
-                hears_of_host=False,
                 from_c=function is not outer,
             ):
                 self.may_be_missed = True

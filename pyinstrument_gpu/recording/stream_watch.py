@@ -71,7 +71,7 @@ class StreamWatch:
         if function is None and not torch.backends.cuda.is_built():
             return
         if function is None or not native.hook_call(
-            function, int(Glance.NEVER), enter=enter, leave=self._leave, hears_of_host=False, **how
+            function, int(Glance.NEVER), enter=enter, leave=self._leave, **how
         ):
             self.not_hooked.append(name)
 

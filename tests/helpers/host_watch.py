@@ -2,7 +2,6 @@
 """The watch of real waits on a machine without a device: tensors of the host are taken for some of
 a device."""
 
-import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,14 +12,14 @@ import torch
 from pyinstrument_gpu.aspects.syncs import watch
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import tensor_device
-from pyinstrument_gpu.patching.hooks import Hooks
+from pyinstrument_gpu.patching.hooks import Enter, Glance, Hooks
 
 
 @contextmanager
 def watched_host() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(watch, "_lies_there", _lies_here)
-        patched.setattr(watch, "Hooks", functools.partial(Hooks, hears_of_host=True))
+        patched.setattr(watch, "Hooks", _HearingAll)
         watching = watch.SyncWatch()
         native.sync_watch(True, True)
         watching.install()
@@ -29,6 +28,16 @@ def watched_host() -> Iterator[None]:
         finally:
             native.sync_watch(False, True)
             watching.remove()
+
+
+class _HearingAll(Hooks):
+    """Hooks whose listener gets calls with tensors of the host, too."""
+
+    def subscripts(self, glance: Glance, enter_get: Enter, enter_set: Enter) -> None:
+        super().subscripts(Glance.NEVER, enter_get, enter_set)
+
+    def _hook(self, name: str, function: Any, glance: Glance, enter: Enter) -> None:
+        super()._hook(name, function, Glance.NEVER, enter)
 
 
 def _lies_here(tensor: Any) -> bool:

@@ -9,7 +9,7 @@
 
 template <typename Function>
 Function function_of_native_module(const char* name) {
-  const auto native = pybind11::module_::import("pyinstrument_gpu._C");
+  const auto native = pybind11::module_::import("pyinstrument_gpu.native._C");
   const pybind11::capsule capsule = native.attr(name);
   return reinterpret_cast<Function>(capsule.get_pointer());
 }

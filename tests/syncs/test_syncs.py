@@ -740,7 +740,7 @@ def test_functions_that_the_interpreter_calls_without_asking(
     known = {function: "as before"}
     # So often that the interpreter has specialised the call.
     before = [call() for _ in range(50)]
-    assert native.hook_call(function, 0, enter=hears, leave=hears, hears_of_host=True)
+    assert native.hook_call(function, 0, enter=hears, leave=hears)
     assert [call() for _ in range(50)] == before
     assert len(heard) == 50
     with pytest.raises(TypeError):

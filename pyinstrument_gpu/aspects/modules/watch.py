@@ -231,8 +231,7 @@ def _checked(every: object) -> int:
 def _watch(model: nn.Module, select: str, every: int) -> ModuleWatch:
     import weakref
 
-    from pyinstrument_gpu.aspects.modules.marks import new_marks
-    from pyinstrument_gpu.aspects.modules.selection import prefixes, selected
+    from pyinstrument_gpu.aspects.modules.torch_model import new_marks, prefixes, selected
 
     watch = ModuleWatch()
     watch._every = every
@@ -293,7 +292,7 @@ def _unwrapped(model: Any) -> Any:
 def _observe() -> str | None:
     """Hear of modules; returns why that can't be done."""
     global _is_heard_of
-    from pyinstrument_gpu.aspects.modules.marks import observe
+    from pyinstrument_gpu.aspects.modules.torch_model import observe
 
     _is_heard_of = _is_heard_of or observe()
     return None if _is_heard_of else not_seen("modules", ["Module.__call__", "run_backward"])

@@ -49,7 +49,7 @@ class SyncWatch:
             hooks.method(name, glance, _entering(waits))
         for owner, name, glance, waits in _FUNCTIONS:
             hooks.function(owner, name, glance, _entering(waits))
-        hooks.subscripts(_entering(_indexes), _entering(_assigns))
+        hooks.subscripts(Glance.INDEX, _entering(_indexes), _entering(_assigns))
 
     @property
     def not_hooked(self) -> list[str]:

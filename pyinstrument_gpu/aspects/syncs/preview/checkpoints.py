@@ -17,9 +17,8 @@ from typing import Any
 from torch import serialization
 
 from pyinstrument_gpu.aspects.syncs.preview.device_argument import is_device
-from pyinstrument_gpu.aspects.syncs.preview.patches import Patches
+from pyinstrument_gpu.aspects.syncs.preview.patches import Patches, unheard
 from pyinstrument_gpu.aspects.syncs.preview.placement import Placement
-from pyinstrument_gpu.aspects.syncs.preview.unheard import unheard
 from pyinstrument_gpu.core.sync_kind import SyncKind
 from pyinstrument_gpu.patching.program_frames import caller, is_of_program
 

@@ -10,9 +10,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import sys
+import warnings
 from collections.abc import Callable
-from typing import Any
+from types import FrameType
+from typing import Any, ParamSpec, TypeVar
 
+import torch
+
+from pyinstrument_gpu.patching.hidden_frames import OWN_FOLDER
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 _ABSENT = object()
 
 _waiting: list[_Patch] = []
@@ -81,3 +90,36 @@ class Patches:
             for patch in done:
                 _waiting.remove(patch)
             restored = bool(done)
+
+
+def unheard(default: _T, action: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """What an action returns, or a default where it fails. No class of tensors and no mode of the
+    program sees what it asks."""
+    try:
+        with torch._C.DisableTorchFunction():
+            return action(*args, **kwargs)
+    except Exception:
+        return default
+
+
+def keep_warning_locations(patches: Patches) -> None:
+    """Have warnings name the line of the program, as they would without a wrapper in between: a
+    function of torch that warns at its caller, in Python or in C++, finds a wrapper there."""
+    patches.wrap(warnings, "_showwarnmsg", _show)  # what the interpreter calls
+
+
+def _show(original: Callable[[Any], None], message: Any) -> None:
+    if str(message.filename).startswith(OWN_FOLDER):
+        # From the wrapper of this function on.
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None and not _is_ours(frame):
+            frame = frame.f_back
+        while frame is not None and _is_ours(frame):
+            frame = frame.f_back
+        if frame is not None:
+            message.filename, message.lineno = frame.f_code.co_filename, frame.f_lineno
+    original(message)
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(OWN_FOLDER)

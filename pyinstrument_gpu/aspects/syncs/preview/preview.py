@@ -22,13 +22,11 @@ from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from pyinstrument_gpu.aspects.syncs.allow import is_sync_allowed
-from pyinstrument_gpu.aspects.syncs.preview import warning_locations
 from pyinstrument_gpu.aspects.syncs.preview.checkpoints import Checkpoints
 from pyinstrument_gpu.aspects.syncs.preview.device_argument import is_device, makes_beside
-from pyinstrument_gpu.aspects.syncs.preview.patches import Patches
+from pyinstrument_gpu.aspects.syncs.preview.patches import Patches, keep_warning_locations, unheard
 from pyinstrument_gpu.aspects.syncs.preview.placement import PLAIN, Placement, size_of, storage_key
-from pyinstrument_gpu.aspects.syncs.preview.read_kind import kind_of_read
-from pyinstrument_gpu.aspects.syncs.preview.unheard import unheard
+from pyinstrument_gpu.aspects.syncs.preview.source_call import kind_of_read
 from pyinstrument_gpu.aspects.syncs.preview.waiting_operators import MAY_MIX, READ, kind_of_wait
 from pyinstrument_gpu.aspects.syncs.sites import site_of
 from pyinstrument_gpu.core.sync_kind import ALLOWED, COPY_KINDS, SyncKind
@@ -62,7 +60,7 @@ class Preview:
         self._checkpoints = Checkpoints(self._placement, self._record)
         self._thread = _ThisThread()
         self._mode = _Following(self)
-        self._hooks = Hooks(self._leave_one_hot, hears_of_host=True)
+        self._hooks = Hooks(self._leave_one_hot)
         self._pinning: weakref.WeakSet[Any] = weakref.WeakSet()
         self._doubts: set[int] = set()
         self.active = False
@@ -70,7 +68,7 @@ class Preview:
     def install(self) -> None:
         _device_constructors()  # it keeps the functions that it finds at its first call
         patches, tensor = self._patches, torch.Tensor
-        warning_locations.install(patches)
+        keep_warning_locations(patches)
         patches.wrap(tensor, "to", functools.partial(self._moving, SyncKind.TO_CPU))
         patches.wrap(tensor, "cpu", functools.partial(self._moving, SyncKind.CPU))
         for name in ("as_tensor", "asarray"):

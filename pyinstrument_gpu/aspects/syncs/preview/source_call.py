@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The syntax of the very call that a frame is making."""
+"""The syntax of the very call that a frame is making, and in which words it reads a number."""
 
 from __future__ import annotations
 
 import ast
+import dis
 import functools
 import linecache
 import sys
 from itertools import islice
 from types import CodeType, FrameType
+
+from pyinstrument_gpu.core.sync_kind import SyncKind
 
 
 class SourceFile:
@@ -117,3 +120,41 @@ def _parsed(source: str) -> SourceFile | None:
         return SourceFile(ast.parse(source))
     except (SyntaxError, ValueError, RecursionError):
         return None
+
+
+_READING_CALLS = {
+    "item": SyncKind.ITEM,
+    "tolist": SyncKind.TOLIST,
+    "float": SyncKind.FLOAT,
+    "int": SyncKind.INT,
+    "range": SyncKind.INT,
+    "complex": SyncKind.COMPLEX,
+}
+_COMPARING = ("bool", "any", "all", "max", "min", "sorted")
+_INSTRUCTIONS = {
+    "BINARY_OP": SyncKind.FORMAT,  # "%d" % x
+    "BINARY_SUBSCR": SyncKind.INT,
+    "STORE_SUBSCR": SyncKind.INT,
+    "COMPARE_OP": SyncKind.BOOL,
+    "CONTAINS_OP": SyncKind.COMPARE,
+    "FORMAT_VALUE": SyncKind.FORMAT,
+    "UNARY_NOT": SyncKind.BOOL,
+    "TO_BOOL": SyncKind.BOOL,
+}
+
+
+def kind_of_read(frame: FrameType) -> SyncKind:
+    """What a frame is doing that reads one number."""
+    instruction = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+    if "JUMP" in instruction:  # `if`, `while`, `and`, `assert`, ...
+        return SyncKind.BOOL
+    if instruction in _INSTRUCTIONS:
+        return _INSTRUCTIONS[instruction]
+    call = call_of(frame)
+    if call is None:
+        return SyncKind.ITEM
+    function = call.node.func
+    if isinstance(function, ast.Attribute):
+        return _READING_CALLS.get(function.attr, SyncKind.ITEM)
+    name = function.id if isinstance(function, ast.Name) else ""
+    return _READING_CALLS.get(name, SyncKind.BOOL if name in _COMPARING else SyncKind.ITEM)

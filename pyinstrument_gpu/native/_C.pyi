@@ -340,14 +340,13 @@ def look_at_torch(
 
 def hook_subscripts(
     base: type,
+    glance: int,
     *,
     enter_get: Callable[[Any, Any], Any],
     enter_set: Callable[[Any, Any], Any],
     leave: Callable[[Any, Any, bool], object],
-    hears_of_host: bool,
 ) -> bool:
-    """Listen to indexing of the tensors of a class, by more than numbers and slices;
-    `hears_of_host`: also by tensors of the host. False where it can't be hooked."""
+    """Listen to indexing of the tensors of a class. False where it can't be hooked."""
 
 def hook_call(
     function: object,
@@ -355,12 +354,11 @@ def hook_call(
     *,
     enter: Callable[[Any, Any], Any],
     leave: Callable[[Any, Any, bool], object],
-    hears_of_host: bool,
     from_c: bool = False,
 ) -> bool:
     """Listen to the calls of a method in C, as it stands in its class, of a builtin function, or of
     one in Python that a slot of a type calls. `glance` is how to tell that a call touches no device
-    (csrc/hooks/call_glance.h). `from_c`: one in Python, whose type stays; on Python 3.11 it is
+    (csrc/hooks/call_listener.h). `from_c`: one in Python, whose type stays; on Python 3.11 it is
     heard of only where a slot of a type calls it, or `function(*args)`. False where it can't be
     hooked."""
 
@@ -530,5 +528,6 @@ def set_hooks(
     program_facts: Callable[[], None],
     request: Callable[[], None],
     stall: Callable[[], None],
+    statement: Callable[[Any, int], str | None],
     phase_name_error: type[Exception],
 ) -> None: ...

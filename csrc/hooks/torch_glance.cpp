@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hooks/tensor_glance.h"
+#include "hooks/torch_glance.h"
 
 #include <cstring>
 
@@ -10,6 +10,9 @@ namespace pig {
 TensorGlance tensor_glance;
 
 namespace {
+
+PyObject* compiler_names = nullptr;
+PyObject* graph_task_id = nullptr;
 
 /// The address of the C++ tensor that a tensor's object holds, by PyTorch's own word; or nullptr.
 void* address_of(PyObject* tensor) {
@@ -78,6 +81,27 @@ bool TensorGlance::install(PyObject* tensor_type, PyObject* parameter_type, PyOb
   if (dim == nullptr) size = nullptr;
   device_type = ask;
   return true;
+}
+
+void set_torch_state(PyObject* names, PyObject* id) {
+  if (compiler_names != nullptr) return;
+  compiler_names = Py_NewRef(names);
+  graph_task_id = Py_NewRef(id);
+}
+
+bool is_compiling() {
+  static PyObject* const name = PyUnicode_InternFromString("_is_compiling_flag");
+  PyObject* value = PyDict_GetItemWithError(compiler_names, name);
+  if (value == nullptr) PyErr_Clear();
+  return value == Py_True;
+}
+
+bool is_in_graph_task() {
+  PyObject* id = PyObject_CallNoArgs(graph_task_id);
+  const long number = id != nullptr ? PyLong_AsLong(id) : -1;
+  Py_XDECREF(id);
+  PyErr_Clear();
+  return number != -1;
 }
 
 }  // namespace pig
