@@ -7,7 +7,7 @@
 #include <new>
 #include <utility>
 
-#include "base/thread_end.h"
+#include "base/threads.h"
 #include "base/ticks.h"
 #include "hooks/tensor_glance.h"
 #include "modules/module_questions.h"

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "record/harvester.h"
+#include "record/part.h"
 
 namespace pig {
 

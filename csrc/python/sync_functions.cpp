@@ -7,7 +7,7 @@
 
 #include "base/ticks.h"
 #include "python/bindings.h"
-#include "record/recorder.h"
+#include "record/parts.h"
 #include "record/recording_thread.h"
 
 namespace py = pybind11;
@@ -22,8 +22,7 @@ std::optional<uint32_t> sync_site(const std::string& file, uint32_t line,
                                   const std::string& function, uint32_t kind) {
   // The end of a path says more than its begin.
   const size_t cut = file.size() > kMaxText ? file.size() - kMaxText : 0;
-  return Recorder::instance().syncs().add_site(
-      {line, kind, file.substr(cut), function.substr(0, kMaxText)});
+  return parts().syncs.add_site({line, kind, file.substr(cut), function.substr(0, kMaxText)});
 }
 
 uint64_t sync_begin() { return read_ticks(); }
@@ -36,8 +35,8 @@ void sync_end(uint32_t site, std::optional<uint64_t> begin, uint64_t bytes) {
   Recorder& recorder = Recorder::instance();
   const auto step = static_cast<uint32_t>(open_step.load(std::memory_order_relaxed));
   const int64_t begin_ns = recorder.clock().to_ns(begin.value_or(now));
-  recorder.syncs().add({begin_ns, begin ? recorder.clock().to_ns(now) - begin_ns : -1, bytes, site,
-                        thread->innermost_path(), step, thread->serial()});
+  parts().syncs.add({begin_ns, begin ? recorder.clock().to_ns(now) - begin_ns : -1, bytes, site,
+                     thread->innermost_path(), step, thread->serial()});
 }
 
 }  // namespace
@@ -48,9 +47,9 @@ void add_sync_functions(py::module_& module) {
   module.def("sync_begin", &sync_begin);
   module.def("sync_end", &sync_end, py::arg("site"), py::arg("begin"), py::arg("bytes"));
   module.def(
-      "sync_watch", [](bool on, bool as_if) { Recorder::instance().syncs().watch(on, as_if); },
-      py::arg("on"), py::arg("as_if"));
-  module.def("sync_placed", [] { Recorder::instance().syncs().place(); });
+      "sync_watch", [](bool on, bool as_if) { parts().syncs.watch(on, as_if); }, py::arg("on"),
+      py::arg("as_if"));
+  module.def("sync_placed", [] { parts().syncs.place(); });
 }
 
 }  // namespace pig
