@@ -14,6 +14,12 @@ LAYERS = ("modules", "auto", "python", "hooks", "metrics", "record", "log", "hot
 # Only these know Python.
 OF_PYTHON = ("modules", "auto", "python", "hooks")
 
+# The table of what is recorded, and what goes over that table.
+TABLE_OF_PARTS = ("record/parts.h", "record/parts.cpp")
+GO_OVER_THE_PARTS = (
+    *("record/part.h", "record/recorder.h", "record/recorder.cpp", "record/harvester.h"),
+)
+
 # Lies beside what reads it in Python.
 IN_THE_PACKAGE = ("metrics/state_fields.h",)
 
@@ -39,6 +45,36 @@ def violations(csrc: Path) -> list[str]:
             elif layer not in OF_PYTHON and PYTHON_HEADERS.search(target):
                 found.append(f"{name}: includes {target}, which only those of Python may")
     return found
+
+
+def included_by(csrc: Path, name: str) -> set[str]:
+    """The files of csrc/ that one includes, by way of others too."""
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        file = csrc / waiting.pop()
+        if not file.is_file():
+            continue
+        targets = {target for quote, target in INCLUDE.findall(file.read_text()) if quote == '"'}
+        waiting += targets - found
+        found |= targets
+    return found
+
+
+def headers_of_parts(csrc: Path) -> set[str]:
+    return {
+        path.relative_to(csrc).as_posix()
+        for path in csrc.rglob("*.h")
+        if re.search(r": public Part\b", path.read_text(encoding="utf-8"))
+    }
+
+
+def test_the_recorder_names_no_part() -> None:
+    parts = headers_of_parts(CSRC)
+    assert len(parts) >= 9
+    for name in GO_OVER_THE_PARTS:
+        assert included_by(CSRC, name) & (parts | set(TABLE_OF_PARTS)) == set(), name
+    assert included_by(CSRC, "record/parts.h") | {"record/parts.h"} >= parts
 
 
 def test_includes_only_go_down() -> None:

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <new>
+#include <vector>
 
 #include "base/ticks.h"
 
@@ -24,7 +25,7 @@ inline bool may_throw() noexcept { return PIG_LIKELY(is_prepared_to_throw) || pr
 
 /// Runs what may allocate. False where there was no memory for it. Whatever allocates on a thread
 /// of the program goes through this, or through one of the guards above it that also count what is
-/// lost (record/memory_guard.h, python/python_error.h).
+/// lost (record/recording_thread.h, python/python_error.h).
 template <typename Function>
 bool try_allocating(Function function) {
   if (PIG_UNLIKELY(!may_throw())) return false;
@@ -34,6 +35,12 @@ bool try_allocating(Function function) {
   } catch (const std::bad_alloc&) {
     return false;
   }
+}
+
+/// Sees to it that a vector can grow to so many elements without a throw. Throws std::bad_alloc.
+template <typename Element>
+void make_room(std::vector<Element>& vector, size_t elements) {
+  if (vector.capacity() < elements) vector.reserve(2 * elements);
 }
 
 }  // namespace pig

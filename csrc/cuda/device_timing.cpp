@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/throwing.h"
-#include "cuda/context_scope.h"
+#include "cuda/driver_scopes.h"
 
 namespace pig::cuda {
 namespace {

@@ -2,8 +2,10 @@
 #include "cuda/driver.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include <cstdlib>
+#include <string_view>
 #include <type_traits>
 
 namespace pig::cuda {
@@ -74,9 +76,17 @@ std::string Driver::describe(int result) const {
 }
 
 bool driver_is_loaded() {
-  void* library = dlopen(library_path(), RTLD_NOW | RTLD_NOLOAD);
-  if (library != nullptr) dlclose(library);
-  return library != nullptr;
+  // Not by dlopen, which would look for it on the disk.
+  std::string_view name = library_path();
+  name.remove_prefix(name.rfind('/') + 1);
+  return dl_iterate_phdr(
+             [](dl_phdr_info* info, size_t, void* name) -> int {
+               std::string_view file = info->dlpi_name;
+               file.remove_prefix(file.rfind('/') + 1);
+               return file.starts_with("libcuda.so") ||
+                      file == *static_cast<std::string_view*>(name);
+             },
+             &name) != 0;
 }
 
 const Driver* driver() { return loaded().error.empty() ? &loaded().table : nullptr; }

@@ -2,8 +2,8 @@
 #include "cuda/event_recorder.h"
 
 #include "base/ticks.h"
-#include "cuda/blocking_call.h"
 #include "cuda/device_timing.h"
+#include "cuda/driver_scopes.h"
 
 namespace pig::cuda {
 

@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/spin_lock.h"
+#include "base/threads.h"
 #include "cuda/device_clock.h"
 #include "cuda/driver.h"
 #include "cuda/event_ring.h"

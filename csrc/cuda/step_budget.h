@@ -8,7 +8,7 @@
 #include <mutex>
 
 #include "base/recent_median.h"
-#include "base/spin_lock.h"
+#include "base/threads.h"
 
 namespace pig::cuda {
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/thread_end.h"
+#include "base/threads.h"
 #include "base/throwing.h"
 
 namespace pig {

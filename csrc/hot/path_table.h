@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/make_room.h"
+#include "base/throwing.h"
 #include "hot/phase_table.h"
 #include "hot/span.h"
 

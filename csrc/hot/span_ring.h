@@ -16,7 +16,7 @@
 #include <span>
 #include <vector>
 
-#include "base/spin_lock.h"
+#include "base/threads.h"
 #include "base/ticks.h"
 #include "cuda/event_ring.h"
 #include "hot/span.h"

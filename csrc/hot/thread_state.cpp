@@ -6,7 +6,7 @@
 
 #include "base/throwing.h"
 #include "cuda/device_timing.h"
-#include "hot/border_listener.h"
+#include "hot/active_recording.h"
 
 namespace pig {
 namespace {

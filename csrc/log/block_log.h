@@ -85,6 +85,7 @@ class BlockLog {
   /// Items appended so far, those since dropped included. After an error: those that were written.
   uint64_t items(BlockType type) const { return logs_[index_of(type)].items; }
   const Dropped& dropped() const { return dropped_; }
+  uint64_t dropped(BlockType type) const { return dropped_[index_of(type)]; }
 
   /// 0, or what the storage said when a write failed.
   int error() const { return error_; }

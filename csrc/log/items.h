@@ -82,6 +82,13 @@ struct StepItem {
 };
 static_assert(sizeof(StepItem) == 40);
 
+/// A step that was dropped leaves a gap in the serial numbers, which readers close.
+struct DroppedStepItem {
+  static constexpr BlockType kBlock = BlockType::kDroppedSteps;
+
+  uint32_t serial;
+};
+
 struct DeviceTimeItem {
   static constexpr BlockType kBlock = BlockType::kDeviceTimes;
   static constexpr uint64_t kUnfinished = 1;

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "log/run_log.h"
 
-#include <utility>
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <span>
+#include <string_view>
+#include <type_traits>
 
 #include "hot/phase_table.h"
+#include "hot/span.h"
 
 namespace pig {
 namespace {
@@ -12,25 +18,109 @@ constexpr uint32_t kNoName = 0xFFFFFFFFu;
 /// Of a path's name the upper two bits are its kind.
 constexpr uint32_t kKindShift = 30;
 
-/// Appends one item of several parts.
+std::span<const uint8_t> bytes_of(std::string_view text) {
+  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
+
+/// STATE begins with this and `now_ns`, which is as wide as any time: where nothing else is new, it
+/// is all that has to be replaced.
+constexpr std::string_view kStateBegin = "{\"now_ns\":";
+std::array<char, 20> now_text(int64_t now_ns) {
+  std::array<char, 20> text;
+  text.fill(' ');
+  char digits[20];
+  std::copy_backward(digits, std::to_chars(digits, digits + sizeof digits, now_ns).ptr, text.end());
+  return text;
+}
+
+/// Appends texts and numbers. Not printf: this is done at every tick, and printf writes the
+/// locale's decimal point.
 template <typename... Parts>
-void append_item(BlockLog& log, BlockType type, const Parts&... parts) {
-  std::vector<uint8_t> item;
-  (put(item, parts), ...);
-  log.append(type, item);
+void print(std::string& out, const Parts&... parts) {
+  const auto print_one = [&out](const auto& part) {
+    if constexpr (std::is_arithmetic_v<std::remove_reference_t<decltype(part)>>) {
+      char buffer[32];
+      out.append(buffer, std::to_chars(buffer, buffer + sizeof buffer, part).ptr);
+    } else {
+      out += part;
+    }
+  };
+  (print_one(parts), ...);
+}
+
+/// A comma, but before the first element of a list.
+const char* separator(const std::string& out) { return out.back() == '[' ? "" : ","; }
+
+/// The texts of errno have no character that JSON would have to escape, but for this to be true
+/// everywhere:
+std::string json_safe(std::string text) {
+  for (char& c : text)
+    if (c == '"' || c == '\\' || static_cast<unsigned char>(c) < 0x20) c = ' ';
+  return text;
+}
+
+/// With what the file could not keep.
+void print_dropped(std::string& out, const DropCounters& drops, const RunLog& file) {
+  print(out, ",\"dropped\":{");
+  for (size_t i = 0; i < kDropNames.size(); ++i) {
+    const auto cause = static_cast<Drop>(i);
+    uint64_t count = drops.get(cause);
+    if (cause == Drop::kSpanHistory) count += file.dropped(BlockType::kSpans);
+    if (cause == Drop::kStepHistory) count += file.dropped(BlockType::kSteps);
+    if (cause == Drop::kDeviceHistory) count += file.dropped(BlockType::kDeviceTimes);
+    if (cause == Drop::kDiskError)
+      count += file.entries(BlockType::kSpans) - file.items(BlockType::kSpans);
+    print(out, i == 0 ? "\"" : ",\"", kDropNames[i], "\":", count);
+  }
+  out += '}';
+}
+
+void print_open(std::string& out, const RunState& state) {
+  print(out, ",\"open_step\":");
+  if (const auto& step = state.open_step) {
+    print(out, "{\"serial\":", step->serial, ",\"thread\":", step->thread,
+          ",\"begin_ns\":", step->begin_ns, ",\"samples\":");
+    if (step->items != 0 && std::isfinite(step->samples)) {
+      print(out, step->samples);
+    } else {
+      out += "null";
+    }
+    print(out, ",\"items\":", step->items, "}");
+  } else {
+    out += "null";
+  }
+  out += ",\"open\":[";
+  for (const RunState::Open& frame : state.open)
+    print(out, separator(out), "[", frame.thread, ",", frame.path, ",", frame.begin_ns, ",",
+          frame.step == kNoStep ? int64_t{-1} : int64_t{frame.step}, ",", frame.depth, "]");
+  out += ']';
+}
+
+void print_device(std::string& out, const std::optional<RunState::Device>& device) {
+  out += ",\"device\":";
+  if (!device) {
+    out += "null";
+    return;
+  }
+  print(out, "{\"every\":", device->every, ",\"records\":", device->records,
+        ",\"record_ns\":", device->record_ns, ",\"pending\":[");
+  for (const auto& [path, count] : device->pending)
+    print(out, separator(out), "[", path, ",", count, "]");
+  out += "]}";
 }
 
 }  // namespace
 
-RunLog::RunLog(std::unique_ptr<Storage> storage, uint64_t run_id, uint64_t history_spans,
-               uint64_t max_bytes)
-    : storage_(std::move(storage)), log_(*storage_, run_id, history_spans, max_bytes) {
+RunLog::RunLog(Storage& storage, uint64_t run_id, uint64_t history_spans, uint64_t max_bytes)
+    : BlockLog(storage, run_id, history_spans, max_bytes) {
+  most_entries_.fill(~uint64_t{0});
   // When the disk is full, the file still says so, and whose it is.
-  log_.reserve_document(BlockType::kEnvironment);
-  log_.reserve_document(BlockType::kState);
-  log_.reserve_document(BlockType::kTick, BlockLog::kJournalSlots);
+  reserve_document(BlockType::kEnvironment);
+  reserve_document(BlockType::kState);
+  reserve_document(BlockType::kTick, kJournalSlots);
 }
 
+/// The name's number in this run. Appends it when it is new.
 uint32_t RunLog::name_of(uint32_t phase) {
   // Shared ids, the largest, come first: the table grows only as far as there are names.
   constexpr uint32_t kShared = PhaseTable::kSharedIds;
@@ -38,83 +128,73 @@ uint32_t RunLog::name_of(uint32_t phase) {
       phase < PhaseTable::kCapacity ? phase + kShared : phase - PhaseTable::kCapacity;
   if (at >= name_of_phase_.size()) name_of_phase_.resize(at + 1, kNoName);
   if (name_of_phase_[at] == kNoName) {
-    append_item(log_, BlockType::kNames, PhaseTable::instance().name(phase));
-    name_of_phase_[at] = names_++;
+    name_of_phase_[at] = static_cast<uint32_t>(entries(BlockType::kNames));
+    append_entry(BlockType::kNames, PhaseTable::instance().name(phase));
   }
   return name_of_phase_[at];
 }
 
-void RunLog::append_tables(const LogTables& added) {
-  for (const PathTable::Path& path : added.paths) {
-    const uint32_t name = name_of(path.phase);
-    const auto kind = static_cast<uint32_t>(PhaseTable::instance().kind(path.phase));
-    append_item(log_, BlockType::kPaths, path.parent, name | kind << kKindShift);
-  }
-  for (const ThreadInfo& thread : added.threads)
-    append_item(log_, BlockType::kThreads, thread.native_id, thread.name);
-  for (const std::string& name : added.metric_names)
-    append_item(log_, BlockType::kMetricNames, name);
-  for (const SyncSite& site : added.sync_sites)
-    append_item(log_, BlockType::kSyncSites, site.line, site.kind, site.file, site.function);
-  counts_.paths += added.paths.size();
-  counts_.threads += added.threads.size();
-  counts_.metric_names += added.metric_names.size();
-  counts_.sync_sites += added.sync_sites.size();
+void RunLog::append_path(const PathTable::Path& path) {
+  if (entries(BlockType::kPaths) == most_entries_[index_of(BlockType::kPaths)]) return;
+  const auto kind = static_cast<uint32_t>(PhaseTable::instance().kind(path.phase));
+  append_entry(BlockType::kPaths, path.parent, name_of(path.phase) | kind << kKindShift);
 }
 
-void RunLog::add_tap(LogTap& tap, LogTables tables, const std::vector<uint32_t>& dropped_steps) {
-  // Not further than this log got: what is newer is still to come.
-  tables.paths.resize(counts_.paths);
-  tables.threads.resize(counts_.threads);
-  tables.metric_names.resize(counts_.metric_names);
-  tables.sync_sites.clear();
+void RunLog::open_tap(LogTap& tap, const std::function<void(RunLog&)>& restate) {
   // A second log, of which nothing is kept but what it says to the tap.
-  RunLog replay(std::make_unique<MemoryStorage>(), 0, 0, ~uint64_t{0});
-  replay.log_.add_tap(&tap);
-  replay.append_tables(tables);
-  replay.append_dropped_steps(dropped_steps);
-  log_.add_tap(&tap);
+  MemoryStorage nowhere;
+  RunLog replay(nowhere, 0, 0, ~uint64_t{0});
+  // Not further than this log got: what is newer is still to come.
+  replay.most_entries_ = appended_;
+  replay.add_tap(&tap);
+  restate(replay);
+  add_tap(&tap);
 }
 
-void RunLog::append_dropped_steps(const std::vector<uint32_t>& serials) {
-  log_.append(BlockType::kDroppedSteps, serials.data(), sizeof(uint32_t), serials.size());
+void RunLog::write_document(BlockType type, const std::string& json) {
+  write_document(type, bytes_of(json));
 }
 
-void RunLog::write_sync_statistics(const std::vector<uint8_t>& document) {
-  if (!document.empty()) log_.write_document(BlockType::kSyncStatistics, document);
+/// The STATE document: the state, what was lost and dropped, and how many items this log has.
+std::string RunLog::state_json(const RunState& state, const DropCounters& drops,
+                               const RunLog& file) const {
+  std::string json(kStateBegin);
+  json.reserve(1024);
+  const auto now = now_text(state.now_ns);
+  json.append(now.data(), now.size());
+  const ClockAnchor& anchor = state.anchor;
+  print(json, ",\"final\":", state.final ? "true" : "false",
+        ",\"anchor\":{\"run_ns\":", anchor.run_ns, ",\"monotonic_ns\":", anchor.monotonic_ns,
+        ",\"monotonic_raw_ns\":", anchor.monotonic_raw_ns, ",\"realtime_ns\":", anchor.realtime_ns,
+        "},\"spans\":", items(BlockType::kSpans), ",\"steps\":", items(BlockType::kSteps),
+        ",\"device_times\":", items(BlockType::kDeviceTimes),
+        ",\"step_drops\":", items(BlockType::kDroppedSteps),
+        ",\"metrics\":", items(BlockType::kMetrics),
+        ",\"collectives\":", items(BlockType::kCollectives),
+        ",\"phases_recorded\":", state.phases_recorded,
+        ",\"harvester_cpu_ns\":", state.harvester_cpu_ns);
+  print_dropped(json, drops, file);
+  print_open(json, state);
+  print_device(json, state.device);
+  const bool is_whole = file.error() == 0;
+  print(json,
+        ",\"error\":", is_whole ? "null" : '"' + json_safe(storage_error_text(file.error())) + '"',
+        "}");
+  return json;
 }
 
-void RunLog::write_tick(RunState state, const DropCounters& drops, const RunLog& file) {
-  state.losses = file.losses();
-  const std::string json = to_json(state, drops, log_);
-  log_.write_tick({reinterpret_cast<const uint8_t*>(json.data()), json.size()});
-  if (log_.error() != 0) write_state(std::move(state), drops, file);
+void RunLog::write_tick(const RunState& state, const DropCounters& drops) {
+  BlockLog::write_tick(bytes_of(state_json(state, drops, *this)));
+  if (error() != 0) write_state(state, drops, *this);
 }
 
 bool RunLog::repeat_tick(int64_t now_ns) {
   const auto now = now_text(now_ns);
-  return log_.repeat_tick(kStateBegin.size(),
-                          {reinterpret_cast<const uint8_t*>(now.data()), now.size()});
+  return BlockLog::repeat_tick(kStateBegin.size(), bytes_of({now.data(), now.size()}));
 }
 
-void RunLog::write_state(RunState state, const DropCounters& drops, const RunLog& file) {
-  state.losses = file.losses();
-  write_json(BlockType::kState, to_json(state, drops, log_));
-}
-
-void RunLog::write_json(BlockType type, const std::string& json) {
-  log_.write_document(type, {reinterpret_cast<const uint8_t*>(json.data()), json.size()});
-}
-
-void RunLog::write_statistics(const std::vector<uint8_t>& totals,
-                              const std::vector<uint8_t>& rows) {
-  std::vector<uint8_t> document;
-  put(document, log_.items(BlockType::kSpans));
-  put(document, log_.items(BlockType::kSteps));
-  put(document, log_.items(BlockType::kDeviceTimes));
-  document.insert(document.end(), totals.begin(), totals.end());
-  document.insert(document.end(), rows.begin(), rows.end());
-  log_.write_document(BlockType::kStatistics, document);
+void RunLog::write_state(const RunState& state, const DropCounters& drops, const RunLog& file) {
+  write_document(BlockType::kState, state_json(state, drops, file));
 }
 
 }  // namespace pig

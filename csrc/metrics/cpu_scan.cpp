@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "base/thread_pool.h"
+#include "base/parallel.h"
 #include "metrics/row_scan.h"
 
 namespace pig::metrics {

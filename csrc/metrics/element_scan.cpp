@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/instruction_set.h"
-#include "base/thread_pool.h"
+#include "base/parallel.h"
 #include "metrics/exponential.h"
 
 namespace pig::metrics {

@@ -7,7 +7,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "cuda/context_scope.h"
+#include "cuda/driver_scopes.h"
 
 namespace pig::metrics {
 namespace {

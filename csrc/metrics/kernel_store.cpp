@@ -5,8 +5,8 @@
 #include <thread>
 #include <utility>
 
-#include "base/signals_blocked.h"
-#include "cuda/context_scope.h"
+#include "base/threads.h"
+#include "cuda/driver_scopes.h"
 
 namespace pig::metrics {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/loaded_library.h"
-#include "base/thread_end.h"
+#include "base/threads.h"
 #include "base/ticks.h"
 #include "hooks/torch_glance.h"
 #include "record/module_sampling.h"

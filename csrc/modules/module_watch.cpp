@@ -15,7 +15,6 @@
 #include "python/object_table.h"
 #include "python/phase_registry.h"
 #include "python/python_hooks.h"
-#include "record/memory_guard.h"
 #include "record/module_sampling.h"
 #include "record/module_times.h"
 #include "record/recording_thread.h"

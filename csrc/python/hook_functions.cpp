@@ -11,7 +11,7 @@
 #include "hooks/call_hook.h"
 #include "hooks/torch_glance.h"
 #include "python/bindings.h"
-#include "record/recorder.h"
+#include "record/parts.h"
 #include "record/recording_thread.h"
 
 namespace py = pybind11;
@@ -42,8 +42,7 @@ std::optional<uint32_t> sync_site(const std::string& file, uint32_t line,
                                   const std::string& function, uint32_t kind) {
   // The end of a path says more than its begin.
   const size_t cut = file.size() > kMaxText ? file.size() - kMaxText : 0;
-  return Recorder::instance().syncs().add_site(
-      {line, kind, file.substr(cut), function.substr(0, kMaxText)});
+  return parts().syncs.add_site({line, kind, file.substr(cut), function.substr(0, kMaxText)});
 }
 
 void sync_end(uint32_t site, std::optional<uint64_t> begin, uint64_t bytes) {
@@ -54,8 +53,8 @@ void sync_end(uint32_t site, std::optional<uint64_t> begin, uint64_t bytes) {
   Recorder& recorder = Recorder::instance();
   const auto step = static_cast<uint32_t>(open_step.load(std::memory_order_relaxed));
   const int64_t begin_ns = recorder.clock().to_ns(begin.value_or(now));
-  recorder.syncs().add({begin_ns, begin ? recorder.clock().to_ns(now) - begin_ns : -1, bytes, site,
-                        thread->innermost_path(), step, thread->serial()});
+  parts().syncs.add({begin_ns, begin ? recorder.clock().to_ns(now) - begin_ns : -1, bytes, site,
+                     thread->innermost_path(), step, thread->serial()});
 }
 
 }  // namespace
@@ -99,9 +98,8 @@ void add_hook_functions(py::module_& module) {
   module.def("sync_begin", &read_ticks);
   module.def("sync_end", &sync_end, "site"_a, "begin"_a, "bytes"_a);
   module.def(
-      "sync_watch", [](bool on, bool as_if) { Recorder::instance().syncs().watch(on, as_if); },
-      "on"_a, "as_if"_a);
-  module.def("sync_placed", [] { Recorder::instance().syncs().place(); });
+      "sync_watch", [](bool on, bool as_if) { parts().syncs.watch(on, as_if); }, "on"_a, "as_if"_a);
+  module.def("sync_placed", [] { parts().syncs.place(); });
 }
 
 }  // namespace pig

@@ -12,7 +12,7 @@
 #include "hot/thread_state.h"
 #include "python/bindings.h"
 #include "python/memory_watch.h"
-#include "record/recorder.h"
+#include "record/parts.h"
 
 namespace py = pybind11;
 
@@ -58,7 +58,6 @@ py::tuple open_place() {
   int64_t path = -1, step = -1;
   const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
   if (epoch != 0) {
-    Recorder& recorder = Recorder::instance();
     const ThreadState* thread = this_thread;
     if (thread->epoch() == epoch) {
       if (thread->innermost_path() != kNoPath) path = thread->innermost_path();
@@ -66,8 +65,8 @@ py::tuple open_place() {
     }
     const uint64_t open = open_step.load(std::memory_order_relaxed);
     if (open != kNoOpenStep) {
-      step = recorder.steps().index_of(static_cast<uint32_t>(open));
-      const ThreadState* steps = recorder.threads().find(static_cast<uint32_t>(open >> 32));
+      step = parts().steps().index_of(static_cast<uint32_t>(open));
+      const ThreadState* steps = parts().spans.threads().find(static_cast<uint32_t>(open >> 32));
       if (path < 0 && steps != nullptr) {
         std::vector<OpenFrame> frames;
         steps->copy_open(frames);

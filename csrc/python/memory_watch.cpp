@@ -13,7 +13,7 @@
 #include "log/storage.h"
 #include "python/python_error.h"
 #include "python/python_hooks.h"
-#include "record/recorder.h"
+#include "record/parts.h"
 
 namespace py = pybind11;
 
@@ -115,7 +115,7 @@ std::vector<MemoryReading> MemoryWatch::readings() {
 }
 
 void MemoryWatch::step_begins(uint32_t step) noexcept {
-  if (Recorder::instance().is_scratch()) return;
+  if (parts().is_scratch()) return;
   is_read_ = first_steps_ > 0 || read_ticks() >= due_ticks_;
   if (PIG_LIKELY(!is_read_)) return;
   step_ = step;
@@ -135,7 +135,7 @@ void MemoryWatch::step_begins(uint32_t step) noexcept {
 }
 
 void MemoryWatch::step_ends() noexcept {
-  if (!std::exchange(is_read_, false) || Recorder::instance().is_scratch()) return;
+  if (!std::exchange(is_read_, false) || parts().is_scratch()) return;
   cuda::set_borders_heard(false);
   read(MemoryReading::kStepEnd, kNoPath, 0);
   size_t waiting = 0;

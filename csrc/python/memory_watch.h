@@ -24,7 +24,7 @@
 #include <mutex>
 #include <vector>
 
-#include "hot/border_listener.h"
+#include "hot/active_recording.h"
 #include "python/allocator_peaks.h"
 
 namespace pig {

@@ -26,7 +26,7 @@
 #include "metrics/metric_accumulator.h"
 #include "python/bindings.h"
 #include "python/gil_release.h"
-#include "record/recorder.h"
+#include "record/parts.h"
 
 namespace py = pybind11;
 
@@ -357,7 +357,7 @@ std::optional<U64> reset(MetricAccumulator& accumulator, py::handle state_tensor
 /// Serial number and index of a step.
 py::object step_pair(uint32_t serial) {
   if (serial == kNoStep) return py::none();
-  return py::make_tuple(serial, Recorder::instance().steps().index_of(serial));
+  return py::make_tuple(serial, parts().steps().index_of(serial));
 }
 
 std::unique_ptr<MetricAccumulator> make(const std::string& task,
@@ -395,10 +395,10 @@ std::unique_ptr<MetricAccumulator> make(const std::string& task,
 void append_reading(
     uint64_t update,
     const std::vector<std::tuple<std::string, double, std::optional<uint32_t>>>& values) {
-  std::vector<Recorder::MetricValue> reading;
+  std::vector<MetricSeries::Value> reading;
   for (const auto& [name, value, step] : values)
     reading.push_back({name, value, step.value_or(kNoStep)});
-  Recorder::instance().append_reading(update, reading);
+  parts().metrics.append(update, reading);
   if (PIG_UNLIKELY(nvtx_active))
     for (const auto& each : reading) mark_nvtx_value(each.name, each.value);
 }

@@ -71,10 +71,10 @@ PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
 
   tell_tasks();
   set_thread_name_function(current_thread_name);
-  Recorder::set_notify([](Notice notice) {
+  notice_function = [](Notice notice) {
     if (notice == Notice::kStall) return answer_stall();
     schedule_hook(notice);
-  });
+  };
   Recorder::install_fork_handler();
   pthread_atfork(nullptr, nullptr, forget_stall_answers_in_child);
 }

@@ -5,14 +5,15 @@
 #include <optional>
 #include <utility>
 
-#include "base/spin_lock.h"
+#include "base/threads.h"
 #include "hot/active_recording.h"
 #include "python/phase_registry.h"
 #include "python/phase_use.h"
 #include "python/python_hooks.h"
+#include "record/parts.h"
 #include "record/recorder.h"
 #include "record/recording_thread.h"
-#include "record/step.h"
+#include "record/step_tracker.h"
 
 namespace pig {
 namespace {
@@ -31,7 +32,7 @@ int steps_listed = 0;
 uint64_t steps_opened = 0;
 
 bool has_ended(uint32_t thread) {
-  const ThreadState* state = Recorder::instance().threads().find(thread);
+  const ThreadState* state = parts().spans.threads().find(thread);
   return state == nullptr || state->finished.load(std::memory_order_acquire);
 }
 
@@ -56,7 +57,7 @@ void set_before_step(PyObject* function) {
 
 bool OpenStep::begin(bool with_range) {
   const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
-  if (before_step != nullptr && !Recorder::instance().is_scratch()) {
+  if (before_step != nullptr && !parts().is_scratch()) {
     PyObject* function = Py_NewRef(before_step);
     PyObject* result = PyObject_CallNoArgs(function);
     Py_DECREF(function);

@@ -3,8 +3,8 @@
 
 #include <new>
 
-#include "record/memory_guard.h"
-#include "record/recorder.h"
+#include "record/parts.h"
+#include "record/recording_thread.h"
 
 namespace pig {
 namespace {
@@ -27,7 +27,7 @@ uint32_t begin_frame(ThreadState& thread, uint32_t phase) noexcept {
                                      uint64_t now) noexcept {
   Recorder& recorder = Recorder::instance();
   if (!caller.is_call() && is_in_generator() &&
-      recorder.threads().request_end(thread, phase, caller.block, now))
+      parts().spans.threads().request_end(thread, phase, caller.block, now))
     return;
   if (!thread.end_any(phase, caller, now)) recorder.drops().add(Drop::kUnmatchedEnds);
 }
@@ -84,7 +84,7 @@ void end_token(uint64_t token, Closing closing) noexcept {
   const auto frame = static_cast<uint32_t>(token);
   if (thread->serial() != serial) {
     // A generator that was moved to another thread: its frame stands on the stack of the first.
-    if (ThreadState* other = Recorder::instance().threads().find(serial)) {
+    if (ThreadState* other = parts().spans.threads().find(serial)) {
       other->request_end(frame, now);
     } else {
       Recorder::instance().drops().add(Drop::kUnmatchedEnds);

@@ -3,7 +3,7 @@
 
 #include <Python.h>
 
-#include "record/memory_guard.h"
+#include "record/recording_thread.h"
 
 namespace pig {
 

@@ -10,8 +10,7 @@
 
 #include "base/ticks.h"
 #include "python/python_error.h"
-#include "record/memory_guard.h"
-#include "record/recorder.h"
+#include "record/parts.h"
 
 namespace pig {
 
@@ -129,8 +128,7 @@ void forget_step_calls() {
 void run_step_calls() {
   if (PIG_LIKELY(waiting_calls->empty())) return;
   // A step within a step is a phase, and one whose cost is measured is none of the program's.
-  Recorder& recorder = Recorder::instance();
-  if (recorder.is_scratch() || recorder.steps().open()) return;
+  if (parts().is_scratch() || parts().steps().open()) return;
   // A function may ask for another call, before a later step than this one.
   std::vector<PyObject*> due;
   const bool has_room = with_memory(false, [&due] {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "record/harvester.h"
+#include "record/part.h"
 
 namespace pig {
 

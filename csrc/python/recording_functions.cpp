@@ -14,8 +14,8 @@
 #include "base/dlpack.h"
 #include "base/loaded_library.h"
 #include "base/ticks.h"
-#include "cuda/blocking_call.h"
 #include "cuda/device_timing.h"
+#include "cuda/driver_scopes.h"
 #include "hot/nvtx_range.h"
 #include "python/bindings.h"
 #include "python/gil_release.h"
@@ -23,6 +23,7 @@
 #include "python/phase_registry.h"
 #include "python/python_hooks.h"
 #include "python/recording_owner.h"
+#include "record/parts.h"
 #include "record/recorder.h"
 #include "record/recording_thread.h"
 
@@ -111,7 +112,7 @@ void set_document(const py::object& recording, std::string_view name, std::strin
   for (const auto& [known, type] : kDocuments) {
     if (known != name) continue;
     const BlockType block = type;
-    return for_owner(recording, [&](Recorder& it) { it.set_document(block, std::move(json)); });
+    return for_owner(recording, [&](Recorder&) { parts().documents.set(block, std::move(json)); });
   }
   throw py::value_error("no such document");
 }
@@ -120,8 +121,7 @@ void set_document(const py::object& recording, std::string_view name, std::strin
 size_t append_collectives(const py::object& recording, const py::bytes& items) {
   if (RecordingOwner::of(recording) == nullptr) return 0;
   const std::string_view bytes = items;
-  return Recorder::instance().append_collectives(
-      {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
+  return parts().collectives.append({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
 }
 
 /// The run's clock and that of the wall, read together.
@@ -132,7 +132,7 @@ py::tuple read_clocks() {
 
 /// The number of the newest stall of the recording that is active, and what was noticed; or None.
 py::object newest_stall() {
-  const auto stall = Recorder::instance().stalls().newest();
+  const auto stall = parts().stalls.log().newest();
   if (!stall) return py::none();
   PyObject* const sentence = PyUnicode_DecodeUTF8(
       stall->second.data(), static_cast<Py_ssize_t>(stall->second.size()), "replace");
@@ -142,7 +142,7 @@ py::object newest_stall() {
 
 /// Returns whether it is the caller's to say.
 bool answer_stall_with(uint64_t number, std::string object) {
-  StallLog& stalls = Recorder::instance().stalls();
+  StallLog& stalls = parts().stalls.log();
   return stalls.answer(number, std::move(object)) && stalls.may_be_said(number);
 }
 
@@ -224,14 +224,14 @@ class Scratch {
   Scratch& operator=(const Scratch&) = delete;
   ~Scratch() { take_back(); }
   void begin() {
-    Recorder::instance().begin_scratch();
+    parts().begin_scratch();
     is_begun_ = true;
   }
   void end(const py::args&) { take_back(); }
 
  private:
   void take_back() {
-    if (std::exchange(is_begun_, false)) Recorder::instance().end_scratch();
+    if (std::exchange(is_begun_, false)) parts().end_scratch();
   }
 
   bool is_begun_ = false;
@@ -325,8 +325,7 @@ void add_recording_functions(py::module_& module) {
       [](const py::object& function, uint64_t after) { call_before_step(function.ptr(), after); },
       "function"_a, py::kw_only(), "after"_a = 0);
   module.def(
-      "set_profiled",
-      [](bool profiled) { return Recorder::instance().steps().set_profiled(profiled); },
+      "set_profiled", [](bool profiled) { return parts().steps().set_profiled(profiled); },
       "profiled"_a);
 }
 

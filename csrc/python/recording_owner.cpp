@@ -10,8 +10,9 @@
 #include "python/gil_release.h"
 #include "python/python_hooks.h"
 #include "python/stall_answer.h"
-#include "record/memory_guard.h"
+#include "record/parts.h"
 #include "record/recorder.h"
+#include "record/recording_thread.h"
 
 namespace py = pybind11;
 
@@ -73,7 +74,7 @@ py::tuple RecordingOwner::stop(const py::object& environment) {
   // Where there is no memory for it, the last one stands.
   if (!environment.is_none())
     with_memory(false, [&] {
-      recorder.set_document(BlockType::kEnvironment, py::cast<std::string>(environment));
+      parts().documents.set(BlockType::kEnvironment, py::cast<std::string>(environment));
       return true;
     });
   {

@@ -17,10 +17,10 @@
 #include <thread>
 #include <utility>
 
-#include "base/signals_blocked.h"
+#include "base/threads.h"
 #include "base/throwing.h"
 #include "python/python_hooks.h"
-#include "record/recorder.h"
+#include "record/parts.h"
 
 namespace pig {
 namespace {
@@ -114,7 +114,7 @@ void wait_for_answer(const std::shared_ptr<Answer>& answer, uint64_t number,
   }
   std::optional<std::string> traceback = traceback_without_gil(*answer);
   if (!traceback) return;
-  StallLog& stalls = Recorder::instance().stalls();
+  StallLog& stalls = parts().stalls.log();
   if (!traceback->empty()) stalls.add_traceback(number, std::move(*traceback));
   if (!stalls.may_be_said(number)) return;
   const std::string line = "pyinstrument_gpu: " + sentence +
@@ -129,7 +129,7 @@ void forget_stall_answers_in_child() { open_answers.store(0); }
 
 void answer_stall() noexcept {
   try_allocating([] {
-    const auto stall = Recorder::instance().stalls().newest();
+    const auto stall = parts().stalls.log().newest();
     if (!stall || Py_IsInitialized() == 0) return;
     const auto answer = std::make_shared<Answer>();
     open_answers.fetch_add(1);

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <linux/futex.h>
 #include <pthread.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <chrono>
+#include <climits>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -12,20 +18,34 @@
 #include <system_error>
 #include <utility>
 
-#include "base/alarm.h"
-#include "base/signals_blocked.h"
+#include "base/threads.h"
 
 namespace pig {
 
-/// What a harvest may have to tell.
-enum class Notice {
-  kHistoryStopped,  ///< once per recording: the file can no longer be written
-  kDeviceWarnings,  ///< DeviceTiming has something to say
-  kDeviceProbe,     ///< device times are wanted and the driver is loaded, but PyTorch has not yet
-                    ///< been seen to initialise CUDA
-  kProgramFacts,    ///< it is time to look again at what is known of the program
-  kRequest,         ///< there is a control file beside the run file
-  kStall,           ///< no step begins or ends any more
+/// Wakes a thread that sleeps until it is rung or some time is over.
+///
+/// Not a condition variable: one that times out makes a second system call for the mutex, and goes
+/// through much code that a thread which wakes a few times a second never finds in a cache.
+class Alarm {
+ public:
+  /// How often it was rung. Read under the lock that guards the reason to sleep.
+  uint32_t rings() const { return rings_.load(std::memory_order_relaxed); }
+
+  /// Sleeps, unless it was rung since `rings` was read.
+  void sleep(uint32_t rings, std::chrono::nanoseconds time) {
+    const timespec relative{static_cast<time_t>(time.count() / 1'000'000'000),
+                            static_cast<long>(time.count() % 1'000'000'000)};
+    syscall(SYS_futex, &rings_, FUTEX_WAIT_PRIVATE, rings, &relative, nullptr, 0);
+  }
+
+  void ring() {
+    rings_.fetch_add(1, std::memory_order_relaxed);
+    syscall(SYS_futex, &rings_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+  }
+
+ private:
+  static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
+  std::atomic<uint32_t> rings_{0};
 };
 
 /// The native thread that harvests every 95 ms, or sooner when woken or asked. It holds no GIL and

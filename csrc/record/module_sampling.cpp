@@ -7,7 +7,7 @@
 #include "cuda/device_gate.h"
 #include "cuda/device_timing.h"
 #include "hot/nvtx_range.h"
-#include "record/recorder.h"
+#include "record/parts.h"
 
 namespace pig {
 namespace {
@@ -44,7 +44,7 @@ void ModuleSampling::reset(uint32_t epoch) {
 }
 
 uint32_t ModuleSampling::step_begins(uint64_t step) noexcept {
-  if (Recorder::instance().is_scratch()) return 0;
+  if (parts().is_scratch()) return 0;
   is_sampled_ = false;
   skipped_step_.store(kNone, std::memory_order_relaxed);
   // Tools that show ranges show those of all steps.
@@ -84,7 +84,7 @@ uint32_t ModuleSampling::affordable_every() const {
 }
 
 void ModuleSampling::step_ends() noexcept {
-  if (!is_sampled_ || Recorder::instance().is_scratch()) return;
+  if (!is_sampled_ || parts().is_scratch()) return;
   is_sampled_ = false;
   durations_.add(read_ticks() - begin_ticks_);
   if (open_weight_ != 0) costs_.add(cost_ticks_);
@@ -97,7 +97,7 @@ void ModuleSampling::step_ends() noexcept {
 }
 
 void ModuleSampling::step_is_dropped() noexcept {
-  if (!Recorder::instance().is_scratch()) is_sampled_ = false;
+  if (!parts().is_scratch()) is_sampled_ = false;
 }
 
 }  // namespace pig

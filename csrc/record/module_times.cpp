@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/ticks.h"
-#include "record/memory_guard.h"
 #include "record/recorder.h"
+#include "record/recording_thread.h"
 
 namespace pig {
 namespace {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/drops.h"
+#include "base/throwing.h"
 #include "hot/thread_state.h"
 
 namespace pig {
@@ -14,6 +15,15 @@ void set_thread_name_function(std::string (*function)());
 
 /// Counts what the active recording could not keep. False where none is active.
 bool count_drop(Drop cause);
+
+/// What a function returns that may allocate. Where there is no memory for it, that is counted, and
+/// the result is `otherwise`.
+template <typename Result, typename Function>
+Result with_memory(Result otherwise, Function function) {
+  Result result = otherwise;
+  if (!try_allocating([&] { result = function(); })) count_drop(Drop::kNoMemory);
+  return result;
+}
 
 /// The slow way of `recording_thread`: the calling thread's first record in this recording, or
 /// something to catch up with.

@@ -12,12 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
-#include "base/drops.h"
 #include "base/throwing.h"
 #include "hot/active_recording.h"
 #include "hot/span.h"
-#include "log/items.h"
+#include "record/part.h"
 #include "record/statistic.h"
 
 namespace pig {
@@ -65,7 +63,7 @@ struct StepTotals {
 /// The steps of one recording: at most one is open in the whole process. Each step opened has a
 /// serial number; a dropped one (its loader had no further item) leaves a gap that readers close.
 /// Some calls per step, so a mutex is cheap enough.
-class StepTracker {
+class StepTracker final : public Part {
  public:
   struct Open {
     uint32_t serial;
@@ -76,25 +74,22 @@ class StepTracker {
     uint64_t update_ticks = 0;  ///< 0: none was noted
     uint32_t flags = 0;         ///< of its item
   };
-  struct Pending {
-    std::vector<StepItem> steps;
-    std::vector<uint32_t> dropped;
-    std::optional<Open> open;
-  };
 
   /// What becomes of a step: one without an item may still be dropped.
   enum class Fate { kKept, kUndecided, kDropped };
 
   /// `published`: other threads see the open step (all but a scratch tracker's are).
-  void reset(const Clock* clock, DropCounters* drops, bool published = true) {
+  explicit StepTracker(bool published = true) : published_(published) {}
+
+  void reset(const Session& session) override {
     const std::lock_guard lock(mutex_);
-    clock_ = clock;
-    drops_ = drops;
-    published_ = published;
+    clock_ = &session.clock;
+    drops_ = &session.drops;
     open_.reset();
     held_.reset();
     next_ = 0;
     pending_.clear();
+    taken_.clear();
     counted_ = 0;
     dropped_.clear();
     dropped_taken_ = 0;
@@ -183,7 +178,7 @@ class StepTracker {
       finish(*open_, when == StepEnd::kAtUpdate && is_updated ? open_->update_ticks : now,
              complete);
     }
-    close();
+    publish_none();
   }
 
   void drop(uint32_t serial) {
@@ -193,7 +188,7 @@ class StepTracker {
     const bool has_room = dropped_.size() < kMaxDropped;
     if (has_room && try_allocating([&] { dropped_.push_back(serial); }))
       dropped_below_.store(serial + 1, std::memory_order_release);
-    close();
+    publish_none();
   }
 
   /// The loop is over.
@@ -203,7 +198,7 @@ class StepTracker {
   }
 
   /// Closes whatever is open, as incomplete.
-  void end_open() {
+  void close() override {
     if (const std::optional<Open> step = open()) end(step->serial, false);
     const std::lock_guard lock(mutex_);
     release(/*is_last=*/false);
@@ -224,16 +219,38 @@ class StepTracker {
     return changes_;
   }
 
-  /// What happened since the last call. A step whose end depends on what follows is still open.
-  Pending take() {
+  uint64_t activity() const override { return kChange * changes(); }
+
+  /// A step whose end depends on what follows is still open.
+  void take(Harvest& harvest) override {
     const std::lock_guard lock(mutex_);
     for (; counted_ < pending_.size(); ++counted_) count(pending_[counted_]);
-    const auto untaken = dropped_.begin() + static_cast<std::ptrdiff_t>(dropped_taken_);
-    std::vector<uint32_t> dropped(untaken, dropped_.end());
-    dropped_taken_ = dropped_.size();
     counted_ = 0;
-    const std::optional<Open> held = held_ ? std::optional(held_->step) : std::nullopt;
-    return {std::exchange(pending_, {}), std::move(dropped), open_ ? open_ : held};
+    taken_ = std::exchange(pending_, {});
+    dropped_taken_ = dropped_.size();
+    if (!open_ && !held_) return;
+    const Open& open = open_ ? *open_ : held_->step;
+    const int64_t begin_ns = clock_->to_ns(open.begin_ticks);
+    if (begin_ns > harvest.state.now_ns) {
+      harvest.is_whole = false;
+    } else {
+      harvest.state.open_step = {open.serial,  open.thread, begin_ns, -1,
+                                 open.samples, open.items,  0};
+    }
+  }
+  void drain(Harvest& harvest) override {
+    restate(harvest.log, Copy::kTables);
+    harvest.log.append(taken_);
+  }
+  /// Those that were dropped, as far as they were taken.
+  void restate(RunLog& log, Copy) override {
+    std::vector<DroppedStepItem> dropped;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto first = dropped_.begin() + log.entries(BlockType::kDroppedSteps);
+      for (auto at = first; at < dropped_.begin() + dropped_taken_; ++at) dropped.push_back({*at});
+    }
+    log.append(dropped);
   }
 
   /// Appends the encoded totals. They count what was taken until now, and what had no room to wait
@@ -262,11 +279,6 @@ class StepTracker {
     const std::lock_guard lock(mutex_);
     const auto below = std::lower_bound(dropped_.begin(), dropped_.end(), serial);
     return static_cast<int64_t>(serial) - (below - dropped_.begin());
-  }
-
-  std::vector<uint32_t> dropped() const {
-    const std::lock_guard lock(mutex_);
-    return dropped_;
   }
 
  private:
@@ -326,7 +338,7 @@ class StepTracker {
     return std::binary_search(dropped_.begin(), dropped_.end(), serial);
   }
 
-  void close() {
+  void publish_none() {
     ++changes_;
     undecided_.store(kNoStep, std::memory_order_release);
     publish(kNoOpenStep);
@@ -340,7 +352,7 @@ class StepTracker {
   mutable std::mutex mutex_;
   const Clock* clock_ = nullptr;
   DropCounters* drops_ = nullptr;
-  bool published_ = true;
+  const bool published_;
   std::atomic<uint32_t> undecided_{kNoStep};  ///< the open step while it has no item
   std::atomic<uint32_t> dropped_below_{0};    ///< no step from here on was dropped
   std::atomic<uint32_t> profiled_from_{0};    ///< where the newest window of profiled steps begins
@@ -351,11 +363,30 @@ class StepTracker {
   uint32_t next_ = 0;
   uint64_t changes_ = 0;
   std::vector<StepItem> pending_;
-  size_t counted_ = 0;  ///< so many of them are in the totals
+  std::vector<StepItem> taken_;  ///< at this harvest
+  size_t counted_ = 0;           ///< so many of them are in the totals
   std::vector<uint32_t> dropped_;
-  size_t dropped_taken_ = 0;  ///< so many of them
+  size_t dropped_taken_ = 0;  ///< so many of them, at the last harvest
   StepTotals totals_;
   StepTotals profiled_totals_;
 };
+
+// What a loop's begin and end of a step do: its entry in the recording that is active, its NVTX
+// range, whether or not anything is recorded, and the device timing of the step. With the GIL.
+
+/// Opens a step on the calling thread. The token says which: the recording's number (in 31 bits)
+/// and the step's serial plus one. 0 when nothing is recorded, -1 when a step is open already.
+/// Without a range, `begin_step_range` may begin it later.
+int64_t begin_step(bool with_range = true);
+void begin_step_range(int64_t token);
+
+// A token that does not fit the active recording, or whose step is closed, changes nothing there.
+void add_step_item(int64_t token, double samples);
+/// The parameters have just been updated: the step ends here if nothing more belongs to it.
+void note_step_update(int64_t token);
+void end_step(int64_t token, bool complete, StepEnd when = StepEnd::kNow);
+/// The loop is over.
+void no_step_follows();
+void drop_step(int64_t token, bool has_range = true);
 
 }  // namespace pig

@@ -8,26 +8,25 @@
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
-#include "log/items.h"
+#include "record/part.h"
 
 namespace pig {
 
 /// The waits of one recording, on their way to the log, and their sums by site, which lose nothing.
 /// Recorded under the GIL by threads that have just waited for a device: a mutex is cheap enough.
 /// The table of sites belongs to the process and outlasts recordings.
-class SyncLog {
+class SyncLog final : public Part {
  public:
   static constexpr uint32_t kMaxSites = 4096;
   static constexpr size_t kMaxPending = 32768;
   static constexpr size_t kMaxIntervals = 64;
 
-  /// Forgets the waits of the last recording.
-  void reset(const Clock* clock) {
+  void reset(const Session& session) override {
     const std::lock_guard lock(mutex_);
-    clock_ = clock;
+    clock_ = &session.clock;
     totals_.assign(sites_.size(), {});
     pending_.clear();
+    taken_.clear();
     dropped_ = 0;
     is_on_ = as_if_ = is_placed_ = watch_changed_ = false;
     intervals_.clear();
@@ -39,14 +38,14 @@ class SyncLog {
     if (sites_.size() == kMaxSites) return std::nullopt;
     sites_.push_back(std::move(site));
     totals_.emplace_back();
-    ++changes_;
+    note_change();
     return static_cast<uint32_t>(sites_.size() - 1);
   }
 
   void add(const SyncItem& sync) {
     const std::lock_guard lock(mutex_);
     if (sync.site >= sites_.size()) return;  // a site of the process that forked this one
-    ++changes_;
+    note_change();
     if (pending_.size() < kMaxPending) {
       pending_.push_back(sync);
     } else {
@@ -62,7 +61,7 @@ class SyncLog {
     if (clock_ == nullptr || on == is_on_) return;
     is_on_ = on;
     watch_changed_ = true;
-    ++changes_;
+    note_change();
     if (on) {
       as_if_ = as_if;
       if (intervals_.size() < kMaxIntervals) intervals_.emplace_back(clock_->to_ns(now), -1);
@@ -75,31 +74,29 @@ class SyncLog {
   void place() {
     const std::lock_guard lock(mutex_);
     is_placed_ = true;
-    ++changes_;
+    note_change();
   }
 
-  /// Whether the watch began or ended since the last call: a reader takes a run whose file does not
-  /// say that it was watched for one that was not, so that can't wait for the next statistics.
-  bool take_watch_change() {
-    const std::lock_guard lock(mutex_);
-    return std::exchange(watch_changed_, false);
-  }
-
-  /// How often a wait or a site was added, or the watch begun or ended.
-  uint64_t changes() const {
-    const std::lock_guard lock(mutex_);
-    return changes_;
-  }
-
-  std::vector<SyncItem> take() {
+  void take(Harvest&) override {
     const std::lock_guard lock(mutex_);
     for (const SyncItem& sync : pending_) count(sync);
-    return std::exchange(pending_, {});
+    taken_ = std::exchange(pending_, {});
+  }
+  void drain(Harvest& harvest) override {
+    restate(harvest.log, Copy::kTables);
+    harvest.log.append(taken_);
+  }
+  void restate(RunLog& log, Copy) override {
+    for (const SyncSite& site : sites_since(log.entries(BlockType::kSyncSites)))
+      log.append_entry(BlockType::kSyncSites, site.line, site.kind, site.file, site.function);
   }
 
-  std::vector<SyncSite> sites_since(size_t from) const {
-    const std::lock_guard lock(mutex_);
-    return {sites_.begin() + static_cast<std::ptrdiff_t>(from), sites_.end()};
+  /// A reader takes a run whose file does not say that it was watched for one that was not, so a
+  /// change of that can't wait.
+  void write_statistics(RunLog& log, bool is_due) override {
+    if (!take_watch_change() && !is_due) return;
+    const std::vector<uint8_t> document = encode_statistics(log.items(BlockType::kSyncs));
+    if (!document.empty()) log.write_document(BlockType::kSyncStatistics, document);
   }
 
   /// The SYNC_STATISTICS document, or empty where the watch was never on. `appended`: the waits
@@ -135,6 +132,16 @@ class SyncLog {
     uint64_t bytes = 0;
   };
 
+  bool take_watch_change() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(watch_changed_, false);
+  }
+
+  std::vector<SyncSite> sites_since(size_t from) const {
+    const std::lock_guard lock(mutex_);
+    return {sites_.begin() + static_cast<std::ptrdiff_t>(from), sites_.end()};
+  }
+
   void count(const SyncItem& sync) {
     Totals& totals = totals_[sync.site];
     ++totals.count;
@@ -149,8 +156,8 @@ class SyncLog {
   std::vector<SyncSite> sites_;
   std::vector<Totals> totals_;  ///< by site, of the waits that were taken or dropped
   std::vector<SyncItem> pending_;
+  std::vector<SyncItem> taken_;  ///< at this harvest
   uint64_t dropped_ = 0;
-  uint64_t changes_ = 0;
   bool is_on_ = false;
   bool as_if_ = false;
   bool is_placed_ = false;

@@ -5,8 +5,8 @@
 #include <new>
 #include <utility>
 
-#include "base/make_room.h"
-#include "base/thread_end.h"
+#include "base/threads.h"
+#include "base/throwing.h"
 
 namespace pig {
 namespace {

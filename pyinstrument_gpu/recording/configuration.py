@@ -4,7 +4,7 @@
     [tool.pyinstrument_gpu.record]
     memory = "exact"
 
-    [tool.pyinstrument_gpu.core.run]
+    [tool.pyinstrument_gpu.run]
     modules = "coarse"
 
 What a call or a command line says comes first, then the environment

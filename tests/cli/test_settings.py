@@ -111,7 +111,7 @@ def test_info_shows_values_and_where_they_stand(
 ) -> None:
     path = write(
         folder,
-        '[tool.pyinstrument_gpu.core.run]\nmodules = "coarse"\nno-report = true\n'
+        '[tool.pyinstrument_gpu.run]\nmodules = "coarse"\nno-report = true\n'
         "[tool.pyinstrument_gpu.record]\nnvtx = false\n",
     )
     monkeypatch.setenv("PYINSTRUMENT_GPU_RUN_STEPS", "7")
@@ -139,7 +139,7 @@ def test_an_error_of_run_names_its_source(
 ) -> None:
     source = "PYINSTRUMENT_GPU_RUN_STEPS"
     if where == "file":
-        source = str(write(folder, '[tool.pyinstrument_gpu.core.run]\nsteps = "many"\n'))
+        source = str(write(folder, '[tool.pyinstrument_gpu.run]\nsteps = "many"\n'))
     else:
         monkeypatch.setenv(source, "many")
     result = CliRunner().invoke(main, ["run", "train.py"])
@@ -148,7 +148,7 @@ def test_an_error_of_run_names_its_source(
 
 
 def test_run_takes_them_and_its_program_is_not_touched(folder: Path) -> None:
-    write(folder, '[tool.pyinstrument_gpu.core.run]\noutput = "a.gpurun"\n')
+    write(folder, '[tool.pyinstrument_gpu.run]\noutput = "a.gpurun"\n')
     (folder / "train.py").write_text(PROGRAM)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYINSTRUMENT_GPU_RUN_NO_REPORT": "1"}
     command = [sys.executable, "-m", "pyinstrument_gpu", "run", "train.py"]

@@ -19,7 +19,7 @@
 #include "hot/path_table.h"
 #include "hot/thread_state.h"
 #include "native_module.h"
-#include "record/overflow_statistics.h"
+#include "record/span_statistics.h"
 #include "record/step_tracker.h"
 
 namespace py = pybind11;
@@ -48,8 +48,8 @@ class PhaseLoop {
  protected:
   /// Empties all rings.
   void reset() {
-    steps_.reset(&clock_, &drops_);
-    overflow_.reset(&clock_, &steps_, &drops_);
+    steps_.reset({clock_, drops_, {}});
+    overflow_.reset(clock_, drops_);
     state_->reset({&paths_, &drops_, statistics_ ? &overflow_ : nullptr, [] {}}, /*epoch=*/1,
                   /*serial=*/0);
   }
@@ -61,7 +61,7 @@ class PhaseLoop {
   const bool statistics_;
   pig::PathTable paths_;
   pig::StepTracker steps_;
-  pig::OverflowStatistics overflow_;
+  pig::OverflowStatistics overflow_{steps_};
   std::unique_ptr<pig::ThreadState> state_ = std::make_unique<pig::ThreadState>();
 };
 

@@ -9,7 +9,6 @@
 #include <array>
 #include <thread>
 
-#include "base/alarm.h"
 #include "record/harvester.h"
 
 namespace {

@@ -4,12 +4,14 @@
 #include <vector>
 
 #include "check.h"
+#include "drained_part.h"
 #include "record/collective_series.h"
 
 namespace {
 
 using pig::CollectiveItem;
 using pig::CollectiveSeries;
+using Series = DrainedPart<CollectiveSeries>;
 
 std::span<const uint8_t> bytes_of(const std::vector<CollectiveItem>& items, size_t cut = 0) {
   return {reinterpret_cast<const uint8_t*>(items.data()),
@@ -23,38 +25,38 @@ std::vector<CollectiveItem> items(size_t count) {
 }
 
 void items_are_taken_once_and_in_order() {
-  CollectiveSeries series;
-  CHECK_EQ(series.append(bytes_of(items(2))), 2u);
-  CHECK_EQ(series.append(bytes_of(items(3))), 3u);
-  const std::vector<CollectiveItem> taken = series.take();
+  Series series;
+  CHECK_EQ(series.part.append(bytes_of(items(2))), 2u);
+  CHECK_EQ(series.part.append(bytes_of(items(3))), 3u);
+  const std::vector<CollectiveItem> taken = series.take<CollectiveItem>();
   CHECK_EQ(taken.size(), 5u);
   CHECK_EQ(taken[1].sequence, 1);
   CHECK_EQ(taken[4].sequence, 2);
-  CHECK(series.take().empty());
+  CHECK(series.take<CollectiveItem>().empty());
 }
 
 void half_an_item_is_none() {
-  CollectiveSeries series;
-  CHECK_EQ(series.append(bytes_of(items(2), 1)), 1u);
-  CHECK_EQ(series.append({}), 0u);
-  CHECK_EQ(series.take().size(), 1u);
+  Series series;
+  CHECK_EQ(series.part.append(bytes_of(items(2), 1)), 1u);
+  CHECK_EQ(series.part.append({}), 0u);
+  CHECK_EQ(series.take<CollectiveItem>().size(), 1u);
 }
 
 void what_has_no_room_is_left_out() {
-  CollectiveSeries series;
-  CHECK_EQ(series.append(bytes_of(items(CollectiveSeries::kMaxPending - 1))),
+  Series series;
+  CHECK_EQ(series.part.append(bytes_of(items(CollectiveSeries::kMaxPending - 1))),
            CollectiveSeries::kMaxPending - 1);
-  CHECK_EQ(series.append(bytes_of(items(3))), 1u);
-  CHECK_EQ(series.append(bytes_of(items(3))), 0u);
-  CHECK_EQ(series.take().size(), CollectiveSeries::kMaxPending);
-  CHECK_EQ(series.append(bytes_of(items(3))), 3u);
+  CHECK_EQ(series.part.append(bytes_of(items(3))), 1u);
+  CHECK_EQ(series.part.append(bytes_of(items(3))), 0u);
+  CHECK_EQ(series.take<CollectiveItem>().size(), CollectiveSeries::kMaxPending);
+  CHECK_EQ(series.part.append(bytes_of(items(3))), 3u);
 }
 
 void a_recording_begins_without_items() {
-  CollectiveSeries series;
-  series.append(bytes_of(items(3)));
+  Series series;
+  series.part.append(bytes_of(items(3)));
   series.reset();
-  CHECK(series.take().empty());
+  CHECK(series.take<CollectiveItem>().empty());
 }
 
 }  // namespace

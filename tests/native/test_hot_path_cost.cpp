@@ -26,7 +26,7 @@
 #include "hot/nvtx_range.h"
 #include "hot/path_table.h"
 #include "hot/thread_state.h"
-#include "record/overflow_statistics.h"
+#include "record/span_statistics.h"
 #include "record/step_tracker.h"
 
 namespace {
@@ -56,8 +56,8 @@ class Recording {
 #if defined(__x86_64__)
     pig::tick_kind = pig::TickKind::kTsc;  // whatever the kernel here thinks of it
 #endif
-    steps_.reset(&clock_, &drops_);
-    overflow_.reset(&clock_, &steps_, &drops_);
+    steps_.reset({clock_, drops_, {}});
+    overflow_.reset(clock_, drops_);
     state_->reset({&paths_, &drops_, &overflow_, [] {}}, kEpoch, /*serial=*/0);
   }
 
@@ -108,7 +108,7 @@ class Recording {
   pig::DropCounters drops_;
   pig::PathTable paths_;
   pig::StepTracker steps_;
-  pig::OverflowStatistics overflow_;
+  pig::OverflowStatistics overflow_{steps_};
   std::unique_ptr<pig::ThreadState> state_ = std::make_unique<pig::ThreadState>();
 };
 

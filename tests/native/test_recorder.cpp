@@ -19,7 +19,7 @@
 
 #include "check.h"
 #include "log_reader.h"
-#include "record/recorder.h"
+#include "record/parts.h"
 #include "record/recording_thread.h"
 #include "temporary_directory.h"
 
@@ -33,7 +33,7 @@ uint64_t recorded = 0;  ///< spans since the last start; under `gil`
 
 Recorder& recorder() { return Recorder::instance(); }
 
-void start(Recorder::Options options = {}) {
+void start(pig::RecordingOptions options = {}) {
   options.history_spans = uint64_t{1} << 40;
   options.max_bytes = uint64_t{1} << 40;
   options.environment = "{}";
@@ -241,8 +241,8 @@ void test_statistics_count_the_steps_of_the_history() {
       const std::lock_guard lock(gil);
       const auto* thread = pig::recording_thread(pig::active_epoch.load());
       for (int i = 0; i < 10; ++i, ++steps) {
-        const auto step = recorder().steps().begin(thread->serial());
-        recorder().steps().end(*step, true);
+        const auto step = pig::parts().steps().begin(thread->serial());
+        pig::parts().steps().end(*step, true);
       }
     }
   });
@@ -290,7 +290,7 @@ void test_whatever_is_new_gets_into_the_log() {
   // What begins between a tick's time and its look at what is open.
   injected_now += 1'000;
   thread->begin(phase_id("work"), kCaller);
-  const auto step = recorder().steps().begin(thread->serial());
+  const auto step = pig::parts().steps().begin(thread->serial());
   injected_now -= 1'000;
   recorder().harvest_now();
   CHECK(recorded_run().says("\"open_step\":null,\"open\":[]"));
@@ -298,18 +298,18 @@ void test_whatever_is_new_gets_into_the_log() {
     return run.says("\"open_step\":{\"serial\":0,") && run.says("\"open\":[[0,0,");
   });
   thread->end(phase_id("work"), kCaller, pig::read_ticks());
-  recorder().steps().add_item(*step, 8);
+  pig::parts().steps().add_item(*step, 8);
   becomes_true([](const RecordedRun& run) { return run.says("\"items\":1"); });
-  recorder().steps().end(*step, true);
+  pig::parts().steps().end(*step, true);
   becomes_true([](const RecordedRun& run) { return run.steps() == 1; });
-  recorder().append_reading(1, {{"loss", 0.5, 0}});
+  pig::parts().metrics.append(1, {{"loss", 0.5, 0}});
   becomes_true([](const RecordedRun& run) { return run.number("metrics") == 1; });
-  const auto site = recorder().syncs().add_site({1, 0, "file", "function"});
-  recorder().syncs().add({0, -1, 0, *site, pig::kNoPath, pig::kNoStep, 0});
+  const auto site = pig::parts().syncs.add_site({1, 0, "file", "function"});
+  pig::parts().syncs.add({0, -1, 0, *site, pig::kNoPath, pig::kNoStep, 0});
   becomes_true([](const RecordedRun& run) { return run.syncs() == 1; });
-  recorder().syncs().watch(true, false);
+  pig::parts().syncs.watch(true, false);
   becomes_true([](const RecordedRun& run) { return !run.document(4).empty(); });
-  recorder().set_document(pig::BlockType::kMemory, "{}");
+  pig::parts().documents.set(pig::BlockType::kMemory, "{}");
   becomes_true([](const RecordedRun& run) { return run.document(7) == "{}"; });
   pig::count_drop(pig::Drop::kDepth);
   becomes_true([](const RecordedRun& run) { return run.number("depth") == 1; });
@@ -321,8 +321,8 @@ void test_whatever_is_new_gets_into_the_log() {
   pig::inject_tick_function(nullptr);
 }
 
-Recorder::Options into_file(const std::string& path) {
-  Recorder::Options options;
+pig::RecordingOptions into_file(const std::string& path) {
+  pig::RecordingOptions options;
   options.path = path;
   return options;
 }
@@ -339,7 +339,7 @@ void child_after_fork(uint32_t epoch_of_parent) {
   CHECK(pig::active_epoch.load() > epoch_of_parent);
   record_spans(100);
   std::thread([] { record_spans(100); }).join();
-  CHECK(recorder().steps().begin(0).has_value());
+  CHECK(pig::parts().steps().begin(0).has_value());
   recorder().flush();
   stop();
   const RecordedRun run = recorded_run();
@@ -363,7 +363,7 @@ void child_after_fork(uint32_t epoch_of_parent) {
     while (!done.load()) record_spans(100);
   });
   record_spans(1);
-  CHECK(recorder().steps().begin(0).has_value());
+  CHECK(pig::parts().steps().begin(0).has_value());
   const uint32_t epoch = pig::active_epoch.load();
   for (int i = 0; i < kChildren; ++i) {
     pid_t child;
@@ -404,7 +404,7 @@ class FileSizeLimit {
 };
 
 void test_a_start_that_fails_leaves_nothing_behind(const TemporaryDirectory& directory) {
-  Recorder::Options options = into_file(directory / "failing.gpurun");
+  pig::RecordingOptions options = into_file(directory / "failing.gpurun");
   options.overwrite = true;
   int error = 0;
   {
@@ -428,7 +428,7 @@ void test_a_file_that_may_not_grow(const TemporaryDirectory& directory) {
   const std::string path = directory / "full.gpurun";
   static std::atomic<int> calls;
   calls = 0;
-  Recorder::set_notify([](pig::Notice) { ++calls; });
+  pig::notice_function = [](pig::Notice) { ++calls; };
   start(into_file(path));
   {
     const FileSizeLimit limit(4096 + 12 * 16384);
@@ -438,7 +438,7 @@ void test_a_file_that_may_not_grow(const TemporaryDirectory& directory) {
     }
     stop();
   }
-  Recorder::set_notify(nullptr);
+  pig::notice_function = nullptr;
   CHECK_EQ(calls.load(), 1);
   CHECK(!recorder().error().empty());
 
@@ -459,9 +459,9 @@ void test_a_file_that_may_not_grow(const TemporaryDirectory& directory) {
 void test_scratch() {
   start();
   record_spans(5);
-  recorder().begin_scratch();
+  pig::parts().begin_scratch();
   record_spans(20'000);
-  recorder().end_scratch();
+  pig::parts().end_scratch();
   record_spans(5);
   stop();
   const RecordedRun run = recorded_run();

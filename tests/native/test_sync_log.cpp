@@ -3,15 +3,15 @@
 #include <cstring>
 #include <vector>
 
-#include "base/clock.h"
-#include "base/ticks.h"
 #include "check.h"
+#include "drained_part.h"
 #include "record/sync_log.h"
 
 namespace {
 
 using pig::SyncItem;
 using pig::SyncLog;
+using Log = DrainedPart<SyncLog>;
 
 /// The head of the SYNC_STATISTICS document and its rows.
 struct Statistics {
@@ -34,30 +34,19 @@ struct Statistics {
   }
 };
 
-/// A clock from 0 on, whose ticks are nanoseconds.
-struct TestClock {
-  pig::Clock clock;
-  TestClock() {
-    pig::inject_tick_function([] { return uint64_t{0}; });
-    clock.start();
-  }
-};
-
 SyncItem wait(uint32_t site, int64_t begin_ns, int64_t duration_ns) {
   return {begin_ns, duration_ns, 4, site, 7, 3, 1};
 }
 
 void a_wait_is_taken_once_and_counted_once() {
-  const TestClock test;
-  SyncLog log;
-  log.reset(&test.clock);
-  log.watch(true, false);
-  CHECK_EQ(log.add_site({10, 0, "a.py", "f"}).value(), 0u);
-  CHECK_EQ(log.add_site({20, 1, "a.py", "g"}).value(), 1u);
-  log.add(wait(1, 100, 30));
-  log.add(wait(1, 200, 5));
-  log.add(wait(0, 300, -1));
-  const std::vector<SyncItem> items = log.take();
+  Log log;
+  log.part.watch(true, false);
+  CHECK_EQ(log.part.add_site({10, 0, "a.py", "f"}).value(), 0u);
+  CHECK_EQ(log.part.add_site({20, 1, "a.py", "g"}).value(), 1u);
+  log.part.add(wait(1, 100, 30));
+  log.part.add(wait(1, 200, 5));
+  log.part.add(wait(0, 300, -1));
+  const std::vector<SyncItem> items = log.take<SyncItem>();
   CHECK_EQ(items.size(), 3u);
   CHECK_EQ(items[0].duration_ns, 30);
   CHECK_EQ(items[0].begin_ns, 100);
@@ -67,8 +56,8 @@ void a_wait_is_taken_once_and_counted_once() {
   CHECK_EQ(items[0].step, 3u);
   CHECK_EQ(items[0].thread, 1u);
   CHECK_EQ(items[2].duration_ns, -1);  // missing is not zero
-  CHECK(log.take().empty());
-  const Statistics found(log.encode_statistics(3));
+  CHECK(log.take<SyncItem>().empty());
+  const Statistics found(log.part.encode_statistics(3));
   CHECK_EQ(found.items, 3u);
   CHECK_EQ(found.dropped, 0u);
   CHECK_EQ(found.rows.size(), 2u);
@@ -77,59 +66,53 @@ void a_wait_is_taken_once_and_counted_once() {
 }
 
 void what_there_is_no_room_for_is_in_the_sums() {
-  const TestClock test;
-  SyncLog log;
-  log.reset(&test.clock);
-  log.watch(true, true);
-  log.add_site({1, 0, "a.py", "f"});
-  for (size_t i = 0; i < SyncLog::kMaxPending + 5; ++i) log.add(wait(0, 10, 2));
-  CHECK_EQ(log.take().size(), SyncLog::kMaxPending);
-  log.add(wait(0, 10, 2));  // there is room again
-  CHECK_EQ(log.take().size(), 1u);
-  const Statistics found(log.encode_statistics(0));
+  Log log;
+  log.part.watch(true, true);
+  log.part.add_site({1, 0, "a.py", "f"});
+  for (size_t i = 0; i < SyncLog::kMaxPending + 5; ++i) log.part.add(wait(0, 10, 2));
+  CHECK_EQ(log.take<SyncItem>().size(), SyncLog::kMaxPending);
+  log.part.add(wait(0, 10, 2));  // there is room again
+  CHECK_EQ(log.take<SyncItem>().size(), 1u);
+  const Statistics found(log.part.encode_statistics(0));
   CHECK_EQ(found.dropped, 5u);
   CHECK_EQ(found.flags, 3u);  // as if there were a device, on which nothing was placed
-  log.place();
-  CHECK_EQ(Statistics(log.encode_statistics(0)).flags, 1u);
+  log.part.place();
+  CHECK_EQ(Statistics(log.part.encode_statistics(0)).flags, 1u);
   const uint64_t count = SyncLog::kMaxPending + 6;
   CHECK((found.rows[0] == std::vector<uint64_t>{0, count, count, 2 * count, 4 * count}));
 }
 
 void sites_are_bounded_and_outlast_a_recording() {
-  const TestClock test;
-  SyncLog log;
-  log.reset(&test.clock);
+  Log log;
   for (uint32_t line = 0; line < SyncLog::kMaxSites; ++line) {
-    CHECK_EQ(log.add_site({line, 0, "a.py", "f"}).value(), line);
+    CHECK_EQ(log.part.add_site({line, 0, "a.py", "f"}).value(), line);
   }
-  CHECK(!log.add_site({0, 0, "a.py", "f"}).has_value());
-  log.add(wait(5, 1, 1));
-  log.add(wait(SyncLog::kMaxSites, 1, 1));  // of another process
-  CHECK_EQ(log.take().size(), 1u);
-  log.add(wait(5, 1, 1));
-  log.reset(&test.clock);
-  CHECK(log.take().empty());
-  CHECK_EQ(log.sites_since(5).size(), SyncLog::kMaxSites - 5);
-  CHECK_EQ(log.sites_since(5)[0].line, 5u);
-  log.watch(true, false);
-  CHECK(Statistics(log.encode_statistics(0)).rows.empty());
+  CHECK(!log.part.add_site({0, 0, "a.py", "f"}).has_value());
+  log.part.add(wait(5, 1, 1));
+  log.part.add(wait(SyncLog::kMaxSites, 1, 1));  // of another process
+  CHECK_EQ(log.take<SyncItem>().size(), 1u);
+  log.part.add(wait(5, 1, 1));
+  log.reset();
+  CHECK(log.take<SyncItem>().empty());
+  CHECK_EQ(log.log.entries(pig::BlockType::kSyncSites), SyncLog::kMaxSites);
+  log.part.watch(true, false);
+  CHECK(Statistics(log.part.encode_statistics(0)).rows.empty());
 }
 
 void intervals_of_the_watch() {
-  const TestClock test;
-  SyncLog log;
-  log.watch(true, false);  // before any recording: nothing
-  CHECK(log.encode_statistics(0).empty());
-  log.reset(&test.clock);
-  CHECK(log.encode_statistics(0).empty());
-  log.watch(false, false);  // it was not on
-  CHECK(log.encode_statistics(0).empty());
+  SyncLog unused;
+  unused.watch(true, false);  // before any recording: nothing
+  CHECK(unused.encode_statistics(0).empty());
+  Log log;
+  CHECK(log.part.encode_statistics(0).empty());
+  log.part.watch(false, false);  // it was not on
+  CHECK(log.part.encode_statistics(0).empty());
   for (size_t i = 0; i < SyncLog::kMaxIntervals + 3; ++i) {
-    log.watch(true, false);
-    log.watch(true, true);  // it is on
-    log.watch(false, false);
+    log.part.watch(true, false);
+    log.part.watch(true, true);  // it is on
+    log.part.watch(false, false);
   }
-  const Statistics found(log.encode_statistics(0));
+  const Statistics found(log.part.encode_statistics(0));
   CHECK_EQ(found.intervals, SyncLog::kMaxIntervals);
   CHECK_EQ(found.flags, 0u);
 }

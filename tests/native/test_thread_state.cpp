@@ -11,8 +11,7 @@
 #include "check.h"
 #include "hot/path_table.h"
 #include "hot/thread_state.h"
-#include "record/overflow_statistics.h"
-#include "record/statistics_table.h"
+#include "record/span_statistics.h"
 #include "record/step_tracker.h"
 
 namespace {
@@ -39,8 +38,8 @@ struct Recording {
   Recording() {
     now = 0;
     clock.start();
-    steps.reset(&clock, &drops);
-    overflow.reset(&clock, &steps, &drops);
+    steps.reset({clock, drops, {}});
+    overflow.reset(clock, drops);
     thread.reset({&paths, &drops, &overflow, [] { ++wakes; }}, kEpoch, kSerial);
     wakes = 0;
   }
@@ -61,10 +60,10 @@ struct Recording {
   }
   /// What was folded since the last call.
   pig::StatisticsTable folded() {
-    pig::SpanStatistics statistics;
+    pig::SpanStatistics statistics(steps);
     overflow.take(statistics);
     pig::StatisticsTable table;
-    statistics.merge_into(table, steps);
+    statistics.merge_into(table);
     return table;
   }
   std::vector<OpenFrame> open() const {
@@ -78,7 +77,7 @@ struct Recording {
   pig::DropCounters drops;
   pig::Clock clock;
   pig::StepTracker steps;
-  pig::OverflowStatistics overflow;
+  pig::OverflowStatistics overflow{steps};
   ThreadState thread;
 };
 

@@ -5,8 +5,7 @@
 #include <string>
 
 #include "check.h"
-#include "record/stall_log.h"
-#include "record/watchdog.h"
+#include "record/stalls.h"
 
 namespace {
 

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "record/step.h"
-
 #include <optional>
 
 #include "cuda/device_timing.h"
-#include "hot/border_listener.h"
+#include "hot/active_recording.h"
 #include "hot/nvtx_range.h"
 #include "record/module_sampling.h"
-#include "record/recorder.h"
+#include "record/parts.h"
 #include "record/recording_thread.h"
 
 namespace pig {
@@ -40,7 +38,7 @@ void end_range() {
 
 BorderListener* listener() { return border_listener.load(std::memory_order_acquire); }
 
-StepTracker& steps() { return Recorder::instance().steps(); }
+StepTracker& steps() { return parts().steps(); }
 
 }  // namespace
 

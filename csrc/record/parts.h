@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/stat.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "record/collective_series.h"
+#include "record/device_times.h"
+#include "record/documents.h"
+#include "record/metric_series.h"
+#include "record/recorder.h"
+#include "record/span_record.h"
+#include "record/stalls.h"
+#include "record/step_tracker.h"
+#include "record/sync_log.h"
+
+namespace pig {
+
+/// What the harvester looks for on behalf of the rest of the module, now and then.
+class Reminders final : public Part {
+ public:
+  void reset(const Session& session) override {
+    facts_due_ns_ = kFirstFactsNs;
+    control_path_ = session.options.path ? *session.options.path + kControlSuffix : std::string();
+    request_due_ns_ = kRequestIntervalNs;
+  }
+
+  void drain(Harvest& harvest) override {
+    const int64_t now_ns = harvest.state.now_ns;
+    if (harvest.final()) return;
+    if (now_ns >= facts_due_ns_) {
+      facts_due_ns_ = 2 * now_ns;
+      notify(Notice::kProgramFacts);
+    }
+    if (control_path_.empty() || now_ns < request_due_ns_) return;
+    request_due_ns_ = now_ns + kRequestIntervalNs;
+    struct stat status;
+    if (lstat(control_path_.c_str(), &status) == 0) notify(Notice::kRequest);
+  }
+
+ private:
+  /// Then after twice as long each time: what is known of a program seldom changes later.
+  static constexpr int64_t kFirstFactsNs = 1'000'000'000;
+  /// As docs/profiling.md has it.
+  static constexpr char kControlSuffix[] = ".control";
+  static constexpr int64_t kRequestIntervalNs = 1'000'000'000;
+
+  int64_t facts_due_ns_ = 0;
+  std::string control_path_;    ///< where a request may appear; empty: nowhere
+  int64_t request_due_ns_ = 0;  ///< when it is looked for again
+};
+
+/// All that is recorded. The parts of the process's recorder, for those who record.
+struct Parts {
+  StepTracker& steps() { return is_scratch() ? scratch_->steps : all_steps; }
+  /// Sets the calling thread's state aside for one that nobody reads, to measure what a phase
+  /// costs; and takes it back.
+  void begin_scratch();
+  void end_scratch();
+  bool is_scratch() const { return scratch_ && this_thread == &scratch_->state; }
+
+  StepTracker all_steps;
+  SpanStatistics statistics{all_steps};
+  DeviceTimes device_times{statistics};
+  SpanRecord spans{statistics, device_times};
+  MetricSeries metrics;
+  SyncLog syncs;
+  CollectiveSeries collectives;
+  Documents documents;
+  Stalls stalls{all_steps, spans, collectives, documents};
+  Reminders reminders;
+
+ private:
+  struct Scratch {
+    PathTable paths;
+    DropCounters drops;
+    StepTracker steps{/*published=*/false};
+    ThreadState state;
+  };
+  std::unique_ptr<Scratch> scratch_;
+  ThreadState* set_aside_ = nullptr;
+};
+
+Parts& parts();
+
+}  // namespace pig
