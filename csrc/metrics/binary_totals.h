@@ -124,19 +124,16 @@ PIG_SHARED LabelPlaces places_of(const BinaryOptions& options, const LabelScore&
 /// passed over.
 constexpr int kExactWeight = 0;
 constexpr int kExactRows = 1;
+/// Where rows are one label each, a kernel has the four outcomes from there on: they are few, and
+/// each label adds to one of them.
+constexpr int kFirstOutcome = 2;
 
 /// Adds what all labels of an update gave, but for the tail.
-PIG_SHARED void fold_binary(const Totals& totals, State& state) {
-  ++state.updates;
-  state.count += totals.count;
-  state.ignored += totals.ignored;
-  state.invalid += totals.invalid;
-  state.nonfinite_rows += totals.nonfinite_rows;
-  state.weight += totals.weight;
-  state.correct[0] += totals.correct[kExactWeight];
+PIG_SHARED void fold_binary(Totals& totals, State& state) {
   state.correct_weight[0] += totals.correct[kExactRows];
-  if (state.first_nonfinite_update == 0 && totals.nonfinite_rows != 0)
-    state.first_nonfinite_update = state.updates;
+  for (int i = 0; i < kMaxTopk; ++i)
+    if (i != kExactWeight) totals.correct[i] = 0;
+  add_update(totals, state);
 }
 
 }  // namespace pig::metrics

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "metrics/confusion_sums.h"
-#include "metrics/metric_state.h"
+#include "metrics/metric_kernel.h"
 
 namespace pig::metrics {
 
@@ -18,5 +18,21 @@ Totals scan_on_cpu(const Batch& batch, std::vector<ConfusionCell>& cells,
 
 /// Whether a scan takes longer than giving the GIL away and getting it back.
 bool is_long(const Batch& batch);
+
+// What all elements of an update in host memory add, in one pass. Those of many elements are shared
+// among up to `max_threads` threads, which are done when these return. The sums do not depend on
+// how many there were.
+
+/// Of ValuesParameters, RowsParameters and PairsParameters.
+template <typename Update>
+typename Update::template Found<U64> scan_elements(const Update& update, double shift,
+                                                   int max_threads);
+
+/// Adds to `tail` what goes there.
+Totals scan_labels(const BinaryOptions& options, const ElementBatch& batch, double* tail,
+                   int max_threads);
+
+/// Whether a scan takes longer than giving the GIL away and getting it back.
+bool is_long(const ElementBatch& batch);
 
 }  // namespace pig::metrics

@@ -89,13 +89,16 @@ PIG_SHARED bool look_for_shift(const ElementBatch& batch, int operand, int weigh
   return is_finite(value) && is_finite(weight) && weight > 0;
 }
 
-/// A number near the values of an operand, one of those that count: sums of squares are taken of
-/// the distances from it, which loses no digits where all values are far from 0. Where none is
-/// found, it is 0.
-PIG_SHARED double shift_of(const ElementBatch& batch, int operand, int weight_operand) {
+/// A number near the values of an update's operand, one of those that count: sums of squares are
+/// taken of the distances from it, which loses no digits where all values are far from 0. Where
+/// none is found, it is 0.
+template <typename Update>
+PIG_SHARED double shift_of(const Update& update) {
+  const ElementBatch& batch = update.batch;
+  if (Update::kShifted < 0) return 0;
   double value = 0;
   for (I64 look = 0; look < kLooksForShift && look < batch.elements; ++look)
-    if (look_for_shift(batch, operand, weight_operand, look, value)) return value;
+    if (look_for_shift(batch, Update::kShifted, Update::kWeight, look, value)) return value;
   return 0;
 }
 

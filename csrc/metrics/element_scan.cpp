@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A run of elements at a time, each operand is converted to doubles, in loops that the compiler
-// vectorises. Sums are kept in several lanes, by the element's place in its run: so they do not
-// wait for each other, and their order is the same on every machine and for any number of threads.
-#include "metrics/element_scan.h"
-
+// A run of elements at a time, each operand is converted to doubles. What they add is summed in
+// several lanes, by the element's place in its run: so they do not wait for each other, and their
+// order is the same on every machine and for any number of threads.
+//
+// This file is compiled with -Wno-psabi (CMakeLists.txt): all functions that take vectors are
+// compiled into their callers.
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "base/instruction_set.h"
 #include "base/parallel.h"
+#include "metrics/cpu_scan.h"
 #include "metrics/exponential.h"
 
 namespace pig::metrics {
@@ -27,30 +29,52 @@ constexpr int kLanes = 8;
 constexpr I64 kElementsPerPart = 1 << 17;
 constexpr I64 kMaxLabelParts = 64;
 
+/// Numbers in a vector of an instruction set. The compiler makes larger ones into one number after
+/// another, also with AVX-512, which has more registers.
+constexpr int width_of(InstructionSet set) { return set == InstructionSet::kBaseline ? 2 : 4; }
+
+template <int kWidth>
+struct VectorOf;
+template <>
+struct VectorOf<2> {
+  using Type [[gnu::vector_size(16)]] = double;
+};
+template <>
+struct VectorOf<4> {
+  using Type [[gnu::vector_size(32)]] = double;
+};
+
 /// `body`, an always_inline function, as compiled for an instruction set.
-template <typename Body>
-auto on_baseline(Body body) {
+template <InstructionSet kSet, typename Body>
+auto on(Body body) {
   return body();
 }
 #if defined(__x86_64__)
-template <typename Body>
-[[gnu::target("avx2")]] auto on_avx2(Body body) {
+template <InstructionSet kSet, typename Body>
+  requires(kSet == InstructionSet::kAvx2)
+[[gnu::target("avx2")]] auto on(Body body) {
   return body();
 }
-template <typename Body>
-[[gnu::target("avx512f")]] auto on_avx512(Body body) {
+template <InstructionSet kSet, typename Body>
+  requires(kSet == InstructionSet::kAvx512)
+[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl")]] auto on(Body body) {
   return body();
 }
 #endif
 
-/// The same for the best one.
+/// Calls `body` with the best instruction set, as an integral_constant.
+template <typename Body>
+auto with_best_set(Body body) {
+  using enum InstructionSet;
+  if (instruction_set() == kAvx512) return body(std::integral_constant<InstructionSet, kAvx512>());
+  if (instruction_set() == kAvx2) return body(std::integral_constant<InstructionSet, kAvx2>());
+  return body(std::integral_constant<InstructionSet, kBaseline>());
+}
+
+/// The same as `on`, for the best one.
 template <typename Body>
 auto on_best(Body body) {
-#if defined(__x86_64__)
-  if (instruction_set() == InstructionSet::kAvx512) return on_avx512(body);
-  if (instruction_set() == InstructionSet::kAvx2) return on_avx2(body);
-#endif
-  return on_baseline(body);
+  return with_best_set([&](auto set) { return on<set()>(body); });
 }
 
 /// The numbers of one run; those of an operand that was not given are 1.
@@ -140,182 +164,72 @@ Totals sum_of_parts(I64 elements, int max_threads, Scan scan) {
   return sum;
 }
 
-/// One sum in so many lanes.
-struct Lanes {
-  std::array<double, kLanes> at{};
+/// The lanes that add up an update's elements, in vectors of an instruction set.
+template <InstructionSet kSet, typename Update>
+class Lanes {
+ public:
+  using Found = typename Update::template Found<U64>;
 
-  double sum() const {
-    double total = 0;
-    for (const double lane : at) total += lane;
-    return total;
-  }
-  double min() const { return *std::min_element(at.begin(), at.end()); }
-  double max() const { return *std::max_element(at.begin(), at.end()); }
-};
+  Lanes() { std::fill_n(lanes_, kSets, Vectors::none()); }
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-/// Whether a value counts: finite, with a weight above 0 that is finite too.
-[[gnu::always_inline]] inline bool is_usable(double value, double weight) {
-  return is_finite(value) & is_finite(weight) & (weight > 0);
-}
-
-struct ValueLanes {
-  Lanes count, weight, sum, squares, min, max;
-
-  ValueLanes() {
-    min.at.fill(kInfinity);
-    max.at.fill(-kInfinity);
-  }
-};
-
-/// Whole rounds of all lanes, and then the rest. Where all are usable, so is the run.
-PIG_INLINE void add_values(const double* values, const double* weights, int count, double shift,
-                           ValueLanes& into) {
-  ValueLanes lanes = into;
-  const auto add = [&](int i, int lane) __attribute__((always_inline)) {
-    const auto l = static_cast<size_t>(lane);
-    const bool usable = is_usable(values[i], weights[i]);
-    const double weight = usable ? weights[i] : 0;
-    const double distance = usable ? values[i] - shift : 0;
-    lanes.count.at[l] += usable ? 1 : 0;
-    lanes.weight.at[l] += weight;
-    lanes.sum.at[l] += weight * distance;
-    lanes.squares.at[l] += weight * distance * distance;
-    const double low = usable ? values[i] : kInfinity;
-    const double high = usable ? values[i] : -kInfinity;
-    lanes.min.at[l] = low < lanes.min.at[l] ? low : lanes.min.at[l];
-    lanes.max.at[l] = high > lanes.max.at[l] ? high : lanes.max.at[l];
-  };
-  int i = 0;
-  for (; i + kLanes <= count; i += kLanes)
-    for (int lane = 0; lane < kLanes; ++lane) add(i + lane, lane);
-  for (int lane = 0; i + lane < count; ++lane) add(i + lane, lane);
-  into = lanes;
-}
-
-ValueTotals scan_part_of_values(const ElementBatch& batch, I64 begin, I64 end, double shift) {
-  ValueLanes lanes;
-  ValueTotals others{};
-  double counted = 0;
-  for_each_run(batch, begin, end, [&](const Run& run, int count) {
-    on_best([&]() __attribute__((always_inline)) {
-      add_values(run.of[kValue], run.of[kValueWeight], count, shift, lanes);
-    });
-    const double now = lanes.count.sum();
-    if (now - counted < count) {  // the others are few, mostly none
-      for (int i = 0; i < count; ++i)
-        if (!is_usable(run.of[kValue][i], run.of[kValueWeight][i]))
-          add_value(run.of[kValue][i], run.of[kValueWeight][i], shift, others);
-    }
-    counted = now;
-  });
-  if (counted > 0) {
-    others.count = static_cast<U64>(counted);
-    others.weight = lanes.weight.sum();
-    others.sum = lanes.sum.sum();
-    others.squares = lanes.squares.sum();
-    others.min = lanes.min.min();
-    others.max = lanes.max.max();
-  }
-  return others;
-}
-
-struct PairLanes {
-  Lanes count, weight, absolute, squares, fourths, target, target_squares;
-  Lanes min, max, min_target, max_target;
-
-  PairLanes() {
-    min.at.fill(kInfinity);
-    max.at.fill(-kInfinity);
-    min_target.at.fill(kInfinity);
-    max_target.at.fill(-kInfinity);
-  }
-};
-
-PIG_INLINE void add_pairs(const double* predictions, const double* targets, const double* weights,
-                          int count, double shift, PairLanes& into) {
-  PairLanes lanes = into;
-  const auto add = [&](int i, int lane) __attribute__((always_inline)) {
-    const auto l = static_cast<size_t>(lane);
-    const double difference = predictions[i] - targets[i];
-    const bool usable = is_usable(difference * difference, weights[i]);
-    const double weight = usable ? weights[i] : 0;
-    const double error = usable ? difference : 0;
-    const double absolute = error < 0 ? -error : error;
-    const double square = error * error;
-    const double distance = usable ? targets[i] - shift : 0;
-    lanes.count.at[l] += usable ? 1 : 0;
-    lanes.weight.at[l] += weight;
-    lanes.absolute.at[l] += weight * absolute;
-    lanes.squares.at[l] += weight * square;
-    lanes.fourths.at[l] += weight * square * square;
-    lanes.target.at[l] += weight * distance;
-    lanes.target_squares.at[l] += weight * distance * distance;
-    const double low = usable ? absolute : kInfinity;
-    lanes.min.at[l] = low < lanes.min.at[l] ? low : lanes.min.at[l];
-    lanes.max.at[l] = absolute > lanes.max.at[l] ? absolute : lanes.max.at[l];
-    const double low_target = usable ? targets[i] : kInfinity;
-    const double high_target = usable ? targets[i] : -kInfinity;
-    lanes.min_target.at[l] =
-        low_target < lanes.min_target.at[l] ? low_target : lanes.min_target.at[l];
-    lanes.max_target.at[l] =
-        high_target > lanes.max_target.at[l] ? high_target : lanes.max_target.at[l];
-  };
-  int i = 0;
-  for (; i + kLanes <= count; i += kLanes)
-    for (int lane = 0; lane < kLanes; ++lane) add(i + lane, lane);
-  for (int lane = 0; i + lane < count; ++lane) add(i + lane, lane);
-  into = lanes;
-}
-
-RegressionTotals scan_part_of_pairs(const ElementBatch& batch, I64 begin, I64 end, double shift) {
-  PairLanes lanes;
-  RegressionTotals others{};
-  double counted = 0;
-  for_each_run(batch, begin, end, [&](const Run& run, int count) {
-    const double* const predictions = run.of[kPrediction];
-    const double* const targets = run.of[kTarget];
-    const double* const weights = run.of[kPairWeight];
-    on_best([&]() __attribute__((always_inline)) {
-      add_pairs(predictions, targets, weights, count, shift, lanes);
-    });
-    const double now = lanes.count.sum();
-    if (now - counted < count) {
-      for (int i = 0; i < count; ++i) {
-        const double difference = predictions[i] - targets[i];
-        if (!is_usable(difference * difference, weights[i]))
-          add_pair(predictions[i], targets[i], weights[i], shift, others);
+  /// Adds whole rounds of all lanes, and then the rest.
+  PIG_INLINE void add(const Update& update, const Run& run, int count, double shift) {
+    Vectors lanes[kSets];
+    std::copy_n(lanes_, kSets, lanes);
+    int i = 0;
+    for (; i + kLanes <= count; i += kLanes)
+      for (int set = 0; set < kSets; ++set) {
+        Vector numbers[Update::kOperands];
+        for (int k = 0; k < Update::kOperands; ++k)
+          numbers[k] = *reinterpret_cast<const Vector*>(&run.of[k][i + set * kWidth]);
+        update.add(numbers, shift, lanes[set]);
       }
+    std::copy_n(lanes, kSets, lanes_);
+    for (; i < count; ++i) {
+      double numbers[Update::kOperands];
+      for (int k = 0; k < Update::kOperands; ++k) numbers[k] = run.of[k][i];
+      update.add(numbers, shift, rest_);
     }
-    counted = now;
-  });
-  if (counted > 0) {
-    others.count = static_cast<U64>(counted);
-    others.weight = lanes.weight.sum();
-    others.absolute = lanes.absolute.sum();
-    others.squares = lanes.squares.sum();
-    others.fourths = lanes.fourths.sum();
-    others.target = lanes.target.sum();
-    others.target_squares = lanes.target_squares.sum();
-    others.min = lanes.min.min();
-    others.max = lanes.max.max();
-    others.min_target = lanes.min_target.min();
-    others.max_target = lanes.max_target.max();
   }
-  return others;
-}
 
-Totals scan_part_of_rows(const Batch& batch, const ElementBatch& rows, I64 begin, I64 end) {
-  Totals totals{};
-  for_each_run(rows, begin, end, [&](const Run& run, int count) {
-    for (int i = 0; i < count; ++i)
-      add_row_values(batch, rows,
-                     {run.of[kRowLoss][i], run.of[kRowCorrect][i], run.of[kRowRank][i],
-                      run.of[kRowEntropy][i], run.of[kRowWeight][i], run.of[kRowMask][i]},
-                     totals);
+  /// What all elements have added.
+  Found sum() const {
+    Found found;
+    auto* const counts = reinterpret_cast<U64*>(&found);
+    auto* const reals = reinterpret_cast<double*>(counts + Found::kCounts);
+    for (int i = 0; i < Found::kCounts; ++i) counts[i] = static_cast<U64>(sum_of(i, Merge::kSum));
+    for (int i = 0; i < Found::kReals; ++i)
+      reals[i] = sum_of(Found::kCounts + i, Found::merge_of(i));
+    add_totals(found, rest_);
+    return found;
+  }
+
+ private:
+  static constexpr int kWidth = width_of(kSet);
+  using Vector = typename VectorOf<kWidth>::Type;
+  using Vectors = typename Update::template Found<Vector, Vector>;
+  static constexpr int kSets = kLanes / kWidth;
+
+  double sum_of(int number, Merge how) const {
+    double sum = neutral_of(how);
+    for (int lane = 0; lane < kLanes; ++lane)
+      sum = merged(how, sum,
+                   reinterpret_cast<const Vector*>(&lanes_[lane / kWidth])[number][lane % kWidth]);
+    return sum;
+  }
+
+  Vectors lanes_[kSets];
+  Found rest_ = Found::none();
+};
+
+template <InstructionSet kSet, typename Update>
+typename Update::template Found<U64> scan_part(const Update& update, I64 begin, I64 end,
+                                               double shift) {
+  Lanes<kSet, Update> lanes;
+  for_each_run(update.batch, begin, end, [&](const Run& run, int count) {
+    on<kSet>([&]() __attribute__((always_inline)) { lanes.add(update, run, count, shift); });
   });
-  return totals;
+  return lanes.sum();
 }
 
 /// What the labels of a run say, each part in an array of its own.
@@ -504,23 +418,18 @@ class LabelScan {
 
 }  // namespace
 
-ValueTotals scan_values(const ElementBatch& batch, double shift, int max_threads) {
-  return sum_of_parts<ValueTotals>(batch.elements, max_threads, [&](I64 begin, I64 end) {
-    return scan_part_of_values(batch, begin, end, shift);
-  });
+template <typename Update>
+typename Update::template Found<U64> scan_elements(const Update& update, double shift,
+                                                   int max_threads) {
+  return sum_of_parts<typename Update::template Found<U64>>(
+      update.batch.elements, max_threads, [&](I64 begin, I64 end) {
+        return with_best_set([&](auto set) { return scan_part<set()>(update, begin, end, shift); });
+      });
 }
 
-RegressionTotals scan_pairs(const ElementBatch& batch, double shift, int max_threads) {
-  return sum_of_parts<RegressionTotals>(batch.elements, max_threads, [&](I64 begin, I64 end) {
-    return scan_part_of_pairs(batch, begin, end, shift);
-  });
-}
-
-Totals scan_rows(const Batch& batch, const ElementBatch& rows, int max_threads) {
-  return sum_of_parts<Totals>(rows.elements, max_threads, [&](I64 begin, I64 end) {
-    return scan_part_of_rows(batch, rows, begin, end);
-  });
-}
+template ValueTotals scan_elements(const ValuesParameters&, double, int);
+template Totals scan_elements(const RowsParameters&, double, int);
+template PairTotals scan_elements(const PairsParameters&, double, int);
 
 Totals scan_labels(const BinaryOptions& options, const ElementBatch& batch, double* tail,
                    int max_threads) {

@@ -4,43 +4,10 @@
 // rows without logits, regression, and labels that are true or false.
 #pragma once
 
-#include "metrics/binary_totals.h"
-#include "metrics/element_batch.h"
 #include "metrics/kernel_finish.cuh"
-#include "metrics/regression_totals.h"
-#include "metrics/row_values.h"
-#include "metrics/value_totals.h"
 
 namespace pig::metrics {
 namespace {
-
-/// The shared memory in which blocks merge what they have found. No kernel needs two of these.
-struct Shared {
-  static __device__ BlockTotals* row_totals() {
-    __shared__ BlockTotals warps[kWarps];
-    return warps;
-  }
-  static __device__ Totals& all_row_totals() {
-    __shared__ Totals totals;
-    return totals;
-  }
-  static __device__ ValueTotalsOf<unsigned>* value_totals() {
-    __shared__ ValueTotalsOf<unsigned> warps[kWarps];
-    return warps;
-  }
-  static __device__ ValueTotals& all_value_totals() {
-    __shared__ ValueTotals totals;
-    return totals;
-  }
-  static __device__ RegressionTotalsOf<unsigned>* pair_totals() {
-    __shared__ RegressionTotalsOf<unsigned> warps[kWarps];
-    return warps;
-  }
-  static __device__ RegressionTotals& all_pair_totals() {
-    __shared__ RegressionTotals totals;
-    return totals;
-  }
-};
 
 /// Calls `add(bits, is_there)` for this thread's share of the elements, with their numbers as they
 /// are stored. The lanes of a warp call it together, also those that have no element any more.
@@ -78,20 +45,20 @@ __device__ double number_of(const ElementBatch& batch, const U64 (&bits)[kOperan
 
 /// Merges what the threads have found, and hands it on.
 template <typename Kind>
-__device__ void finish_elements(const typename Kind::Parameters& p, typename Kind::OfBlock& found,
-                                typename Kind::OfBlock* warps, typename Kind::OfLaunch& all,
-                                double shift) {
+__device__ void finish_elements(const Kind& p, OfBlock<Kind>& found, double shift) {
   merge_threads<Kind>(p, found);
-  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = found;
-  finish<Kind>(p, warps, all, shift);
+  if (threadIdx.x % 32 == 0) shared<Kind>().warps[threadIdx.x / 32] = found;
+  finish<Kind>(p, shift);
 }
-
-__device__ double infinity() { return __longlong_as_double(0x7FF0000000000000LL); }
 
 /// The same as `shift_of`, by all threads; each warp looks for itself. Mostly the first element
 /// will do, and is the same word for all. Where that is padding, each lane looks at another one.
-__device__ double find_shift(const ElementBatch& batch, int operand, int weight_operand) {
+template <typename Kind>
+__device__ double find_shift(const Kind& p) {
+  constexpr int operand = Kind::kShifted, weight_operand = Kind::kWeight;
+  const ElementBatch& batch = p.batch;
   double value = 0;
+  if (operand < 0) return 0;
   if (look_for_shift(batch, operand, weight_operand, 0, value)) return value;
   const int lane = threadIdx.x % 32;
   for (I64 look = 0; look < kLooksForShift && look < batch.elements; look += 32) {
@@ -105,137 +72,22 @@ __device__ double find_shift(const ElementBatch& batch, int operand, int weight_
   return 0;
 }
 
-// --- running values ---
-
-struct Values {
-  using Parameters = ValuesParameters;
-  using OfBlock = ValueTotalsOf<unsigned>;
-  using OfLaunch = ValueTotals;
-  static constexpr bool kIsUpdate = false;
-  static constexpr int kCounts = 2;
-  static constexpr int kReals = 6;
-  static __device__ bool is_used(const Parameters&, int) { return true; }
-  static __device__ Merge merge_of(int real) {
-    return real < 4 ? Merge::kSum : real == 4 ? Merge::kLeast : Merge::kGreatest;
-  }
-  static __device__ void fold(const Parameters& p, const OfLaunch& found, double shift) {
-    fold_values(found, shift, p.ema, p.launch.state->scalars[p.slot]);
-  }
-};
-
-__device__ void update_values(const ValuesParameters& p) {
-  const double shift = find_shift(p.batch, kValue, kValueWeight);
-  ValueTotalsOf<unsigned> found{};
-  for_each_element<kValueOperands>(p.batch, [&](const U64(&bits)[kValueOperands], bool is_there) {
+template <typename Kind>
+__device__ void update_elements(const Kind& p) {
+  constexpr int kOperands = Kind::kOperands;
+  const double shift = find_shift(p);
+  OfBlock<Kind> found = OfBlock<Kind>::none();
+  for_each_element<kOperands>(p.batch, [&](const U64(&bits)[kOperands], bool is_there) {
     if (!is_there) return;
-    add_value(number_of(p.batch, bits, kValue, 0), number_of(p.batch, bits, kValueWeight, 1), shift,
-              found);
+    double numbers[kOperands];
+#pragma unroll
+    for (int i = 0; i < kOperands; ++i) numbers[i] = number_of(p.batch, bits, i, 1);
+    p.add(numbers, shift, found);
   });
-  if (found.count == 0) {
-    found.min = infinity();
-    found.max = -infinity();
-  }
-  finish_elements<Values>(p, found, Shared::value_totals(), Shared::all_value_totals(), shift);
-}
-
-// --- rows without logits ---
-
-struct Rows {
-  using Parameters = RowsParameters;
-  using OfBlock = BlockTotals;
-  using OfLaunch = Totals;
-  static constexpr bool kIsUpdate = true;
-  static constexpr int kCounts = 5;
-  static constexpr int kReals = 1 + kMaxTopk + 6;
-  static __device__ bool is_used(const Parameters& p, int real) {
-    if (real == 0) return true;
-    if (real <= kMaxTopk) return p.batch.topk[real - 1] != 0;
-    if (real <= kMaxTopk + 2) return p.batch.loss_kind == kLossPerRow;
-    return real > kMaxTopk + 4 && p.rows.operands[kRowEntropy].data != nullptr;
-  }
-  static constexpr __device__ Merge merge_of(int) { return Merge::kSum; }
-  static __device__ void fold(const Parameters& p, const OfLaunch& found, double) {
-    fold_update(p.batch, found, *p.launch.state);
-  }
-};
-
-__device__ void update_rows(const RowsParameters& p) {
-  BlockTotals found{};
-  for_each_element<kRowOperands>(p.rows, [&](const U64(&bits)[kRowOperands], bool is_there) {
-    if (!is_there) return;
-    const RowValues row{
-        number_of(p.rows, bits, kRowLoss, 0),   number_of(p.rows, bits, kRowCorrect, 0),
-        number_of(p.rows, bits, kRowRank, 0),   number_of(p.rows, bits, kRowEntropy, 0),
-        number_of(p.rows, bits, kRowWeight, 1), number_of(p.rows, bits, kRowMask, 1)};
-    add_row_values(p.batch, p.rows, row, found);
-  });
-  finish_elements<Rows>(p, found, Shared::row_totals(), Shared::all_row_totals(), 0);
-}
-
-// --- regression ---
-
-struct Pairs {
-  using Parameters = PairsParameters;
-  using OfBlock = RegressionTotalsOf<unsigned>;
-  using OfLaunch = RegressionTotals;
-  static constexpr bool kIsUpdate = true;
-  static constexpr int kCounts = 4;
-  static constexpr int kReals = 10;
-  static __device__ bool is_used(const Parameters&, int) { return true; }
-  static __device__ Merge merge_of(int real) {
-    return real < 6 ? Merge::kSum : real % 2 == 0 ? Merge::kLeast : Merge::kGreatest;
-  }
-  static __device__ void fold(const Parameters& p, const OfLaunch& found, double shift) {
-    fold_regression(found, shift, p.ema, *p.launch.state);
-  }
-};
-
-__device__ void update_pairs(const PairsParameters& p) {
-  const double shift = find_shift(p.batch, kTarget, kPairWeight);
-  RegressionTotalsOf<unsigned> found{};
-  for_each_element<kRegressionOperands>(
-      p.batch, [&](const U64(&bits)[kRegressionOperands], bool is_there) {
-        if (!is_there) return;
-        add_pair(number_of(p.batch, bits, kPrediction, 0), number_of(p.batch, bits, kTarget, 0),
-                 number_of(p.batch, bits, kPairWeight, 1), shift, found);
-      });
-  if (found.count == 0) {
-    found.min = found.min_target = infinity();
-    found.max = found.max_target = -infinity();
-  }
-  finish_elements<Pairs>(p, found, Shared::pair_totals(), Shared::all_pair_totals(), shift);
+  finish_elements(p, found, shift);
 }
 
 // --- labels ---
-
-/// Where rows are one label each, the four outcomes are part of what a launch has found: they are
-/// few, and each label adds to one of them.
-constexpr int kFirstOutcome = 2;
-
-struct Labels {
-  using Parameters = LabelsParameters;
-  using OfBlock = BlockTotals;
-  using OfLaunch = Totals;
-  static constexpr bool kIsUpdate = true;
-  static constexpr int kCounts = 5;
-  static constexpr int kReals = 1 + kMaxTopk + 6;
-  static __device__ bool is_used(const Parameters& p, int real) {
-    if (real == 0) return true;
-    const int sum = real - 1;
-    return p.options.labels != 0 ? sum == kExactWeight || sum == kExactRows
-                                 : sum >= kFirstOutcome && sum < kFirstOutcome + kBinaryCounts;
-  }
-  static constexpr __device__ Merge merge_of(int) { return Merge::kSum; }
-  static __device__ void fold(const Parameters& p, const OfLaunch& found, double) {
-    fold_binary(found, *p.launch.state);
-    if (p.options.labels != 0) return;
-    double* const counts = tail_of(p).counts;
-    for (int i = 0; i < kBinaryCounts; ++i) counts[i] += found.correct[kFirstOutcome + i];
-  }
-  static __device__ BinaryTail tail_of(const Parameters& p) {
-    return binary_tail(p.options, reinterpret_cast<double*>(p.launch.state + 1));
-  }
-};
 
 /// The bins of the calibration, of the labels that one warp reads. There are few of them, and most
 /// labels are in the outer ones: atomic operations of all labels would wait for each other. So each
@@ -356,7 +208,7 @@ __device__ void add_label_rows(const LabelsParameters& p, const BinaryTail& tail
 }
 
 __device__ void update_labels(const LabelsParameters& p) {
-  const BinaryTail tail = Labels::tail_of(p);
+  const BinaryTail tail = binary_tail(p.options, reinterpret_cast<double*>(p.launch.state + 1));
   BlockTotals found{};
   CalibrationOfWarp calibration(p.options.calibration_bins);
   if (p.options.labels != 0) {
@@ -376,7 +228,7 @@ __device__ void update_labels(const LabelsParameters& p) {
         });
   }
   calibration.flush(tail);
-  finish_elements<Labels>(p, found, Shared::row_totals(), Shared::all_row_totals(), 0);
+  finish_elements(p, found, 0);
 }
 
 }  // namespace

@@ -37,27 +37,33 @@ namespace {
 
 constexpr int kWarps = kThreads / 32;
 
-/// How the numbers of two parts become one.
-enum class Merge { kSum, kLeast, kGreatest };
+// What is found in the rows of an update depends on its kind, that is, on the parameters of its
+// kernel (metric_kernel.h). The order of all merges depends on the number of blocks alone, so that
+// the same update of the same state always gives the same.
 
-// What is found in the rows of an update is a Kind: a struct with
-//
-//   Parameters      of its kernels, whose first member is a LaunchParameters
-//   kIsUpdate       false for what only adds to a running value
-//   OfBlock         what a block has found: kCounts numbers of type unsigned, then kReals doubles
-//   OfLaunch        what all have: the same, but the counts are U64
-//   is_used(p, i)   whether the i-th double is used by this launch; others are 0, and not handed on
-//   merge_of(i)     how the i-th double is merged
-//   fold(p, found, shift)  adds it to the state; by one thread, under the lock. All threads of the
-//                   launch have the same shift
-//
-// The order of all merges depends on the number of blocks alone, so that the same update of the
-// same state always gives the same.
+template <typename Kind>
+using OfBlock = typename Kind::template Found<unsigned>;
+template <typename Kind>
+using OfLaunch = typename Kind::template Found<U64>;
 
-template <typename Number>
-__device__ Number merge(Merge how, Number a, Number b) {
-  if (how == Merge::kSum) return a + b;
-  return (how == Merge::kLeast) == (b < a) ? b : a;
+/// The shared memory in which the warps of a block merge what they have found.
+template <typename Kind>
+struct Shared {
+  OfBlock<Kind> warps[kWarps];
+  OfLaunch<Kind> all;
+};
+
+// Not in a template: the emulator of the tests would not find it there.
+__device__ U64* shared_words() {
+  constexpr unsigned kWords = (sizeof(Shared<UpdateParameters>)) / sizeof(U64);
+  static_assert(sizeof(Shared<PairsParameters>) <= sizeof(Shared<UpdateParameters>));
+  __shared__ U64 words[kWords];
+  return words;
+}
+
+template <typename Kind>
+__device__ Shared<Kind>& shared() {
+  return *reinterpret_cast<Shared<Kind>*>(shared_words());
 }
 
 /// Over a warp, in all of its lanes.
@@ -66,20 +72,20 @@ __device__ Number merge_warp(Merge how, Number value) {
   if (how == Merge::kSum && !__any_sync(0xFFFFFFFFu, value != 0)) return 0;
 #pragma unroll
   for (int step = 16; step > 0; step /= 2)
-    value = merge(how, value, __shfl_xor_sync(0xFFFFFFFFu, value, step));
+    value = merged(how, value, __shfl_xor_sync(0xFFFFFFFFu, value, step));
   return value;
 }
 
 /// What the threads of a warp have found, in its first lane.
 template <typename Kind>
-__device__ void merge_threads(const typename Kind::Parameters& p, typename Kind::OfBlock& found) {
+__device__ void merge_threads(const Kind& p, OfBlock<Kind>& found) {
   auto* const counts = reinterpret_cast<unsigned*>(&found);
-  auto* const reals = reinterpret_cast<double*>(&found + 1) - Kind::kReals;
+  auto* const reals = reinterpret_cast<double*>(&found + 1) - OfLaunch<Kind>::kReals;
 #pragma unroll
-  for (int i = 0; i < Kind::kCounts; ++i) counts[i] = merge_warp(Merge::kSum, counts[i]);
+  for (int i = 0; i < OfLaunch<Kind>::kCounts; ++i) counts[i] = merge_warp(Merge::kSum, counts[i]);
 #pragma unroll
-  for (int i = 0; i < Kind::kReals; ++i)
-    if (Kind::is_used(p, i)) reals[i] = merge_warp(Kind::merge_of(i), reals[i]);
+  for (int i = 0; i < OfLaunch<Kind>::kReals; ++i)
+    if (p.is_used(i)) reals[i] = merge_warp(OfLaunch<Kind>::merge_of(i), reals[i]);
 }
 
 /// A word of a part: half of a number, and the launch's generation.
@@ -90,7 +96,7 @@ __device__ void store_half(U64* word, unsigned generation, unsigned half) {
 
 /// What the warps of a block have found, of one number.
 template <typename Kind>
-__device__ unsigned merge_counts(const typename Kind::OfBlock* warps, int i) {
+__device__ unsigned merge_counts(const OfBlock<Kind>* warps, int i) {
   unsigned count = 0;
   for (int warp = 0; warp < kWarps; ++warp)
     count += reinterpret_cast<const unsigned*>(&warps[warp])[i];
@@ -98,28 +104,27 @@ __device__ unsigned merge_counts(const typename Kind::OfBlock* warps, int i) {
 }
 
 template <typename Kind>
-__device__ double merge_reals(const typename Kind::OfBlock* warps, int i) {
+__device__ double merge_reals(const OfBlock<Kind>* warps, int i) {
   const auto of_warp = [&](int warp) {
-    return (reinterpret_cast<const double*>(&warps[warp + 1]) - Kind::kReals)[i];
+    return (reinterpret_cast<const double*>(&warps[warp + 1]) - OfLaunch<Kind>::kReals)[i];
   };
-  double merged = of_warp(0);
+  double number = of_warp(0);
   for (int warp = 1; warp < kWarps; ++warp)
-    merged = merge(Kind::merge_of(i), merged, of_warp(warp));
-  return merged;
+    number = merged(OfLaunch<Kind>::merge_of(i), number, of_warp(warp));
+  return number;
 }
 
 /// Merges what the warps have found, and writes it as the block's part, by the threads of one warp.
 template <typename Kind>
-__device__ void store_part(const typename Kind::Parameters& p, const typename Kind::OfBlock* warps,
-                           Slot& slot) {
+__device__ void store_part(const Kind& p, const OfBlock<Kind>* warps, Slot& slot) {
   const unsigned generation = p.launch.generation;
   const int lane = threadIdx.x;
-  const int real = lane - Kind::kCounts;
-  if (lane < Kind::kCounts) {
+  const int real = lane - OfLaunch<Kind>::kCounts;
+  if (lane < OfLaunch<Kind>::kCounts) {
     store_half(&slot.parts[lane][blockIdx.x], generation, merge_counts<Kind>(warps, lane));
-  } else if (real < Kind::kReals && Kind::is_used(p, real)) {
+  } else if (real < OfLaunch<Kind>::kReals && p.is_used(real)) {
     const auto bits = static_cast<U64>(__double_as_longlong(merge_reals<Kind>(warps, real)));
-    U64(*const words)[kMaxBlocks] = &slot.parts[Kind::kCounts + 2 * real];
+    U64(*const words)[kMaxBlocks] = &slot.parts[OfLaunch<Kind>::kCounts + 2 * real];
     store_half(&words[0][blockIdx.x], generation, static_cast<unsigned>(bits >> 32));
     store_half(&words[1][blockIdx.x], generation, static_cast<unsigned>(bits));
   }
@@ -127,17 +132,15 @@ __device__ void store_part(const typename Kind::Parameters& p, const typename Ki
 
 /// The same where there is only one block: nobody else has to know.
 template <typename Kind>
-__device__ void merge_only_block(const typename Kind::Parameters& p,
-                                 const typename Kind::OfBlock* warps,
-                                 typename Kind::OfLaunch& found) {
+__device__ void merge_only_block(const Kind& p, const OfBlock<Kind>* warps, OfLaunch<Kind>& found) {
   auto* const counts = reinterpret_cast<U64*>(&found);
-  auto* const reals = reinterpret_cast<double*>(counts + Kind::kCounts);
+  auto* const reals = reinterpret_cast<double*>(counts + OfLaunch<Kind>::kCounts);
   const int lane = threadIdx.x;
-  const int real = lane - Kind::kCounts;
-  if (lane < Kind::kCounts)
+  const int real = lane - OfLaunch<Kind>::kCounts;
+  if (lane < OfLaunch<Kind>::kCounts)
     counts[lane] = merge_counts<Kind>(warps, lane);
-  else if (real < Kind::kReals)
-    reals[real] = Kind::is_used(p, real) ? merge_reals<Kind>(warps, real) : 0;
+  else if (real < OfLaunch<Kind>::kReals)
+    reals[real] = p.is_used(real) ? merge_reals<Kind>(warps, real) : 0;
 }
 
 /// One number of all blocks' parts merged, of which each thread of a warp takes some; `kWords` is 1
@@ -146,7 +149,7 @@ template <int kWords, typename Number>
 __device__ Number merge_parts(Merge how, Number neutral, const Slot& slot, int word,
                               unsigned generation, bool& own) {
   constexpr int kAtOnce = 6;  // loads that are under way together
-  Number merged = neutral;
+  Number number = neutral;
   for (unsigned first = threadIdx.x % 32; first < gridDim.x; first += 32 * kAtOnce) {
     U64 loaded[kWords][kAtOnce] = {};
 #pragma unroll
@@ -161,45 +164,43 @@ __device__ Number merge_parts(Merge how, Number neutral, const Slot& slot, int w
       if (first + 32 * k >= gridDim.x) break;
       own &= loaded[0][k] >> 32 == generation && loaded[kWords - 1][k] >> 32 == generation;
       if constexpr (kWords == 1) {
-        merged = merge(how, merged, loaded[0][k] & 0xFFFFFFFFu);
+        number = merged(how, number, loaded[0][k] & 0xFFFFFFFFu);
       } else {
-        merged = merge(how, merged,
-                       __longlong_as_double(
-                           static_cast<I64>(loaded[0][k] << 32 | (loaded[1][k] & 0xFFFFFFFFu))));
+        number = merged(how, number,
+                        __longlong_as_double(
+                            static_cast<I64>(loaded[0][k] << 32 | (loaded[1][k] & 0xFFFFFFFFu))));
       }
     }
   }
-  return merge_warp(how, merged);
+  return merge_warp(how, number);
 }
 
 /// What all blocks have found, by the threads of the last one. False where parts were overwritten.
 template <typename Kind>
-__device__ bool merge_blocks(const typename Kind::Parameters& p, const Slot& slot,
-                             typename Kind::OfLaunch& found) {
+__device__ bool merge_blocks(const Kind& p, const Slot& slot, OfLaunch<Kind>& found) {
   auto* const counts = reinterpret_cast<U64*>(&found);
-  auto* const reals = reinterpret_cast<double*>(counts + Kind::kCounts);
+  auto* const reals = reinterpret_cast<double*>(counts + OfLaunch<Kind>::kCounts);
   const unsigned generation = p.launch.generation;
   const bool is_first = threadIdx.x % 32 == 0;
   const int warp = static_cast<int>(threadIdx.x / 32);
-  const double infinity = __longlong_as_double(0x7FF0000000000000LL);
   bool own = true;
   int next = 0;  // the numbers that are used go around the warps
-  for (int i = 0; i < Kind::kCounts; ++i) {
+  for (int i = 0; i < OfLaunch<Kind>::kCounts; ++i) {
     if (next++ % kWarps != warp) continue;
     const U64 count = merge_parts<1, U64>(Merge::kSum, 0, slot, i, generation, own);
     if (is_first) counts[i] = count;
   }
-  for (int i = 0; i < Kind::kReals; ++i) {
-    double merged = 0;
-    if (Kind::is_used(p, i)) {
+  for (int i = 0; i < OfLaunch<Kind>::kReals; ++i) {
+    double number = 0;
+    if (p.is_used(i)) {
       if (next++ % kWarps != warp) continue;
-      const Merge how = Kind::merge_of(i);
-      const double neutral = how == Merge::kSum ? 0 : how == Merge::kLeast ? infinity : -infinity;
-      merged = merge_parts<2, double>(how, neutral, slot, Kind::kCounts + 2 * i, generation, own);
+      const Merge how = OfLaunch<Kind>::merge_of(i);
+      number = merge_parts<2, double>(how, neutral_of(how), slot, OfLaunch<Kind>::kCounts + 2 * i,
+                                      generation, own);
     } else if (warp != 0) {
       continue;
     }
-    if (is_first) reals[i] = merged;
+    if (is_first) reals[i] = number;
   }
   return __syncthreads_and(own);
 }
@@ -257,13 +258,14 @@ __device__ U64 share_of(const LaunchParameters& p) {
 
 /// Hands on what the warps have found. What follows the rows is the same for all kernels of a kind.
 template <typename Kind>
-__device__ __noinline__ void finish(const typename Kind::Parameters& p,
-                                    const typename Kind::OfBlock* warps,
-                                    typename Kind::OfLaunch& found, double shift) {
-  static_assert(sizeof(typename Kind::OfBlock) == (Kind::kCounts + 1) / 2 * 8 + Kind::kReals * 8);
-  static_assert(sizeof(typename Kind::OfLaunch) == (Kind::kCounts + Kind::kReals) * 8);
-  static_assert(Kind::kCounts + 2 * Kind::kReals <= kPartWords);
-  static_assert(Kind::kCounts + Kind::kReals <= 32);
+__device__ __noinline__ void finish(const Kind& p, double shift) {
+  const OfBlock<Kind>* const warps = shared<Kind>().warps;
+  OfLaunch<Kind>& found = shared<Kind>().all;
+  static_assert(sizeof(OfBlock<Kind>) ==
+                (OfLaunch<Kind>::kCounts + 1) / 2 * 8 + OfLaunch<Kind>::kReals * 8);
+  static_assert(sizeof(OfLaunch<Kind>) == (OfLaunch<Kind>::kCounts + OfLaunch<Kind>::kReals) * 8);
+  static_assert(OfLaunch<Kind>::kCounts + 2 * OfLaunch<Kind>::kReals <= kPartWords);
+  static_assert(OfLaunch<Kind>::kCounts + OfLaunch<Kind>::kReals <= 32);
   constexpr U64 kEntry = Kind::kIsUpdate ? 1 : 1ull << 32;
   Scratch& scratch = *p.launch.scratch;
   Slot& slot = scratch.slots[p.launch.slot];
@@ -301,7 +303,7 @@ __device__ __noinline__ void finish(const typename Kind::Parameters& p,
       scratch.lost += static_cast<U64>(updates + values);
       p.launch.state->updates += static_cast<U64>(updates);
     }
-    if (is_whole) Kind::fold(p, found, shift);
+    if (is_whole) p.fold(found, shift, *p.launch.state);
   }
   publish(p.launch);
   if (threadIdx.x == 0) unlock(scratch.lock);

@@ -57,20 +57,10 @@ Work work_of(const UpdateParameters& update, const Kernels& kernels, int process
 
 Work work_of(const ScalarParameters&, const Kernels& kernels, int) { return {kernels.scalar, 1}; }
 
-Work work_of(const ValuesParameters& update, const Kernels& kernels, int processors) {
-  return {kernels.values, blocks_of_elements(update.batch.elements, processors)};
-}
-
-Work work_of(const RowsParameters& update, const Kernels& kernels, int processors) {
-  return {kernels.rows, blocks_of_elements(update.rows.elements, processors)};
-}
-
-Work work_of(const PairsParameters& update, const Kernels& kernels, int processors) {
-  return {kernels.pairs, blocks_of_elements(update.batch.elements, processors)};
-}
-
-Work work_of(const LabelsParameters& update, const Kernels& kernels, int processors) {
-  return {kernels.labels, blocks_of_elements(update.batch.elements, processors)};
+/// Of one that is read element by element.
+template <typename Update>
+Work work_of(const Update& update, const Kernels& kernels, int processors) {
+  return {kernels.elements[Update::kKernel], blocks_of_elements(update.batch.elements, processors)};
 }
 
 }  // namespace

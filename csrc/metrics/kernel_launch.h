@@ -53,7 +53,7 @@ enum class Launched { kNot, kOnStream, kIntoGraph };
 
 /// One accumulator on one device. Thread-safe.
 ///
-/// It waits for nothing itself, for kernels that are not loaded yet neither, but an enqueue by the
+/// It waits for nothing itself, not even for kernels that are being loaded, but an enqueue by the
 /// driver blocks while the stream is full: for as long as the device takes, perhaps forever. No
 /// lock is held during a call of the driver, so other threads' launches don't wait for that one.
 /// Mapped host memory for the snapshot is taken at the first update outside a capture.

@@ -27,10 +27,7 @@ struct Kernels {
   using ByFormat = std::array<ByRows, kRealFormats>;
   std::array<ByFormat, 2> update{};  ///< those without and with a cross-entropy
   cuda::Kernel scalar = nullptr;
-  cuda::Kernel values = nullptr;
-  cuda::Kernel rows = nullptr;
-  cuda::Kernel pairs = nullptr;
-  cuda::Kernel labels = nullptr;
+  std::array<cuda::Kernel, kElementKernels> elements{};
   std::string error;
 
   cuda::Kernel update_of(bool cross_entropy, Format logits_format, RowsBy rows_by) const {

@@ -13,10 +13,8 @@
   F(pig_binary_totals_h, "metrics/", "binary_totals.h")         \
   F(pig_element_batch_h, "metrics/", "element_batch.h")         \
   F(pig_metric_state_h, "metrics/", "metric_state.h")           \
-  F(pig_regression_totals_h, "metrics/", "regression_totals.h") \
-  F(pig_row_values_h, "metrics/", "row_values.h")               \
-  F(pig_state_fields_h, "metrics/", "state_fields.h")           \
-  F(pig_value_totals_h, "metrics/", "value_totals.h")
+  F(pig_element_totals_h, "metrics/", "element_totals.h")       \
+  F(pig_state_fields_h, "metrics/", "state_fields.h")
 
 #if !defined(__ASSEMBLER__)
 #define PIG_DECLARE(name, folder, file) \

@@ -8,7 +8,6 @@
 
 #include "base/throwing.h"
 #include "metrics/cpu_scan.h"
-#include "metrics/element_scan.h"
 #include "record/recorder.h"
 
 namespace pig::metrics {
@@ -18,14 +17,6 @@ constexpr int64_t kReadingIntervalNs = 100'000'000;
 constexpr int64_t kReadingsOfLongRun = 1000;
 /// Fewer labels are added under the lock, in some ten microseconds.
 constexpr I64 kLabelsUnderLock = 2048;
-
-/// What a scan returns; nothing if memory is short.
-template <typename Totals, typename... Parameters, typename... Arguments>
-std::optional<Totals> scanned(Totals (*scan)(Parameters...), const Arguments&... arguments) {
-  std::optional<Totals> totals;
-  try_allocating([&] { totals = scan(arguments...); });
-  return totals;
-}
 
 }  // namespace
 
@@ -66,38 +57,33 @@ bool MetricAccumulator::add(const ScalarParameters& update, State& state, int) {
   return true;
 }
 
-bool MetricAccumulator::add(const ValuesParameters& update, State& state, int max_threads) {
-  const double shift = shift_of(update.batch, kValue, kValueWeight);
-  const std::optional<ValueTotals> totals = scanned(scan_values, update.batch, shift, max_threads);
+template <typename Update>
+bool MetricAccumulator::add_elements(const Update& update, State& state, int max_threads) {
+  const double shift = shift_of(update);
+  typename Update::template Found<U64> found;
+  if (!try_allocating([&] { found = scan_elements(update, shift, max_threads); })) return false;
   const std::lock_guard lock(mutex_);
-  if (!totals || other_is_running_) return false;
-  Scalar& scalar = state.scalars[update.slot];
-  fold_values(*totals, shift, update.ema, scalar);
-  note_scalar(update.slot, scalar.updates);
+  if (other_is_running_) return false;
+  const bool sums_follow = options_.confusion_is_large() && sums_.follow(state);
+  update.fold(found, shift, state);
+  if (sums_follow) sums_.remember(state);
+  if constexpr (Update::kIsUpdate)
+    note_update(state.updates);
+  else
+    note_scalar(update.slot, state.scalars[update.slot].updates);
   return true;
+}
+
+bool MetricAccumulator::add(const ValuesParameters& update, State& state, int max_threads) {
+  return add_elements(update, state, max_threads);
 }
 
 bool MetricAccumulator::add(const RowsParameters& update, State& state, int max_threads) {
-  const Batch& batch = update.batch;
-  const std::optional<Totals> totals = scanned(scan_rows, batch, update.rows, max_threads);
-  const std::lock_guard lock(mutex_);
-  if (!totals || other_is_running_) return false;
-  const bool sums_follow = options_.confusion_is_large() && sums_.follow(state);
-  fold_update(batch, *totals, state);
-  if (sums_follow) sums_.remember(state);
-  note_update(state.updates);
-  return true;
+  return add_elements(update, state, max_threads);
 }
 
 bool MetricAccumulator::add(const PairsParameters& update, State& state, int max_threads) {
-  const double shift = shift_of(update.batch, kTarget, kPairWeight);
-  const std::optional<RegressionTotals> totals =
-      scanned(scan_pairs, update.batch, shift, max_threads);
-  const std::lock_guard lock(mutex_);
-  if (!totals || other_is_running_) return false;
-  fold_regression(*totals, shift, update.ema, state);
-  note_update(state.updates);
-  return true;
+  return add_elements(update, state, max_threads);
 }
 
 bool MetricAccumulator::add(const LabelsParameters& update, State& state, int max_threads) {
@@ -109,21 +95,22 @@ bool MetricAccumulator::add(const LabelsParameters& update, State& state, int ma
   if (batch.elements < kLabelsUnderLock || batch.elements < tail_doubles) {
     const std::lock_guard lock(mutex_);
     if (other_is_running_) return false;
-    fold_binary(scan_labels(options, batch, tail, 1), state);
+    Totals found = scan_labels(options, batch, tail, 1);
+    update.fold(found, 0, state);
     note_update(state.updates);
     return true;
   }
   std::vector<double> added;
-  std::optional<Totals> totals;
+  Totals found;
   const bool is_scanned = try_allocating([&] {
     added.resize(static_cast<size_t>(tail_doubles));
-    totals = scan_labels(options, batch, added.data(), max_threads);
+    found = scan_labels(options, batch, added.data(), max_threads);
   });
   if (!is_scanned) return false;
   const std::lock_guard lock(mutex_);
   if (other_is_running_) return false;
   for (size_t i = 0; i < added.size(); ++i) tail[i] += added[i];
-  fold_binary(*totals, state);
+  update.fold(found, 0, state);
   note_update(state.updates);
   return true;
 }

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -12,12 +13,45 @@
 #include <string>
 #include <vector>
 
+#include "hot/active_recording.h"
+#include "hot/span.h"
 #include "metrics/confusion_sums.h"
 #include "metrics/kernel_launch.h"
 #include "metrics/metric_batch.h"
-#include "metrics/update_labels.h"
 
 namespace pig::metrics {
+
+/// During which step each of the newest `kSize` updates was made. An update that is read back much
+/// later has no label.
+template <size_t kSize>
+class UpdateLabels {
+ public:
+  /// Labels an update with the step that is open now.
+  void set(uint64_t update) {
+    const uint64_t step = open_step.load(std::memory_order_relaxed);
+    labels_[update % kSize] = {update, active_epoch.load(std::memory_order_relaxed),
+                               step == kNoOpenStep ? kNoStep : static_cast<uint32_t>(step)};
+  }
+
+  /// The serial number of the update's step in the recording that is active; kNoStep where there is
+  /// none or it is not known.
+  uint32_t step_of(uint64_t update) const {
+    const Label& label = labels_[update % kSize];
+    const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
+    return epoch != 0 && label.update == update && label.epoch == epoch ? label.step : kNoStep;
+  }
+
+  void clear() { labels_ = {}; }
+
+ private:
+  struct Label {
+    uint64_t update = 0;  ///< 0: none
+    uint32_t epoch = 0;   ///< the recording
+    uint32_t step = kNoStep;
+  };
+
+  std::array<Label, kSize> labels_{};
+};
 
 /// The host's side of one accumulator of pyinstrument_gpu.metrics. The state itself is a tensor's
 /// memory, which each call brings.
@@ -128,6 +162,8 @@ class MetricAccumulator {
   uint32_t take_news();
 
  private:
+  template <typename Update>
+  bool add_elements(const Update& update, State& state, int max_threads);
   static int in_use(const Counts& counts);
   uint64_t& count_of(int slot) { return counts_[static_cast<size_t>(1 + slot)]; }
   void note_update(uint64_t number);

@@ -3,13 +3,13 @@
 
 #include <array>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/dlpack.h"
 #include "metrics/binary_totals.h"
-#include "metrics/element_batch.h"
+#include "metrics/element_totals.h"
 #include "metrics/metric_state.h"
-#include "metrics/regression_totals.h"
 
 namespace pig::metrics {
 
@@ -73,6 +73,14 @@ struct MetricOptions {
     return task == Task::kBinary && binary_histogram_doubles(binary) > kMaxReadingDoubles;
   }
 };
+
+/// Tensors of one shape and on one device as the scan and the kernels take them; null where one was
+/// not given. `of_rows` is the place of one that lacks the last dimension and has the same number
+/// for all elements along it; -1: there is none. `row_size` is what the last dimension has to be;
+/// 0: anything. Nothing where they do not fit each other, and where more than kMaxDims dimensions
+/// cannot be merged: then Python says what is wrong, or does the update itself.
+std::optional<ElementBatch> make_element_batch(std::span<const dlpack::Tensor* const> tensors,
+                                               int of_rows = -1, I64 row_size = 0);
 
 /// One update's tensors as the scan and the kernel take them. Nothing where they do not fit each
 /// other or the options, and where more than kMaxDims dimensions cannot be merged: then Python says

@@ -9,32 +9,11 @@
 #include "metrics/kernel_elements.cuh"
 #include "metrics/kernel_finish.cuh"
 #include "metrics/kernel_row.cuh"
-#include "metrics/value_totals.h"
 
 namespace pig::metrics {
 namespace {
 
 // --- an update by logits ---
-
-struct Classification {
-  using Parameters = UpdateParameters;
-  using OfBlock = BlockTotals;
-  using OfLaunch = Totals;
-  static constexpr bool kIsUpdate = true;
-  static constexpr int kCounts = 5;
-  static constexpr int kReals = 1 + kMaxTopk + 6;
-  static __device__ bool is_used(const Parameters& p, int real) {
-    if (real == 0) return true;
-    if (real <= kMaxTopk) return p.batch.topk[real - 1] != 0;
-    if (real <= kMaxTopk + 2)
-      return p.batch.loss_kind == kLossPerRow || p.batch.loss_kind == kCrossEntropy;
-    return p.batch.loss_kind == kCrossEntropy;
-  }
-  static constexpr __device__ Merge merge_of(int) { return Merge::kSum; }
-  static __device__ void fold(const Parameters& p, const OfLaunch& found, double) {
-    fold_update(p.batch, found, *p.launch.state);
-  }
-};
 
 /// What is read of a row besides its logits. Nothing is computed from it until the row's turn, so
 /// that nothing waits for it before.
@@ -142,18 +121,17 @@ __device__ void add_rows(const UpdateParameters& p, BlockTotals& totals) {
 
 template <Format kFormat, typename Group, bool kScores>
 __device__ void update(const UpdateParameters& p) {
-  BlockTotals* const warps = Shared::row_totals();
-  BlockTotals& of_warp = warps[threadIdx.x / 32];
+  BlockTotals& of_warp = shared<UpdateParameters>().warps[threadIdx.x / 32];
   if constexpr (Group::kSize == 1) {
     BlockTotals totals{};
     add_rows<kFormat, Group, kScores>(p, totals);
-    merge_threads<Classification>(p, totals);
+    merge_threads(p, totals);
     if (threadIdx.x % 32 == 0) of_warp = totals;
   } else {  // only the first lane of a warp adds to it
     if (threadIdx.x % 32 == 0) of_warp = {};
     add_rows<kFormat, Group, kScores>(p, of_warp);
   }
-  finish<Classification>(p, warps, Shared::all_row_totals(), 0);
+  finish(p, 0);
 }
 
 }  // namespace
@@ -185,9 +163,9 @@ PIG_UPDATE(bfloat16, kBfloat16)
     pig::metrics::run(p);                                                     \
   }
 
-PIG_ELEMENTS(values, ValuesParameters, update_values)
-PIG_ELEMENTS(rows, RowsParameters, update_rows)
-PIG_ELEMENTS(pairs, PairsParameters, update_pairs)
+PIG_ELEMENTS(values, ValuesParameters, update_elements)
+PIG_ELEMENTS(rows, RowsParameters, update_elements)
+PIG_ELEMENTS(pairs, PairsParameters, update_elements)
 PIG_ELEMENTS(labels, LabelsParameters, update_labels)
 
 extern "C" __global__ void __launch_bounds__(pig::metrics::kThreads)

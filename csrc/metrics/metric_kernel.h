@@ -5,7 +5,7 @@
 #pragma once
 
 #include "metrics/binary_totals.h"
-#include "metrics/element_batch.h"
+#include "metrics/element_totals.h"
 #include "metrics/metric_state.h"
 
 namespace pig::metrics {
@@ -21,7 +21,7 @@ constexpr int kSlots = 4;
 
 /// Words of 8 bytes in which a block hands on its totals: half of each is a number or the half of
 /// one, the other half says of which launch it is.
-constexpr int kPartWords = 5 + 2 * (1 + kMaxTopk + 6);
+constexpr int kPartWords = Totals::kCounts + 2 * Totals::kReals;
 
 /// Where the blocks of one launch meet.
 struct Slot {
@@ -62,9 +62,38 @@ struct LaunchParameters {
   unsigned tail_words;  ///< of what follows the state, as many as are published
 };
 
+// An update is named by what its kernel takes: a struct with
+//
+//   Found          what is found in its rows or elements (metric_state.h)
+//   kIsUpdate      false for what only adds to a running value
+//   is_used(i)     whether the i-th double of the totals is used; others are 0, and not handed on
+//   fold(found, shift, state)  adds it to the state: all of an update, which has one shift
+//
+// and where it is read element by element
+//
+//   kKernel, kOperands
+//   kShifted, kWeight  the operand from which a shift is taken, and its weight; kNone: there is
+//   none add(numbers, shift, totals)  adds an element, or a vector of several, by their operands
+
 struct UpdateParameters {
+  template <typename Count, typename Real = double>
+  using Found = TotalsOf<Count, Real>;
+  static constexpr bool kIsUpdate = true;
+
   LaunchParameters launch;
   Batch batch;
+
+  PIG_SHARED bool is_used(int real) const {
+    if (real == PIG_REAL(weight)) return true;
+    if (real >= PIG_REAL(correct) && real < PIG_REAL(correct) + kMaxTopk)
+      return batch.topk[real - PIG_REAL(correct)] != 0;
+    if (batch.loss_kind == kCrossEntropy) return true;
+    return batch.loss_kind == kLossPerRow &&
+           (real == PIG_REAL(loss_sum) || real == PIG_REAL(loss_weight));
+  }
+  PIG_SHARED void fold(Found<U64>& found, double, State& state) const {
+    fold_update(batch, found, state);
+  }
 };
 
 struct ScalarParameters {
@@ -76,29 +105,106 @@ struct ScalarParameters {
   double ema;  ///< as in a Batch
 };
 
+enum ElementKernel { kValuesKernel, kRowsKernel, kPairsKernel, kLabelsKernel, kElementKernels };
+
+constexpr int kNoOperand = -1;
+
 struct ValuesParameters {
+  template <typename Count, typename Real = double>
+  using Found = ValueTotalsOf<Count, Real>;
+  static constexpr bool kIsUpdate = false;
+  static constexpr ElementKernel kKernel = kValuesKernel;
+  static constexpr int kOperands = kValueOperands, kShifted = kValue, kWeight = kValueWeight;
+
   LaunchParameters launch;
   ElementBatch batch;
   double ema;
   int slot;  ///< of the running value
+
+  PIG_SHARED bool is_used(int) const { return true; }
+  template <typename Count, typename Real>
+  PIG_SHARED_INLINE void add(const Real (&numbers)[kOperands], double shift,
+                             Found<Count, Real>& totals) const {
+    add_value(numbers[kValue], numbers[kValueWeight], shift, totals);
+  }
+  PIG_SHARED void fold(Found<U64>& found, double shift, State& state) const {
+    fold_values(found, shift, ema, state.scalars[slot]);
+  }
 };
 
 struct RowsParameters {
+  template <typename Count, typename Real = double>
+  using Found = TotalsOf<Count, Real>;
+  static constexpr bool kIsUpdate = true;
+  static constexpr ElementKernel kKernel = kRowsKernel;
+  static constexpr int kOperands = kRowOperands, kShifted = kNoOperand, kWeight = kNoOperand;
+
   LaunchParameters launch;
-  ElementBatch rows;
-  Batch batch;
+  ElementBatch batch;
+  Batch rows;  ///< of which k something is known, and of what loss
+
+  PIG_SHARED bool is_used(int real) const {
+    if (real == PIG_REAL(weight)) return true;
+    if (real >= PIG_REAL(correct)) return rows.topk[real - PIG_REAL(correct)] != 0;
+    if (real == PIG_REAL(loss_sum) || real == PIG_REAL(loss_weight))
+      return rows.loss_kind == kLossPerRow;
+    return real >= PIG_REAL(entropy_sum) && batch.operands[kRowEntropy].data != nullptr;
+  }
+  template <typename Count, typename Real>
+  PIG_SHARED_INLINE void add(const Real (&numbers)[kOperands], double,
+                             Found<Count, Real>& totals) const {
+    add_row_values(rows, batch, numbers, totals);
+  }
+  PIG_SHARED void fold(Found<U64>& found, double, State& state) const {
+    fold_update(rows, found, state);
+  }
 };
 
 struct PairsParameters {
+  template <typename Count, typename Real = double>
+  using Found = PairTotalsOf<Count, Real>;
+  static constexpr bool kIsUpdate = true;
+  static constexpr ElementKernel kKernel = kPairsKernel;
+  static constexpr int kOperands = kRegressionOperands, kShifted = kTarget, kWeight = kPairWeight;
+
   LaunchParameters launch;
   ElementBatch batch;
   double ema;
+
+  PIG_SHARED bool is_used(int) const { return true; }
+  template <typename Count, typename Real>
+  PIG_SHARED_INLINE void add(const Real (&numbers)[kOperands], double shift,
+                             Found<Count, Real>& totals) const {
+    add_pair(numbers[kPrediction], numbers[kTarget], numbers[kPairWeight], shift, totals);
+  }
+  PIG_SHARED void fold(Found<U64>& found, double shift, State& state) const {
+    fold_pairs(found, shift, ema, state);
+  }
 };
 
 struct LabelsParameters {
+  template <typename Count, typename Real = double>
+  using Found = TotalsOf<Count, Real>;
+  static constexpr bool kIsUpdate = true;
+  static constexpr ElementKernel kKernel = kLabelsKernel;
+  static constexpr int kShifted = kNoOperand;
+
   LaunchParameters launch;
   ElementBatch batch;
   BinaryOptions options;
+
+  PIG_SHARED bool is_used(int real) const {
+    if (real == PIG_REAL(weight)) return true;
+    const int sum = real - PIG_REAL(correct);
+    return options.labels != 0 ? sum == kExactWeight || sum == kExactRows
+                               : sum >= kFirstOutcome && sum < kFirstOutcome + kBinaryCounts;
+  }
+  PIG_SHARED void fold(Found<U64>& found, double, State& state) const {
+    double* const counts = binary_tail(options, reinterpret_cast<double*>(&state + 1)).counts;
+    for (int i = 0; options.labels == 0 && i < kBinaryCounts; ++i)
+      counts[i] += found.correct[kFirstOutcome + i];
+    fold_binary(found, state);
+  }
 };
 
 /// Elements that a thread reads at a time.

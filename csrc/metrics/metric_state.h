@@ -9,9 +9,12 @@
 
 #if defined(__CUDACC__)
 #define PIG_SHARED __host__ __device__ inline
+#define PIG_SHARED_INLINE __host__ __device__ __forceinline__
 #else
 #include <cmath>
 #define PIG_SHARED inline
+/// What the CPU's scans call with vectors, compiled for an instruction set.
+#define PIG_SHARED_INLINE [[gnu::always_inline]] inline
 #endif
 
 namespace pig::metrics {
@@ -22,6 +25,9 @@ using I64 = long long;
 #define PIG_LIMIT(name, value) constexpr int name = value;
 #include "metrics/state_fields.h"
 #undef PIG_LIMIT
+/// How the numbers of two parts become one.
+enum class Merge { kSum, kLeast, kGreatest };
+
 /// Confusion matrices up to this many classes are part of a snapshot: 2 KB, which each update sends
 /// over the bus.
 constexpr I64 kMaxSnapshotClasses = 16;
@@ -33,47 +39,63 @@ constexpr int kMaxCalibrationBins = 100;
 constexpr I64 kMaxSnapshotTail =
     kMaxSnapshotClasses * kMaxSnapshotClasses + kCalibrationSums * kMaxCalibrationBins;
 
+/// A field of the list where counts are of the type `Count` and other numbers of `Real`.
+template <typename Field, typename Count = U64, typename Real = double>
+struct FieldOf {
+  using Type = Field;
+};
+template <typename Count, typename Real>
+struct FieldOf<U64, Count, Real> {
+  using Type = Count;
+};
+template <typename Count, typename Real>
+struct FieldOf<double, Count, Real> {
+  using Type = Real;
+};
+template <typename Count, typename Real, int kSize>
+struct FieldOf<double[kSize], Count, Real> {
+  using Type = Real[kSize];
+};
+
+// What is found in the rows or elements of an update is a struct of numbers of one size each: first
+// kCounts of the type `Count`, then kReals of `Real`. A block of threads counts in 32 bits: 2^32
+// rows would take it hours. The CPU's scans have vectors of both.
+
 /// What one update, or a part of its rows, adds.
-template <typename Count>
+template <typename Count, typename Real = double>
 struct TotalsOf {
-  Count count;    ///< rows whose target is a class
-  Count ignored;  ///< rows whose target is ignore_index
-  Count invalid;  ///< rows whose target is no class, or whose weight is not finite
-  Count nonfinite_rows;
-  Count nonfinite_losses;
-  double weight;  ///< of the rows counted
-  double correct[kMaxTopk];
-  double loss_sum;     ///< of finite losses per row, weighted
-  double loss_weight;  ///< of the rows with a finite loss
-  double nll_sum;      ///< of finite negative log-likelihoods, weighted
-  double nll_weight;
-  double entropy_sum;  ///< of finite entropies, weighted
-  double entropy_weight;
+#define PIG_ROWS(type, name, merge) typename FieldOf<type, Count, Real>::Type name;
+#include "metrics/state_fields.h"
+
+  static constexpr int kCounts = 5;
+  static constexpr int kReals = 0
+#define PIG_ROWS(type, name, merge) +static_cast<int>(sizeof(type) / sizeof(double))
+#include "metrics/state_fields.h"
+                                - kCounts;
+  PIG_SHARED_INLINE static constexpr Merge merge_of(int) { return Merge::kSum; }
+  PIG_SHARED_INLINE static TotalsOf none() { return TotalsOf(); }
 };
 
 using Totals = TotalsOf<U64>;
-/// Of one block of threads: 2^32 rows would take it hours.
 using BlockTotals = TotalsOf<unsigned>;
 
-/// `Same<double[2]>::Type` is `double[2]`, in front of a name.
-template <typename Field>
-struct Same {
-  using Type = Field;
-};
+/// The index of one of its doubles.
+#define PIG_REAL(name)                                                                  \
+  static_cast<int>((__builtin_offsetof(Totals, name) - sizeof(U64) * Totals::kCounts) / \
+                   sizeof(double))
 
-#define PIG_FIELD(type, name) Same<type>::Type name;
+#define PIG_FIELD(type, name, merge) FieldOf<type>::Type name;
 
 /// A running value that update_scalar takes.
 struct Scalar {
 #define PIG_SCALAR PIG_FIELD
 #include "metrics/state_fields.h"
-#undef PIG_SCALAR
 };
 
 struct State {
 #define PIG_STATE PIG_FIELD
+#define PIG_ROWS PIG_FIELD
 #include "metrics/state_fields.h"
-#undef PIG_STATE
 };
 
 #undef PIG_FIELD
@@ -125,7 +147,7 @@ struct Batch {
 };
 
 template <typename Real>
-PIG_SHARED bool is_finite(Real x) {
+PIG_SHARED_INLINE auto is_finite(Real x) {
   return x - x == 0;
 }
 
@@ -339,20 +361,37 @@ PIG_SHARED void add_scores(const RowScores& scores, double weight, TotalsOf<Coun
   }
 }
 
-PIG_SHARED void add_totals(Totals& into, const Totals& part) {
-  into.count += part.count;
-  into.ignored += part.ignored;
-  into.invalid += part.invalid;
-  into.nonfinite_rows += part.nonfinite_rows;
-  into.nonfinite_losses += part.nonfinite_losses;
-  into.weight += part.weight;
-  for (int i = 0; i < kMaxTopk; ++i) into.correct[i] += part.correct[i];
-  into.loss_sum += part.loss_sum;
-  into.loss_weight += part.loss_weight;
-  into.nll_sum += part.nll_sum;
-  into.nll_weight += part.nll_weight;
-  into.entropy_sum += part.entropy_sum;
-  into.entropy_weight += part.entropy_weight;
+PIG_SHARED double number_of_bits(U64 bits) {
+  union {
+    U64 u;
+    double d;
+  } both;
+  both.u = bits;
+  return both.d;
+}
+
+PIG_SHARED double not_a_number() { return number_of_bits(0x7FF8000000000000ull); }
+PIG_SHARED double infinity() { return number_of_bits(0x7FF0000000000000ull); }
+
+template <typename Number>
+PIG_SHARED_INLINE Number merged(Merge how, Number a, Number b) {
+  if (how == Merge::kSum) return a + b;
+  return (how == Merge::kLeast) == (b < a) ? b : a;
+}
+
+/// What changes nothing.
+PIG_SHARED double neutral_of(Merge how) {
+  return how == Merge::kSum ? 0 : how == Merge::kLeast ? infinity() : -infinity();
+}
+
+/// Both with the same shift, if they have one.
+template <typename Found>
+PIG_SHARED void add_totals(Found& into, const Found& part) {
+  auto* const counts = reinterpret_cast<U64*>(&into);
+  for (int i = 0; i < Found::kCounts; ++i) counts[i] += reinterpret_cast<const U64*>(&part)[i];
+  auto* const reals = reinterpret_cast<double*>(counts + Found::kCounts);
+  const auto* const added = reinterpret_cast<const double*>(&part) + Found::kCounts;
+  for (int i = 0; i < Found::kReals; ++i) reals[i] = merged(Found::merge_of(i), reals[i], added[i]);
 }
 
 /// `first`: nothing stands in min and max yet.
@@ -361,60 +400,54 @@ PIG_SHARED void widen(double value, bool first, double& min, double& max) {
   if (first || value > max) max = value;
 }
 
-/// Adds what all rows of an update gave, and the update's loss.
-PIG_SHARED void fold_update(const Batch& batch, const Totals& totals, State& state) {
-  // First of all: a kernel would wait for it after it has written the rest.
-  const double mean_loss =
-      batch.loss_kind == kMeanLoss ? load_real(batch.loss, batch.loss_format, 0) : 0;
+template <typename Number>
+PIG_SHARED void add_field(Number& into, Number found) {
+  into += found;
+}
+template <int kSize>
+PIG_SHARED void add_field(double (&into)[kSize], const double (&found)[kSize]) {
+  for (int i = 0; i < kSize; ++i)
+    if (found[i] != 0) into[i] += found[i];
+}
+
+/// Adds what all rows of an update gave.
+PIG_SHARED void add_update(const Totals& rows, State& state) {
   ++state.updates;
-  state.count += totals.count;
-  state.ignored += totals.ignored;
-  state.invalid += totals.invalid;
-  state.nonfinite_rows += totals.nonfinite_rows;
-  state.weight += totals.weight;
+#define PIG_ROWS(type, name, merge) add_field(state.name, rows.name);
+#include "metrics/state_fields.h"
+  if (state.first_nonfinite_update == 0 && (rows.nonfinite_losses != 0 || rows.nonfinite_rows != 0))
+    state.first_nonfinite_update = state.updates;
+}
+
+/// The same, and the update's loss, which becomes part of the rows'.
+PIG_SHARED void fold_update(const Batch& batch, Totals& rows, State& state) {
+  const bool has_mean = batch.loss_kind == kMeanLoss;
+  // A loss of several rows is NaN when none of them was finite.
+  const double mean =
+      has_mean ? load_real(batch.loss, batch.loss_format, 0) : rows.loss_sum / rows.loss_weight;
+  if (has_mean && is_finite(mean)) {
+    rows.loss_weight = rows.weight;
+    rows.loss_sum = mean * rows.weight;
+  } else if (has_mean) {
+    ++rows.nonfinite_losses;
+  }
+  if (batch.loss_kind != kCrossEntropy) {
+    // A loss that is given is taken for the negative log-likelihood.
+    rows.nll_sum = rows.loss_sum;
+    rows.nll_weight = rows.loss_weight;
+  }
+  add_update(rows, state);
   for (int i = 0; i < kMaxTopk; ++i) {
     if (batch.topk[i] == 0) break;
-    state.correct[i] += totals.correct[i];
-    state.correct_weight[i] += totals.weight;
+    state.correct_weight[i] += rows.weight;
   }
-
-  U64 nonfinite_losses = totals.nonfinite_losses;
-  double loss_sum = totals.loss_sum;
-  double loss_weight = totals.loss_weight;
   // Losses of rows say something where a row counted.
-  const bool has_loss =
-      batch.loss_kind == kMeanLoss || (batch.loss_kind != kNoLoss && totals.count != 0);
-  if (has_loss) {
-    double mean;
-    if (batch.loss_kind == kMeanLoss) {
-      mean = mean_loss;
-      if (is_finite(mean)) {
-        loss_weight = totals.weight;
-        loss_sum = mean * loss_weight;
-      } else {
-        ++nonfinite_losses;
-      }
-    } else {
-      mean = loss_sum / loss_weight;  // NaN when no row's loss was finite
-    }
-    ++state.losses;
-    state.loss_last = mean;
-    if (is_finite(mean)) {
-      widen(mean, state.finite_losses++ == 0, state.loss_min, state.loss_max);
-      state.loss_ema = batch.ema * state.loss_ema + (1 - batch.ema) * mean;
-    }
-  }
-  state.nonfinite_losses += nonfinite_losses;
-  state.loss_sum += loss_sum;
-  state.loss_weight += loss_weight;
-  // A loss that is given is taken for the negative log-likelihood.
-  const bool is_given = batch.loss_kind != kCrossEntropy;
-  state.nll_sum += is_given ? loss_sum : totals.nll_sum;
-  state.nll_weight += is_given ? loss_weight : totals.nll_weight;
-  state.entropy_sum += totals.entropy_sum;
-  state.entropy_weight += totals.entropy_weight;
-  if (state.first_nonfinite_update == 0 && (nonfinite_losses != 0 || totals.nonfinite_rows != 0))
-    state.first_nonfinite_update = state.updates;
+  if (!has_mean && (batch.loss_kind == kNoLoss || rows.count == 0)) return;
+  ++state.losses;
+  state.loss_last = mean;
+  if (!is_finite(mean)) return;
+  widen(mean, state.finite_losses++ == 0, state.loss_min, state.loss_max);
+  state.loss_ema = batch.ema * state.loss_ema + (1 - batch.ema) * mean;
 }
 
 PIG_SHARED double* calibration_of(State& state) { return reinterpret_cast<double*>(&state + 1); }

@@ -38,11 +38,12 @@ struct RowFunctions {
   void (*rank_and_sums)(const LogitRows& rows, RowScan* scans);
 };
 
-/// Of the best instruction set (base/instruction_set.h). `format` is a floating-point one.
+/// Of AVX2, where the instruction set (base/instruction_set.h) has it. `format` is a floating-point
+/// one.
 const RowFunctions& row_functions(Format format);
 
-/// Of each instruction set up to the best one, which is the last: its functions by format, from
-/// kFloat64 on.
+/// Of each instruction set that they are compiled for, the best one last: its functions by format,
+/// from kFloat64 on.
 std::vector<const RowFunctions*> row_functions_by_instructions();
 
 }  // namespace pig::metrics

@@ -19,8 +19,6 @@
 #include "base/dlpack.h"
 #include "hot/nvtx_range.h"
 #include "metrics/cpu_scan.h"
-#include "metrics/element_scan.h"
-#include "metrics/element_tensors.h"
 #include "metrics/kernel_store.h"
 #include "metrics/kernel_text.h"
 #include "metrics/metric_accumulator.h"
@@ -178,7 +176,6 @@ void record_stream(const StatePlace& place) {
 
 /// Whether an update in host memory takes longer than giving the GIL away and getting it back.
 bool takes_long(const ScalarParameters&) { return false; }
-bool takes_long(const RowsParameters& update) { return is_long(update.rows); }
 template <typename Update>
 bool takes_long(const Update& update) {
   return is_long(update.batch);

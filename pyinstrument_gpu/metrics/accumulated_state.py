@@ -6,24 +6,26 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import sys
 import threading
-import weakref
+import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from types import FrameType
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pyinstrument_gpu.metrics import device_memory, kernels, operators
-from pyinstrument_gpu.metrics.accumulator_options import AccumulatorOptions
-from pyinstrument_gpu.metrics.options import MAX_NAME_BYTES
-from pyinstrument_gpu.metrics.program_warning import warn
-from pyinstrument_gpu.metrics.state import MAX_SCALARS, RESET_OFFSET, STATE_DTYPE, State, word
+from pyinstrument_gpu.metrics import device_memory, kernels
+from pyinstrument_gpu.metrics.accumulator_options import MAX_NAME_BYTES, AccumulatorOptions
+from pyinstrument_gpu.metrics.addition import number
+from pyinstrument_gpu.metrics.state import MAX_SCALARS, RESET_OFFSET, STATE_DTYPE, MetricState, word
 from pyinstrument_gpu.metrics.state_dict import loaded, state_dict_of
 from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
 from pyinstrument_gpu.metrics.torch_modes import never_compiled, outside_modes
-from pyinstrument_gpu.metrics.window import Window
+from pyinstrument_gpu.metrics.values import Reading
 from pyinstrument_gpu.native import IMPORT_ERROR, native
 
 _LOST = "an update of the metrics was lost, and counted in lost_updates"
@@ -33,12 +35,15 @@ _PLACED_IN_CAPTURE = (
 )
 
 
-class AccumulatedState:
+class AccumulatedState(ABC):
     """A state in the memory of a device, beside what the host knows of it.
 
     It is made in host memory, and moved to the device of the first tensors. It is copied, cleared,
     saved, loaded and read here; what adds to it is an `Accumulator`.
     """
+
+    _extremes: ClassVar[tuple[str, ...]] = ("first_nonfinite_update",)
+    """Values that a window can't tell."""
 
     def __init__(self, options: AccumulatorOptions, name: str) -> None:
         self._options: AccumulatorOptions = options
@@ -63,11 +68,11 @@ class AccumulatedState:
         self._scratch: Tensor | None = None
         self._has_captured = False  # an update in torch operations
         self._warnings: set[str] = set()
-        self._windows: weakref.WeakSet[Window] = weakref.WeakSet()
+        self._loaded: StateSnapshot | None = None
         # Held while the state is made or moved, and during an addition in torch operations: that is
         # many of them, and nothing may come in between.
         self._lock = threading.RLock()
-        self._number = operators.number(self)
+        self._number = number(self)
 
     def __del__(self) -> None:
         try:
@@ -77,7 +82,7 @@ class AccumulatedState:
             pass
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"_native", "_scratch", "_has_captured", "_warnings", "_windows", "_lock", "_number"}
+        own = {"_native", "_scratch", "_has_captured", "_warnings", "_loaded", "_lock", "_number"}
         with self._lock, outside_modes():
             copied = {name: value for name, value in vars(self).items() if name not in own}
             copied["_scalar_slots"] = dict(self._scalar_slots)
@@ -180,8 +185,23 @@ class AccumulatedState:
             self._reference_updates = reference_updates
             self._updates_at_reset = new.state.updates
             self._is_loaded = True
-            for window in list(self._windows):
-                window._before = new
+            self._loaded = new
+
+    @abstractmethod
+    def _values(self, snapshot: StateSnapshot) -> dict[str, Any]:
+        """The values of a state that was read, as `values.values_of` has them."""
+
+    def _reading_of(self, snapshot: StateSnapshot) -> Reading:
+        updates = snapshot.state.updates
+        step = None if self._native is None else self._native.step_of(updates)
+        return Reading(self._values(snapshot), updates, None if step is None else step[1])
+
+    def _reading_of_window(self, now: StateSnapshot, before: StateSnapshot | None) -> Reading:
+        reading = self._reading_of(now.since(before))
+        names = (f"{name}{end}" for name in now.names for end in ("_min", "_max"))
+        for unknown in (*self._extremes, *names):
+            reading.values.pop(unknown, None)
+        return reading
 
     def _newest(self) -> StateSnapshot | None:
         """The newest state that has arrived."""
@@ -199,7 +219,7 @@ class AccumulatedState:
         if len(data) < self._options.state_bytes:
             classes = 0
         names = self._scalar_names
-        state = State.of(data, classes, len(names))
+        state = MetricState.of(data, classes, len(names))
         if state.resets != self._resets:
             return None  # a snapshot from before the reset
         if (
@@ -243,8 +263,8 @@ class AccumulatedState:
                     data[:] = self._state.cpu().numpy()
         return data.data
 
-    def _state_of(self, data: bytes | memoryview, scalars: int) -> State:
-        return State.of(data, self._options.confusion_classes, scalars)
+    def _state_of(self, data: bytes | memoryview, scalars: int) -> MetricState:
+        return MetricState.of(data, self._options.confusion_classes, scalars)
 
     def _forget_lost(self) -> None:
         self._lost_updates = 0
@@ -311,7 +331,7 @@ class AccumulatedState:
     def _warn_once(self, what: str, why: str) -> None:
         if what not in self._warnings:
             self._warnings.add(what)
-            warn(f"{what}: {why}")
+            _warn(f"{what}: {why}")
 
     def _place(self, tensor: Tensor) -> bool:
         """Have the state on the device of the first tensor. Where that fails the update is lost. It
@@ -375,7 +395,7 @@ def _torch_is_known() -> bool:
         Tensor, api, torch.get_num_threads, device_memory.record_stream
     )
     if not known:
-        warn(
+        _warn(
             "metrics are updated by many small kernels, which is slower: "
             f"PyTorch {torch.__version__} has no DLPack C exchange API of version 1; 2.10 and "
             "newer have it"
@@ -390,3 +410,17 @@ def _lost_on_device(scratch: Tensor) -> Tensor:
 def _reason(error: Exception) -> str:
     first_line = str(error).partition("\n")[0]
     return f"{type(error).__name__}: {first_line}"
+
+
+def _warn(message: str) -> None:
+    """Warn, naming the nearest line that is neither ours nor PyTorch's. What PyTorch has generated
+    for a compiled function belongs to a module of its own, or to none."""
+    level = 1
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "torch")
+        if module.partition(".")[0] not in ("pyinstrument_gpu", "torch"):
+            break
+        level += 1
+        frame = frame.f_back
+    warnings.warn(message, RuntimeWarning, stacklevel=level)

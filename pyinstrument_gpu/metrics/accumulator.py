@@ -3,26 +3,25 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from abc import ABC, abstractmethod
+import weakref
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from pyinstrument_gpu.metrics import element_reference, operators
+from pyinstrument_gpu.metrics import reference
 from pyinstrument_gpu.metrics.accumulated_state import AccumulatedState
+from pyinstrument_gpu.metrics.accumulator_options import checked_scalar
 from pyinstrument_gpu.metrics.across_ranks import PendingValues
-from pyinstrument_gpu.metrics.addition import Addition
-from pyinstrument_gpu.metrics.distributed_tensors import has_distributed, local
-from pyinstrument_gpu.metrics.options import checked_scalar
+from pyinstrument_gpu.metrics.addition import Addition, accumulators, define, has_distributed, local
 from pyinstrument_gpu.metrics.periodic_log import PeriodicLog
-from pyinstrument_gpu.metrics.recomputation import is_recomputing
-from pyinstrument_gpu.metrics.series_names import series_names
 from pyinstrument_gpu.metrics.state import MAX_SCALARS
 from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
-from pyinstrument_gpu.metrics.torch_modes import never_compiled, outside_modes
+from pyinstrument_gpu.metrics.torch_modes import is_recomputing, never_compiled, outside_modes
 from pyinstrument_gpu.metrics.values import Reading, clash_of, known_series, series_of_scalar
 from pyinstrument_gpu.metrics.window import Window
 from pyinstrument_gpu.native import native
@@ -36,11 +35,14 @@ _HOST = torch.device("cpu")
 _NO_ROOM = "a running value is left out, and counted in lost_updates"
 
 
-class Accumulator(AccumulatedState, ABC):
+_owners: weakref.WeakValueDictionary[tuple[int, str, str], Any] = weakref.WeakValueDictionary()
+"""By recording, kind and text. An accumulator that is gone leaves what it had to the next one:
+programs make a new one for each epoch."""
+
+
+class Accumulator(AccumulatedState):
     """The base class of the accumulators. See `MetricAccumulator`."""
 
-    _extremes: ClassVar[tuple[str, ...]] = ("first_nonfinite_update",)
-    """Values that a window can't tell."""
     _reserved: ClassVar[frozenset[str]]
     """The keys that no running value may have."""
 
@@ -119,9 +121,7 @@ class Accumulator(AccumulatedState, ABC):
             if self._is_placed or self._scalar_slots or self._is_loaded:
                 before = self._newest()
                 before = before or self._current()
-            window = Window(self, before)
-            self._windows.add(window)
-        return window
+            return Window(self, before)
 
     @never_compiled
     def log_every(self, n: int, callback: Callable[[Reading], Any]) -> PeriodicLog:
@@ -156,18 +156,6 @@ class Accumulator(AccumulatedState, ABC):
         if not callable(callback):
             raise TypeError(f"callback must be a function, got {type(callback).__name__}")
         return PeriodicLog(self.window(), n, callback)
-
-    def _reading_of(self, snapshot: StateSnapshot) -> Reading:
-        updates = snapshot.state.updates
-        step = None if self._native is None else self._native.step_of(updates)
-        return Reading(self._values(snapshot), updates, None if step is None else step[1])
-
-    def _reading_of_window(self, now: StateSnapshot, before: StateSnapshot | None) -> Reading:
-        reading = self._reading_of(now.since(before))
-        names = (f"{name}{end}" for name in now.names for end in ("_min", "_max"))
-        for unknown in (*self._extremes, *names):
-            reading.values.pop(unknown, None)
-        return reading
 
     @never_compiled
     def compute(
@@ -277,7 +265,7 @@ class Accumulator(AccumulatedState, ABC):
             series += own
             step = self._native.step_of_scalar(slot, state.scalars[slot].updates)
             steps += [step] * len(own)
-        names = series_names(self._name, self, recording, [name for name, _ in series])
+        names = _series_names(self._name, self, recording, [name for name, _ in series])
         native.append_reading(
             state.updates,
             [
@@ -285,10 +273,6 @@ class Accumulator(AccumulatedState, ABC):
                 for name, (_, value), step in zip(names, series, steps, strict=True)
             ],
         )
-
-    @abstractmethod
-    def _values(self, snapshot: StateSnapshot) -> dict[str, Any]:
-        """The values of a state that was read, as `values.values_of` has them."""
 
     @property
     @abstractmethod
@@ -395,13 +379,43 @@ class Accumulator(AccumulatedState, ABC):
             reading_is_due = self._native.update_scalar(state, self._scratch, *arguments)
         if reading_is_due is None:
             ema = self._options.ema
-            self._add_in_torch(element_reference.add_values, state, *arguments, ema, slot=slot)
+            self._add_in_torch(reference.add_values, state, *arguments, ema, slot=slot)
         return reading_is_due
+
+
+def _series_names(
+    accumulator_name: str, owner: Any, recording: int, value_names: Iterable[str]
+) -> list[str]:
+    """The series of these values, the same throughout the recording: `name/value`, or `value` for
+    an accumulator without a name. The second accumulator that has a name at the same time gets
+    `name-2/value`, or `metrics-2/value`. A series that another accumulator has nevertheless, as
+    with a running value `val/loss` beside an accumulator `val`, is called `val/loss-2`."""
+    first = f"{accumulator_name}/" if accumulator_name else ""
+    others = (f"{accumulator_name or 'metrics'}-{number}/" for number in itertools.count(2))
+    prefix = _claimed("prefix", itertools.chain([first], others), owner, recording)
+    return [
+        _claimed("series", _numbered(prefix + value_name), owner, recording)
+        for value_name in value_names
+    ]
+
+
+def _numbered(name: str) -> Iterable[str]:
+    yield name
+    for number in itertools.count(2):
+        yield f"{name}-{number}"
+
+
+def _claimed(kind: str, texts: Iterable[str], owner: Any, recording: int) -> str:
+    """The first of the texts that no other accumulator has."""
+    for text in texts:
+        if _owners.setdefault((recording, kind, text), owner) is owner:
+            return text
+    raise AssertionError("there is no end to the texts")
 
 
 def record_readings() -> None:
     """Write a reading of every accumulator into the active recording."""
-    for accumulator in list(operators.accumulators.values()):
+    for accumulator in list(accumulators.values()):
         accumulator.record_reading()
 
 
@@ -412,4 +426,4 @@ def _update_scalar(
         accumulator.record_reading()
 
 
-operators.define("metric_update_scalar", "Tensor value, Tensor? weight, str name", _update_scalar)
+define("metric_update_scalar", "Tensor value, Tensor? weight, str name", _update_scalar)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any, ClassVar
@@ -12,6 +13,8 @@ import torch
 from torch import Tensor
 
 from pyinstrument_gpu.metrics.state import STATE_DTYPE
+
+MAX_NAME_BYTES = 64
 
 
 class AccumulatorOptions:
@@ -105,6 +108,27 @@ def check_alike(tensors: Mapping[str, Any], optional: Collection[str] = ("weight
             raise ValueError(
                 f"{name} must have the shape of {first}, {tuple(shape)}, got {tuple(tensor.shape)}"
             )
+
+
+def checked_scalar(name: str, value: Any, weight: Any) -> Tensor | float:
+    """A value as a tensor or one real number; raises TypeError or ValueError, also where the name
+    is no name or the weight is none."""
+    if isinstance(value, Tensor):
+        check_alike({f"the value of {name!r}": value, "weight": weight})
+    elif not hasattr(value, "__float__"):
+        raise TypeError(f"{name} must be a number or a tensor, got {type(value).__name__}")
+    elif weight is not None:
+        raise TypeError(f"{name} must be a tensor if it has a weight, got {type(value).__name__}")
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a str, got {type(name).__name__}")
+    if not 1 <= len(name.encode()) <= MAX_NAME_BYTES:
+        raise ValueError(f"name must have 1 to {MAX_NAME_BYTES} bytes, got {name!r}")
+    if isinstance(value, Tensor):
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def _plain(value: Any) -> Any:

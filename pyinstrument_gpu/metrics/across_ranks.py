@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,15 +21,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pyinstrument_gpu.metrics import device_memory
-from pyinstrument_gpu.metrics.accumulator_options import AccumulatorOptions, differences
-from pyinstrument_gpu.metrics.options import MAX_NAME_BYTES
+from pyinstrument_gpu.metrics.accumulator_options import (
+    MAX_NAME_BYTES,
+    AccumulatorOptions,
+    differences,
+)
 from pyinstrument_gpu.metrics.state import (
     FIELDS,
     MAX_SCALARS,
     SCALAR_DTYPE,
+    SCALAR_MERGES,
     STATE_DTYPE,
-    Scalar,
-    State,
+    STATE_MERGES,
+    Merge,
+    MetricState,
+    RunningValue,
 )
 from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
 from pyinstrument_gpu.metrics.torch_modes import outside_modes
@@ -48,21 +54,12 @@ _RANK_BYTES = 16384
 """Of all versions of this package, which differ in what a state is: `version` tells them apart."""
 assert _RANK.itemsize <= _RANK_BYTES
 
-# How a field of all ranks, in the state or in a running value, becomes one where it is not the sum;
-# and the fields that say which ranks have a value: one of them is not 0 there.
-_REDUCTIONS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
-    "updates": (np.max, ()),
-    "first_nonfinite_update": (np.min, ("first_nonfinite_update",)),
-    "loss_min": (np.min, ("finite_losses",)),
-    "loss_max": (np.max, ("finite_losses",)),
-    "loss_last": (np.mean, ("losses",)),
-    "min": (np.min, ("count",)),
-    "max": (np.max, ("count",)),
-    "last": (np.mean, ("count", "nonfinite")),
+_REDUCTIONS: dict[str, Callable[..., Any]] = {
+    "sum": np.sum,
+    "most": np.max,
+    "least": np.min,
+    "mean": np.mean,
 }
-
-# Moving averages, and the fields that say of how many values they are.
-_AVERAGES = {"loss_ema": "finite_losses", "ema": "means"}
 
 
 class PendingValues:
@@ -169,7 +166,7 @@ class PendingValues:
         if len(tail) and self._work is not None:
             tail = tail.view(torch.float64).to(self._device)
             dist.all_reduce(tail, group=self._group)
-        data = self._merged(ranks["state"]).tobytes() + tail.cpu().numpy().tobytes()
+        data = self._merged(ranks["state"], STATE_MERGES).tobytes() + tail.cpu().numpy().tobytes()
         # The ranks may have more of them together than there is room for in one state.
         names = list(dict.fromkeys(ranks["names"][ranks["names"] != b""].tolist()))
         decoded = tuple(name.decode() for name in names)
@@ -179,11 +176,11 @@ class PendingValues:
                     f"the running value {name!r} of one rank and those of the others have keys in "
                     "common: choose another name"
                 )
-        state = State.of(data, self._options.confusion_classes, 0)
+        state = MetricState.of(data, self._options.confusion_classes, 0)
         of_ranks, fields = ranks["state"]["scalars"], SCALAR_DTYPE.names or ()
         for name in names:
-            merged = self._merged(of_ranks[ranks["names"] == name])
-            state.scalars += (Scalar(**dict(zip(fields, merged.item(), strict=True))),)
+            merged = self._merged(of_ranks[ranks["names"] == name], SCALAR_MERGES)
+            state.scalars += (RunningValue(**dict(zip(fields, merged.item(), strict=True))),)
         return StateSnapshot(state, decoded, int(ranks["lost_updates"].sum()), None)
 
     def _check(self, signatures: NDArray[np.void]) -> None:
@@ -202,32 +199,30 @@ class PendingValues:
             f"{first}: {differences(of_other, of_first)}"
         )
 
-    def _merged(self, parts: NDArray[np.void]) -> NDArray[np.void]:
+    def _merged(self, parts: NDArray[np.void], merges: Mapping[str, Merge]) -> NDArray[np.void]:
         if len(parts) == 1:
             return np.asarray(parts[0])
         merged = np.zeros((), parts.dtype)
-        names = set(parts.dtype.names or ())
         with np.errstate(all="ignore"):  # a last value need not be finite
-            for field in names - {"resets", "scalars", *_AVERAGES, "m2"}:
-                reduce, given_by = _REDUCTIONS.get(field, (np.sum, ()))
-                values = parts[field]
-                if given_by:
-                    values = values[np.any([parts[each] != 0 for each in given_by], axis=0)]
-                if len(values):
-                    merged[field] = reduce(values, axis=0)
-            for field in names & _AVERAGES.keys():
-                merged[field] = self._merged_average(parts, field, float(merged[_AVERAGES[field]]))
-            if "m2" in names:
-                merged["m2"] = _merged_squares(parts)
+            for field, (rule, known_by) in merges.items():
+                known = parts
+                if known_by:
+                    known = parts[np.any([parts[each] != 0 for each in known_by], axis=0)]
+                if rule == "average":
+                    merged[field] = self._merged_average(known[field], known[known_by[0]])
+                elif rule == "squares":
+                    merged[field] = _merged_squares(parts)
+                elif rule in _REDUCTIONS and len(known):
+                    merged[field] = _REDUCTIONS[rule](known[field], axis=0)
         return merged
 
-    def _merged_average(self, parts: NDArray[np.void], field: str, number: float) -> float:
-        """The mean of the ranks' averages, biased as one of so many values."""
-        if self._options.ema is None or not number:
+    def _merged_average(self, averages: NDArray[Any], numbers: NDArray[Any]) -> float:
+        """The mean of the ranks' averages, biased as one of all their values, whose numbers are
+        given."""
+        if self._options.ema is None or not len(averages):
             return 0
-        given = parts[parts[_AVERAGES[field]] != 0]
-        unbiased = given[field] / (1 - self._options.ema ** given[_AVERAGES[field]].astype(float))
-        return float(unbiased.mean() * (1 - self._options.ema**number))
+        unbiased = averages / (1 - self._options.ema ** numbers.astype(float))
+        return float(unbiased.mean() * (1 - self._options.ema ** float(numbers.sum())))
 
 
 def _merged_squares(parts: NDArray[np.void]) -> float:

@@ -1,15 +1,57 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A way to add tensors to the state of an accumulator."""
+"""A way to add tensors to the state of an accumulator, and how they come to it: as an operator of a
+compiled function, or as the part of a DTensor that this rank has.
+
+Eager updates do not pass through the operators: their dispatch costs more than a small update does.
+"""
 
 from __future__ import annotations
 
+import itertools
+import sys
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pyinstrument_gpu.metrics import operators
+import torch
+
 from pyinstrument_gpu.metrics.accumulator_options import AccumulatorOptions
-from pyinstrument_gpu.metrics.distributed_tensors import has_distributed, local
+from pyinstrument_gpu.metrics.torch_modes import is_recomputing
 from pyinstrument_gpu.native import IMPORT_ERROR, native
+
+accumulators: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+"""All that are alive, by the number that stands for one in a compiled function."""
+
+_numbers = itertools.count(1)
+_library = torch.library.Library("pyinstrument_gpu", "DEF")
+
+
+def number(accumulator: Any) -> int:
+    """A number for an accumulator that is new."""
+    new = next(_numbers)
+    accumulators[new] = accumulator
+    return new
+
+
+def define(name: str, arguments: str, update: Callable[..., None]) -> Any:
+    """Define `torch.ops.pyinstrument_gpu.<name>(state, <arguments>, number)`, which calls
+    `update(accumulator, state, <arguments>)`, and return it.
+
+    Args:
+        arguments: as in an operator's schema, such as "Tensor logits, Tensor? weight".
+    """
+    _library.define(
+        f"{name}(Tensor(a!) state, {arguments}, SymInt accumulator) -> ()",
+        tags=(torch.Tag.pt2_compliant_tag,),
+    )
+
+    def call(*values: Any) -> None:
+        if not is_recomputing():
+            update(accumulators[values[-1]], *values[:-1])
+
+    _library.impl(name, call, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"pyinstrument_gpu::{name}", lambda *values: None, lib=_library)
+    return getattr(torch.ops.pyinstrument_gpu, name)
 
 
 class Addition:
@@ -50,7 +92,7 @@ class Addition:
         def update(accumulator: Any, state: Any, *tensors: Any) -> None:
             accumulator._add(self, *tensors, state=state)
 
-        self.operator = operators.define(f"metric_{name}", schema, update)
+        self.operator = define(f"metric_{name}", schema, update)
 
     def local(self, options: AccumulatorOptions, tensors: Sequence[Any]) -> Sequence[Any]:
         """The parts of distributed tensors that this rank has. Raises ValueError where they mean
@@ -61,3 +103,38 @@ class Addition:
         if self._whole_axis is not None:
             whole_dims[0] = self._whole_axis(options, getattr(tensors[0], "ndim", 0))
         return [local(*each) for each in zip(tensors, self._names, whole_dims, strict=True)]
+
+
+def has_distributed(tensors: Sequence[Any]) -> bool:
+    """Whether one of them is a DTensor."""
+    # Without the module there are none.
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and any(isinstance(each, module.DTensor) for each in tensors)
+
+
+def local(tensor: Any, name: str, whole_dim: int | None = None) -> Any:
+    """The part of a DTensor that this rank has; other things as they are.
+
+    Args:
+        whole_dim: a dimension of which each rank must have all.
+
+    Raises:
+        ValueError: the parts mean nothing by themselves.
+    """
+    if not has_distributed([tensor]):
+        return tensor
+    for placement in tensor.placements:
+        # Parts whose mean is the value are means of what each rank has.
+        if placement.is_partial() and placement.reduce_op != "avg":
+            raise ValueError(
+                f"{name} is a DTensor whose parts have still to be added up, with placements "
+                f"{tensor.placements}: pass {name}.full_tensor()"
+            )
+        if whole_dim is not None and getattr(placement, "dim", None) == whole_dim:
+            raise ValueError(
+                f"{name} is a DTensor that is sharded over the classes, dimension {whole_dim} of "
+                f"{tuple(tensor.shape)}, so no rank has a whole row: pass "
+                f"{name}.redistribute(placements=...) with Replicate() for {placement}"
+            )
+    with torch.no_grad():  # or it would be a node of the graph
+        return tensor.to_local()

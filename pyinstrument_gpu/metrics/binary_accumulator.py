@@ -3,15 +3,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
-from pyinstrument_gpu.metrics import element_reference
 from pyinstrument_gpu.metrics.accumulator import Accumulator
+from pyinstrument_gpu.metrics.accumulator_options import (
+    AccumulatorOptions,
+    check_alike,
+    check_ema,
+)
 from pyinstrument_gpu.metrics.addition import Addition
-from pyinstrument_gpu.metrics.binary_options import BinaryOptions
 from pyinstrument_gpu.metrics.binary_values import curves_of, ratios_of
+from pyinstrument_gpu.metrics.reference import add_counts, flat
+from pyinstrument_gpu.metrics.state import CALIBRATION_SUMS, STATE_DTYPE, word
 from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
 from pyinstrument_gpu.metrics.values import (
     calibration_error,
@@ -21,11 +29,174 @@ from pyinstrument_gpu.metrics.values import (
     with_averages,
 )
 
+_LOGIT_RANGE = 16
+"""Bins reach from minus this to this; the outer ones take what lies beyond."""
+_MAX_LABELS = 1 << 16
+_MAX_BINS = 1 << 16
+_MAX_BINS_OF_ALL = 1 << 26
+"""A gigabyte."""
+_COUNTS, _SIDES = 4, 2
+
+
+@dataclass(frozen=True)
+class BinaryOptions(AccumulatorOptions):
+    """Checked arguments of `BinaryAccumulator`, which describes them."""
+
+    task: ClassVar[str] = "binary"
+
+    num_labels: int | None = None
+    threshold: float = 0.5
+    bins: int = 1024
+    from_logits: bool = True
+    ignore_index: int = -100
+    calibration_bins: int = 15
+    ema: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, least, most in (
+            ("num_labels", self.num_labels, 1, _MAX_LABELS),
+            ("bins", self.bins, 1, _MAX_BINS),
+            ("calibration_bins", self.calibration_bins, 0, _MAX_BINS),
+        ):
+            if value is None and name == "num_labels":
+                continue
+            if type(value) is not int or not least <= value <= most:
+                raise ValueError(f"{name} must be an int from {least} to {most}, got {value!r}")
+        if (self.num_labels or 1) * self.bins > _MAX_BINS_OF_ALL:
+            raise ValueError(
+                f"num_labels * bins must be at most {_MAX_BINS_OF_ALL}, "
+                f"got {self.num_labels} * {self.bins}"
+            )
+        if not isinstance(self.threshold, (int, float)) or not 0 <= self.threshold <= 1:
+            raise ValueError(f"threshold must be a probability, 0 to 1, got {self.threshold!r}")
+        if type(self.ignore_index) is not int or abs(self.ignore_index) > 2**53:
+            raise ValueError(
+                f"ignore_index must be an int of at most 2**53, got {self.ignore_index!r}"
+            )
+        check_ema(self.ema)
+
+    @property
+    def score_threshold(self) -> float:
+        """The threshold in terms of what `update` gets."""
+        if not self.from_logits:
+            return float(self.threshold)
+        if self.threshold in (0, 1):
+            return math.inf if self.threshold else -math.inf
+        return math.log(self.threshold / (1 - self.threshold))
+
+    @property
+    def _sizes(self) -> tuple[int, int, int]:
+        """Of the parts of the tail, in float64."""
+        labels = self.num_labels or 1
+        return (
+            CALIBRATION_SUMS * self.calibration_bins,
+            _COUNTS * labels,
+            _SIDES * labels * self.bins,
+        )
+
+    @property
+    def state_bytes(self) -> int:
+        return STATE_DTYPE.itemsize + 8 * sum(self._sizes)
+
+    def parts_of(self, tail: Any) -> tuple[Any, Any, Any]:
+        """What lies behind the state, a tensor or an array, as (calibration bins, 3): weight, sum
+        of probabilities, weight of true labels; (labels, 4): true positives, false positives, false
+        and true negatives; and (labels, bins, 2): false and true labels. `csrc/metrics/
+        binary_totals.h` has the same layout."""
+        calibration, counts, histograms = self._sizes
+        return (
+            tail[:calibration].reshape(self.calibration_bins, CALIBRATION_SUMS),
+            tail[calibration : calibration + counts].reshape(-1, _COUNTS),
+            tail[calibration + counts :][:histograms].reshape(-1, self.bins, _SIDES),
+        )
+
+    def native_arguments(self) -> dict[str, Any]:
+        given = super().native_arguments()
+        labels = given.pop("num_labels") or 0
+        return {**given, "labels": labels, "threshold": self.score_threshold}
+
+    def check(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:
+        """Raise TypeError or ValueError unless the tensors fit each other and the options."""
+        if self.num_labels is None:
+            check_alike({"logits": logits, "target": target, "weight": weight})
+        else:
+            check_alike({"logits": logits, "target": target})
+            if logits.ndim == 0 or logits.shape[-1] != self.num_labels:
+                raise ValueError(
+                    f"logits must have {self.num_labels} labels in the last dimension "
+                    f"(num_labels), got shape {tuple(logits.shape)}"
+                )
+            if weight is not None:
+                check_alike({"logits[..., 0]": logits[..., 0], "weight": weight})
+        if not logits.is_floating_point():
+            raise TypeError(f"logits must be floating-point numbers, got {logits.dtype}")
+
+
+@torch.no_grad()
+def _add_labels(
+    state: Tensor,
+    logits: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    options: BinaryOptions,
+) -> None:
+    """The tensors are as `BinaryAccumulator.update` takes them, checked."""
+    labels = options.num_labels or 1
+    scores, targets = flat(logits), flat(target)
+    if weight is None:
+        weights = torch.ones_like(scores)
+    elif options.num_labels is not None:
+        weights = flat(weight[..., None].expand(target.shape))
+    else:
+        weights = flat(weight)
+    ignored = (targets == options.ignore_index) | (weights == 0)
+    wrong = ~weights.isfinite() | (weights < 0) | ((targets != 0) & (targets != 1))
+    nonfinite = ~(ignored | wrong | scores.isfinite())
+    if options.from_logits:
+        wrong |= scores.isnan()
+        logit, probability = scores, 1 / (1 + torch.exp(-scores))
+    else:
+        wrong |= ~((scores >= 0) & (scores <= 1))
+        logit, probability = torch.log(scores / (1 - scores)), scores
+    counted = ~(ignored | wrong)
+    true, predicted = targets == 1, scores > options.score_threshold
+    weights = torch.where(counted, weights, 0)
+
+    # Places in the tail, 0 for a label that does not count: its weight is 0.
+    tail = state.view(torch.float64)[STATE_DTYPE.itemsize // 8 :]
+    calibration, counts, histograms = options.parts_of(tail)
+    which = torch.arange(len(scores), device=state.device) % labels
+    outcomes = torch.where(true, torch.where(predicted, 0, 2), torch.where(predicted, 1, 3))
+    counts.view(-1).index_add_(0, torch.where(counted, which * 4 + outcomes, 0), weights)
+    bins = _binned((logit + _LOGIT_RANGE) * (options.bins / (2 * _LOGIT_RANGE)), options.bins)
+    places = 2 * (which * options.bins + bins) + true
+    histograms.view(-1).index_add_(0, torch.where(counted, places, 0), weights)
+    if size := options.calibration_bins:
+        bins = torch.where(counted, _binned(probability * size, size), 0)
+        probability = torch.where(counted, probability, 0)
+        columns = (weights, weights * probability, torch.where(true, weights, 0))
+        for column, added in enumerate(columns):
+            calibration[:, column].index_add_(0, bins, added)
+
+    if options.num_labels is not None and len(scores):
+        rows = counted.view(-1, labels)
+        exact = (~rows | (true == predicted).view(-1, labels)).all(dim=1)
+        of_rows = weights.view(-1, labels).amax(dim=1)
+        reals = state.view(torch.float64)
+        reals[word("correct")] += torch.where(exact, of_rows, 0).sum()
+        reals[word("correct_weight")] += of_rows.sum()
+    add_counts(state, counted, ignored, wrong, weights, nonfinite.sum())
+
+
+def _binned(position: Tensor, bins: int) -> Tensor:
+    return position.nan_to_num(0).clamp(0, bins - 1).to(torch.int64)
+
+
 _LABELS = Addition(
     "update_binary",
     "Tensor logits, Tensor target, Tensor? weight",
     check=BinaryOptions.check,
-    reference=element_reference.add_labels,
+    reference=_add_labels,
 )
 
 _RATIOS = (

@@ -3,19 +3,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from pyinstrument_gpu.metrics import element_reference, reference
+from pyinstrument_gpu.metrics import reference
 from pyinstrument_gpu.metrics.accumulator import Accumulator
 from pyinstrument_gpu.metrics.addition import Addition
 from pyinstrument_gpu.metrics.options import MetricOptions
+from pyinstrument_gpu.metrics.state import CALIBRATION_SUMS, MetricState
 from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
-from pyinstrument_gpu.metrics.values import reserved_keys, values_of
+from pyinstrument_gpu.metrics.values import (
+    calibration_error,
+    counts_of,
+    ema_of,
+    ratio,
+    scalar_values_of,
+    shares,
+    with_averages,
+)
 
 _BATCH = Addition(
     "update",
@@ -29,8 +40,70 @@ _ROWS = Addition(
     "update_rows",
     "Tensor? loss, Tensor? correct, Tensor? rank, Tensor? entropy, Tensor? weight, Tensor? mask",
     check=MetricOptions.check_rows,
-    reference=element_reference.add_rows,
+    reference=reference.add_rows,
 )
+
+
+def _reserved_keys() -> frozenset[str]:
+    """Those of an accumulator with a confusion matrix, for all: ranks and later versions of a
+    program may have one. And a series of recordings."""
+    options = MetricOptions(num_classes=1, confusion=True, ema=0.5, calibration_bins=1)
+    empty = MetricState.of(bytes(options.state_bytes), options.confusion_classes, scalars=0)
+    values = _values_of(options, StateSnapshot(empty, (), 0, None))
+    return frozenset(values) | {"reference_updates"}
+
+
+def _values_of(options: MetricOptions, snapshot: StateSnapshot) -> dict[str, Any]:
+    """The values of a state, as `MetricAccumulator.compute` describes them."""
+    state, ema = snapshot.state, options.ema
+    bins = state.tail[: CALIBRATION_SUMS * options.calibration_bins].reshape(-1, CALIBRATION_SUMS)
+    values: dict[str, Any] = {
+        "count": state.count,
+        "loss": ratio(state.loss_sum, state.loss_weight),
+        "loss_min": state.loss_min if state.finite_losses else math.nan,
+        "loss_max": state.loss_max if state.finite_losses else math.nan,
+        "loss_last": state.loss_last if state.losses else math.nan,
+        **({} if ema is None else {"loss_ema": ema_of(state.loss_ema, state.finite_losses, ema)}),
+        "perplexity": _exp(ratio(state.nll_sum, state.nll_weight)),
+        "entropy": ratio(state.entropy_sum, state.entropy_weight),
+        **({"ece": calibration_error(bins)} if options.calibration_bins else {}),
+        **{
+            f"accuracy@{k}": ratio(correct, weight)
+            for k, correct, weight in zip(
+                options.topk, state.correct, state.correct_weight, strict=False
+            )
+        },
+        "nonfinite_rows": state.nonfinite_rows,
+        "nonfinite_losses": state.nonfinite_losses,
+        **counts_of(snapshot),
+    }
+    if (sums := snapshot.class_sums) is not None:
+        values.update(_confusion_values(*sums))
+    if state.confusion is not None:
+        values["confusion_matrix"] = state.confusion
+    values.update(scalar_values_of(snapshot.names, state.scalars, ema))
+    return values
+
+
+def _exp(value: float) -> float:
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf
+
+
+def _confusion_values(
+    targets: NDArray[np.float64], predictions: NDArray[np.float64], correct: NDArray[np.float64]
+) -> dict[str, Any]:
+    occurs = (targets != 0) | (predictions != 0)
+    by_class = {
+        "precision": shares(correct, predictions, occurs),
+        "recall": shares(correct, targets, occurs),
+        "f1": shares(2 * correct, predictions + targets, occurs),
+    }
+    # With one label per row, precision, recall and F1 over all rows are one number.
+    micro = ratio(float(correct.sum()), float(targets.sum()))
+    return with_averages(by_class, dict.fromkeys(by_class, micro), "class")
 
 
 class MetricAccumulator(Accumulator):
@@ -93,7 +166,7 @@ class MetricAccumulator(Accumulator):
 
     _options: MetricOptions
     _extremes = ("loss_min", "loss_max", "first_nonfinite_update")
-    _reserved = reserved_keys()
+    _reserved = _reserved_keys()
 
     def __init__(
         self,
@@ -204,7 +277,7 @@ class MetricAccumulator(Accumulator):
         self._add(_ROWS, loss, correct, rank, entropy, weight, mask)
 
     def _values(self, snapshot: StateSnapshot) -> dict[str, Any]:
-        return values_of(self._options, snapshot)
+        return _values_of(self._options, snapshot)
 
     @property
     def _series(self) -> list[str]:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -22,7 +21,6 @@ from pyinstrument_gpu.patching.tensor_device import is_fake
 
 _LOGIT_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _TARGET_DTYPES = (torch.int64, torch.int32, torch.uint8, torch.int16, torch.int8)
-MAX_NAME_BYTES = 64
 _MAX_CLASSES = 1 << 14
 """Of a confusion matrix: one of so many takes 2 GB."""
 _MAX_CALIBRATION_BINS = 100
@@ -206,24 +204,3 @@ def _checked_class_weight(class_weight: Any, num_classes: int | None) -> Tensor:
                 f"class_weight must be finite and not negative, got {float(weights[wrong][0])}"
             )
     return weights
-
-
-def checked_scalar(name: str, value: Any, weight: Any) -> Tensor | float:
-    """A value as a tensor or one real number; raises TypeError or ValueError, also where the name
-    is no name or the weight is none."""
-    if isinstance(value, Tensor):
-        check_alike({f"the value of {name!r}": value, "weight": weight})
-    elif not hasattr(value, "__float__"):
-        raise TypeError(f"{name} must be a number or a tensor, got {type(value).__name__}")
-    elif weight is not None:
-        raise TypeError(f"{name} must be a tensor if it has a weight, got {type(value).__name__}")
-    if not isinstance(name, str):
-        raise TypeError(f"name must be a str, got {type(name).__name__}")
-    if not 1 <= len(name.encode()) <= MAX_NAME_BYTES:
-        raise ValueError(f"name must have 1 to {MAX_NAME_BYTES} bytes, got {name!r}")
-    if isinstance(value, Tensor):
-        return value
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf

@@ -1,24 +1,89 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An update in plain torch operations.
+"""Updates in plain torch operations.
 
-It defines what the native code computes, and does the work where that cannot: while the kernel for
+They define what the native code computes, and do the work where that cannot: while the kernel for
 a GPU is being compiled, for tensor subclasses, devices without a kernel, builds without the
-native module. It allocates several times the logits' size and launches dozens of kernels, but it
-never waits for a device either.
+native module. An update allocates several times the logits' size and launches dozens of kernels,
+but it never waits for a device either.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from pyinstrument_gpu.metrics.options import MetricOptions
-from pyinstrument_gpu.metrics.state import CALIBRATION_SUMS, STATE_DTYPE, word
+from pyinstrument_gpu.metrics.state import CALIBRATION_SUMS, SCALAR_DTYPE, STATE_DTYPE, word
 
 _PART = 1 << 22
 """So many logits are in float64 at a time."""
+
+
+@torch.no_grad()
+def add_values(
+    state: Tensor, slot: int, value: Tensor | float, weight: Tensor | None, ema: float | None
+) -> None:
+    """Add a number, or a tensor of any shape, to the running value in a slot of the state."""
+    if not isinstance(value, Tensor):
+        # Not by a copy, which would be waited for.
+        value = torch.full((), value, dtype=torch.float64, device=state.device)
+    values = flat(value.to(state.device))
+    weights = torch.ones_like(values) if weight is None else flat(weight)
+    usable = values.isfinite() & weights.isfinite() & (weights > 0)
+    others = ~usable & (weights != 0)
+    of_others = torch.where(values.isfinite(), math.nan, values)
+    nonfinite_sum = torch.where(others, of_others, 0).sum()
+    fold(state, slot, values, torch.where(usable, weights, 0), usable, ema)
+    of = _fields(state, slot)
+    of("nonfinite", torch.int64).add_(others.sum())
+    only_others = others.any() & ~usable.any()
+    _replace(of("last", torch.float64), nonfinite_sum, only_others)
+
+
+@torch.no_grad()
+def add_rows(
+    state: Tensor,
+    loss: Tensor | None,
+    correct: Tensor | None,
+    rank: Tensor | None,
+    entropy: Tensor | None,
+    weight: Tensor | None,
+    mask: Tensor | None,
+    options: MetricOptions,
+) -> None:
+    """The tensors are as `MetricAccumulator.update_rows` takes them, checked."""
+    reals = state.view(torch.float64)
+    given = next(each for each in (loss, correct, rank, entropy) if each is not None)
+    some = flat(given)
+    weights = torch.ones_like(some) if weight is None else flat(weight)
+    ignored = torch.zeros_like(some, dtype=torch.bool) if mask is None else flat(mask) == 0
+    wrong = ~weights.isfinite()
+    ranks = None
+    if rank is not None:
+        ranks = flat(rank)
+        wrong |= ~(ranks >= 0)
+    elif correct is not None:
+        ranks = 1 - flat(correct)
+        wrong |= (ranks != 0) & (ranks != 1)
+    counted = ~(ignored | wrong)
+    weights = torch.where(counted, weights, 0)
+    for slot, k in enumerate(options.topk):
+        if ranks is not None and (rank is not None or k == 1):
+            reals[word("correct") + slot] += torch.where(ranks < k, weights, 0).sum()
+            reals[word("correct_weight") + slot] += weights.sum()
+    if entropy is not None:
+        entropies = flat(entropy)
+        finite = counted & entropies.isfinite()
+        reals[word("entropy_sum")] += torch.where(finite, entropies * weights, 0).sum()
+        reals[word("entropy_weight")] += torch.where(finite, weights, 0).sum()
+    nonfinite_losses: Tensor | int = 0
+    if loss is not None:
+        nonfinite_losses = _add_loss(state, loss, True, counted, weights, options.ema)
+    add_counts(state, counted, ignored, wrong, weights, nonfinite_losses=nonfinite_losses)
 
 
 @torch.no_grad()
@@ -65,9 +130,9 @@ def add_update(
     nonfinite_losses: Tensor | int = 0
     if loss is not None:
         per_row = loss.ndim != 0 and loss.shape == target.shape
-        nonfinite_losses = add_loss(state, loss, per_row, counted, weights, options.ema)
+        nonfinite_losses = _add_loss(state, loss, per_row, counted, weights, options.ema)
     elif scores is not None:
-        nonfinite_losses = add_loss(
+        nonfinite_losses = _add_loss(
             state, scores.loss, True, counted, weights, options.ema, scores.loss_weight
         )
         for name, values in (("nll", scores.nll), ("entropy", scores.entropy)):
@@ -169,7 +234,7 @@ def _calibrate(
     tail.view(count, CALIBRATION_SUMS).index_add_(0, bins, added)
 
 
-def add_loss(
+def _add_loss(
     state: Tensor,
     loss: Tensor,
     per_row: bool,
@@ -208,7 +273,7 @@ def add_loss(
         reals[word(f"{kind}_sum")] += loss_sum
         reals[word(f"{kind}_weight")] += loss_weight
     integers[word("losses")] += given
-    replace(reals[word("loss_last")], mean, given)
+    _replace(reals[word("loss_last")], mean, given)
     usable = given & mean.isfinite()
     count, least, greatest = (
         integers[word("finite_losses")],
@@ -216,18 +281,64 @@ def add_loss(
         reals[word("loss_max")],
     )
     first = count == 0
-    replace(least, mean, usable & (first | (mean < least)))
-    replace(greatest, mean, usable & (first | (mean > greatest)))
+    _replace(least, mean, usable & (first | (mean < least)))
+    _replace(greatest, mean, usable & (first | (mean > greatest)))
     count += usable
-    add_to_ema(reals[word("loss_ema")], mean, usable, ema)
+    _add_to_ema(reals[word("loss_ema")], mean, usable, ema)
     return nonfinite
 
 
-def add_to_ema(average: Tensor, mean: Tensor, valid: Tensor, ema: float | None) -> None:
+def _add_to_ema(average: Tensor, mean: Tensor, valid: Tensor, ema: float | None) -> None:
     """Takes a mean that is valid into an average that began at 0."""
     remains = ema or 0.0
-    replace(average, remains * average + (1 - remains) * mean, valid)
+    _replace(average, remains * average + (1 - remains) * mean, valid)
 
 
-def replace(where: Tensor, value: Tensor, condition: Tensor) -> None:
+def _replace(where: Tensor, value: Tensor, condition: Tensor) -> None:
     where.copy_(torch.where(condition, value, where))
+
+
+def flat(tensor: Tensor) -> Tensor:
+    return tensor.reshape(-1).to(torch.float64)
+
+
+def _fields(state: Tensor, slot: int) -> Callable[[str, torch.dtype], Tensor]:
+    """The fields of a running value."""
+    begin = word("scalars") + slot * SCALAR_DTYPE.itemsize // 8
+    return lambda field, dtype: state.view(dtype)[begin + word(field, SCALAR_DTYPE)]
+
+
+def fold(
+    state: Tensor, slot: int, values: Tensor, weights: Tensor, usable: Tensor, ema: float | None
+) -> None:
+    """Add the values that are usable; the others' weights are 0."""
+    of = _fields(state, slot)
+    of("updates", torch.int64).add_(1)
+    if not len(values):
+        return
+
+    def real(field: str) -> Tensor:
+        return of(field, torch.float64)
+
+    values = torch.where(usable, values, 0)
+    count, weight = usable.sum(), weights.sum()
+    some = count != 0
+    total = (values * weights).sum()
+    mean = total / weight
+    m2 = (weights * (values - mean).square()).sum()
+    apart = mean - real("sum") / real("weight")
+    between = apart.square() * (real("weight") * weight / (real("weight") + weight))
+    real("m2").add_(torch.where(some, m2, 0))
+    real("m2").add_(torch.where(some & (real("weight") > 0), between, 0))
+    first = of("count", torch.int64) == 0
+    least = torch.where(usable, values, math.inf).amin()
+    greatest = torch.where(usable, values, -math.inf).amax()
+    _replace(real("min"), least, some & (first | (least < real("min"))))
+    _replace(real("max"), greatest, some & (first | (greatest > real("max"))))
+    of("count", torch.int64).add_(count)
+    real("weight").add_(weight)
+    real("sum").add_(total)
+    _replace(real("last"), mean, some)
+    finite = some & mean.isfinite()
+    _add_to_ema(real("ema"), mean, finite, ema)
+    of("means", torch.int64).add_(finite)

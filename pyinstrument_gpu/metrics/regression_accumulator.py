@@ -4,14 +4,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
-from pyinstrument_gpu.metrics import element_reference
 from pyinstrument_gpu.metrics.accumulator import Accumulator
+from pyinstrument_gpu.metrics.accumulator_options import (
+    AccumulatorOptions,
+    check_alike,
+    check_ema,
+)
 from pyinstrument_gpu.metrics.addition import Addition
-from pyinstrument_gpu.metrics.regression_options import RegressionOptions
+from pyinstrument_gpu.metrics.reference import add_counts, flat, fold
 from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
 from pyinstrument_gpu.metrics.values import (
     counts_of,
@@ -21,11 +27,52 @@ from pyinstrument_gpu.metrics.values import (
     squares_of,
 )
 
+
+@dataclass(frozen=True)
+class RegressionOptions(AccumulatorOptions):
+    """Checked arguments of `RegressionAccumulator`, which describes them."""
+
+    task: ClassVar[str] = "regression"
+    own_scalars: ClassVar[tuple[str, ...]] = ("(squared error)", "(absolute error)", "(target)")
+
+    ema: float | None = None
+
+    def __post_init__(self) -> None:
+        check_ema(self.ema)
+
+    def check(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> None:
+        """Raise TypeError or ValueError unless the tensors fit each other."""
+        check_alike({"prediction": prediction, "target": target, "weight": weight})
+
+
+@torch.no_grad()
+def _add_pairs(
+    state: Tensor,
+    prediction: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    options: RegressionOptions,
+) -> None:
+    """The tensors are as `RegressionAccumulator.update` takes them, checked."""
+    targets = flat(target)
+    errors = flat(prediction) - targets
+    weights = torch.ones_like(errors) if weight is None else flat(weight)
+    ignored = weights == 0
+    wrong = ~weights.isfinite() | (weights < 0)
+    squares = errors.square()
+    nonfinite = ~(ignored | wrong | squares.isfinite())
+    counted = ~(ignored | wrong | nonfinite)
+    weights = torch.where(counted, weights, 0)
+    for slot, values in enumerate((squares, errors.abs(), targets)):
+        fold(state, slot, values, weights, counted, options.ema)
+    add_counts(state, counted, ignored, wrong, weights, nonfinite.sum())
+
+
 _PAIRS = Addition(
     "update_regression",
     "Tensor prediction, Tensor target, Tensor? weight",
     check=RegressionOptions.check,
-    reference=element_reference.add_pairs,
+    reference=_add_pairs,
 )
 
 

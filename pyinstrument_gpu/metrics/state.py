@@ -12,7 +12,7 @@ import struct
 from collections.abc import Sequence
 from importlib.resources import files
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,20 +25,27 @@ MAX_TOPK = _LIMITS["kMaxTopk"]
 MAX_SCALARS = _LIMITS["kMaxScalars"]
 
 
-def _dtype(macro: str, **types: Any) -> np.dtype[np.void]:
-    """Of the struct whose fields stand in the list as `macro(type, name)`."""
+class Merge(NamedTuple):
+    """How the values of a field become one, and the fields of which one is not 0 where there is a
+    value; none of them where there always is one."""
+
+    rule: str
+    known_by: tuple[str, ...]
+
+
+def _fields(macros: str, **types: Any) -> tuple[np.dtype[np.void], dict[str, Merge]]:
+    """Those of the struct whose fields stand in the list as `macro(type, name, merge)`."""
     types = {"U64": "<u8", "double": "<f8", **types}
-    found = re.findall(rf"^{macro}\((\w+)(?:\[(\w+)\])?, (\w+)\)", _TEXT, re.M)
-    return np.dtype(
-        [
-            (name, types[kind], (_LIMITS[count],)) if count else (name, types[kind])
-            for kind, count, name in found
-        ]
-    )
+    line = rf"^PIG_(?:{macros})\((\w+)(?:\[(\w+)\])?, (\w+), (\w+)(?:\(([\w, ]+)\))?\)"
+    words, merges = [], {}
+    for kind, count, name, rule, known_by in re.findall(line, _TEXT, re.M):
+        words.append((name, types[kind], (_LIMITS[count],)) if count else (name, types[kind]))
+        merges[name] = Merge(rule, tuple(re.findall(r"\w+", known_by)))
+    return np.dtype(words), merges
 
 
-SCALAR_DTYPE = _dtype("PIG_SCALAR")
-STATE_DTYPE = _dtype("PIG_STATE", Scalar=SCALAR_DTYPE)
+SCALAR_DTYPE, SCALAR_MERGES = _fields("SCALAR")
+STATE_DTYPE, STATE_MERGES = _fields("STATE|ROWS", Scalar=SCALAR_DTYPE)
 """The state without its tails, which follow as float64; the confusion matrix, one row per target
 class, is the last of them."""
 
@@ -51,11 +58,11 @@ CALIBRATION_SUMS = 3
 probabilities, and the weight of the rows that were predicted correctly."""
 
 
-class Scalar(SimpleNamespace):
+class RunningValue(SimpleNamespace):
     """A running value that was read back. Its attributes are the fields of the list."""
 
 
-class State(SimpleNamespace):
+class MetricState(SimpleNamespace):
     """A state that was read back. Its attributes are the fields of the list.
 
     Attributes:
@@ -67,7 +74,7 @@ class State(SimpleNamespace):
 
     correct: tuple[float, ...]
     correct_weight: tuple[float, ...]
-    scalars: tuple[Scalar, ...]
+    scalars: tuple[RunningValue, ...]
     confusion: NDArray[np.float64] | None
     tail: NDArray[np.float64]
 
@@ -78,13 +85,13 @@ class State(SimpleNamespace):
         return [self.updates, *numbers, *[0] * (MAX_SCALARS - len(numbers))]
 
     @classmethod
-    def of(cls, data: bytes | memoryview, classes: int, scalars: int) -> State:
+    def of(cls, data: bytes | memoryview, classes: int, scalars: int) -> MetricState:
         """The state in these bytes, with so many classes in its confusion matrix (0: none) and so
         many running values in use."""
         # By struct, not by numpy: a loop may read its metrics in every step.
         state = cls(**_HEAD.unpack(data, 0))
         state.scalars = tuple(
-            Scalar(**_SCALAR.unpack(data, _HEAD.size + slot * _SCALAR.size))
+            RunningValue(**_SCALAR.unpack(data, _HEAD.size + slot * _SCALAR.size))
             for slot in range(scalars)
         )
         state.confusion = None

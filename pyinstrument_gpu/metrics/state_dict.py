@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pyinstrument_gpu.metrics.accumulator_options import AccumulatorOptions, differences
-from pyinstrument_gpu.metrics.state import FIELDS, MAX_SCALARS, STATE_DTYPE, State, word
+from pyinstrument_gpu.metrics.state import FIELDS, MAX_SCALARS, STATE_DTYPE, MetricState, word
 from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
 from pyinstrument_gpu.metrics.values import clash_of
 
@@ -88,7 +88,7 @@ def loaded(
             )
     _move_scalars(data, state_dict["running_values"], all_names)
     data.view(np.uint64)[word("resets")] = resets
-    state = State.of(data.data, options.confusion_classes, len(all_names))
+    state = MetricState.of(data.data, options.confusion_classes, len(all_names))
     return data, StateSnapshot(state, tuple(all_names), int(state_dict["lost_updates"]), None)
 
 

@@ -8,16 +8,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.metrics.state import Scalar, State
-
-# These can't be subtracted, as extremes, or are kept because they describe the present: what was
-# last, and moving averages with the number of their values.
-_KEPT = frozenset(
-    {
-        *("updates", "resets", "loss_last", "loss_ema", "finite_losses", "last", "ema", "means"),
-        *("loss_min", "loss_max", "min", "max"),
-    }
+from pyinstrument_gpu.metrics.state import (
+    SCALAR_MERGES,
+    STATE_MERGES,
+    MetricState,
+    RunningValue,
 )
+
+_MERGES = {**STATE_MERGES, **SCALAR_MERGES}
+_KEPT = frozenset(
+    {name for name, merge in _MERGES.items() if merge.rule != "sum"}.union(
+        *(merge.known_by for merge in _MERGES.values() if merge.rule == "average")
+    )
+)
+"""These can't be subtracted, or describe the present: the others are sums."""
 
 _NOT_CLEARED = frozenset({"updates", "resets", "scalars", "tail", "confusion"})
 
@@ -36,7 +40,7 @@ class StateSnapshot(NamedTuple):
             row, the sum of its column, and the element of the diagonal.
     """
 
-    state: State
+    state: MetricState
     names: tuple[str, ...]
     lost_updates: int
     confusion_sums: NDArray[np.float64] | None
@@ -55,10 +59,10 @@ class StateSnapshot(NamedTuple):
         if before is None or before.state.resets != self.state.resets:
             return self
         now, then = self.state, before.state
-        state = State(**_difference(now, then))
+        state = MetricState(**_difference(now, then))
         scalars = list(now.scalars)
         for slot, scalar in enumerate(then.scalars[: len(scalars)]):
-            scalars[slot] = Scalar(**_difference(scalars[slot], scalar))
+            scalars[slot] = RunningValue(**_difference(scalars[slot], scalar))
             scalars[slot].m2 = _squares_since(scalars[slot], now.scalars[slot], scalar)
         state.scalars = tuple(scalars)
         # A reading that does not wait may lack the end of the tail.
@@ -115,7 +119,7 @@ def _subtracted(now: Any, then: Any) -> Any:
     return now - then
 
 
-def _squares_since(added: Scalar, now: Scalar, then: Scalar) -> float:
+def _squares_since(added: RunningValue, now: RunningValue, then: RunningValue) -> float:
     """The sum of squares of the distances from the mean of what was added, by the formula that
     `across_ranks` merges them with, turned round."""
     if not (added.weight > 0 and then.weight > 0):

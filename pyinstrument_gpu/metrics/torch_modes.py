@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The modes of PyTorch in which a tensor is not what it is elsewhere."""
+"""The modes of PyTorch in which a tensor is not what it is elsewhere, or a function runs twice."""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any, TypeVar
 
 import torch
+import torch.utils.checkpoint
 
 from pyinstrument_gpu.patching import dynamo
 
@@ -18,6 +21,9 @@ _disabled_modes: Callable[[], contextlib.AbstractContextManager[Any]] = getattr(
 _outside_transforms: Callable[[], contextlib.AbstractContextManager[Any]] = getattr(
     torch._C, "_DisableFuncTorch", contextlib.nullcontext
 )
+
+_graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+"""The backward pass that the calling thread is in; -1 for none."""
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -42,3 +48,19 @@ def outside_modes() -> Iterator[None]:
     transform of torch.func has made means nothing after it."""
     with _disabled_modes(), _outside_transforms(), torch.inference_mode(False):
         yield
+
+
+def is_recomputing() -> bool:
+    """Whether a backward pass runs what calls this once more, by `torch.utils.checkpoint`. PyTorch
+    covers the backward pass only; hooks run in one too, and what they add is new."""
+    if _graph_task() == -1:
+        return False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file == torch.utils.checkpoint.__file__:
+            return True
+        if file == torch.autograd.graph.__file__:
+            return False  # a hook: a backward pass of its own is nearer than any recomputation
+        frame = frame.f_back
+    return False

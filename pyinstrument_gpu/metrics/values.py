@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.metrics.options import MetricOptions
-from pyinstrument_gpu.metrics.state import CALIBRATION_SUMS, Scalar, State
+from pyinstrument_gpu.metrics.state import RunningValue
 from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
 
 
@@ -53,47 +52,6 @@ def keys_of_scalar(name: str) -> tuple[str, ...]:
     return tuple(name + suffix for suffix in _SCALAR_SUFFIXES)
 
 
-def reserved_keys() -> frozenset[str]:
-    """Those of an accumulator with a confusion matrix, for all: ranks and later versions of a
-    program may have one. And a series of recordings."""
-    options = MetricOptions(num_classes=1, confusion=True, ema=0.5, calibration_bins=1)
-    empty = State.of(bytes(options.state_bytes), options.confusion_classes, scalars=0)
-    values = values_of(options, StateSnapshot(empty, (), 0, None))
-    return frozenset(values) | {"reference_updates"}
-
-
-def values_of(options: MetricOptions, snapshot: StateSnapshot) -> dict[str, Any]:
-    """The values of a state, as `MetricAccumulator.compute` describes them."""
-    state, ema = snapshot.state, options.ema
-    bins = state.tail[: CALIBRATION_SUMS * options.calibration_bins].reshape(-1, CALIBRATION_SUMS)
-    values: dict[str, Any] = {
-        "count": state.count,
-        "loss": ratio(state.loss_sum, state.loss_weight),
-        "loss_min": state.loss_min if state.finite_losses else math.nan,
-        "loss_max": state.loss_max if state.finite_losses else math.nan,
-        "loss_last": state.loss_last if state.losses else math.nan,
-        **({} if ema is None else {"loss_ema": ema_of(state.loss_ema, state.finite_losses, ema)}),
-        "perplexity": _exp(ratio(state.nll_sum, state.nll_weight)),
-        "entropy": ratio(state.entropy_sum, state.entropy_weight),
-        **({"ece": calibration_error(bins)} if options.calibration_bins else {}),
-        **{
-            f"accuracy@{k}": ratio(correct, weight)
-            for k, correct, weight in zip(
-                options.topk, state.correct, state.correct_weight, strict=False
-            )
-        },
-        "nonfinite_rows": state.nonfinite_rows,
-        "nonfinite_losses": state.nonfinite_losses,
-        **counts_of(snapshot),
-    }
-    if (sums := snapshot.class_sums) is not None:
-        values.update(_confusion_values(*sums))
-    if state.confusion is not None:
-        values["confusion_matrix"] = state.confusion
-    values.update(scalar_values_of(snapshot.names, state.scalars, ema))
-    return values
-
-
 def counts_of(snapshot: StateSnapshot) -> dict[str, Any]:
     """What every accumulator counts beside `count`."""
     state = snapshot.state
@@ -107,7 +65,7 @@ def counts_of(snapshot: StateSnapshot) -> dict[str, Any]:
 
 
 def scalar_values_of(
-    names: Sequence[str], scalars: Sequence[Scalar], ema: float | None
+    names: Sequence[str], scalars: Sequence[RunningValue], ema: float | None
 ) -> dict[str, Any]:
     """The values of the running values with these names."""
     values: dict[str, Any] = {}
@@ -128,7 +86,7 @@ def scalar_values_of(
     return values
 
 
-def squares_of(scalar: Scalar) -> float:
+def squares_of(scalar: RunningValue) -> float:
     """The weighted sum of squares of the distances from the mean."""
     # Where all numbers are equal, the means of updates still differ by rounding.
     return 0.0 if scalar.min == scalar.max else float(scalar.m2)
@@ -162,13 +120,6 @@ def ratio(numerator: float, denominator: float) -> float:
     return numerator / denominator if denominator else math.nan
 
 
-def _exp(value: float) -> float:
-    try:
-        return math.exp(value)
-    except OverflowError:
-        return math.inf
-
-
 def calibration_error(bins: NDArray[np.float64]) -> float:
     """The expected calibration error (Naeini, Cooper and Hauskrecht, 2015): how far the mean
     probability of a bin is from the share of labels that are true, averaged over bins by their
@@ -190,20 +141,6 @@ def shares(
     ratios = np.zeros_like(numerators)
     np.divide(numerators, denominators, out=ratios, where=denominators != 0)
     return np.where(known, ratios, math.nan)
-
-
-def _confusion_values(
-    targets: NDArray[np.float64], predictions: NDArray[np.float64], correct: NDArray[np.float64]
-) -> dict[str, Any]:
-    occurs = (targets != 0) | (predictions != 0)
-    by_class = {
-        "precision": shares(correct, predictions, occurs),
-        "recall": shares(correct, targets, occurs),
-        "f1": shares(2 * correct, predictions + targets, occurs),
-    }
-    # With one label per row, precision, recall and F1 over all rows are one number.
-    micro = ratio(float(correct.sum()), float(targets.sum()))
-    return with_averages(by_class, dict.fromkeys(by_class, micro), "class")
 
 
 def with_averages(

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pyinstrument_gpu.metrics.accumulated_state import AccumulatedState
 from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
 from pyinstrument_gpu.metrics.torch_modes import never_compiled
 from pyinstrument_gpu.metrics.values import Reading
-
-if TYPE_CHECKING:
-    from pyinstrument_gpu.metrics.accumulator import Accumulator
 
 
 class Window:
@@ -26,9 +24,16 @@ class Window:
     `first_nonfinite_update`.
     """
 
-    def __init__(self, accumulator: Accumulator, before: StateSnapshot | None) -> None:
+    def __init__(self, accumulator: AccumulatedState, before: StateSnapshot | None) -> None:
         self._accumulator = accumulator
-        self._before = before  # under the accumulator's lock
+        self._read_before = before
+
+    @property
+    def _before(self) -> StateSnapshot | None:
+        """The previous reading, or the state that was loaded since. Needs the lock."""
+        loaded, read = self._accumulator._loaded, self._read_before
+        is_newer = loaded is not None and (read is None or read.state.resets < loaded.state.resets)
+        return loaded if is_newer else read
 
     @never_compiled
     def latest(self) -> Reading | None:
@@ -73,5 +78,5 @@ class Window:
 
     def _read(self, now: StateSnapshot) -> Reading:
         reading = self._accumulator._reading_of_window(now, self._before)
-        self._before = now
+        self._read_before = now
         return reading

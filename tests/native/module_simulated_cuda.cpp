@@ -19,9 +19,7 @@
 
 #include "base/dlpack.h"
 #include "metrics/cpu_scan.h"
-#include "metrics/element_scan.h"
 #include "metrics/kernel_store.h"
-#include "metrics/value_totals.h"
 #include "native_module.h"
 #include "simulated_control.h"
 
@@ -198,7 +196,8 @@ void run_update(void** parameters) {
   metrics::State& state = *p.launch.state;
   std::vector<metrics::ConfusionCell> cells(p.batch.confusion != 0 ? p.batch.rows : 0);
   std::vector<double> calibration;
-  metrics::fold_update(p.batch, metrics::scan_on_cpu(p.batch, cells, calibration, 1), state);
+  metrics::Totals found = metrics::scan_on_cpu(p.batch, cells, calibration, 1);
+  metrics::fold_update(p.batch, found, state);
   for (size_t i = 0; i < calibration.size(); ++i)
     metrics::calibration_of(state)[i] += calibration[i];
   for (const metrics::ConfusionCell& cell : cells)
@@ -217,40 +216,23 @@ void run_scalar(void** parameters) {
   publish(p.launch);
 }
 
-template <typename Parameters, typename Fold>
-void run_elements(void** parameters, Fold fold) {
+template <typename Parameters>
+void run_elements(void** parameters) {
   const auto& p = *static_cast<const Parameters*>(parameters[0]);
   const std::lock_guard lock(metric_kernels);
-  fold(p, *p.launch.state);
+  const double shift = metrics::shift_of(p);
+  auto found = metrics::scan_elements(p, shift, 1);
+  p.fold(found, shift, *p.launch.state);
   publish(p.launch);
 }
 
-void run_values(void** parameters) {
-  run_elements<metrics::ValuesParameters>(parameters, [](const auto& p, metrics::State& state) {
-    const double shift = metrics::shift_of(p.batch, metrics::kValue, metrics::kValueWeight);
-    metrics::fold_values(metrics::scan_values(p.batch, shift, 1), shift, p.ema,
-                         state.scalars[p.slot]);
-  });
-}
-
-void run_rows(void** parameters) {
-  run_elements<metrics::RowsParameters>(parameters, [](const auto& p, metrics::State& state) {
-    metrics::fold_update(p.batch, metrics::scan_rows(p.batch, p.rows, 1), state);
-  });
-}
-
-void run_pairs(void** parameters) {
-  run_elements<metrics::PairsParameters>(parameters, [](const auto& p, metrics::State& state) {
-    const double shift = metrics::shift_of(p.batch, metrics::kTarget, metrics::kPairWeight);
-    metrics::fold_regression(metrics::scan_pairs(p.batch, shift, 1), shift, p.ema, state);
-  });
-}
-
 void run_labels(void** parameters) {
-  run_elements<metrics::LabelsParameters>(parameters, [](const auto& p, metrics::State& state) {
-    auto* const tail = reinterpret_cast<double*>(&state + 1);
-    metrics::fold_binary(metrics::scan_labels(p.options, p.batch, tail, 1), state);
-  });
+  const auto& p = *static_cast<const metrics::LabelsParameters*>(parameters[0]);
+  const std::lock_guard lock(metric_kernels);
+  auto* const tail = reinterpret_cast<double*>(p.launch.state + 1);
+  metrics::Totals found = metrics::scan_labels(p.options, p.batch, tail, 1);
+  p.fold(found, 0, *p.launch.state);
+  publish(p.launch);
 }
 
 void run_metric_kernels() {
@@ -264,9 +246,10 @@ void run_metric_kernels() {
                                  static_cast<metrics::RowsBy>(by)),
             run_update, sizeof(metrics::UpdateParameters));
   run("pig_metric_scalar", run_scalar, sizeof(metrics::ScalarParameters));
-  run("pig_metric_values", run_values, sizeof(metrics::ValuesParameters));
-  run("pig_metric_rows", run_rows, sizeof(metrics::RowsParameters));
-  run("pig_metric_pairs", run_pairs, sizeof(metrics::PairsParameters));
+  run("pig_metric_values", run_elements<metrics::ValuesParameters>,
+      sizeof(metrics::ValuesParameters));
+  run("pig_metric_rows", run_elements<metrics::RowsParameters>, sizeof(metrics::RowsParameters));
+  run("pig_metric_pairs", run_elements<metrics::PairsParameters>, sizeof(metrics::PairsParameters));
   run("pig_metric_labels", run_labels, sizeof(metrics::LabelsParameters));
 }
 

@@ -11,7 +11,6 @@
 #include "check.h"
 #include "metrics/cpu_scan.h"
 #include "metrics/kernel_launch.h"
-#include "metrics/value_totals.h"
 
 using namespace pig::metrics;
 namespace cuda = pig::cuda;
@@ -83,7 +82,8 @@ int launch(cuda::Kernel kernel, unsigned blocks, unsigned, unsigned, unsigned th
     if (!kernels_run || capture_status != cuda::kNotCapturing) return cuda::kSuccess;
     std::vector<ConfusionCell> no_cells;
     std::vector<double> no_bins;
-    fold_update(p.batch, scan_on_cpu(p.batch, no_cells, no_bins, 1), *state);
+    Totals found = scan_on_cpu(p.batch, no_cells, no_bins, 1);
+    fold_update(p.batch, found, *state);
   }
   snapshot->state = *state;
   snapshot->sequence += 2;
@@ -410,7 +410,7 @@ void test_one_context_is_retained_for_all() {
   CHECK_EQ(contexts_retained, 1);
 }
 
-/// The error of the launchers whose kernels could not be had.
+/// The error of the launchers for which there are no kernels.
 std::string error_after(void (*make)(KernelStore&)) {
   unloaded = 0;
   KernelStore store(driver);
