@@ -66,7 +66,7 @@ docs: $(INSTALLED)  ## check the pages and build their site, build/site; what is
 	SITE=$(CURDIR)/build/site $(BIN)/pytest tests/test_docs.py
 
 # Not with the tests that start programs or count what the hot path does: tracing changes those.
-COVERED_TESTS = tests/analysis tests/document tests/export tests/model tests/page tests/report
+COVERED_TESTS = tests/analysis tests/aspects tests/core tests/document tests/export tests/page tests/report
 coverage: native $(INSTALLED)  ## which lines and branches the tests of the analysis and the reports run
 	$(BIN)/pip install --quiet pytest-cov
 	$(BIN)/pytest $(PARALLEL) -m "not slow" --cov --cov-report=term --cov-report=html:build/coverage \
@@ -142,7 +142,7 @@ aarch64-module: $(BUILDS)
 	$(COMPILE) $(AARCH64) --target _C
 
 # Python tests that lead through all of csrc.
-SANITIZED_TESTS = tests/auto tests/cuda tests/faults tests/format tests/patching tests/recording tests/sinks tests/syncs
+SANITIZED_TESTS = tests/auto tests/cuda tests/faults tests/core tests/patching tests/recording tests/sinks tests/aspects
 SANITIZE = $(BIN)/cmake -S . -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python \
     -DPYINSTRUMENT_GPU_TESTS=ON -DCMAKE_BUILD_TYPE=None
 
@@ -156,7 +156,7 @@ sanitize: sanitize-memory sanitize-threads  ## tests under the sanitizers of add
 # keeps freed memory for a while, and locks that it holds in other threads stay locked in a forked child.
 NOT_SANITIZED = tests/faults/test_faults.py::test_fault[memory-two_million_spans] \
     tests/faults/test_faults.py::test_fault[fork-threads_record] \
-    tests/recording/test_memory_watch.py::test_the_log_in_memory_is_not_counted
+    tests/aspects/memory/test_memory_watch.py::test_the_log_in_memory_is_not_counted
 sanitize-memory: $(INSTALLED)
 	$(SANITIZE) -B build/asan -DCMAKE_CXX_FLAGS="-O1 -g1 -fno-omit-frame-pointer \
 	    -fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=all"

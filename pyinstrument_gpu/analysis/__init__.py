@@ -29,7 +29,6 @@ from pyinstrument_gpu.analysis.advice import Finding
 from pyinstrument_gpu.analysis.correlation_points import Premises, premises
 from pyinstrument_gpu.analysis.gaps import Updates
 from pyinstrument_gpu.analysis.ledger import Ledger, LedgerEntries, mean_ledger
-from pyinstrument_gpu.aspects.modules import per_step as module_steps
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.core.step_totals import StepTotals
@@ -142,11 +141,6 @@ class Analysis:
         if not self.knows_waits or not len(self.ledger.entries):
             return None
         return mean_ledger(self._run, self.ledger, self.premises.doubt)
-
-    @cached_property
-    def modules_per_step(self) -> Mapping[str, module_steps.ModulePerStep]:
-        """What a step spends in each row of `Run.modules`; nothing if no step ended."""
-        return module_steps.modules_per_step(self._run)
 
     @cached_property
     def batches(self) -> batches.LoaderBatches:

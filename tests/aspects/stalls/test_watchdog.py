@@ -117,7 +117,7 @@ def test_between_steps(tmp_path: Path) -> None:
 def test_how_far_the_groups_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "a.gpurun"
     with pig.record(path, watchdog_s=LIMIT_S) as recording:
-        from tests.recording.test_flight_recorder import made_now
+        from tests.aspects.collectives.test_flight_recorder import made_now
 
         dump = Dump(made_now(recording, 4), {"0": GroupStatus(5, None, 4)})
         watch = recording._collectives = CollectiveWatch(lambda: dump)
@@ -191,7 +191,7 @@ FORKED = """
 import os, sys, threading, time
 from pathlib import Path
 import pyinstrument_gpu as pig
-from tests.recording.test_watchdog import quick_steps, stalled_until, LIMIT_S
+from tests.aspects.stalls.test_watchdog import quick_steps, stalled_until, LIMIT_S
 
 path = Path(sys.argv[1])
 with pig.record(path, watchdog_s=LIMIT_S) as recording:
