@@ -4,10 +4,12 @@
 #include "metrics/kernel_text.h"
 
 #define PIG_EMBED(name, folder, file) \
-  .global name;                       \
-  .hidden name;                       \
-  name:;                              \
-  .incbin file;                       \
-  .byte 0;
+  .global name               ;\
+  .hidden name               ;\
+  name:                      ;\
+  .incbin file               ;\
+  .byte 0                    ;
 
-.section.rodata PIG_KERNEL_TEXTS(PIG_EMBED).section.note.GNU - stack, "", % progbits
+  .section .rodata
+  PIG_KERNEL_TEXTS(PIG_EMBED)
+  .section .note.GNU-stack, "", %progbits
