@@ -8,7 +8,7 @@ from typing import Any
 
 from pyinstrument_gpu.analysis.advice import Finding
 from pyinstrument_gpu.aspects.memory import section as sections
-from pyinstrument_gpu.aspects.memory.file import decode_memory
+from pyinstrument_gpu.aspects.memory.data import decode_memory
 from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found
@@ -31,7 +31,10 @@ class MemoryAspect(Aspect):
         memory = found.document(
             BlockType.MEMORY,
             "what was noted of memory",
-            lambda data: decode_memory(data, found.tables.paths, found.numbering, found.anchor),
+            lambda data: (
+                decode_memory(data, found.tables.paths, found.numbering, found.anchor),
+                0,
+            ),
         )
         if memory is not None:
             found.notes += memory.notes

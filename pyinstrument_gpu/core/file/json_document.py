@@ -10,12 +10,31 @@ import json
 import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Meta
 
 from pyinstrument_gpu.core.file.blocks import nonsense
 from pyinstrument_gpu.core.file.fits import Fits
 
 Schema: TypeAlias = Mapping[str, Fits]
+_Document = TypeVar("_Document")
+
+Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+
+
+def decode_object(data: bytes, where: str, kind: type[_Document]) -> _Document:
+    """The document `where`, an object of this kind.
+
+    Raises:
+        RunFileDamagedError: it does not fit.
+    """
+    try:
+        # Not msgspec.json, which refuses the lone surrogates that stand for bytes of the system.
+        return msgspec.convert(json.loads(data.decode()), kind)
+    except (ValueError, RecursionError) as error:
+        raise nonsense(where, str(error)) from error
 
 
 @dataclass(frozen=True)
