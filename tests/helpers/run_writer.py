@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import to_builtins
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.aspects.operations.file import encode as encode_operations
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.framing import PAYLOAD_BYTES, SLOT_BYTES, SLOTS_OFFSET
 from pyinstrument_gpu.core.file.items import (
@@ -113,7 +113,7 @@ def encode(run: Run) -> bytearray:
     if run.stalls:
         writer.write_document(BlockType.STALLS, encode_stalls(run.stalls, run.paths))
     if run.operations is not None:
-        document = encode_json(encode_operations(run.operations))
+        document = encode_json(to_builtins(run.operations))
         writer.write_document(BlockType.OPERATIONS, document)
     counts = len(spans), len(steps), len(device_times)
     statistics = StatisticsDocument(*counts, run.step_totals, run.statistics, run.profiled_totals)

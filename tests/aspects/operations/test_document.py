@@ -5,9 +5,10 @@ import json
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
 from pyinstrument_gpu.aspects.operations.data import DeviceGaps, DeviceUse, Operation, Operations
-from pyinstrument_gpu.aspects.operations.file import decode_operations, encode
+from pyinstrument_gpu.core.file.json_document import decode_object
 from pyinstrument_gpu.errors import RunFileDamagedError
 
 OPERATIONS = Operations(
@@ -31,9 +32,13 @@ OPERATIONS = Operations(
 )
 
 
+def decode(document: Any) -> Operations:
+    return decode_object(json.dumps(document).encode(), "OPERATIONS", Operations)
+
+
 @pytest.mark.parametrize("operations", [OPERATIONS, Operations()])
 def test_what_is_written_is_read(operations: Operations) -> None:
-    assert decode_operations(json.dumps(encode(operations)).encode()) == operations
+    assert decode(to_builtins(operations)) == operations
 
 
 @pytest.mark.parametrize(
@@ -59,6 +64,6 @@ def test_what_is_written_is_read(operations: Operations) -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
-    document = {**encode(OPERATIONS), **wrong}
+    document = {**to_builtins(OPERATIONS), **wrong}
     with pytest.raises(RunFileDamagedError, match="OPERATIONS"):
-        decode_operations(json.dumps(document).encode())
+        decode(document)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the report says of profiled steps, on runs made by hand."""
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from pyinstrument_gpu.aspects.operations.data import DeviceGaps, DeviceUse, Operation, Operations
 from pyinstrument_gpu.core.run import Run
