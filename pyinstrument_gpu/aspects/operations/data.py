@@ -49,7 +49,7 @@ class Operation(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
         )
 
 
-class DeviceGaps(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class PhaseGaps(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """When devices had nothing to do before work that the host enqueued in one phase.
 
     Attributes:
@@ -81,7 +81,7 @@ class DeviceUse(Struct, frozen=True):
     devices: Count
     busy_ns: Count
     elapsed_ns: Count
-    gaps: tuple[DeviceGaps, ...] = ()
+    gaps: tuple[PhaseGaps, ...] = ()
 
     def __post_init__(self) -> None:
         if self.busy_ns > self.elapsed_ns:

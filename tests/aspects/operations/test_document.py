@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import to_builtins
 
-from pyinstrument_gpu.aspects.operations.data import DeviceGaps, DeviceUse, Operation, Operations
+from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation, Operations, PhaseGaps
 from pyinstrument_gpu.core.file.json_document import decode_object
 from pyinstrument_gpu.errors import RunFileDamagedError
 
@@ -22,9 +22,7 @@ OPERATIONS = Operations(
         Operation(None, "forward", None, 1, 0, 0, 0),
     ),
     annotations_ns=3,
-    device=DeviceUse(
-        2, 900, 1_000, (DeviceGaps("forward", 2, 60, 40), DeviceGaps(None, 1, 40, 40))
-    ),
+    device=DeviceUse(2, 900, 1_000, (PhaseGaps("forward", 2, 60, 40), PhaseGaps(None, 1, 40, 40))),
     stopped_ns=12,
     modules_unknown="because",
     trace="/tmp/a.json",
