@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from pyinstrument_gpu.aspects.collectives.data import Collectives
-from pyinstrument_gpu.aspects.stalls import file as stalls_file
-from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
+from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall, _StallFacts
 from pyinstrument_gpu.core.file import MAGIC, cursor, framing, names
 from pyinstrument_gpu.core.file import statistics as statistics_file
 from pyinstrument_gpu.core.file import syncs as syncs_file
@@ -87,7 +86,7 @@ def encode_stalls(stalls: Sequence[Stall], paths: Sequence[str]) -> bytes:
         {
             "stalls": [
                 {
-                    **{name: getattr(stall, name) for name in stalls_file._FACTS},
+                    **{name: getattr(stall, name) for name in _StallFacts.__struct_fields__},
                     "paths": [[thread, paths.index(path)] for thread, path in stall.paths],
                     "answer": {"stacks": stall.stacks, "groups": list(map(_row, stall.groups))},
                 }
