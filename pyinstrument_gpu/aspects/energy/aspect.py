@@ -29,7 +29,7 @@ class EnergyAspect(Aspect):
         energy = found.document(
             BlockType.ENERGY,
             "what was noted of energy",
-            lambda data: (decode_energy(data, found.anchor), 0),
+            lambda data: decode_energy(data, found.anchor),
         )
         return {"energy": energy or ()}
 

@@ -31,10 +31,7 @@ class MemoryAspect(Aspect):
         memory = found.document(
             BlockType.MEMORY,
             "what was noted of memory",
-            lambda data: (
-                decode_memory(data, found.tables.paths, found.numbering, found.anchor),
-                0,
-            ),
+            lambda data: decode_memory(data, found.tables.paths, found.numbering, found.anchor),
         )
         if memory is not None:
             found.notes += memory.notes

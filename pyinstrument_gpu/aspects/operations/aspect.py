@@ -38,7 +38,7 @@ class OperationsAspect(Aspect):
         operations = found.document(
             BlockType.OPERATIONS,
             "what was profiled",
-            lambda data: (decode_object(data, "OPERATIONS", Operations), 0),
+            lambda data: decode_object(data, "OPERATIONS", Operations),
         )
         if operations is not None:
             found.notes += operations.notes

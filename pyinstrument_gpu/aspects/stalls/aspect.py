@@ -29,10 +29,7 @@ class StallsAspect(Aspect):
         stalls = found.document(
             BlockType.STALLS,
             "what was noted of stalls",
-            lambda data: (
-                decode_stalls(data, found.tables.paths, len(found.tables.threads)),
-                0,
-            ),
+            lambda data: decode_stalls(data, found.tables.paths, len(found.tables.threads)),
         )
         return {"stalls": _with_device_events(stalls or (), found.spans)}
 
