@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.aspects.collectives.data import COLLECTIVE_DTYPE, Collectives, ProcessGroup
 from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
 from pyinstrument_gpu.core.device_clock import DeviceClock
-from pyinstrument_gpu.core.device_timing_summary import DeviceTimingSummary
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.items import (
     COLLECTIVE_ITEM,
@@ -229,9 +228,9 @@ class Recording:
             if open_step is None
             else (OpenPhaseState(0, 0, self._now_ns - 5, open_step.serial, 0),),
             device=DeviceState(
-                DeviceTimingSummary(
-                    1 + len(self.versions), 2 * len(self._raw_times), 7 * self._now_ns
-                ),
+                1 + len(self.versions),
+                2 * len(self._raw_times),
+                7 * self._now_ns,
                 self._pending_by_path(),
             ),
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +169,7 @@ def _state(run: Run, spans: int, closed_steps: int, device_times: int) -> State:
             OpenPhaseState(one.thread, path_ids[one.path], one.begin_ns, one.step, one.depth)
             for one in run.open_phases
         ),
-        device=None if timing is None else DeviceState(timing, pending),
+        device=None if timing is None else DeviceState(**asdict(timing), pending=pending),
     )
 
 
