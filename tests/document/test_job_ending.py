@@ -249,7 +249,14 @@ def stalled(of: RankData, *enqueued: int, stacks: tuple[tuple[str, str], ...] = 
         for one, last in zip(groups, enqueued, strict=True)
     )
     since_ns = of.end.path_begin_ns
-    stall = Stall(since_ns, since_ns + 30 * S, None, 30 * S, 41, stacks=stacks, groups=progress)
+    stall = Stall(
+        since_ns=since_ns,
+        noticed_ns=since_ns + 30 * S,
+        limit_ns=30 * S,
+        step=41,
+        stacks=stacks,
+        groups=progress,
+    )
     return replace(of, stalls=(stall,))
 
 

@@ -261,7 +261,15 @@ class Recording:
         progress = (GroupProgress("0", tick, None, None, "all_reduce"),)
         stacks = (("MainThread", f"a line\nanother, at tick {tick}"),)
         path = self.names[0].replace("/", "%2F")
-        new = Stall(tick, tick + 50, None, 30, tick, ((0, path),), stacks, None, progress)
+        new = Stall(
+            since_ns=tick,
+            noticed_ns=tick + 50,
+            limit_ns=30,
+            step=tick,
+            paths=((0, path),),
+            stacks=stacks,
+            groups=progress,
+        )
         self.stalls += [*before, new]
         content = encode_stalls([*before, new], [path])
         self._writer.write_document(BlockType.STALLS, content)
@@ -346,7 +354,7 @@ class Recording:
     def _leave_step_open(self) -> OpenStepState:
         self._open = serial, begin_ns = self._begin_step()
         self._span(self._path(-1, "data"), serial)
-        return OpenStepState(serial, 0, begin_ns, 3.0, 1)
+        return OpenStepState(serial=serial, thread=0, begin_ns=begin_ns, samples=3.0, items=1)
 
     def _index(self, serial: int) -> int:
         if serial == NONE or serial in self._dropped:

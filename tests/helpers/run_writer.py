@@ -164,7 +164,13 @@ def _state(run: Run, spans: int, closed_steps: int, device_times: int) -> State:
         phases_recorded=run.phases_recorded,
         open_step=None
         if step is None
-        else OpenStepState(step.index, step.thread, step.begin_ns, step.samples, step.items),
+        else OpenStepState(
+            serial=step.index,
+            thread=step.thread,
+            begin_ns=step.begin_ns,
+            samples=step.samples,
+            items=step.items,
+        ),
         open_phases=tuple(
             OpenPhaseState(one.thread, path_ids[one.path], one.begin_ns, one.step, one.depth)
             for one in run.open_phases

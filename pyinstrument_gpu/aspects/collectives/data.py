@@ -57,8 +57,8 @@ class ProcessGroup:
 
     name: str
     description: str = field(compare=False)
-    ranks: tuple[Annotated[int, Meta(ge=0, lt=1 << 31)], ...] | None
-    backend: str
+    ranks: tuple[Annotated[int, Meta(ge=0, lt=1 << 31)], ...] | None = None
+    backend: str = ""
 
     @property
     def label(self) -> str:

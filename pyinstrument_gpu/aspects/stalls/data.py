@@ -42,12 +42,12 @@ class GroupProgress(Struct, frozen=True):
     operation: str | None
 
 
-class _StallFacts(Struct, frozen=True):
+class _StallFacts(Struct, frozen=True, kw_only=True):
     """What the file says as it is known to users."""
 
     since_ns: _Time
     noticed_ns: _Time
-    ended_ns: _Time | None
+    ended_ns: _Time | None = None
     limit_ns: _Time
     step: Annotated[int, Meta(ge=-1, lt=TIME_LIMIT_NS)]
 

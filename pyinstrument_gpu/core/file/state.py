@@ -18,13 +18,13 @@ _Serial = Annotated[int, Meta(ge=0, lt=NONE)]
 _Samples = Annotated[float, Meta(gt=-1e300, lt=1e300)]
 
 
-class OpenStepState(Struct, frozen=True):
+class OpenStepState(Struct, frozen=True, kw_only=True):
     """The step that is open, with its serial number."""
 
     serial: _Serial
     thread: _Serial
     begin_ns: _Time
-    samples: _Samples | None
+    samples: _Samples | None = None
     items: Count
 
 
