@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "hooks/torch_glance.h"
 #include "hot/active_recording.h"
 #include "record/parts.h"
 
@@ -24,7 +25,41 @@ struct BatchReading {
   std::atomic<uint64_t> unknown_in = 0;
 };
 
-constinit std::array<BatchReading, 0> batch_readings{};
+/// A borrowed reference, or null.
+PyObject* entry_of(PyObject* dictionary, PyObject* name) {
+  PyObject* entry = PyDict_GetItemWithError(dictionary, name);
+  if (entry == nullptr) PyErr_Clear();
+  return entry;
+}
+
+/// The dictionary that a batch is, or that it keeps as its attribute `data`, as a `UserDict` does:
+/// tokenizers make such batches. A new reference, or null.
+PyObject* fields_of(PyObject* batch) {
+  static PyObject* const name = PyUnicode_InternFromString("data");
+  if (PyDict_Check(batch)) return Py_NewRef(batch);
+  if (PyMapping_Check(batch) == 0 || PyList_Check(batch) || PyTuple_Check(batch) ||
+      tensor_glance.is_tensor(batch))
+    return nullptr;
+  PyObject* attributes = PyObject_GenericGetDict(batch, nullptr);
+  if (attributes == nullptr) PyErr_Clear();
+  PyObject* data = attributes != nullptr ? entry_of(attributes, name) : nullptr;
+  PyObject* fields = data != nullptr && PyDict_Check(data) ? Py_NewRef(data) : nullptr;
+  Py_XDECREF(attributes);
+  return fields;
+}
+
+/// The elements of the batch's `input_ids`, padding included.
+double tokens_of(PyObject* batch) {
+  static PyObject* const name = PyUnicode_InternFromString("input_ids");
+  PyObject* fields = fields_of(batch);
+  PyObject* ids = fields != nullptr ? entry_of(fields, name) : nullptr;
+  int64_t tokens;
+  const bool is_known = ids != nullptr && tensor_glance.is_matrix(ids, tokens);
+  Py_XDECREF(fields);
+  return is_known ? static_cast<double>(tokens) : NAN;
+}
+
+constinit std::array<BatchReading, 1> batch_readings{{{"tokens", tokens_of}}};
 
 }  // namespace
 
