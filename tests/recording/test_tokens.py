@@ -43,7 +43,7 @@ def test_tokens_of_a_batch_are_the_elements_of_its_input_ids(
     assert values_of(recorded(batches * 2, accumulate=3), "tokens") == {0: 80, 1: 80}
 
 
-class Watched(torch.Tensor):  # type: ignore[misc]
+class Watched(torch.Tensor):  # type: ignore[misc, name-defined]
     pass
 
 
@@ -71,7 +71,7 @@ def test_no_code_of_the_program_is_run_and_no_value_is_read() -> None:
         def __getattr__(self, name: str) -> Any:
             raise AssertionError(name)
 
-    class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+    class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc, name-defined]
         def __torch_function__(self, function: Any, *_: Any) -> Any:
             raise AssertionError(function)
 
