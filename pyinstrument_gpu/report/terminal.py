@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.document.document import document_of
-from pyinstrument_gpu.document.one_step import step_document
 from pyinstrument_gpu.report.console import for_terminal
-from pyinstrument_gpu.report.one_step import one_step
+from pyinstrument_gpu.report.document import document_of
+from pyinstrument_gpu.report.one_step import one_step, step_document
 from pyinstrument_gpu.report.overview import overview
 
 

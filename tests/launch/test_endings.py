@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.document.document import document_of
+from pyinstrument_gpu.report.document import document_of
 from tests.helpers.launched import errors_of, launched, plain, write
 
 ENDINGS = {

@@ -18,7 +18,7 @@ from pyinstrument_gpu.aspects.modules.section import MAX_MODULES, ModuleTimes
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import STEP_DTYPE
 from pyinstrument_gpu.core.steps import Steps
-from pyinstrument_gpu.document.document import document_of
+from pyinstrument_gpu.report.document import document_of
 from tests.helpers.made_runs import run_of
 
 FORWARD, BACKWARD, RECOMPUTE = ModulePass

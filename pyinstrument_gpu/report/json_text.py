@@ -7,24 +7,16 @@ The schemas beside this file describe it, and docs/report-schema.md explains it.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pyinstrument_gpu.document.plain import plain
-
-if TYPE_CHECKING:  # a command has imported what it prints, and needs none of the others
-    from pyinstrument_gpu.document.document import Document
-    from pyinstrument_gpu.document.job import JobDocument
-    from pyinstrument_gpu.document.job_ending import JobEnding
-    from pyinstrument_gpu.document.one_step import StepDocument
+from pyinstrument_gpu.report.plain import plain
 
 MOST_ROWS = 10
 _FEWER = {"findings": 5, "savings.rows": 5, "operations": 5}
 """Of some lists, by the begin of their place."""
 
 
-def json_text(
-    document: Document | StepDocument | JobDocument | JobEnding, most_rows: int | None = MOST_ROWS
-) -> str:
+def json_text(document: Any, most_rows: int | None = MOST_ROWS) -> str:
     """The document as one line.
 
     Args:

@@ -10,17 +10,21 @@ from dataclasses import dataclass
 
 from pyinstrument_gpu.aspects.stalls.data import Stall
 from pyinstrument_gpu.core.rank_numbers import ranks_text
-from pyinstrument_gpu.document.job_ranks import NAMING, JobSteps, where_text
 from pyinstrument_gpu.job.analysis import JobAnalysis
-from pyinstrument_gpu.job.data import JobData
 from pyinstrument_gpu.job.findings import (
     CollectiveUse,
     LateStart,
     Pattern,
     PhaseAcrossRanks,
     Stragglers,
+    where_text,
 )
-from pyinstrument_gpu.parts.words import capitalised, counted, duration, small_percent
+from pyinstrument_gpu.job.job import Job
+from pyinstrument_gpu.job.ranks import JobSteps
+from pyinstrument_gpu.parts.parts import Sentence
+from pyinstrument_gpu.parts.words import capitalised, counted, duration, printable, small_percent
+
+_MAX_STALLS = 8
 
 _WORTH_A_WORD = 0.01
 """Of the step: from this share on, what phases or collectives cost is a finding."""
@@ -70,14 +74,14 @@ class StallOfRank:
     open_phases: tuple[str, ...]
 
 
-def stalls_of(job: JobData) -> tuple[StallOfRank, ...]:
+def stalls_of(job: Job) -> tuple[StallOfRank, ...]:
     """Those that never ended first, each kind by rank."""
     found = [_stall(rank.rank, stall) for rank in job.ranks for stall in rank.stalls]
     return tuple(sorted(found, key=lambda stall: stall.has_ended))
 
 
 def job_findings(
-    job: JobData, found: JobAnalysis, steps: JobSteps | None, stalls: Sequence[StallOfRank]
+    job: Job, found: JobAnalysis, steps: JobSteps | None, stalls: Sequence[StallOfRank]
 ) -> tuple[JobFinding, ...]:
     """What went wrong, then who is waited for, then what costs time, the most of it first."""
     stragglers, late_start = found.stragglers, found.late_start
@@ -94,7 +98,7 @@ def job_findings(
     return (*_failures(job, stalls), *_straggler(job, step_ns, stragglers), *costs, *late)
 
 
-def _failures(job: JobData, stalls: Sequence[StallOfRank]) -> Iterator[JobFinding]:
+def _failures(job: Job, stalls: Sequence[StallOfRank]) -> Iterator[JobFinding]:
     why = f"pyinstrument-gpu why {_folder(job)}"
     standing = [stall for stall in stalls if not stall.has_ended]
     if standing:
@@ -122,7 +126,7 @@ def _failures(job: JobData, stalls: Sequence[StallOfRank]) -> Iterator[JobFindin
         )
 
 
-def _folder(job: JobData) -> str:
+def _folder(job: Job) -> str:
     file = next((rank.file for rank in job.ranks if rank.file is not None), None)
     return "FOLDER" if file is None else shlex.quote(os.path.dirname(file) or ".")
 
@@ -131,7 +135,7 @@ def _failure(about: str, evidence: str, look: str | None) -> JobFinding:
     return JobFinding("failure", about, None, None, evidence, look)
 
 
-def _straggler(job: JobData, step_ns: float | None, stragglers: Stragglers) -> Iterator[JobFinding]:
+def _straggler(job: Job, step_ns: float | None, stragglers: Stragglers) -> Iterator[JobFinding]:
     found = stragglers.straggler
     if found is None:
         return
@@ -181,7 +185,7 @@ def _imbalances(
 def _unevenness(phase: PhaseAcrossRanks) -> str:
     # Host times would include waits for other ranks, too.
     more = f"{duration(phase.work_ns)} there, {duration(phase.distance_ns)} more than the others"
-    if phase.pattern in NAMING:
+    if phase.pattern.is_of_one_rank:
         return f"rank {phase.slowest_rank} works for {more}"
     who = "several ranks are slow there, together or in turn; "
     return (
@@ -226,7 +230,7 @@ def _stall(rank: int, stall: Stall) -> StallOfRank:
 
 
 def job_verdict(
-    job: JobData,
+    job: Job,
     stragglers: Stragglers,
     findings: Sequence[JobFinding],
     stalls: Sequence[StallOfRank],
@@ -260,7 +264,7 @@ def _is_are(things: Sized) -> str:
 
 def _who(stragglers: Stragglers) -> str:
     found, pattern = stragglers.straggler, stragglers.pattern
-    if pattern is Pattern.UNKNOWN or (found is None and pattern in NAMING):
+    if pattern is Pattern.UNKNOWN or (found is None and pattern.is_of_one_rank):
         reason = (stragglers.reason or "the runs do not say it").rstrip(".")
         return f"Which rank is late can't be told: {reason}"
     if found is not None:
@@ -288,3 +292,33 @@ def _loss(stragglers: Stragglers) -> str:
         return ""
     share = small_percent(stragglers.loss_share, 1)
     return f"; differences between ranks cost {share} of the step"
+
+
+def findings_parts(findings: Sequence[JobFinding]) -> Iterator[Sentence]:
+    if findings:
+        yield Sentence()
+        yield Sentence("What matters", "title")
+    for one in findings:
+        cost = ""
+        if one.cost_ns is not None and one.of_ns:
+            cost = f" ({duration(one.cost_ns)}, {small_percent(one.cost_ns, one.of_ns)} of a step)"
+        yield Sentence(printable(f"{one.about}{cost}: {one.evidence}"))
+        if one.look is not None:
+            yield Sentence(printable(f"  {one.look}"), "note")
+
+
+def stalls_parts(stalls: Sequence[StallOfRank]) -> Iterator[Sentence]:
+    if stalls:
+        yield Sentence()
+        yield Sentence("Stalls", "title")
+    for one in stalls[:_MAX_STALLS]:
+        where = "outside steps" if one.step is None else f"in step {one.step:,}"
+        opened = f", in {', '.join(one.open_phases)}" if one.open_phases else ""
+        then = "then it went on" if one.has_ended else "and it had not gone on"
+        yield Sentence(
+            printable(
+                f"rank {one.rank}: nothing for {duration(one.stalled_ns)} {where}{opened}; {then}"
+            )
+        )
+    if len(stalls) > _MAX_STALLS:
+        yield Sentence(f"{len(stalls) - _MAX_STALLS:,} further stalls not shown", "note")

@@ -14,8 +14,8 @@ from pyinstrument_gpu.job.condition import (
     monotonic_end_ns,
     stuck_ns,
 )
-from pyinstrument_gpu.job.data import JobData, RankData
 from pyinstrument_gpu.job.ending import Conclusion, Doubt, Outcome
+from pyinstrument_gpu.job.job import Job, RankData
 from pyinstrument_gpu.job.waits import Wait
 from pyinstrument_gpu.parts.words import capitalised, duration, size
 
@@ -50,7 +50,7 @@ class EndingWords:
         sightings: by rank what could be seen of it.
     """
 
-    def __init__(self, job: JobData, found: Conclusion, sightings: Mapping[int, Sighting]) -> None:
+    def __init__(self, job: Job, found: Conclusion, sightings: Mapping[int, Sighting]) -> None:
         self._job = job
         self._found = found
         self._sightings = sightings
