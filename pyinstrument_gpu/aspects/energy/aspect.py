@@ -19,7 +19,7 @@ class EnergyAspect(Aspect):
     """What GPUs have used, by their own counters."""
 
     name = "energy"
-    section_type = tuple[sections.GpuEnergy, ...]
+    section_type = tuple[sections.GpuEnergyUse, ...]
     about = "by GPU."
 
     def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,8 +33,8 @@ class EnergyAspect(Aspect):
         )
         return {"energy": energy or ()}
 
-    def section(self, run: Run) -> tuple[sections.GpuEnergy, ...]:
+    def section(self, run: Run) -> tuple[sections.GpuEnergyUse, ...]:
         return sections.energy(run)
 
-    def parts(self, gpus: tuple[sections.GpuEnergy, ...], document: Any) -> Iterable[Part]:
+    def parts(self, gpus: tuple[sections.GpuEnergyUse, ...], document: Any) -> Iterable[Part]:
         return sections.energy_section(gpus, document.has_phases)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.aspects.energy import data as model
+from pyinstrument_gpu.aspects.energy.data import GpuEnergy
 from pyinstrument_gpu.core.groups import groups
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Sentence
@@ -50,7 +50,7 @@ class PhaseEnergy:
 
 
 @dataclass(frozen=True)
-class GpuEnergy:
+class GpuEnergyUse:
     """What the run used on one GPU, by the GPU's own counter.
 
     Attributes:
@@ -69,13 +69,13 @@ class GpuEnergy:
     phases: tuple[PhaseEnergy, ...]
 
 
-def energy(run: Run) -> tuple[GpuEnergy, ...]:
+def energy(run: Run) -> tuple[GpuEnergyUse, ...]:
     """What is known of each GPU whose energy was read. Steps count as far as the readings and the
     history reach."""
     return tuple(_use(run, gpu) for gpu in run.energy)
 
 
-def _use(run: Run, gpu: model.GpuEnergy) -> GpuEnergy:
+def _use(run: Run, gpu: GpuEnergy) -> GpuEnergyUse:
     steps = run.steps.closed
     at_begin, at_end = gpu.joules_until(steps["begin_ns"]), gpu.joules_until(steps["end_ns"])
     known = ~np.isnan(at_begin) & ~np.isnan(at_end)
@@ -88,10 +88,10 @@ def _use(run: Run, gpu: model.GpuEnergy) -> GpuEnergy:
     measured = tuple(_measured(run, gpu))
     fitted = _fitted(run, gpu, {phase.path for phase in measured})
     phases = (*fitted, *measured)
-    return GpuEnergy(gpu.device, gpu.uuid, gpu.seconds, gpu.joules, per_step, per_sample, phases)
+    return GpuEnergyUse(gpu.device, gpu.uuid, gpu.seconds, gpu.joules, per_step, per_sample, phases)
 
 
-def _measured(run: Run, gpu: model.GpuEnergy) -> Iterator[PhaseEnergy]:
+def _measured(run: Run, gpu: GpuEnergy) -> Iterator[PhaseEnergy]:
     spans = run.spans
     is_long = spans["host_end_ns"] - spans["host_begin_ns"] >= SHORTEST_MEASURED_NS
     joules = gpu.joules_until(spans["host_end_ns"]) - gpu.joules_until(spans["host_begin_ns"])
@@ -102,7 +102,7 @@ def _measured(run: Run, gpu: model.GpuEnergy) -> Iterator[PhaseEnergy]:
             yield PhaseEnergy(run.paths[path], mean, mean, mean, is_measured=True)
 
 
-def _fitted(run: Run, gpu: model.GpuEnergy, measured: set[str]) -> Iterator[PhaseEnergy]:
+def _fitted(run: Run, gpu: GpuEnergy, measured: set[str]) -> Iterator[PhaseEnergy]:
     edges_ns = _edges(gpu.samples["time_ns"])
     if len(edges_ns) <= _FEWEST_PIECES:
         return
@@ -143,7 +143,7 @@ def _edges(times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
     return edges_ns
 
 
-def energy_section(gpus: Sequence[GpuEnergy], has_phases: bool) -> Iterator[Sentence]:
+def energy_section(gpus: Sequence[GpuEnergyUse], has_phases: bool) -> Iterator[Sentence]:
     """Joules per step, per sample and per call of phases. Nothing if no energy was read."""
     for gpu in gpus:
         if gpu.joules is None:

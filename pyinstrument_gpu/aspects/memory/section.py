@@ -10,9 +10,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from pyinstrument_gpu.analysis.advice import Finding, unpriced
-from pyinstrument_gpu.aspects.memory import data as model
-from pyinstrument_gpu.aspects.memory import growth as analysis
-from pyinstrument_gpu.aspects.memory.growth import FEWEST_POINTS
+from pyinstrument_gpu.aspects.memory.data import Memory, OutOfMemory, PhaseMemory
+from pyinstrument_gpu.aspects.memory.growth import FEWEST_POINTS, MemoryGrowth, memory_growth
 from pyinstrument_gpu.core.paths import in_tree_order
 from pyinstrument_gpu.core.phase_tree import phase_table
 from pyinstrument_gpu.core.run import Run
@@ -28,7 +27,7 @@ _LEAST_GROWTH = 0.01
 
 
 @dataclass(frozen=True)
-class PhaseMemory:
+class PhaseMemoryUse:
     """Memory around the calls of a phase, in the steps that were read.
 
     Attributes:
@@ -48,25 +47,7 @@ class PhaseMemory:
 
 
 @dataclass(frozen=True)
-class MemoryGrowth:
-    """By how much memory grows from step to step.
-
-    Attributes:
-        step_bytes: bytes per step.
-        low_bytes, high_bytes: a 99 % interval of that.
-        path: the phase that leaves it behind, if that can be told.
-        is_outside_phases: whether steps leave it behind outside all phases.
-    """
-
-    step_bytes: float
-    low_bytes: float
-    high_bytes: float
-    path: str | None
-    is_outside_phases: bool
-
-
-@dataclass(frozen=True)
-class OutOfMemory:
+class OutOfMemoryReport:
     """A time at which a GPU had no memory left.
 
     Attributes:
@@ -121,9 +102,9 @@ class MemoryUse:
     unused_bytes: int | None
     growth_is_known: bool
     growth: MemoryGrowth | None
-    phases: tuple[PhaseMemory, ...]
+    phases: tuple[PhaseMemoryUse, ...]
     out_of_memory_count: int
-    out_of_memory: tuple[OutOfMemory, ...]
+    out_of_memory: tuple[OutOfMemoryReport, ...]
 
 
 def memory(run: Run) -> MemoryUse | None:
@@ -141,10 +122,10 @@ def memory(run: Run) -> MemoryUse | None:
         reserved_peak_bytes=found.reserved_peak_bytes,
         reserved_bytes=reserved_bytes,
         unused_bytes=unused_bytes,
-        growth_is_known=len(found.points) >= analysis.FEWEST_POINTS,
-        growth=_growth(found),
+        growth_is_known=len(found.points) >= FEWEST_POINTS,
+        growth=memory_growth(found),
         phases=tuple(
-            PhaseMemory(
+            PhaseMemoryUse(
                 path,
                 phase.begin_bytes,
                 phase.end_bytes,
@@ -159,34 +140,20 @@ def memory(run: Run) -> MemoryUse | None:
     )
 
 
-def _phases(run: Run, found: model.Memory) -> Iterator[tuple[str, model.PhaseMemory]]:
+def _phases(run: Run, found: Memory) -> Iterator[tuple[str, PhaseMemory]]:
     known = [number for number, path in enumerate(run.paths) if path in found.phases]
     for number in in_tree_order(run.path_parents, known):
         path = run.paths[number]
         yield path, found.phases[path]
 
 
-def _growth(found: model.Memory) -> MemoryGrowth | None:
-    growth = analysis.memory_growth(found)
-    if growth is None:
-        return None
-    slope = growth.per_step
-    return MemoryGrowth(
-        slope.slope,
-        slope.low,
-        slope.high,
-        growth.path or None,
-        growth.path == analysis.OUTSIDE,
-    )
-
-
-def _out_of_memory(event: model.OutOfMemory) -> OutOfMemory:
+def _out_of_memory(event: OutOfMemory) -> OutOfMemoryReport:
     facts = asdict(event)
     del facts["settings"]
-    return OutOfMemory(**facts, advice=allocator_advice(event))
+    return OutOfMemoryReport(**facts, advice=allocator_advice(event))
 
 
-def allocator_advice(event: model.OutOfMemory) -> str | None:
+def allocator_advice(event: OutOfMemory) -> str | None:
     """What may help, if the numbers of this very event say so."""
     allocated, reserved = event.allocated_bytes, event.reserved_bytes
     if allocated is None or reserved is None or reserved - allocated < event.request_bytes:
@@ -252,7 +219,7 @@ def memory_section(memory: MemoryUse | None) -> Iterator[Part]:
         )
 
 
-def _event(event: OutOfMemory) -> str:
+def _event(event: OutOfMemoryReport) -> str:
     where = "outside all phases" if event.path is None else f"in {printable(event.path)}"
     if event.module is not None:
         where += f", module {printable(event.module)}"
@@ -327,27 +294,26 @@ def failures(run: Run) -> Iterator[Finding]:
             allocator_advice(event),
             _LOOK,
         )
-    growth = analysis.memory_growth(memory)
+    growth = memory_growth(memory)
     if growth is not None and _matters(growth, memory):
-        slope = growth.per_step
-        by = {
-            None: "which phase leaves it behind can't be told",
-            analysis.OUTSIDE: "left outside phases",
-        }
-        interval = size_interval(slope.slope, slope.low, slope.high)
-        left = by.get(growth.path, f"left behind by {growth.path}")
+        interval = size_interval(growth.step_bytes, growth.low_bytes, growth.high_bytes)
+        left = "which phase leaves it behind can't be told"
+        if growth.is_outside_phases:
+            left = "left outside phases"
+        elif growth.path is not None:
+            left = f"left behind by {growth.path}"
         yield unpriced(
             "failure",
             "memory of the process grows" if memory.device is None else "GPU memory grows",
-            f"{size(slope.slope)} per step{interval}, {left}",
+            f"{size(growth.step_bytes)} per step{interval}, {left}",
             None,
             _LOOK,
         )
 
 
-def _matters(growth: analysis.MemoryGrowth, memory: model.Memory) -> bool:
+def _matters(growth: MemoryGrowth, memory: Memory) -> bool:
     """Whether memory has grown for certain by as much as is worth a word: also the recording itself
     takes a little more memory of the process with each step."""
     first, last = memory.points[0], memory.points[-1]
-    grown_bytes = growth.per_step.low * (int(last["step"]) - int(first["step"]))
+    grown_bytes = growth.low_bytes * (int(last["step"]) - int(first["step"]))
     return bool(grown_bytes >= _LEAST_GROWTH * first["allocated_bytes"])

@@ -22,7 +22,7 @@ class ModulesAspect(Aspect):
     """The times of the model's modules, forward and backward."""
 
     name = "modules"
-    section_type = sections.Modules | None
+    section_type = sections.ModulesSection | None
     about = "of the model, forward and backward."
     in_preview = False
 
@@ -52,10 +52,10 @@ class ModulesAspect(Aspect):
         run.module_names, run.module_spans = earlier.module_names, earlier.module_spans
         run.module_step_weights = earlier.module_step_weights
 
-    def section(self, run: Run) -> sections.Modules | None:
+    def section(self, run: Run) -> sections.ModulesSection | None:
         return sections.modules(run)
 
-    def parts(self, modules: sections.Modules, document: Any) -> Iterable[Part]:
+    def parts(self, modules: sections.ModulesSection, document: Any) -> Iterable[Part]:
         return sections.modules_section(modules)
 
     def unknown(self, run: Run) -> Iterator[str]:

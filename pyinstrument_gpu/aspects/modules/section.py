@@ -16,7 +16,7 @@ from pyinstrument_gpu.parts.words import UNKNOWN, Unit, counted, percent
 
 
 @dataclass(frozen=True)
-class ModuleTimes:
+class ModuleMeans:
     """A module, or a group of modules whose names differ by an index alone. Numbers are means per
     step, or of the whole run where no step ended. Times include the modules inside.
 
@@ -44,7 +44,7 @@ class ModuleTimes:
 
 
 @dataclass(frozen=True)
-class Modules:
+class ModulesSection:
     """The modules of the model.
 
     Attributes:
@@ -64,7 +64,7 @@ class Modules:
     """
 
     per_step: bool
-    rows: tuple[ModuleTimes, ...]
+    rows: tuple[ModuleMeans, ...]
     has_recomputation: bool
     all_have_backward: bool
     all_are_kept: bool
@@ -76,14 +76,14 @@ class Modules:
     kept_steps: int
 
 
-def modules(run: Run) -> Modules | None:
+def modules(run: Run) -> ModulesSection | None:
     """None if no modules were timed."""
     if not run.modules:
         return None
     found, weights = modules_per_step(run), run.module_step_weights
     per_step = run.step_totals.count > 0
     devices = [times.of_pass(kind)[1] for times in run.modules.values() for kind in ModulePass]
-    return Modules(
+    return ModulesSection(
         per_step=per_step,
         rows=tuple(
             _row(times.name, times.modules, found[name]) for name, times in run.modules.items()
@@ -100,10 +100,10 @@ def modules(run: Run) -> Modules | None:
     )
 
 
-def _row(name: str, modules: int, found: ModulePerStep) -> ModuleTimes:
+def _row(name: str, modules: int, found: ModulePerStep) -> ModuleMeans:
     calls = found.passes.get(ModulePass.FORWARD, NO_PASS)
     forward, backward, recompute = (found.passes.get(kind) for kind in ModulePass)
-    return ModuleTimes(
+    return ModuleMeans(
         name=name,
         modules=modules,
         calls=None if calls is None else calls.count,
@@ -123,7 +123,7 @@ MAX_MODULES = 200
 _RECOMPUTED = ("recompute", "device rec")
 
 
-def modules_section(modules: Modules | None) -> Iterator[Part]:
+def modules_section(modules: ModulesSection | None) -> Iterator[Part]:
     """The table of the run's modules, groups first; nothing if none were timed."""
     if modules is None:
         return
@@ -145,7 +145,7 @@ def modules_section(modules: Modules | None) -> Iterator[Part]:
     unit = Unit.fitting(max(time_ns or 0 for column in columns.values() for time_ns in column))
     decimals = 2 if modules.per_step else 0
 
-    def line(module: ModuleTimes, times_ns: tuple[float | None, ...]) -> Row:
+    def line(module: ModuleMeans, times_ns: tuple[float | None, ...]) -> Row:
         cells = [UNKNOWN if module.calls is None else f"{module.calls:,.{decimals}f}"]
         cells += map(unit.text, times_ns)
         if modules.per_step:
@@ -168,7 +168,7 @@ def modules_section(modules: Modules | None) -> Iterator[Part]:
     yield from _remarks(modules)
 
 
-def _remarks(modules: Modules) -> Iterator[Sentence]:
+def _remarks(modules: ModulesSection) -> Iterator[Sentence]:
     yield Sentence("Times include the modules inside, so rows don't add up")
     if modules.has_recomputation:
         yield Sentence(

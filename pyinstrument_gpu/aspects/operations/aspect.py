@@ -22,7 +22,7 @@ class OperationsAspect(Aspect):
     """The operations in the steps that were profiled."""
 
     name = "operations"
-    section_type = sections.Operations | None
+    section_type = sections.OperationsSection | None
     about = "what torch's profiler has seen."
     in_preview = False
 
@@ -49,10 +49,10 @@ class OperationsAspect(Aspect):
             operations = replace(operations or Operations(), profiled=profiled)
         return {"operations": operations}
 
-    def section(self, run: Run) -> sections.Operations | None:
+    def section(self, run: Run) -> sections.OperationsSection | None:
         return sections.operations(run)
 
-    def parts(self, operations: sections.Operations, document: Any) -> Iterable[Part]:
+    def parts(self, operations: sections.OperationsSection, document: Any) -> Iterable[Part]:
         return sections.operations_section(operations)
 
     def unknown(self, run: Run) -> Iterator[str]:

@@ -71,7 +71,7 @@ class DeviceIdle:
 
 
 @dataclass(frozen=True)
-class Operations:
+class OperationsSection:
     """What torch's profiler has seen in some steps.
 
     Attributes:
@@ -102,7 +102,7 @@ class Operations:
     trace: str | None
 
 
-def operations(run: Run) -> Operations | None:
+def operations(run: Run) -> OperationsSection | None:
     """None if no steps were profiled."""
     found = run.operations
     if found is None or not found.operations:
@@ -110,7 +110,7 @@ def operations(run: Run) -> Operations | None:
     steps = max(1, found.steps)
     times = _times_around(run)
     has_modules = any(one.module is not None for one in found.operations)
-    return Operations(
+    return OperationsSection(
         first_step=found.first_step,
         last_step=found.last_step,
         steps=steps,
@@ -188,7 +188,7 @@ _NO_PHASE = "(no phase)"
 _NO_MODULE = "(no module)"
 
 
-def operations_section(operations: Operations | None) -> Iterator[Part]:
+def operations_section(operations: OperationsSection | None) -> Iterator[Part]:
     """Operations, modules and phases, the longest first. Nothing if no steps were profiled."""
     if operations is None:
         return
@@ -242,7 +242,7 @@ def operations_section(operations: Operations | None) -> Iterator[Part]:
         yield Sentence(f"Trace: {printable(operations.trace)}")
 
 
-def _which(operations: Operations) -> str:
+def _which(operations: OperationsSection) -> str:
     if operations.first_step is None or operations.last_step is None:
         return "within a step"
     if operations.first_step == operations.last_step:
@@ -300,7 +300,7 @@ def _device(device: DeviceIdle) -> Iterator[Sentence]:
         )
 
 
-def _cost(operations: Operations) -> Iterator[Sentence]:
+def _cost(operations: OperationsSection) -> Iterator[Sentence]:
     if operations.step_ns is not None:
         said = [f"{duration(operations.step_ns)} profiled"]
         said += _others(operations.step_before_ns, "before")

@@ -20,16 +20,16 @@ class SyncsAspect(Aspect):
 
     name = "syncs"
     heading = "Waits for the device"
-    section_type = sections.Syncs | None
+    section_type = sections.SyncsSection | None
     about = "where the host waits for a device."
 
-    def section(self, run: Run) -> sections.Syncs | None:
+    def section(self, run: Run) -> sections.SyncsSection | None:
         return sections.syncs(run)
 
-    def parts(self, syncs: sections.Syncs, document: Any) -> Iterable[Part]:
+    def parts(self, syncs: sections.SyncsSection, document: Any) -> Iterable[Part]:
         return sections.syncs_section(syncs, document.step_count)
 
-    def verdict(self, syncs: sections.Syncs) -> str | None:
+    def verdict(self, syncs: sections.SyncsSection) -> str | None:
         return sections.preview_verdict(syncs) if syncs.is_preview else None
 
     def lines(self, run: Run) -> Iterator[tuple[str, SourceLine]]:

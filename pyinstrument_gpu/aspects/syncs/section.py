@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.core import syncs as model
 from pyinstrument_gpu.core.program_facts import CHILDREN
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.sync_kind import SyncKind
+from pyinstrument_gpu.core.syncs import SomeWaits, Syncs, SyncSite
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
 from pyinstrument_gpu.parts.words import UNKNOWN, Unit, counted
 
@@ -45,7 +45,7 @@ _CHILDREN = (
 
 
 @dataclass(frozen=True)
-class SyncSite:
+class SyncLine:
     """A line of the program that makes the host wait for a device.
 
     Attributes:
@@ -78,7 +78,7 @@ class SyncSite:
 
 
 @dataclass(frozen=True)
-class Syncs:
+class SyncsSection:
     """Where the program makes the host wait for a device.
 
     Attributes:
@@ -96,7 +96,7 @@ class Syncs:
 
     is_preview: bool
     is_placed: bool
-    sites: tuple[SyncSite, ...]
+    sites: tuple[SyncLine, ...]
     kept_steps: int
     watched_steps: int
     allowed: int
@@ -104,7 +104,7 @@ class Syncs:
     doubts: tuple[str, ...]
 
 
-def syncs(run: Run) -> Syncs | None:
+def syncs(run: Run) -> SyncsSection | None:
     """None if no syncs were watched."""
     found = run.syncs
     if not found.was_watched:
@@ -118,7 +118,7 @@ def syncs(run: Run) -> Syncs | None:
         _site(run, site, inside[site], ended[site], site in of_steps)
         for site in listed_sites(found)
     ]
-    return Syncs(
+    return SyncsSection(
         is_preview=found.is_as_if,
         is_placed=found.is_placed,
         sites=tuple(
@@ -139,7 +139,7 @@ def syncs(run: Run) -> Syncs | None:
     )
 
 
-def _sites_of_steps(run: Run, events: NDArray[np.void]) -> set[model.SyncSite]:
+def _sites_of_steps(run: Run, events: NDArray[np.void]) -> set[SyncSite]:
     """The sites that wait in several of the steps that ended, or in the only one, or between most
     of them, as where the training draws from an environment."""
     is_inside = events["step"] >= 0
@@ -160,7 +160,7 @@ def _places_of(
     return np.bincount(pairs[0], minlength=len(run.syncs.sites))
 
 
-def listed_sites(syncs: model.Syncs) -> list[model.SyncSite]:
+def listed_sites(syncs: Syncs) -> list[SyncSite]:
     """The sites of waits outside `allow_sync` regions, the most expensive first."""
     sites = [site for site in syncs.sites if site.totals.count and not site.is_allowed]
     return sorted(sites, key=lambda s: (s.totals.blocked_ns, s.totals.count), reverse=True)
@@ -168,17 +168,17 @@ def listed_sites(syncs: model.Syncs) -> list[model.SyncSite]:
 
 def _site(
     run: Run,
-    site: model.SyncSite,
-    inside: model.SomeWaits | None,
-    ended: model.SomeWaits | None,
+    site: SyncSite,
+    inside: SomeWaits | None,
+    ended: SomeWaits | None,
     is_of_steps: bool,
-) -> SyncSite:
+) -> SyncLine:
     """The site; `inside` are its waits inside steps, `ended` those inside steps that ended."""
     library, steps = site.library, run.steps_ended
     if not steps:
         inside = ended = None
     blocked_ns = None if ended is None else ended.blocked_ns
-    return SyncSite(
+    return SyncLine(
         line=run.name_of_line(site.program),
         function=site.function,
         library_line=None if library is None else run.name_of_line(library),
@@ -210,7 +210,7 @@ def _doubts(run: Run) -> Iterator[str]:
 _MAX_SITES = 20
 
 
-def syncs_section(syncs: Syncs | None, steps: int) -> Iterator[Part]:
+def syncs_section(syncs: SyncsSection | None, steps: int) -> Iterator[Part]:
     """The sites, the most expensive first, of a run of so many steps; of a preview, those of steps
     first, without times. Nothing if syncs were not watched."""
     if syncs is None:
@@ -268,7 +268,7 @@ def syncs_section(syncs: Syncs | None, steps: int) -> Iterator[Part]:
     yield from (Sentence(doubt, "warn") for doubt in syncs.doubts)
 
 
-def preview_verdict(syncs: Syncs) -> str:
+def preview_verdict(syncs: SyncsSection) -> str:
     """What a preview says, in a sentence."""
     if not syncs.is_placed:
         where = "where it would wait for a GPU is not known"

@@ -43,7 +43,7 @@ def counter(joules_at: dict[int, float]) -> GpuEnergy:
     return GpuEnergy(0, "GPU-1", np.array(samples, ENERGY_DTYPE))
 
 
-def use_of(run: Run) -> analysis.GpuEnergy:
+def use_of(run: Run) -> analysis.GpuEnergyUse:
     (use,) = analysis.energy(run)
     return use
 

@@ -14,7 +14,7 @@ from pyinstrument_gpu.aspects.modules.data import (
     fold_module_spans,
 )
 from pyinstrument_gpu.aspects.modules.per_step import ModulePerStep, PassPerStep, modules_per_step
-from pyinstrument_gpu.aspects.modules.section import MAX_MODULES, ModuleTimes
+from pyinstrument_gpu.aspects.modules.section import MAX_MODULES, ModuleMeans
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import STEP_DTYPE
 from pyinstrument_gpu.core.steps import Steps
@@ -67,9 +67,9 @@ def section(run: Run, width: int = 80) -> list[str]:
     return [line for line in part.splitlines() if set(line) != {"-", " "}]
 
 
-def rows_of(run: Run) -> tuple[ModuleTimes, ...]:
+def rows_of(run: Run) -> tuple[ModuleMeans, ...]:
     """The rows of the section as data."""
-    rows: tuple[ModuleTimes, ...] = document_of(run).sections["modules"].rows
+    rows: tuple[ModuleMeans, ...] = document_of(run).sections["modules"].rows
     return rows
 
 
