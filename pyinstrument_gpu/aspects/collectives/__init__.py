@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TODO aspects/collectives"""
+"""Collective operations, by PyTorch's flight recorder."""

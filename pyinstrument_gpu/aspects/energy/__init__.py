@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TODO aspects/energy"""
+"""What GPUs use, by their own counters."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TODO aspects/modules"""
+"""The times of the model's modules, forward and backward."""

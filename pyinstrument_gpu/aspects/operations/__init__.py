@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TODO aspects/operations"""
+"""What torch.profiler sees in a window of steps."""

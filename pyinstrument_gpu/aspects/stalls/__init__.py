@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TODO aspects/stalls"""
+"""Times in which no step begins or ends for far longer than steps take."""
