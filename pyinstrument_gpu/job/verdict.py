@@ -73,6 +73,12 @@ class StallOfRank:
     has_ended: bool
     open_phases: tuple[str, ...]
 
+    @property
+    def where(self) -> str:
+        """In words where it was."""
+        step = "outside steps" if self.step is None else f"in step {self.step:,}"
+        return step + (f", in {', '.join(self.open_phases)}" if self.open_phases else "")
+
 
 def stalls_of(job: Job) -> tuple[StallOfRank, ...]:
     """Those that never ended first, each kind by rank."""
@@ -103,12 +109,10 @@ def _failures(job: Job, stalls: Sequence[StallOfRank]) -> Iterator[JobFinding]:
     standing = [stall for stall in stalls if not stall.has_ended]
     if standing:
         longest = max(standing, key=lambda stall: stall.stalled_ns)
-        opened = f", in {', '.join(longest.open_phases)}" if longest.open_phases else ""
-        where = "outside steps" if longest.step is None else f"in step {longest.step:,}"
         yield _failure(
             f"{ranks_text({stall.rank for stall in standing})} stalled",
             f"no step of rank {longest.rank} began or ended for {duration(longest.stalled_ns)}, "
-            f"{where}{opened}",
+            f"{longest.where}",
             why,
         )
     cut = [rank.rank for rank in job.ranks if not rank.complete]
@@ -312,12 +316,10 @@ def stalls_parts(stalls: Sequence[StallOfRank]) -> Iterator[Sentence]:
         yield Sentence()
         yield Sentence("Stalls", "title")
     for one in stalls[:_MAX_STALLS]:
-        where = "outside steps" if one.step is None else f"in step {one.step:,}"
-        opened = f", in {', '.join(one.open_phases)}" if one.open_phases else ""
         then = "then it went on" if one.has_ended else "and it had not gone on"
         yield Sentence(
             printable(
-                f"rank {one.rank}: nothing for {duration(one.stalled_ns)} {where}{opened}; {then}"
+                f"rank {one.rank}: nothing for {duration(one.stalled_ns)} {one.where}; {then}"
             )
         )
     if len(stalls) > _MAX_STALLS:

@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from pyinstrument_gpu.core.aspect import aspects
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Part, Sentence
+from pyinstrument_gpu.report.console import for_terminal
 from pyinstrument_gpu.report.device_times import device_parts
-from pyinstrument_gpu.report.document import Document
+from pyinstrument_gpu.report.document import Document, document_of
 from pyinstrument_gpu.report.findings import guides_parts
 from pyinstrument_gpu.report.ledger import ledger_parts
 from pyinstrument_gpu.report.notes import notes_parts
+from pyinstrument_gpu.report.one_step import one_step, step_document
 from pyinstrument_gpu.report.phases import other_threads_parts, per_call_parts
 from pyinstrument_gpu.report.recorder import recorder_parts
 from pyinstrument_gpu.report.run_info import heading
@@ -83,6 +86,23 @@ LAST_SECTIONS = (
     Section("notes", lambda of: notes_parts(of.notes)),
     Section("recorder", lambda of: recorder_parts(of.recorder)),
 )
+
+
+def report(
+    run: Run, *, step: int | None = None, width: int | None = None, color: bool | None = None
+) -> str:
+    """The report of a run, or of one of its steps.
+
+    Args:
+        run: the run.
+        step: index of the one step to show; None shows the whole run.
+        width, color: as in `for_terminal`.
+
+    Raises:
+        KeyError: there is no such step, or its spans are no longer kept.
+    """
+    parts = overview(document_of(run)) if step is None else one_step(step_document(run, step))
+    return for_terminal(parts, width, color)
 
 
 def overview(document: Document) -> list[Part]:

@@ -58,7 +58,7 @@ ENDINGS = {
         import sys, warnings
         class Finder:
             def find_spec(self, name, path, target=None):
-                if name == "pyinstrument_gpu.report.terminal":
+                if name == "pyinstrument_gpu.report.overview":
                     warnings.warn(name)
         sys.meta_path.insert(0, Finder())
         """,

@@ -170,9 +170,9 @@ def allocator_advice(event: OutOfMemory) -> str | None:
 _HEADERS = ("phase", "at begin", "at end", "peak", "left per step")
 
 
-def out_of_memory(memory: MemoryUse | None) -> Iterator[Sentence]:
+def out_of_memory(memory: MemoryUse) -> Iterator[Sentence]:
     """That, where and why a device had no memory left. Nothing if it had."""
-    if memory is None or not memory.out_of_memory:
+    if not memory.out_of_memory:
         return
     for event in memory.out_of_memory:
         yield Sentence(_event(event), "failure")
@@ -184,9 +184,9 @@ def out_of_memory(memory: MemoryUse | None) -> Iterator[Sentence]:
     yield Sentence()
 
 
-def memory_section(memory: MemoryUse | None) -> Iterator[Part]:
+def memory_section(memory: MemoryUse) -> Iterator[Part]:
     """Memory by phase, and whether it grows. Nothing if no step was read."""
-    if memory is None or not memory.steps or memory.peak_bytes is None:
+    if not memory.steps or memory.peak_bytes is None:
         return
     whose = "of the process" if memory.device is None else f"on GPU {memory.device}"
     yield Sentence()

@@ -123,10 +123,8 @@ MAX_MODULES = 200
 _RECOMPUTED = ("recompute", "device rec")
 
 
-def modules_section(modules: ModulesSection | None) -> Iterator[Part]:
-    """The table of the run's modules, groups first; nothing if none were timed."""
-    if modules is None:
-        return
+def modules_section(modules: ModulesSection) -> Iterator[Part]:
+    """The table of the run's modules, groups first."""
     rows = modules.rows
     columns = {
         "forward": [row.forward_ns for row in rows],

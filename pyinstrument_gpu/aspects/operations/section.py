@@ -188,10 +188,8 @@ _NO_PHASE = "(no phase)"
 _NO_MODULE = "(no module)"
 
 
-def operations_section(operations: OperationsSection | None) -> Iterator[Part]:
-    """Operations, modules and phases, the longest first. Nothing if no steps were profiled."""
-    if operations is None:
-        return
+def operations_section(operations: OperationsSection) -> Iterator[Part]:
+    """Operations, modules and phases, the longest first."""
     longest_ns = max(one.host_ns + (one.device_ns or 0) for one in operations.operations)
     unit = Unit.fitting(longest_ns)
     yield Sentence()

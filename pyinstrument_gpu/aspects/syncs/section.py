@@ -210,11 +210,9 @@ def _doubts(run: Run) -> Iterator[str]:
 _MAX_SITES = 20
 
 
-def syncs_section(syncs: SyncsSection | None, steps: int) -> Iterator[Part]:
+def syncs_section(syncs: SyncsSection, steps: int) -> Iterator[Part]:
     """The sites, the most expensive first, of a run of so many steps; of a preview, those of steps
-    first, without times. Nothing if syncs were not watched."""
-    if syncs is None:
-        return
+    first, without times."""
     yield Sentence()
     if not syncs.sites:
         if not syncs.is_preview:
