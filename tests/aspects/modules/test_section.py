@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pyinstrument_gpu.aspects.modules.aspect import MAX_MODULES, ModuleMeans
 from pyinstrument_gpu.aspects.modules.data import (
     MODULE_SPAN_DTYPE,
     ModulePass,
@@ -14,7 +15,6 @@ from pyinstrument_gpu.aspects.modules.data import (
     fold_module_spans,
 )
 from pyinstrument_gpu.aspects.modules.per_step import ModulePerStep, PassPerStep, modules_per_step
-from pyinstrument_gpu.aspects.modules.section import MAX_MODULES, ModuleMeans
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import STEP_DTYPE
 from pyinstrument_gpu.core.steps import Steps
