@@ -11,12 +11,7 @@ from functools import cached_property
 from weakref import WeakKeyDictionary
 
 from pyinstrument_gpu.job import collectives, late_start, own_work, phases, stragglers
-from pyinstrument_gpu.job.findings import (
-    CollectiveUse,
-    LateStart,
-    PhaseAcrossRanks,
-    Stragglers,
-)
+from pyinstrument_gpu.job.findings import CollectiveUse, LateStart, PhaseAcrossRanks, Stragglers
 from pyinstrument_gpu.job.job import Job
 from pyinstrument_gpu.job.joined import Joined, MatchedGroup, joined, matched
 from pyinstrument_gpu.job.own_work import OwnWork

@@ -8,12 +8,7 @@ from collections.abc import Iterator, Mapping
 from pyinstrument_gpu.core.condition import Condition
 from pyinstrument_gpu.core.program_end import ProgramEnd
 from pyinstrument_gpu.core.rank_numbers import ranks_text
-from pyinstrument_gpu.job.condition import (
-    LAG_NS,
-    Sighting,
-    monotonic_end_ns,
-    stuck_ns,
-)
+from pyinstrument_gpu.job.condition import LAG_NS, Sighting, monotonic_end_ns, stuck_ns
 from pyinstrument_gpu.job.ending import Conclusion, Doubt, Outcome
 from pyinstrument_gpu.job.job import Job, RankData
 from pyinstrument_gpu.job.waits import Wait

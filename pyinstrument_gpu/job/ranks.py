@@ -13,12 +13,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.core.rank_numbers import ranks_text, reasons_of_ranks
 from pyinstrument_gpu.job.analysis import JobAnalysis
-from pyinstrument_gpu.job.findings import (
-    BETWEEN_STEPS,
-    MOST_ROWS,
-    OUTSIDE_PHASES,
-    where_text,
-)
+from pyinstrument_gpu.job.findings import BETWEEN_STEPS, MOST_ROWS, OUTSIDE_PHASES, where_text
 from pyinstrument_gpu.job.job import Job, RankData
 from pyinstrument_gpu.job.joined import Joined
 from pyinstrument_gpu.parts.parts import Emphasis, Part, Row, Sentence, table

@@ -52,6 +52,13 @@ class JobFinding:
     evidence: str
     look: str | None
 
+    @property
+    def cost(self) -> str:
+        """In words; empty where it is not known."""
+        if self.cost_ns is None or not self.of_ns:
+            return ""
+        return f"{duration(self.cost_ns)}, {small_percent(self.cost_ns, self.of_ns)} of a step"
+
 
 @dataclass(frozen=True)
 class StallOfRank:
@@ -303,9 +310,7 @@ def findings_parts(findings: Sequence[JobFinding]) -> Iterator[Sentence]:
         yield Sentence()
         yield Sentence("What matters", "title")
     for one in findings:
-        cost = ""
-        if one.cost_ns is not None and one.of_ns:
-            cost = f" ({duration(one.cost_ns)}, {small_percent(one.cost_ns, one.of_ns)} of a step)"
+        cost = f" ({one.cost})" if one.cost else ""
         yield Sentence(printable(f"{one.about}{cost}: {one.evidence}"))
         if one.look is not None:
             yield Sentence(printable(f"  {one.look}"), "note")

@@ -19,15 +19,7 @@ from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.profiled import ProfiledSteps
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
-from pyinstrument_gpu.parts.words import (
-    UNKNOWN,
-    Unit,
-    counted,
-    duration,
-    percent,
-    printable,
-    share,
-)
+from pyinstrument_gpu.parts.words import UNKNOWN, Unit, counted, duration, percent, printable, share
 
 NEIGHBOURS = 20
 """Of so many steps before and after the profiled ones the median is taken, fewer where there are
