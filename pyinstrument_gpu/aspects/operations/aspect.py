@@ -106,6 +106,7 @@ class OperationsAspect(Aspect):
     section_type = OperationsSection | None
     about = "what torch's profiler has seen."
     in_preview = False
+    most_rows = 5
 
     def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
         return {"operations": given.get("operations")}
