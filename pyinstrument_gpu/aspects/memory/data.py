@@ -148,24 +148,24 @@ class Memory(_MemoryFacts, frozen=True, kw_only=True):
     out_of_memory: Sequence[OutOfMemory] = ()
 
 
-class _Phase(PhaseMemory, frozen=True, kw_only=True):
+class _NotedPhase(PhaseMemory, frozen=True, kw_only=True):
     path: Count
 
 
-class _Event(_OutOfMemoryFacts, frozen=True, kw_only=True):
+class _NotedEvent(_OutOfMemoryFacts, frozen=True, kw_only=True):
     path: Count | None = None
     monotonic_ns: Annotated[int, Meta(ge=0, lt=_LIMIT)] | None = None
 
 
 class _Events(Struct, frozen=True):
     count: Count = 0
-    events: tuple[_Event, ...] = ()
+    events: tuple[_NotedEvent, ...] = ()
 
 
 class _Document(_MemoryFacts, frozen=True, kw_only=True):
     """The MEMORY document."""
 
-    phases: tuple[_Phase, ...] = ()
+    phases: tuple[_NotedPhase, ...] = ()
     points: Annotated[
         tuple[tuple[_Serial, _Bytes, _Bytes | None], ...], Meta(max_length=_MOST_POINTS)
     ] = ()
@@ -214,7 +214,7 @@ def _points(found: _Document, numbering: StepNumbering) -> NDArray[np.void]:
     return np.array(points, MEMORY_POINT_DTYPE)
 
 
-def _event(found: _Event, paths: Sequence[str], anchor: Mapping[str, int]) -> OutOfMemory:
+def _event(found: _NotedEvent, paths: Sequence[str], anchor: Mapping[str, int]) -> OutOfMemory:
     facts = asdict(found)
     path, at_ns = facts.pop("path"), facts.pop("monotonic_ns")
     run_began_ns = began_ns(anchor, "monotonic_ns")

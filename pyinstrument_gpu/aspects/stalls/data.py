@@ -93,7 +93,7 @@ class _Answer(Struct, frozen=True):
     groups: tuple[_Progress, ...] = ()
 
 
-class _Noted(_StallFacts, frozen=True):
+class _NotedStall(_StallFacts, frozen=True):
     paths: tuple[tuple[Count, Count], ...] = ()
     answer: _Answer | None = None
     traceback: str | None = None
@@ -102,7 +102,7 @@ class _Noted(_StallFacts, frozen=True):
 class _Document(Struct, frozen=True):
     """The STALLS document."""
 
-    stalls: Annotated[tuple[_Noted, ...], Meta(max_length=_MOST_STALLS)] = ()
+    stalls: Annotated[tuple[_NotedStall, ...], Meta(max_length=_MOST_STALLS)] = ()
 
 
 def decode_stalls(data: bytes, paths: Sequence[str], threads: int) -> tuple[Stall, ...]:
@@ -119,7 +119,7 @@ def decode_stalls(data: bytes, paths: Sequence[str], threads: int) -> tuple[Stal
     return tuple(_stall(one, paths, threads) for one in found.stalls)
 
 
-def _stall(found: _Noted, paths: Sequence[str], threads: int) -> Stall:
+def _stall(found: _NotedStall, paths: Sequence[str], threads: int) -> Stall:
     answer = found.answer or _Answer()
     stacks = tuple(
         (_shown(name), "\n".join(map(_shown, text.split("\n")))) for name, text in answer.stacks
