@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyinstrument_gpu.aspects.modules.watch import ModuleWatch, watch_modules
 from pyinstrument_gpu.aspects.operations.profile_steps import profile_steps
-from pyinstrument_gpu.aspects.syncs.allow import allow_sync, watch_syncs
-
+from pyinstrument_gpu.aspects.syncs.allow import allow_sync
+from pyinstrument_gpu.aspects.syncs.watching import watch_syncs
 from pyinstrument_gpu.auto import auto_phases
 from pyinstrument_gpu.errors import (
     ConfigurationError,
