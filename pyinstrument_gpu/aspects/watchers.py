@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from pyinstrument_gpu.aspects.collectives.watch import CollectiveWatch
 from pyinstrument_gpu.aspects.memory.watch import MemoryWatch
 from pyinstrument_gpu.aspects.modules.watch import ModuleNotes
-from pyinstrument_gpu.aspects.operations.control_file import ControlFile
 from pyinstrument_gpu.aspects.operations.profile_steps import ProfiledRecording
 from pyinstrument_gpu.aspects.stalls.watch import StallWatch
 from pyinstrument_gpu.core.watcher import Watcher
@@ -45,12 +44,11 @@ def _energy(options: RecordingOptions) -> Watcher | None:
 
 WATCHERS: Mapping[str, Callable[[RecordingOptions], Watcher | None]] = {
     "modules": lambda options: ModuleNotes(),
-    "profile": lambda options: ProfiledRecording(),
+    "operations": lambda options: ProfiledRecording(),
     "readings": lambda options: _Readings(),
     "collectives": lambda options: CollectiveWatch(),
     "memory": _memory,
     "energy": _energy,
     "stalls": lambda options: StallWatch(),
-    "control file": lambda options: ControlFile(),
 }
 """By name, in the order in which they begin, write and end."""

@@ -15,57 +15,45 @@ from __future__ import annotations
 import json
 import os
 import stat
+from pathlib import Path
 from typing import Any
 
-from pyinstrument_gpu.aspects.operations.profile_steps import ProfiledRecording, window_options
 from pyinstrument_gpu.core.file.control_path import control_path
-from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
 
 _MOST_BYTES = 4096
 _MOST_STEPS = 1_000
 _IN_THE_WAY = ". No request is followed until it is removed or replaced"
 
 
-class ControlFile(Watcher):
-    """Takes the requests to one recording, if that is into a file."""
+class ControlFile:
+    """The control file of one recording."""
 
-    def __init__(self) -> None:
-        self._path: bytes | None = None
+    def __init__(self, run_file: Path) -> None:
+        self.path = control_path(run_file)
         # What is there and stays: it is found again.
         self._in_the_way: tuple[int, ...] | None = None
 
-    def begin(self, recording: ActiveRecording) -> None:
-        super().begin(recording)
-        if recording.path is not None:
-            self._path = os.fsencode(control_path(recording.path))
+    def take(self) -> int | None:
+        """How many steps a request asks to profile; None if there is no request.
 
-    def look_for_request(self) -> None:
-        """Do what is asked for, if there is a request."""
-        recording = self._recording
-        if recording is None or self._path is None:
-            return
+        Raises:
+            ValueError: there is one that can't be followed.
+        """
+        path = os.fsencode(self.path)
         try:
-            status = os.lstat(self._path)
+            status = os.lstat(path)
         except OSError:
-            return
+            return None
         # The number of a file that was removed may be that of the next one.
         found = status.st_ino, status.st_mode, status.st_uid
         if found == self._in_the_way:
-            return
+            return None
         try:
-            request = _take(self._path, status)
-            steps = _steps_of(request)
+            return _steps_of(_take(path, status))
         except (OSError, ValueError) as error:
-            stays = os.path.lexists(self._path)
+            stays = os.path.lexists(path)
             self._in_the_way = found if stays else None
-            self._note(recording, f"{error}{_IN_THE_WAY if stays else ''}")
-            return
-        if self.is_on and not ProfiledRecording.of(recording).ask(window_options(steps)):
-            self._note(recording, "other steps are still to be profiled")
-
-    def _note(self, recording: ActiveRecording, reason: str) -> None:
-        name = os.path.basename(os.fsdecode(self._path or b""))
-        ProfiledRecording.of(recording).note(f"a request in {name} was not followed: {reason}")
+            raise ValueError(f"{error}{_IN_THE_WAY if stays else ''}") from None
 
 
 def _take(path: bytes, status: os.stat_result) -> bytes:

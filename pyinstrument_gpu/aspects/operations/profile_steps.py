@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pyinstrument_gpu.aspects.operations.control_file import ControlFile
 from pyinstrument_gpu.core.file.run_path import (
     check_writable,
     path_of_attempt,
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pyinstrument_gpu.aspects.operations.window import OperationsDocument, ProfileWindow
 
 
-_NAME = "profile"
+_NAME = "operations"
 
 
 class WindowOptions(NamedTuple):
@@ -39,12 +40,30 @@ class ProfiledRecording(Watcher):
 
     _window: ProfileWindow | None = None
     _document: OperationsDocument | None = None
+    _control_file: ControlFile | None = None
 
     @classmethod
     def of(cls, recording: ActiveRecording) -> ProfiledRecording:
         profiled = recording.watchers[_NAME]
         assert isinstance(profiled, cls)
         return profiled
+
+    def begin(self, recording: ActiveRecording) -> None:
+        super().begin(recording)
+        if recording.path is not None:
+            self._control_file = ControlFile(recording.path)
+
+    def look_for_request(self) -> None:
+        """Follow the request in the control file, if there is one."""
+        if self._control_file is None:
+            return
+        try:
+            steps = self._control_file.take()
+            if steps is not None and self.is_on and not self.ask(window_options(steps)):
+                raise ValueError("other steps are still to be profiled")
+        except ValueError as error:
+            name = self._control_file.path.name
+            self.note(f"a request in {name} was not followed: {error}")
 
     def note(self, sentence: str) -> None:
         """Have the run say what went wrong, unless the recording has ended."""
