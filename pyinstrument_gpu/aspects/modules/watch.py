@@ -290,7 +290,7 @@ def _unwrapped(model: Any) -> Any:
 
 
 def _observe() -> str | None:
-    """Hear of modules; returns why that can't be done."""
+    """Observe the calls of modules; returns why that can't be done."""
     global _is_heard_of
     from pyinstrument_gpu.aspects.modules.torch_model import observe
 
