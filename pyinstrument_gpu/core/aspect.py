@@ -33,6 +33,8 @@ class Aspect:
         about: what its section is about, for the schema.
         live: what `watch` shows of it; None if that is nothing.
         in_preview: whether its section is shown of a preview, whose times are not the program's.
+        most_rows: so many rows of each list of its section stand in JSON at most, unless all are
+            asked for; None for as many as of other lists.
     """
 
     name: ClassVar[str]
@@ -41,6 +43,7 @@ class Aspect:
     about: ClassVar[str] = ""
     live: ClassVar[LiveView | None] = None
     in_preview: ClassVar[bool] = True
+    most_rows: ClassVar[int | None] = None
 
     def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """What a `Run` holds of it, by the names of its attributes.
