@@ -55,20 +55,15 @@ class Found:
         return profiled
 
     def document(
-        self, block_type: BlockType, what: str, decode: Callable[[bytes], tuple[_Part, int]]
+        self, block_type: BlockType, what: str, decode: Callable[[bytes], _Part]
     ) -> _Part | None:
         """A document that the rest of the run does not rest on; None, with a note, where it is
-        damaged. `decode` also gives how many of its parts make no sense."""
+        damaged or makes no sense."""
         try:
-            part, left_out = self.blocks.document(block_type, decode) or (None, 0)
+            return self.blocks.document(block_type, decode)
         except RunFileError as error:
             self.notes.append(f"{what} was left out: {error}")
             return None
-        if left_out:
-            self.notes.append(
-                f"{left_out:,} parts of {what} were left out, because they make no sense"
-            )
-        return part
 
     def note_lacking(
         self, block_type: BlockType, what: str, records: Records, kept: int, written: int
