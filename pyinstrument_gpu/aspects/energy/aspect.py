@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pyinstrument_gpu.aspects.energy import section as sections
-from pyinstrument_gpu.aspects.energy.file import decode_energy
+from pyinstrument_gpu.aspects.energy.data import decode_energy
 from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found

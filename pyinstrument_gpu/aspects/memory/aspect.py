@@ -8,7 +8,7 @@ from typing import Any
 
 from pyinstrument_gpu.analysis.advice import Finding
 from pyinstrument_gpu.aspects.memory import section as sections
-from pyinstrument_gpu.aspects.memory.file import decode_memory
+from pyinstrument_gpu.aspects.memory.data import decode_memory
 from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found

@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from pyinstrument_gpu.aspects.operations import section as sections
 from pyinstrument_gpu.aspects.operations.data import Operations
-from pyinstrument_gpu.aspects.operations.file import decode_operations
 from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found
+from pyinstrument_gpu.core.file.json_document import decode_object
 from pyinstrument_gpu.core.profiled import ProfiledSteps
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Part
@@ -35,7 +36,9 @@ class OperationsAspect(Aspect):
 
     def read(self, found: Found) -> dict[str, Any]:
         operations = found.document(
-            BlockType.OPERATIONS, "what was profiled", lambda data: (decode_operations(data), 0)
+            BlockType.OPERATIONS,
+            "what was profiled",
+            lambda data: decode_object(data, "OPERATIONS", Operations),
         )
         if operations is not None:
             found.notes += operations.notes

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import asdict
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.aspects.operations.data import DeviceGaps, DeviceUse, Operation
+from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
 from pyinstrument_gpu.parts.words import (
@@ -52,6 +53,21 @@ class OperationTimes:
     host_ns: float
     launches: float | None
     device_ns: float | None
+
+
+@dataclass(frozen=True)
+class DeviceGaps:
+    """When devices had nothing to do before work that the host enqueued in one phase.
+
+    Attributes:
+        path: that phase; unknown outside of all.
+        total_ns, longest_ns: the sum of all gaps, and the longest.
+    """
+
+    path: str | None
+    count: int
+    total_ns: int
+    longest_ns: int
 
 
 @dataclass(frozen=True)
@@ -180,7 +196,8 @@ def _per_step(sums: Iterable[Operation], steps: int) -> tuple[OperationTimes, ..
 
 
 def _idle(device: DeviceUse) -> DeviceIdle:
-    return DeviceIdle(device.devices, device.idle_ns, device.elapsed_ns, device.gaps)
+    gaps = tuple(DeviceGaps(**asdict(one)) for one in device.gaps)
+    return DeviceIdle(device.devices, device.idle_ns, device.elapsed_ns, gaps)
 
 
 _MOST_ROWS = 15
