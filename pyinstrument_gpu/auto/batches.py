@@ -10,12 +10,9 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pyinstrument_gpu.native import native
-
-if TYPE_CHECKING:
-    from pyinstrument_gpu.auto import AutoPhases
 
 _fetching = threading.local()
 
@@ -43,7 +40,16 @@ def is_fetching() -> bool:
     return getattr(_fetching, "is_open", False)
 
 
-def follow(phases: AutoPhases, loader: type) -> None:
+class _Phases(Protocol):
+    """See `AutoPhases`, which builds on this module."""
+
+    is_hooked: bool
+    not_hooked: list[str]
+
+    def when_removed(self, function: Callable[[], None]) -> None: ...
+
+
+def follow(phases: _Phases, loader: type) -> None:
     """Hear of the loops over loaders of a class, for as long as these phases are installed.
 
     `iter(loader)` gives `FetchedBatches` then: it replaces the method of the class, which has to be
@@ -72,7 +78,7 @@ _OPTIONS = ("num_workers", "prefetch_factor", "pin_memory", "persistent_workers"
 
 
 def follow_fetcher(
-    phases: AutoPhases, fetcher: type, loaders_of: Callable[[Any], Sequence[Any]]
+    phases: _Phases, fetcher: type, loaders_of: Callable[[Any], Sequence[Any]]
 ) -> None:
     """Hear of iterators of a class, for as long as these phases are installed. `iter` starts them
     over, and `next` gives the batches of a step's part, one of each of their loaders.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:  # what only reads runs needs no pictures
     from pyinstrument_gpu.core.file.found import Found
+    from pyinstrument_gpu.core.live import LiveView
     from pyinstrument_gpu.core.source_line import SourceLine
     from pyinstrument_gpu.parts.curves import Curves
     from pyinstrument_gpu.parts.parts import Part
@@ -30,6 +31,7 @@ class Aspect:
         heading: of its section on the page; its name if empty.
         section_type: what `section` makes, as the JSON Schema describes it.
         about: what its section is about, for the schema.
+        live: what `watch` shows of it; None if that is nothing.
         in_preview: whether its section is shown of a preview, whose times are not the program's.
     """
 
@@ -37,6 +39,7 @@ class Aspect:
     section_type: ClassVar[Any] = None
     heading: ClassVar[str] = ""
     about: ClassVar[str] = ""
+    live: ClassVar[LiveView | None] = None
     in_preview: ClassVar[bool] = True
 
     def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,3 +110,9 @@ def aspects() -> tuple[Aspect, ...]:
     """
     table: tuple[Aspect, ...] = importlib.import_module("pyinstrument_gpu.aspects.table").ASPECTS
     return table
+
+
+def live_views() -> list[LiveView]:
+    """What `watch` shows of aspects, in the order in which it does."""
+    views = [aspect.live for aspect in aspects() if aspect.live is not None]
+    return sorted(views, key=lambda view: view.place)

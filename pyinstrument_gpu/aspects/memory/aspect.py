@@ -9,6 +9,7 @@ from typing import Any
 from pyinstrument_gpu.analysis.advice import Finding
 from pyinstrument_gpu.aspects.memory import section as sections
 from pyinstrument_gpu.aspects.memory.data import decode_memory
+from pyinstrument_gpu.aspects.memory.live import LiveMemory
 from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found
@@ -21,6 +22,7 @@ class MemoryAspect(Aspect):
     """Memory by phase and over steps, and when there was none left."""
 
     name = "memory"
+    live = LiveMemory()
     section_type = sections.MemoryUse | None
     about = "by phase, and whether it grows."
 

@@ -11,6 +11,7 @@ import numpy as np
 from pyinstrument_gpu.aspects.modules import section as sections
 from pyinstrument_gpu.aspects.modules.data import MODULE_SPAN_DTYPE, Modules, fold_module_spans
 from pyinstrument_gpu.aspects.modules.file import take_modules_out
+from pyinstrument_gpu.aspects.modules.live import LiveModules
 from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.file.steps import module_step_weights
@@ -22,6 +23,7 @@ class ModulesAspect(Aspect):
     """The times of the model's modules, forward and backward."""
 
     name = "modules"
+    live = LiveModules()
     section_type = sections.Modules | None
     about = "of the model, forward and backward."
     in_preview = False

@@ -18,37 +18,32 @@ import stat
 from typing import Any
 
 from pyinstrument_gpu.aspects.operations.profile_steps import ProfiledRecording, window_options
-from pyinstrument_gpu.core.active import ActiveRecording, when_begun
 from pyinstrument_gpu.core.file.control_path import control_path
-from pyinstrument_gpu.native import native
+from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
 
 _MOST_BYTES = 4096
 _MOST_STEPS = 1_000
 _IN_THE_WAY = ". No request is followed until it is removed or replaced"
 
 
-def install() -> None:
-    """Have every recording into a file follow requests. Once, at import."""
-    when_begun(_follow_requests)
+class ControlFile(Watcher):
+    """Takes the requests to one recording, if that is into a file."""
 
-
-def _follow_requests(recording: ActiveRecording) -> None:
-    if recording.path is not None:
-        recording.watchers["control file"] = ControlFile(recording)
-
-
-class ControlFile:
-    """Takes the requests to one recording."""
-
-    def __init__(self, recording: ActiveRecording) -> None:
-        assert recording.path is not None
-        self._recording = recording
-        self._path = os.fsencode(control_path(recording.path))
+    def __init__(self) -> None:
+        self._path: bytes | None = None
         # What is there and stays: it is found again.
         self._in_the_way: tuple[int, ...] | None = None
 
-    def look(self) -> None:
+    def begin(self, recording: ActiveRecording) -> None:
+        super().begin(recording)
+        if recording.path is not None:
+            self._path = os.fsencode(control_path(recording.path))
+
+    def look_for_request(self) -> None:
         """Do what is asked for, if there is a request."""
+        recording = self._recording
+        if recording is None or self._path is None:
+            return
         try:
             status = os.lstat(self._path)
         except OSError:
@@ -63,18 +58,14 @@ class ControlFile:
         except (OSError, ValueError) as error:
             stays = os.path.lexists(self._path)
             self._in_the_way = found if stays else None
-            self._note(f"{error}{_IN_THE_WAY if stays else ''}")
+            self._note(recording, f"{error}{_IN_THE_WAY if stays else ''}")
             return
-        if native.owner() is not self._recording:
-            return
-        if not ProfiledRecording.of(self._recording).ask(window_options(steps)):
-            self._note("other steps are still to be profiled")
+        if self.is_on and not ProfiledRecording.of(recording).ask(window_options(steps)):
+            self._note(recording, "other steps are still to be profiled")
 
-    def _note(self, reason: str) -> None:
-        name = os.path.basename(os.fsdecode(self._path))
-        ProfiledRecording.of(self._recording).document.note(
-            f"a request in {name} was not followed: {reason}"
-        )
+    def _note(self, recording: ActiveRecording, reason: str) -> None:
+        name = os.path.basename(os.fsdecode(self._path or b""))
+        ProfiledRecording.of(recording).note(f"a request in {name} was not followed: {reason}")
 
 
 def _take(path: bytes, status: os.stat_result) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pyinstrument_gpu.aspects.syncs import section as sections
+from pyinstrument_gpu.aspects.syncs.live import LiveWaits
 from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.source_line import SourceLine
@@ -19,6 +20,7 @@ class SyncsAspect(Aspect):
     """Where the program makes the host wait for a device."""
 
     name = "syncs"
+    live = LiveWaits()
     heading = "Waits for the device"
     section_type = sections.Syncs | None
     about = "where the host waits for a device."
