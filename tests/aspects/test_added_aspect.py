@@ -9,23 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from jsonschema.validators import validator_for
 
 import pyinstrument_gpu as pig
 from examples.aspect.collector.aspect import CollectorAspect
 from examples.aspect.collector.watch import CollectorWatch
 from pyinstrument_gpu import gpu_step
-from pyinstrument_gpu.aspects import table
+from pyinstrument_gpu.aspects import table, watchers
+from pyinstrument_gpu.cli import main
 from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.framing import read_blocks
 from pyinstrument_gpu.core.file.state import State
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.document.document import document_of
-from pyinstrument_gpu.document.json_text import json_text
+from pyinstrument_gpu.core.watcher import watcher_table
 from pyinstrument_gpu.native import native
-from pyinstrument_gpu.page.page import html_page
 from tests.helpers.encoders import encode_state
+from tests.helpers.forged_file import without
 from tests.helpers.run_items import ONE_PHASE, span_item
 from tests.helpers.run_writer import RunWriter
 
@@ -36,21 +37,22 @@ SCHEMAS = Path(__file__).parents[2] / "docs" / "make_report_schema.py"
 def added(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patched:
         patched.setattr(table, "ASPECTS", (*table.ASPECTS, CollectorAspect()))
+        row = {"collector": lambda options: CollectorWatch()}
+        patched.setattr(watchers, "WATCHERS", {**watchers.WATCHERS, **row})
         aspects.cache_clear()
+        watcher_table.cache_clear()
         yield
     aspects.cache_clear()
+    watcher_table.cache_clear()
 
 
 def recorded(path: Path) -> bytes:
     """The file of a recording of two steps, in the second of which objects are collected."""
-    watch = CollectorWatch()
-    with pig.record(path) as recording:
-        watch.begin(recording)
+    with pig.record(path):
         with gpu_step():
             pass
         with gpu_step():
             gc.collect()
-        watch.end()
     return path.read_bytes()
 
 
@@ -59,32 +61,40 @@ def collector_of(run: Any) -> Any:
     return run.collector
 
 
+def reported(path: Path, *options: str) -> str:
+    """What `pyinstrument-gpu report` prints of a file."""
+    done = CliRunner().invoke(main, ["report", str(path), *options])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
 @pytest.mark.usefixtures("added")
-def test_its_section_is_in_report_json_and_page(tmp_path: Path) -> None:
-    run = Run.from_bytes(recorded(tmp_path / "a.gpurun"))
-    known = collector_of(run)
+def test_its_section_is_in_report_json_schema_and_page(tmp_path: Path) -> None:
+    path = tmp_path / "a.gpurun"
+    known = collector_of(Run.from_bytes(recorded(path)))
     assert known.count >= 1
     assert 0 < known.longest_ns <= known.in_steps_ns <= known.total_ns
     assert known.longest_step == 1
 
-    report = run.report(width=120)
+    report = reported(path)
     assert "Python's garbage collector\n" in report
     assert ", in step 1\n" in report
-    assert "Garbage collector" in html_page([run], ["a.gpurun"])
-    printed = json.loads(json_text(document_of(run)))
+    printed = json.loads(reported(path, "--json"))
     assert printed["collector"]["longest_step"] == 1
     made = runpy.run_path(str(SCHEMAS))
-    schema = made["schema_text"](made["PRINTED"][0])
-    assert "what Python's garbage collector took" in schema
-    validator_for(json.loads(schema))(json.loads(schema)).validate(printed)
+    schema = json.loads(made["schema_text"](made["PRINTED"][0]))
+    assert "what Python's garbage collector took" in json.dumps(schema)
+    validator_for(schema)(schema).validate(printed)
+    reported(path, "--html")
+    assert "The longest took " in (tmp_path / "a.html").read_text("utf-8")
 
 
 @pytest.mark.usefixtures("added")
-def test_what_was_not_watched_is_unknown() -> None:
-    with pig.record() as recording, gpu_step():
-        pass
-    assert collector_of(recording.run) is None
-    assert document_of(recording.run).unknown[-1].startswith("Time of the garbage collector: ")
+def test_what_was_not_watched_is_unknown(tmp_path: Path) -> None:
+    path = tmp_path / "a.gpurun"
+    path.write_bytes(without(recorded(path), BlockType.ASPECTS))
+    assert collector_of(Run.load(path)) is None
+    assert "Time of the garbage collector: " in str(json.loads(reported(path, "--json"))["unknown"])
 
 
 @pytest.mark.usefixtures("added")

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import msgspec
+
+from pyinstrument_gpu.core.file.json_document import Count
 
 NAME = "collector"
 """Of the document in the run file, and of the attribute of a `Run`."""
-
-_Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 
 class Collector(msgspec.Struct, frozen=True):
@@ -24,8 +22,8 @@ class Collector(msgspec.Struct, frozen=True):
         longest_step: the index of the step that it fell into; None outside steps.
     """
 
-    count: _Count
-    total_ns: _Count
-    in_steps_ns: _Count
-    longest_ns: _Count
-    longest_step: _Count | None
+    count: Count
+    total_ns: Count
+    in_steps_ns: Count
+    longest_ns: Count
+    longest_step: Count | None

@@ -3,37 +3,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import time
 from typing import Any
 
 from examples.aspect.collector.data import NAME
+from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
 from pyinstrument_gpu.native import native
 
 
-class CollectorWatch:
+class CollectorWatch(Watcher):
     """What is learnt of the garbage collector during one recording."""
 
     def __init__(self) -> None:
-        self._recording: object = None
         self._begin_ns = 0
         self._count = self._total_ns = self._in_steps_ns = self._longest_ns = 0
         self._longest_step: int | None = None
 
-    def begin(self, recording: object) -> None:
+    def begin(self, recording: ActiveRecording) -> None:
         """Time every collection from now on."""
-        self._recording = recording
+        super().begin(recording)
         gc.callbacks.append(self._on_collection)
 
     def end(self) -> None:
-        """Stop, and write what is known. A second call does nothing."""
-        if self._on_collection in gc.callbacks:
+        with contextlib.suppress(ValueError):  # a second call
             gc.callbacks.remove(self._on_collection)
-            self.write()
+        super().end()
 
     def write(self) -> None:
-        """Bring the document in the run file up to date."""
         document = {
             "count": self._count,
             "total_ns": self._total_ns,
