@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.inference import difference_interval
 from pyinstrument_gpu.analysis.step_times import longest_row, were_profiled
-from pyinstrument_gpu.core.distinct import distinct
+from pyinstrument_gpu.core.arrays import distinct
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.core.statistics import Scope

@@ -15,13 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.intervals import covered_before, joined, quantiles
-from pyinstrument_gpu.core.distinct import distinct
-from pyinstrument_gpu.core.groups import groups
+from pyinstrument_gpu.core.arrays import distinct, groups
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.core.statistic import Statistic
 from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, as_if_not_profiled, fold_spans
-from pyinstrument_gpu.core.step_totals import StepTotals
+from pyinstrument_gpu.core.steps import StepTotals
 
 QUANTILES = (0.5, 0.95)
 USUAL_SHARE = 0.5

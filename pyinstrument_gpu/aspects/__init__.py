@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TODO aspects"""
+"""The things that are recorded besides phases and steps, one folder each."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import click
 
 from pyinstrument_gpu.cli.run_paths import found_runs
-from pyinstrument_gpu.core.process_state import ProcessState
+from pyinstrument_gpu.core.condition import ProcessState
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.document.job_ending import job_ending
 from pyinstrument_gpu.document.json_text import json_text

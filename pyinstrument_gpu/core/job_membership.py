@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import permutations
 from typing import Any, Protocol
 
-from pyinstrument_gpu.core.anchor import began_ns
+from pyinstrument_gpu.core.clocks import began_ns
 
 _LONGEST_WAIT_NS = 30 * 60 * 10**9
 """The longer of the times that the process groups of torch wait by default (NCCL's: 10 minutes,

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.core.array_fields import ArrayFields
+from pyinstrument_gpu.core.arrays import ArrayFields
 
 BUCKET_COUNT = 1920
 """Number of buckets that 64-bit values need."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.core.groups import groups
+from pyinstrument_gpu.core.arrays import groups
 from pyinstrument_gpu.core.statistic import Statistic, merge_known, of_known
 
 _Key = TypeVar("_Key")

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pyinstrument_gpu.core.condition import Condition
-from pyinstrument_gpu.core.program_end import ProgramEnd
+from pyinstrument_gpu.core.condition import Condition, ProgramEnd
 from pyinstrument_gpu.document.ending_words import EndingWords, place_of
 from pyinstrument_gpu.document.job_ranks import MissingRank, missing_ranks
 from pyinstrument_gpu.document.plain import rounded

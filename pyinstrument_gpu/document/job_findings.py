@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass
 
 from pyinstrument_gpu.aspects.stalls.data import Stall
-from pyinstrument_gpu.core.rank_numbers import ranks_text
 from pyinstrument_gpu.document.job_ranks import NAMING, JobSteps, where_text
 from pyinstrument_gpu.job.analysis import JobAnalysis
 from pyinstrument_gpu.job.data import JobData
@@ -20,7 +19,7 @@ from pyinstrument_gpu.job.findings import (
     PhaseAcrossRanks,
     Stragglers,
 )
-from pyinstrument_gpu.parts.words import capitalised, counted, duration, small_percent
+from pyinstrument_gpu.parts.words import capitalised, counted, duration, ranks_text, small_percent
 
 _WORTH_A_WORD = 0.01
 """Of the step: from this share on, what phases or collectives cost is a finding."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.core.rank_numbers import ranks_text
 from pyinstrument_gpu.job.analysis import JobAnalysis
 from pyinstrument_gpu.job.data import JobData, RankData
 from pyinstrument_gpu.job.findings import (
@@ -21,7 +20,7 @@ from pyinstrument_gpu.job.findings import (
     Pattern,
 )
 from pyinstrument_gpu.job.joined import Joined
-from pyinstrument_gpu.parts.words import counted
+from pyinstrument_gpu.parts.words import counted, ranks_text
 
 FEW_RANKS = 16
 """Up to so many, all ranks of a job are shown; of more, those that matter."""

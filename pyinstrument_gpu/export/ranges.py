@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.core.distinct import distinct
+from pyinstrument_gpu.core.arrays import distinct
 
 WINDOW_ROWS = 1 << 16
 

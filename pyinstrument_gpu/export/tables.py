@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.step_times import phases_ns
 from pyinstrument_gpu.aspects.modules.data import ModulePass
-from pyinstrument_gpu.core.distinct import distinct, places_in
+from pyinstrument_gpu.core.arrays import distinct, places_in
 from pyinstrument_gpu.core.paths import labels_of
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes

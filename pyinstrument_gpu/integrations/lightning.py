@@ -13,7 +13,7 @@ import threading
 from typing import Any
 
 from pyinstrument_gpu.auto import AutoPhases
-from pyinstrument_gpu.core import launcher
+from pyinstrument_gpu.core.process import note_launcher
 from pyinstrument_gpu.errors import PyinstrumentGpuError
 from pyinstrument_gpu.integrations.training_recording import (
     RecordsTraining,
@@ -199,7 +199,7 @@ class GpuPhaseProfiler(RecordsTraining, _Profiler):  # type: ignore[misc]
 
 def _begin(training: TrainingRecording, trainer: Any) -> None:
     with contextlib.suppress(Exception):  # it need not be one of Lightning's own
-        launcher.tell_of_launcher(
+        note_launcher(
             RANK=trainer.global_rank, WORLD_SIZE=trainer.world_size, LOCAL_RANK=trainer.local_rank
         )
     module = type(trainer).__module__.partition(".")[0]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TODO job"""
+"""The ranks of a job together."""

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from pyinstrument_gpu.core.rank_numbers import ranks_text
 from pyinstrument_gpu.document.job import JobDocument
 from pyinstrument_gpu.document.job_findings import JobFinding
 from pyinstrument_gpu.document.job_ranks import phase_text
 from pyinstrument_gpu.parts.parts import without_blanks
-from pyinstrument_gpu.parts.words import UNKNOWN, Unit, duration, small_percent
+from pyinstrument_gpu.parts.words import UNKNOWN, Unit, duration, ranks_text, small_percent
 from pyinstrument_gpu.report.job import job_sections
 
 MAX_RANKS = 8

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.step_times import were_profiled
-from pyinstrument_gpu.core.distinct import places_in
+from pyinstrument_gpu.core.arrays import places_in
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.steps import Step
 from pyinstrument_gpu.errors import ExportError

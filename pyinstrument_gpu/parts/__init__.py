@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TODO parts"""
+"""The neutral parts of reports, and words for numbers."""

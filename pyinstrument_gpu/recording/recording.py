@@ -18,13 +18,13 @@ from pyinstrument_gpu.aspects.collectives.watch import CollectiveWatch
 from pyinstrument_gpu.aspects.memory.watch import MemoryWatch
 from pyinstrument_gpu.at_exit import call_at_exit
 from pyinstrument_gpu.core import program_facts
-from pyinstrument_gpu.core.active import tell_begun
 from pyinstrument_gpu.core.file.run_path import (
     check_writable,
     in_the_way,
     path_of_attempt,
     path_of_rank,
 )
+from pyinstrument_gpu.core.process import tell_begun
 from pyinstrument_gpu.errors import RecordingActiveError, RecordingError, RunPathError
 from pyinstrument_gpu.native import DISABLED, native, require_native
 from pyinstrument_gpu.patching.own_imports import OwnImports

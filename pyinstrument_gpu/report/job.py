@@ -6,7 +6,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from pyinstrument_gpu.core.rank_numbers import reasons_of_ranks
 from pyinstrument_gpu.document.job import JobDocument
 from pyinstrument_gpu.document.job_findings import JobFinding, StallOfRank
 from pyinstrument_gpu.document.job_ranks import (
@@ -32,6 +31,7 @@ from pyinstrument_gpu.parts.words import (
     duration,
     percent,
     printable,
+    reasons_of_ranks,
     size,
     small_percent,
 )

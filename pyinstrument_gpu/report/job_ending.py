@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from pyinstrument_gpu.core.rank_numbers import reasons_of_ranks
 from pyinstrument_gpu.document.job_ending import JobEnding, RankEnding
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, Table, table
-from pyinstrument_gpu.parts.words import UNKNOWN, counted, duration, printable
+from pyinstrument_gpu.parts.words import UNKNOWN, counted, duration, printable, reasons_of_ranks
 from pyinstrument_gpu.report.console import for_terminal, notes
 
 _MOST_RANKS = 16

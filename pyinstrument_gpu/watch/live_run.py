@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.step_times import in_unfinished_steps
 from pyinstrument_gpu.aspects.memory.data import MEMORY_POINT_DTYPE
 from pyinstrument_gpu.aspects.modules.data import ModulePass
-from pyinstrument_gpu.core.distinct import places_in
+from pyinstrument_gpu.core.arrays import places_in
 from pyinstrument_gpu.core.file.framing import PAYLOAD_BYTES
 from pyinstrument_gpu.core.file.items import SPAN_ITEM
 from pyinstrument_gpu.core.file.state import State

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.analysis.step_times import RunStep
 from pyinstrument_gpu.cli import main
-from pyinstrument_gpu.core.device_clock import DeviceClock
+from pyinstrument_gpu.core.clocks import DeviceClock
 from pyinstrument_gpu.core.phase_cost import PhaseCost
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import RecordingActiveError

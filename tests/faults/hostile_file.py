@@ -23,7 +23,7 @@ from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
 from pyinstrument_gpu.cli import main
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.framing import read_blocks
-from pyinstrument_gpu.core.open_phase import OpenPhase
+from pyinstrument_gpu.core.record import OpenPhase
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.core.steps import Step, Steps

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from pyinstrument_gpu.analysis.compare import Comparison, compare
 from pyinstrument_gpu.core.condition import Condition
-from pyinstrument_gpu.core.device_timing_summary import DeviceTimingSummary
 from pyinstrument_gpu.core.file.state import State
+from pyinstrument_gpu.core.record import DeviceTimingSummary
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.document.document import document_of
 from pyinstrument_gpu.document.job_ending import JobEnding

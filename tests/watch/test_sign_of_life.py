@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pyinstrument_gpu.core.condition import Condition
-from pyinstrument_gpu.core.process_state import ProcessState
+from pyinstrument_gpu.core.condition import Condition, ProcessState
 from pyinstrument_gpu.watch.live_run import LiveRun
 from pyinstrument_gpu.watch.process import MachineClocks
 from pyinstrument_gpu.watch.sign_of_life import SignOfLife, time_text

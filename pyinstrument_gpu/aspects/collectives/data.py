@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.core.array_fields import ArrayFields
+from pyinstrument_gpu.core.arrays import ArrayFields
 
 _ON_STREAMS = ("nccl", "rccl", "xccl", "hccl")
 

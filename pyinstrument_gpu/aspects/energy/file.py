@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pyinstrument_gpu.aspects.energy.data import ENERGY_DTYPE, GpuEnergy
-from pyinstrument_gpu.core.anchor import began_ns
+from pyinstrument_gpu.core.clocks import began_ns
 from pyinstrument_gpu.core.file import fits
 from pyinstrument_gpu.core.file.json_document import Each, fitting, json_object
 

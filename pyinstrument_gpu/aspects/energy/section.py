@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.aspects.energy import data as model
-from pyinstrument_gpu.core.groups import groups
+from pyinstrument_gpu.core.arrays import groups
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Sentence
 from pyinstrument_gpu.parts.words import printable

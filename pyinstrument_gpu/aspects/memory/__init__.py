@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TODO aspects/memory"""
+"""The memory of devices, by phase and over steps."""

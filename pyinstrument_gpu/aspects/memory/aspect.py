@@ -13,8 +13,7 @@ from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.parts.curves import Curves
-from pyinstrument_gpu.parts.parts import Part
+from pyinstrument_gpu.parts.parts import Curves, Part
 
 
 class MemoryAspect(Aspect):

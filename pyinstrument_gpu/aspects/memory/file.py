@@ -16,7 +16,7 @@ from pyinstrument_gpu.aspects.memory.data import (
     OutOfMemory,
     PhaseMemory,
 )
-from pyinstrument_gpu.core.anchor import began_ns
+from pyinstrument_gpu.core.clocks import began_ns
 from pyinstrument_gpu.core.file import fits
 from pyinstrument_gpu.core.file.items import NONE
 from pyinstrument_gpu.core.file.json_document import (

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TODO aspects/modules"""
+"""The modules of the model: how long each takes."""

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-from pyinstrument_gpu.core.active import active, when_begun
+from pyinstrument_gpu.core.process import active, when_begun
 from pyinstrument_gpu.native import DISABLED, IMPORT_ERROR, native
 from pyinstrument_gpu.patching.import_hook import when_imported
 from pyinstrument_gpu.patching.problems import not_seen

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TODO aspects/operations"""
+"""The operations that torch.profiler sees in some steps."""

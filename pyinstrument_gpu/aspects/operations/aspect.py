@@ -13,8 +13,8 @@ from pyinstrument_gpu.aspects.operations.file import decode_operations
 from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found
-from pyinstrument_gpu.core.profiled import ProfiledSteps
 from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.steps import ProfiledSteps
 from pyinstrument_gpu.parts.parts import Part
 
 

@@ -18,8 +18,8 @@ import stat
 from typing import Any
 
 from pyinstrument_gpu.aspects.operations.profile_steps import ProfiledRecording, window_options
-from pyinstrument_gpu.core.active import ActiveRecording, when_begun
 from pyinstrument_gpu.core.file.control_path import control_path
+from pyinstrument_gpu.core.process import ActiveRecording, when_begun
 from pyinstrument_gpu.native import native
 
 _MOST_BYTES = 4096

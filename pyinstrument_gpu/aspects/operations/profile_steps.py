@@ -8,12 +8,12 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyinstrument_gpu.core.active import ActiveRecording, active
 from pyinstrument_gpu.core.file.run_path import (
     check_writable,
     path_of_attempt,
     path_of_rank,
 )
+from pyinstrument_gpu.core.process import ActiveRecording, active
 from pyinstrument_gpu.errors import RecordingError
 from pyinstrument_gpu.native import DISABLED, native
 from pyinstrument_gpu.patching.own_imports import OwnImports

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TODO aspects/readings"""
+"""The values that a program reads from its metrics."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TODO aspects/stalls"""
+"""The times in which a program stood still."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TODO aspects/syncs"""
+"""The places where a program makes the host wait for a device."""

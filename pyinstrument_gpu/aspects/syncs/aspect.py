@@ -8,8 +8,8 @@ from typing import Any
 
 from pyinstrument_gpu.aspects.syncs import section as sections
 from pyinstrument_gpu.core.aspect import Aspect
+from pyinstrument_gpu.core.record import SourceLine
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.core.source_line import SourceLine
 from pyinstrument_gpu.parts.parts import Part
 
 _MOST_SITES = 20

@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from pyinstrument_gpu.core import program_facts
-from pyinstrument_gpu.core.anchor import LATEST_START_NS
+from pyinstrument_gpu.core.clocks import LATEST_START_NS
 from pyinstrument_gpu.core.file import fits
 from pyinstrument_gpu.core.file.json_document import Object, Schema, fitting, json_object
 

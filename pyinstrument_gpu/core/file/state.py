@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pyinstrument_gpu.core.device_timing_summary import DeviceTimingSummary
 from pyinstrument_gpu.core.file import fits
 from pyinstrument_gpu.core.file.device_clocks import TIME_LIMIT_NS
 from pyinstrument_gpu.core.file.json_document import Schema, checked, picked
+from pyinstrument_gpu.core.record import DeviceTimingSummary
 
 
 class OpenStepState(NamedTuple):

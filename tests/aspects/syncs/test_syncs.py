@@ -20,8 +20,8 @@ from torch import nn
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.aspects.syncs import allow as syncs
+from pyinstrument_gpu.core.record import SourceLine
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.core.source_line import SourceLine
 from pyinstrument_gpu.core.sync_kind import SyncKind
 from pyinstrument_gpu.document.document import document_of
 from pyinstrument_gpu.native import native

@@ -4,7 +4,6 @@
 import numpy as np
 import pytest
 
-from pyinstrument_gpu.core.device_timing_summary import DeviceTimingSummary
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.items import (
     DEVICE_CLOCK_ITEM,
@@ -13,6 +12,7 @@ from pyinstrument_gpu.core.file.items import (
 )
 from pyinstrument_gpu.core.file.state import DeviceState, State
 from pyinstrument_gpu.core.file.statistics import StatisticsDocument
+from pyinstrument_gpu.core.record import DeviceTimingSummary
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SpanFlag
 from pyinstrument_gpu.core.statistic import Statistic
