@@ -20,14 +20,14 @@ namespace pig {
 /// None: nothing is. An error of its own is reported as unraisable.
 void set_root_function(PyObject* function);
 
-/// A module's calls are heard of from now on. `parent` is the number of the innermost watched
+/// A module's calls are observed from now on. `parent` is the number of the innermost watched
 /// module around it, or -1. Returns its number, or -1 with a Python error set. `enter` and `leave`
 /// are the tensors whose hooks are its marks; they can be set later.
 int64_t watch_module(PyObject* module, PyObject* name, int64_t parent);
 bool set_module_marks(int64_t number, PyObject* enter, PyObject* leave);
 /// The function that a mark calls; null with a Python error set.
 pybind11::object new_module_mark(int64_t number, bool enters);
-/// It is not heard of any more; marks that are on nodes do nothing.
+/// It is no longer observed; marks that are on nodes do nothing.
 void unwatch_module(int64_t number);
 /// Whether it was called while a recording was active, timed or not.
 bool was_module_called(int64_t number);

@@ -44,7 +44,7 @@ class Segments:
     `host_ns` is how long the host takes, without what it waits in a sync at the begin. The next
     are times before which host and device can't be at the end, however soon they come; the host's
     are counted from the end of the last segment for which `is_start` holds: there the loader, whose
-    times they are, was started anew.
+    times they are, was started again.
     """
 
     host_ns: NDArray[np.int64]

@@ -27,7 +27,7 @@ _BATCH = 5
 Observation: TypeAlias = Run | Sequence[Run]
 """What is one observation: a run, or the runs of the ranks of a job, which depend on each other."""
 FAMILY_CONFIDENCE = 0.95
-"""With which no metric at all is said to differ where none does."""
+"""The confidence with which no metric at all is reported to differ where none does."""
 _NO_RESULTS = ("count",)
 """How much was counted, and not how training went."""
 

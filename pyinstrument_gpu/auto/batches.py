@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches as a training loop gets them from a library that iterates over a DataLoader for it.
 
-Such a library may fetch ahead and move batches to a device. Heard of at the DataLoader, an item
+Such a library may fetch ahead and move batches to a device. Observed at the DataLoader, an item
 would belong to the step before the one that trains on it.
 """
 
@@ -44,10 +44,10 @@ def is_fetching() -> bool:
 
 
 def follow(phases: AutoPhases, loader: type) -> None:
-    """Hear of the loops over loaders of a class, for as long as these phases are installed.
+    """Observe the loops over loaders of a class, for as long as these phases are installed.
 
     `iter(loader)` gives `FetchedBatches` then: it replaces the method of the class, which has to be
-    heard of as it is called by Python itself.
+    observed as Python itself calls it.
     """
     original = vars(loader).get("__iter__")
     if original is None or not phases.is_hooked or hasattr(original, "_pyinstrument_gpu"):
@@ -74,7 +74,7 @@ _OPTIONS = ("num_workers", "prefetch_factor", "pin_memory", "persistent_workers"
 def follow_fetcher(
     phases: AutoPhases, fetcher: type, loaders_of: Callable[[Any], Sequence[Any]]
 ) -> None:
-    """Hear of iterators of a class, for as long as these phases are installed. `iter` starts them
+    """Observe iterators of a class, for as long as these phases are installed. `iter` starts them
     over, and `next` gives the batches of a step's part, one of each of their loaders.
 
     Args:

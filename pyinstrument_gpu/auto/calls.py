@@ -84,7 +84,7 @@ _CALLS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
             "triplet_margin_loss",
         ),
     ),
-    # Those that are made of other operations. (On Python 3.11 they are not heard of.)
+    # Those that are made of other operations. (On Python 3.11 they can't be observed.)
     (
         "loss",
         functional,
@@ -154,9 +154,9 @@ def note_line(lines: dict[str, tuple[str, int]], phase: str) -> None:
 
 
 def note_optimizer(optimizer: optim.Optimizer) -> None:
-    """Hear of an optimizer that was made before the functions were hooked. Where there seems to be
+    """Note an optimizer that was made before the functions were hooked. Where there seems to be
     none, each backward pass counts as an update."""
-    all(map(_Made.made, (optimizer,)))  # only what C code calls is heard of on every Python
+    all(map(_Made.made, (optimizer,)))  # only what C code calls is observed on every Python
 
 
 def _times_written(optimizer: optim.Optimizer) -> int:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:  # what only reads runs needs no pictures
 
 
 class Aspect:
-    """A thing that is recorded: what a run holds of it, how that is read, and what is said of it.
+    """A thing that is recorded: what a run holds of it, how that is read, and how it is reported.
 
-    An aspect overrides what it has something to say to. Its objects hold no state. `run` is a `Run`
+    An aspect overrides the methods that concern it. Its objects hold no state. `run` is a `Run`
     throughout, which this file can't import, as runs are made of aspects.
 
     Attributes:

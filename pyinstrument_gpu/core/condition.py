@@ -77,7 +77,7 @@ class ProgramEnd(NamedTuple):
 
     @property
     def condition(self) -> Condition:
-        """How it is said to have ended, if its recording was ended."""
+        """How the program ended, provided that its recording was ended."""
         if self.has_failed:
             return Condition.FAILED
         return Condition.ENDED if self.exit_code is None else Condition.FINISHED

@@ -101,7 +101,7 @@ class Run:
         module_spans: The passes through them, in the columns of `MODULE_SPAN_DTYPE`; for each
             thread in the order in which they ended. History, like `spans`.
         module_step_weights: For each closed step of `steps`, for how many steps the passes in it
-            stand (int64), 0 where modules were not timed. None: they were timed in all steps.
+            stand (int64), 0 where modules were not timed; None if they were timed in all steps.
         operations: What torch.profiler has seen in the steps that were profiled, or None.
         memory: Memory by phase and over steps, and when there was none left; None if it was not
             read.

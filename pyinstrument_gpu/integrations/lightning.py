@@ -146,7 +146,7 @@ class GpuPhaseProfiler(RecordsTraining, _Profiler):  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         state = {**vars(self), "_open": {}}
-        state.pop("_lightning_module", None)  # a proxy that Lightning makes anew
+        state.pop("_lightning_module", None)  # a proxy that Lightning makes again
         return state
 
     def setup(self, stage: str, local_rank: int | None = None, log_dir: str | None = None) -> None:

@@ -335,7 +335,7 @@ class AccumulatedState(ABC):
 
     def _place(self, tensor: Tensor) -> bool:
         """Have the state on the device of the first tensor. Where that fails the update is lost. It
-        is not done during a capture: each replay of the graph would make the state anew."""
+        is not done during a capture: each replay of the graph would allocate the state again."""
         with self._lock:
             if self._is_placed:
                 return True

@@ -78,7 +78,7 @@ def test_a_mode_of_operators_hears_the_same() -> None:
 
 
 class Listening(Tensor):
-    """A class that hears of its functions and operators."""
+    """A class that sees its functions and operators."""
 
     heard: ClassVar[Heard] = []
 

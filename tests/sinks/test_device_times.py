@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sinks are told of device times and metrics, and when."""
+"""Which device times and metrics sinks are given, and when."""
 
 import pytest
 

@@ -103,7 +103,7 @@ class Memory:
             were read all, or every so many.
         out_of_memory_count: How often a device had no memory left.
         out_of_memory: The first of these times, and the last.
-        notes: What could not be had as asked, in sentences.
+        notes: What could not be recorded as requested, in sentences.
     """
 
     device: int | None = None
