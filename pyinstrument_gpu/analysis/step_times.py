@@ -18,8 +18,13 @@ from pyinstrument_gpu.analysis.intervals import covered_before, joined, quantile
 from pyinstrument_gpu.core.arrays import distinct, groups
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
-from pyinstrument_gpu.core.statistic import Statistic
-from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, as_if_not_profiled, fold_spans
+from pyinstrument_gpu.core.statistics import (
+    PhaseStatistics,
+    Scope,
+    Statistic,
+    as_if_not_profiled,
+    fold_spans,
+)
 from pyinstrument_gpu.core.steps import StepTotals
 
 QUANTILES = (0.5, 0.95)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.core.schema import STEP_DTYPE
-from pyinstrument_gpu.core.statistic import Statistic
+from pyinstrument_gpu.core.statistics import Statistic
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from pyinstrument_gpu.analysis.step_times import (
 )
 from pyinstrument_gpu.core.paths import in_tree_order
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.core.statistic import Statistic
-from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope
+from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, Statistic
 
 _OVERLAP = 1.05
 """From where on own times that add up to more than the step are told."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from pyinstrument_gpu.metrics.accumulated_state import AccumulatedState
-from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
+from pyinstrument_gpu.metrics.state import StateSnapshot
 from pyinstrument_gpu.metrics.torch_modes import never_compiled
 from pyinstrument_gpu.metrics.values import Reading
 

@@ -24,7 +24,7 @@ from pyinstrument_gpu.core.arrays import places_in
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.steps import Step
 from pyinstrument_gpu.errors import ExportError
-from pyinstrument_gpu.export.ranks import offsets_ns_of
+from pyinstrument_gpu.export.runs import offsets_ns_of
 from pyinstrument_gpu.page.bars import BarLabels, RunBars
 from pyinstrument_gpu.page.step_series import StepSeries
 from pyinstrument_gpu.parts.words import printable

@@ -25,8 +25,7 @@ from pyinstrument_gpu.core.file.items import SPAN_ITEM
 from pyinstrument_gpu.core.file.state import State
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
-from pyinstrument_gpu.core.statistic import Statistic
-from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope
+from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, Statistic
 from pyinstrument_gpu.watch.sign_of_life import SignOfLife
 
 WINDOW_NS = 30 * 10**9

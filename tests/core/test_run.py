@@ -11,8 +11,7 @@ from pyinstrument_gpu.core.clocks import DeviceClock
 from pyinstrument_gpu.core.record import Stream, named_streams
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE, SpanFlag, span_scopes
-from pyinstrument_gpu.core.statistic import Statistic
-from pyinstrument_gpu.core.statistics import Scope
+from pyinstrument_gpu.core.statistics import Scope, Statistic
 from pyinstrument_gpu.core.steps import Step, Steps
 
 

@@ -13,8 +13,7 @@ from pyinstrument_gpu.aspects.modules.data import MODULE_SPAN_DTYPE, ModulePass
 from pyinstrument_gpu.aspects.operations.data import Operations
 from pyinstrument_gpu.core.file import follower
 from pyinstrument_gpu.core.file.state import State
-from pyinstrument_gpu.core.statistic import Statistic
-from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope
+from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, Statistic
 from pyinstrument_gpu.watch import live_run as live_run_module
 from pyinstrument_gpu.watch.live_run import (
     SERIES,

@@ -13,8 +13,7 @@ from pyinstrument_gpu.core.file.steps import is_behind_its_step
 from pyinstrument_gpu.core.record import DeviceTimingSummary, OpenPhase, Thread, named_streams
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE, SpanFlag
-from pyinstrument_gpu.core.statistic import Statistic
-from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope
+from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, Statistic
 from pyinstrument_gpu.core.steps import Step, Steps, StepTotals
 from tests.helpers.run_writer import encode
 
