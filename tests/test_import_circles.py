@@ -15,12 +15,6 @@ KNOWN = {
     frozenset(f"{PACKAGE}.{module}" for module in circle)
     for circle in (
         ("auto", "auto.batches", "auto.calls", "auto.h2d"),
-        (
-            "metrics.accumulated_state",
-            "metrics.accumulator",
-            "metrics.periodic_log",
-            "metrics.window",
-        ),
         ("aspects.syncs.allow", "aspects.syncs.preview.preview", "aspects.syncs.watch"),
     )
 }
