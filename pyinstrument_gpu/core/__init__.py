@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TODO core"""
+"""What a run is: steps, spans, statistics and waits, and the file that holds them.
+
+It knows no aspect.
+"""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ranks of a job together."""
+"""What the ranks of one job show together."""

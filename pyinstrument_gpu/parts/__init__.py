@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The neutral parts of reports, and words for numbers."""
+"""What sections are made of: sentences, tables, curves, and numbers in words."""

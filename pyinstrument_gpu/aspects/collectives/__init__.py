@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The collective operations of a job, as PyTorch's flight recorder has them."""
+"""Collective operations, by PyTorch's flight recorder."""

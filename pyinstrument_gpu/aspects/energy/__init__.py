@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The energy that GPUs used."""
+"""What GPUs use, by their own counters."""

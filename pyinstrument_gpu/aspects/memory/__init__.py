@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of devices, by phase and over steps."""
+"""Memory by phase and over steps, and when there was none left."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The modules of the model: how long each takes."""
+"""The times of the model's modules, forward and backward."""

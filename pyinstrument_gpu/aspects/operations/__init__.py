@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations that torch.profiler sees in some steps."""
+"""What torch.profiler sees in a window of steps."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values that a program reads from its metrics."""
+"""Numbers with a name that are read while a run goes on, such as those of metrics."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The times in which a program stood still."""
+"""Times in which no step begins or ends for far longer than steps take."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The places where a program makes the host wait for a device."""
+"""Where the program makes the host wait for a device. The waits are in core/syncs.py."""
