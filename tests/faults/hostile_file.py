@@ -17,7 +17,6 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from pyinstrument_gpu.analysis.compare import compare
-from pyinstrument_gpu.analysis.step_times import RunStep
 from pyinstrument_gpu.aspects.collectives.data import COLLECTIVE_DTYPE, Collectives, ProcessGroup
 from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
 from pyinstrument_gpu.cli import main
@@ -35,6 +34,7 @@ from pyinstrument_gpu.export import FORMATS, export
 from pyinstrument_gpu.job.gather import job_of, rank_data
 from pyinstrument_gpu.report.comparison import comparison_facts, comparison_report
 from pyinstrument_gpu.report.job import job_report
+from pyinstrument_gpu.report.overhead import RunStep
 from pyinstrument_gpu.watch.live_run import LiveRun
 from pyinstrument_gpu.watch.process import MachineClocks
 from pyinstrument_gpu.watch.views import VIEWS, Choice, heading
