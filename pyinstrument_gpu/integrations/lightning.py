@@ -204,10 +204,10 @@ def _begin(training: TrainingRecording, trainer: Any) -> None:
         )
     module = type(trainer).__module__.partition(".")[0]
     package = next((one for one in _modules if one.__name__.startswith(module)), _modules[0])
-    training.begin(_PACKAGES[package.__name__], version_of(package), _hear_of_fetchers)
+    training.begin(_PACKAGES[package.__name__], version_of(package), _observe_fetchers)
 
 
-def _hear_of_fetchers(phases: AutoPhases) -> None:
+def _observe_fetchers(phases: AutoPhases) -> None:
     from pyinstrument_gpu.auto import batches  # here, as it needs torch
 
     for module in _modules:

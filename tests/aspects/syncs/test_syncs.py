@@ -695,7 +695,7 @@ def test_watch_can_be_switched_off(programs: Programs, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_uncaught_error_has_no_frames_of_ours(
+def test_uncaught_error_has_none_of_our_frames(
     programs: Programs, tmp_path: Path, call: str
 ) -> None:
     program = tmp_path / "program.py"
