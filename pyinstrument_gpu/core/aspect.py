@@ -30,6 +30,8 @@ class Aspect:
         section_type: what `section` makes, as the JSON Schema describes it.
         about: what its section is about, for the schema.
         in_preview: whether its section is shown of a preview, whose times are not the program's.
+        most_rows: so many rows of each list of its section stand in JSON at most, unless all are
+            asked for; None for as many as of other lists.
     """
 
     name: ClassVar[str]
@@ -37,6 +39,7 @@ class Aspect:
     heading: ClassVar[str] = ""
     about: ClassVar[str] = ""
     in_preview: ClassVar[bool] = True
+    most_rows: ClassVar[int | None] = None
 
     def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """What a `Run` holds of it, by the names of its attributes.

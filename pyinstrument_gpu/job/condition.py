@@ -17,7 +17,7 @@ import numpy as np
 from pyinstrument_gpu.aspects.stalls.data import Stall
 from pyinstrument_gpu.core.clocks import SAME_BOOT_NS, began_ns, booted_ns
 from pyinstrument_gpu.core.condition import Condition, ProcessState, ProgramEnd
-from pyinstrument_gpu.job.data import RankData
+from pyinstrument_gpu.job.job import RankData
 
 FRESH_NS = 2 * 10**9
 """Twenty times as long as a recorder needs to write again."""

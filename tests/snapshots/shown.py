@@ -17,24 +17,23 @@ from pyinstrument_gpu.core.condition import Condition
 from pyinstrument_gpu.core.file.state import State
 from pyinstrument_gpu.core.record import DeviceTimingSummary
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.document.document import document_of
-from pyinstrument_gpu.document.job_ending import JobEnding
-from pyinstrument_gpu.document.json_text import json_text
-from pyinstrument_gpu.document.one_step import step_document
 from pyinstrument_gpu.export import FORMATS
+from pyinstrument_gpu.job.ending_report import JobEnding, ending_report
+from pyinstrument_gpu.job.report import job_report
 from pyinstrument_gpu.page.page import comparison_page, html_page
 from pyinstrument_gpu.report.comparison import comparison_facts, comparison_report
-from pyinstrument_gpu.report.job import job_report
-from pyinstrument_gpu.report.job_ending import ending_report
+from pyinstrument_gpu.report.document import document_of
+from pyinstrument_gpu.report.json_text import json_text
+from pyinstrument_gpu.report.one_step import step_document
 from pyinstrument_gpu.version import __version__
 from pyinstrument_gpu.watch.live_run import LiveRun, live_run
 from pyinstrument_gpu.watch.sign_of_life import SignOfLife
 from pyinstrument_gpu.watch.views import VIEWS, Choice, heading
-from tests.document.endings import ENDINGS
-from tests.document.jobs import JOBS, MadeJob, one_late
-from tests.document.programs import RUNS, with_everything, with_lost_loss, without_memory
 from tests.helpers.watched import running
+from tests.job.endings import ENDINGS
+from tests.job.jobs import JOBS, MadeJob, one_late
 from tests.page.runs import STEP_NS, training
+from tests.report.programs import RUNS, with_everything, with_lost_loss, without_memory
 
 _TABLES = ("spans", "summary", "steps", "metrics", "syncs", "modules")
 _LINE_LENGTH = 160

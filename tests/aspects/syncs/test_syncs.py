@@ -23,9 +23,9 @@ from pyinstrument_gpu.aspects.syncs import allow as syncs
 from pyinstrument_gpu.core.record import SourceLine
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.sync_kind import SyncKind
-from pyinstrument_gpu.document.document import document_of
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import tensor_device
+from pyinstrument_gpu.report.document import document_of
 from tests.helpers.clock import fake_clock
 from tests.helpers.programs import Programs
 from tests.helpers.run_writer import save

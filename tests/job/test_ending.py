@@ -13,9 +13,9 @@ from pyinstrument_gpu.aspects.collectives.data import Collectives
 from pyinstrument_gpu.aspects.memory.data import OutOfMemory
 from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
 from pyinstrument_gpu.core.condition import ProcessState
-from pyinstrument_gpu.document.job_ending import JobEnding, job_ending
 from pyinstrument_gpu.job.condition import Sighting
-from pyinstrument_gpu.job.data import JobData, RankData
+from pyinstrument_gpu.job.ending_report import JobEnding, job_ending
+from pyinstrument_gpu.job.job import Job, RankData
 from tests.helpers.job_endings import MS, S, collectives, group, job, rank
 
 GONE = Sighting(ProcessState.GONE, 60 * S)
@@ -33,7 +33,7 @@ BY_STEPS = (
 )
 
 
-def said(of: JobData, *sightings: Sighting) -> JobEnding:
+def said(of: Job, *sightings: Sighting) -> JobEnding:
     return job_ending(of, {one.rank: sight for one, sight in zip(of.ranks, sightings, strict=True)})
 
 

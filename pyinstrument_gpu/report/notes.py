@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.core.arrays import groups
 from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SpanFlag
-from pyinstrument_gpu.parts.words import counted, duration
+from pyinstrument_gpu.parts.parts import Sentence
+from pyinstrument_gpu.parts.words import counted, duration, printable
 
 _MAX_PATHS = 200
 
@@ -81,3 +82,9 @@ def unknown(run: Run) -> Iterator[str]:
         yield "Samples per second: the number of samples in a batch is not known."
     for aspect in aspects():
         yield from aspect.unknown(run)
+
+
+def notes_parts(lines: Iterable[str]) -> Iterator[Sentence]:
+    """What the reader has to know, each on lines of its own, behind an empty one."""
+    shown = [Sentence(f"! {printable(line)}", "warn") for line in lines]
+    yield from [Sentence(), *shown] if shown else []

@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.parts.parts import Sentence
+from pyinstrument_gpu.parts.words import counted, duration, printable
 
 _FACTS = ("run_id", "host", "rank", "world_size", "python", "torch")
 
@@ -69,3 +73,31 @@ def run_info(run: Run) -> RunInfo:
         duration_ns=run.duration_ns,
         is_complete=run.complete,
     )
+
+
+def heading(run: RunInfo, steps: int, verdict: str) -> Iterator[Sentence]:
+    """What was recorded, how many steps of it ended, and what it says."""
+    if run.command:
+        yield Sentence(printable(shlex.join(run.command)), "title")
+    facts = []
+    if run.host:
+        facts.append(f"host {run.host}")
+    if run.rank is not None:
+        facts.append(f"rank {run.rank}" + (f" of {run.world_size}" if run.world_size else ""))
+    if run.torch:
+        facts.append(f"torch {run.torch}")
+    if run.gpu_count is not None:
+        names = dict.fromkeys(run.gpus)
+        facts += [f"{run.gpus.count(gpu)} x {gpu}" for gpu in names] or ["no GPU"]
+    if run.loader_workers is not None:
+        facts.append(counted(run.loader_workers, "loader worker"))
+    if run.other_streams:
+        facts.append("several streams")
+    if not run.device_timing:
+        facts.append("device timing off")
+    yield Sentence(printable(", ".join(facts)))
+    yield Sentence(
+        f"{counted(steps, 'step')} in {duration(run.duration_ns)}, "
+        + ("complete" if run.is_complete else "incomplete")
+    )
+    yield Sentence(printable(verdict), "title")

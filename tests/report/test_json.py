@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.document.document import Document, document_of
-from pyinstrument_gpu.document.json_text import json_text
-from pyinstrument_gpu.document.one_step import StepDocument, step_document
 from pyinstrument_gpu.report.console import printed
-from pyinstrument_gpu.report.one_step import one_step
+from pyinstrument_gpu.report.document import Document, document_of
+from pyinstrument_gpu.report.json_text import json_text
+from pyinstrument_gpu.report.one_step import StepDocument, one_step, step_document
 from pyinstrument_gpu.report.overview import overview
-from tests.document.programs import RUNS, full_run, run_of_phases
 from tests.helpers.documents import read_document
+from tests.report.programs import RUNS, full_run, run_of_phases
 
 
 def members_of(run: Run, **options: Any) -> Any:

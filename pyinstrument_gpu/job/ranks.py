@@ -5,28 +5,31 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.job.analysis import JobAnalysis
-from pyinstrument_gpu.job.data import JobData, RankData
-from pyinstrument_gpu.job.findings import (
-    BETWEEN_STEPS,
-    OUTSIDE_PHASES,
-    STEP,
-    Pattern,
-)
+from pyinstrument_gpu.job.findings import BETWEEN_STEPS, MOST_ROWS, OUTSIDE_PHASES, where_text
+from pyinstrument_gpu.job.job import Job, RankData
 from pyinstrument_gpu.job.joined import Joined
-from pyinstrument_gpu.parts.words import counted, ranks_text
+from pyinstrument_gpu.parts.parts import Emphasis, Part, Row, Sentence, table
+from pyinstrument_gpu.parts.words import (
+    Unit,
+    counted,
+    duration,
+    printable,
+    ranks_text,
+    reasons_of_ranks,
+)
+
+_MAX_PHASE_COLUMNS = 5
+_MAX_MISSING = 8
 
 FEW_RANKS = 16
 """Up to so many, all ranks of a job are shown; of more, those that matter."""
-
-NAMING = (Pattern.ALWAYS, Pattern.SOME_STEPS)
-"""The patterns of which one rank is the cause."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ class JobSteps:
     most_ended: int
 
 
-def job_steps(job: JobData, joined: Joined) -> JobSteps | None:
+def job_steps(job: Job, joined: Joined) -> JobSteps | None:
     """None where ranks have no step in common."""
     if not len(joined.steps):
         return None
@@ -118,7 +121,7 @@ def job_steps(job: JobData, joined: Joined) -> JobSteps | None:
     )
 
 
-def ranks_of_job(job: JobData, found: JobAnalysis) -> tuple[RankOfJob, ...]:
+def ranks_of_job(job: Job, found: JobAnalysis) -> tuple[RankOfJob, ...]:
     """The ranks by number; of more than `FEW_RANKS`, those that matter come first."""
     joined = found.joined
     means_ns: dict[int, float] = {}
@@ -148,29 +151,17 @@ def ranks_of_job(job: JobData, found: JobAnalysis) -> tuple[RankOfJob, ...]:
     return tuple(ranks)
 
 
-def missing_ranks(job: JobData) -> tuple[MissingRank, ...]:
+def missing_ranks(job: Job) -> tuple[MissingRank, ...]:
     return tuple(MissingRank(rank, reason) for rank, reason in sorted(job.missing.items()))
 
 
-def job_notes(job: JobData) -> tuple[str, ...]:
+def job_notes(job: Job) -> tuple[str, ...]:
     """What is to be said of the job, and then of its ranks: a sentence of several once."""
     by_note: dict[str, list[int]] = {}
     for rank in job.ranks:
         for note in (*rank.notes, *_losses(rank)):
             by_note.setdefault(note, []).append(rank.rank)
     return (*job.notes, *(f"{ranks_text(ranks)}: {note}" for note, ranks in by_note.items()))
-
-
-def where_text(path: str) -> str:
-    """Where time is spent, in words: "in data", "outside phases", "between steps"."""
-    return path[1:] if path in (OUTSIDE_PHASES, BETWEEN_STEPS) else f"in {path}"
-
-
-def phase_text(path: str) -> str:
-    """What a phase is called in tables; what is no phase stands in parentheses."""
-    if path == STEP:
-        return "step"
-    return f"({path[1:]})" if path in (OUTSIDE_PHASES, BETWEEN_STEPS) else path
 
 
 def _step_ns(joined: Joined) -> dict[int, NDArray[np.int64]]:
@@ -195,9 +186,7 @@ def _phases(joined: Joined, number: int) -> Iterator[RankPhase]:
         yield RankPhase(path, mean_ns, float(timed.mean()) if len(timed) else None)
 
 
-def _remarks(
-    job: JobData, found: JobAnalysis, means_ns: Mapping[int, float]
-) -> dict[int, list[str]]:
+def _remarks(job: Job, found: JobAnalysis, means_ns: Mapping[int, float]) -> dict[int, list[str]]:
     remarks: dict[int, list[str]] = {rank.rank: [] for rank in job.ranks}
 
     def remark(rank: int, text: str) -> None:
@@ -207,7 +196,7 @@ def _remarks(
     if found.stragglers.straggler is not None:
         remark(found.stragglers.straggler.rank, "waited for")
     for phase in found.phases:
-        if phase.is_significant and phase.pattern in NAMING:
+        if phase.is_significant and phase.pattern.is_of_one_rank:
             remark(phase.slowest_rank, f"slowest {where_text(phase.path)}")
     usual = Counter(rank.steps_ended for rank in job.ranks).most_common(1)
     for rank in job.ranks:
@@ -233,7 +222,7 @@ def _losses(rank: RankData) -> Iterator[str]:
         yield f"not everything was kept: {', '.join(dropped)}"
 
 
-def job_unknown(job: JobData) -> Iterator[str]:
+def job_unknown(job: Job) -> Iterator[str]:
     """What a report would say if it had been recorded, with how to record it."""
     if not job.ranks:
         return
@@ -248,3 +237,95 @@ def job_unknown(job: JobData) -> Iterator[str]:
         )
     if not any((rank.stream_ns >= 0).any() for rank in job.ranks):
         yield "Times on the devices: no rank has any."
+
+
+def ranks_parts(ranks: Sequence[RankOfJob], job: JobInfo) -> Iterator[Part]:
+    """All ranks of a few, and of many those that matter, with what the others are."""
+    yield Sentence()
+    yield Sentence(f"Ranks: {job.ranks_read:,} of {job.world_size:,}", "title")
+    if not ranks:
+        return
+    is_few = len(ranks) <= FEW_RANKS
+    shown = [one for one in ranks if is_few or one.remarks][:MOST_ROWS]
+    others = ranks[len(shown) :]
+    columns = _columns(ranks)
+    step_ns = [one.step_ns for one in ranks if one.step_ns is not None]
+    unit = Unit.fitting(max(step_ns)) if step_ns else None
+    rows = [_rank_row(one, columns, unit) for one in sorted(shown, key=lambda one: one.rank)]
+    if rows:
+        times = [] if unit is None else [f"{unit.name} per step", *columns]
+        yield table(["rank", "steps", *map(printable, times)], [rows])
+    if others:
+        known_ns = [one.step_ns for one in others if one.step_ns is not None]
+        which = "others not shown" if shown else "ranks, of which none matters more than others"
+        span = ""
+        if known_ns:
+            span = f", whose steps take {duration(min(known_ns))} to {duration(max(known_ns))}"
+        yield Sentence(f"{len(others):,} {which}{span}")
+
+
+def _columns(ranks: Sequence[RankOfJob]) -> list[str]:
+    """The phases that have a column of their own: those that take most, in their order."""
+    times_ns: dict[str, float] = {}
+    for one in ranks:
+        for phase in one.phases:
+            if phase.path in (OUTSIDE_PHASES, BETWEEN_STEPS):
+                continue  # these are in the table of phases
+            times_ns[phase.path] = max(times_ns.get(phase.path, 0.0), phase.self_ns)
+    most = sorted(times_ns, key=times_ns.__getitem__)[-_MAX_PHASE_COLUMNS:]
+    return [path for path in times_ns if path in most]
+
+
+def _rank_row(one: RankOfJob, columns: Sequence[str], unit: Unit | None) -> Row:
+    """Without times where there is no unit for them."""
+    cells = [f"{one.steps_ended:,}"]
+    if unit is not None:
+        self_ns = {phase.path: phase.self_ns for phase in one.phases}
+        cells += [unit.text(ns) for ns in (one.step_ns, *map(self_ns.get, columns))]
+    emphasis: Emphasis = "bold" if "waited for" in one.remarks else ""
+    return Row(str(one.rank), cells, note=", ".join(one.remarks), emphasis=emphasis)
+
+
+def missing_notes(ranks: Sequence[MissingRank]) -> Iterator[str]:
+    reasons = reasons_of_ranks({one.rank: one.reason for one in ranks})
+    yield from reasons[:_MAX_MISSING]
+    if len(reasons) > _MAX_MISSING:
+        yield f"and further ranks, for {len(reasons) - _MAX_MISSING:,} other reasons"
+
+
+@dataclass(frozen=True)
+class JobInfo:
+    """What was recorded.
+
+    Attributes:
+        job_id: the launcher's.
+        world_size: how many ranks the job had.
+        ranks_read: of how many of them there is a run.
+        hosts: on how many machines these ran.
+        command: the command line of the first of them.
+        torch: its version.
+        duration_ns: the longest of their recordings.
+    """
+
+    job_id: str | None
+    world_size: int
+    ranks_read: int
+    hosts: int | None
+    command: tuple[str, ...] | None
+    torch: str | None
+    duration_ns: int
+
+
+def job_info(job: Job) -> JobInfo:
+    hosts = {rank.environment.get("host") for rank in job.ranks}
+    first = job.ranks[0].environment if job.ranks else {}
+    command = first.get("command")
+    return JobInfo(
+        job_id=job.job_id,
+        world_size=job.world_size,
+        ranks_read=len(job.ranks),
+        hosts=None if None in hosts or not hosts else len(hosts),
+        command=None if command is None else tuple(command),
+        torch=first.get("torch"),
+        duration_ns=max((rank.duration_ns for rank in job.ranks), default=0),
+    )

@@ -12,12 +12,12 @@ import pytest
 from jsonschema import ValidationError
 from jsonschema.validators import validator_for
 
-from pyinstrument_gpu.document.document import document_of
-from pyinstrument_gpu.document.json_text import MOST_ROWS, json_text
-from pyinstrument_gpu.document.one_step import step_document
-from tests.document.endings import ENDINGS
-from tests.document.jobs import JOBS, one_late
-from tests.document.programs import RUNS
+from pyinstrument_gpu.report.document import document_of
+from pyinstrument_gpu.report.json_text import MOST_ROWS, json_text
+from pyinstrument_gpu.report.one_step import step_document
+from tests.job.endings import ENDINGS
+from tests.job.jobs import JOBS, one_late
+from tests.report.programs import RUNS
 
 MADE = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "make_report_schema.py"))
 PRINTED = {one.file: one for one in MADE["PRINTED"]}

@@ -9,9 +9,7 @@ import numpy as np
 
 from pyinstrument_gpu.aspects.collectives.data import Collectives
 from pyinstrument_gpu.aspects.stalls.data import Stall
-from pyinstrument_gpu.document.job import JobDocument, job_document_of
 from pyinstrument_gpu.job import analysis
-from pyinstrument_gpu.job.data import JobData, RankData
 from pyinstrument_gpu.job.findings import (
     OUTSIDE_PHASES,
     STEP,
@@ -22,6 +20,8 @@ from pyinstrument_gpu.job.findings import (
     Straggler,
     Stragglers,
 )
+from pyinstrument_gpu.job.job import Job, RankData
+from pyinstrument_gpu.job.report import JobDocument, job_document_of
 
 MS = 1_000_000
 PATHS = ("data", "forward", "backward")
@@ -31,7 +31,7 @@ BALANCED = Stragglers(Pattern.BALANCED, None, 0.1 * MS, 0.001, 99, True)
 class MadeJob(NamedTuple):
     """A job, and what is found about it."""
 
-    data: JobData
+    data: Job
     stragglers: Stragglers = BALANCED
     phases: tuple[PhaseAcrossRanks, ...] = ()
     collectives: tuple[CollectiveUse, ...] = ()
@@ -101,7 +101,7 @@ def use_of(**changes: Any) -> CollectiveUse:
 
 
 def balanced(ranks: int = 4) -> MadeJob:
-    data = JobData(tuple(rank_of(number) for number in range(ranks)), ranks)
+    data = Job(tuple(rank_of(number) for number in range(ranks)), ranks)
     return MadeJob(data, phases=tuple(map(phase_of, PATHS)))
 
 
@@ -118,7 +118,7 @@ def one_late() -> MadeJob:
     slow |= {"distance_ns": 30.0 * MS, "is_significant": True, "imbalance_ns": 29.0 * MS}
     slow |= {"pattern": Pattern.ALWAYS, "low_ns": 10.0 * MS}
     return MadeJob(
-        JobData(ranks, 4, job_id="7"),
+        Job(ranks, 4, job_id="7"),
         Stragglers(Pattern.ALWAYS, late, 29.0 * MS, 0.29, 99, True),
         (
             phase_of("data", **slow),
@@ -159,9 +159,7 @@ def in_turn() -> MadeJob:
 def unknown() -> MadeJob:
     reason = "no step ended on all ranks."
     empty = rank_of(0, steps=0), rank_of(1, steps=0)
-    return MadeJob(
-        JobData(empty, 2), Stragglers(Pattern.UNKNOWN, None, None, None, 0, False, reason)
-    )
+    return MadeJob(Job(empty, 2), Stragglers(Pattern.UNKNOWN, None, None, None, 0, False, reason))
 
 
 def broken() -> MadeJob:
@@ -175,7 +173,7 @@ def broken() -> MadeJob:
     )
     missing = {3: "there is no run file of it", 4: "there is no run file of it"}
     notes = ("the ranks ran different code revisions",)
-    return MadeJob(JobData(ranks, 5, "7", missing, notes), replace(BALANCED, is_by_arrivals=False))
+    return MadeJob(Job(ranks, 5, "7", missing, notes), replace(BALANCED, is_by_arrivals=False))
 
 
 def many(count: int = 1024, late: int = 700) -> MadeJob:
@@ -187,7 +185,7 @@ def many(count: int = 1024, late: int = 700) -> MadeJob:
     assert found.stragglers.straggler is not None
     straggler = replace(found.stragglers.straggler, rank=late)
     return MadeJob(
-        JobData(ranks, count),
+        Job(ranks, count),
         replace(found.stragglers, straggler=straggler),
         (replace(found.phases[0], slowest_rank=late, ranks=count), *found.phases[1:]),
     )
@@ -201,5 +199,5 @@ JOBS: Mapping[str, Callable[[], MadeJob]] = {
     "unknown": unknown,
     "broken": broken,
     "many": lambda: many(64, 50),
-    "nothing": lambda: MadeJob(JobData((), 2, missing={0: "gone", 1: "gone"})),
+    "nothing": lambda: MadeJob(Job((), 2, missing={0: "gone", 1: "gone"})),
 }

@@ -6,14 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from pyinstrument_gpu.core.condition import Condition, ProgramEnd
-from pyinstrument_gpu.job.condition import (
-    LAG_NS,
-    Sighting,
-    monotonic_end_ns,
-    stuck_ns,
-)
-from pyinstrument_gpu.job.data import JobData, RankData
+from pyinstrument_gpu.job.condition import LAG_NS, Sighting, monotonic_end_ns, stuck_ns
 from pyinstrument_gpu.job.ending import Conclusion, Doubt, Outcome
+from pyinstrument_gpu.job.job import Job, RankData
 from pyinstrument_gpu.job.waits import Wait
 from pyinstrument_gpu.parts.words import capitalised, duration, ranks_text, size
 
@@ -48,7 +43,7 @@ class EndingWords:
         sightings: by rank what could be seen of it.
     """
 
-    def __init__(self, job: JobData, found: Conclusion, sightings: Mapping[int, Sighting]) -> None:
+    def __init__(self, job: Job, found: Conclusion, sightings: Mapping[int, Sighting]) -> None:
         self._job = job
         self._found = found
         self._sightings = sightings

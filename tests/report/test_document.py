@@ -13,10 +13,13 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE, SPAN_DTYPE
 from pyinstrument_gpu.core.steps import Step, Steps
 from pyinstrument_gpu.core.syncs import SYNC_DTYPE, Syncs, SyncTotals
-from pyinstrument_gpu.document.document import Document, document_of
-from pyinstrument_gpu.document.one_step import step_document
-from pyinstrument_gpu.document.phases import PhaseInSteps
-from tests.document.programs import (
+from pyinstrument_gpu.report.document import Document, document_of
+from pyinstrument_gpu.report.one_step import step_document
+from pyinstrument_gpu.report.phases import PhaseInSteps
+from tests.helpers.made_runs import run_of
+from tests.helpers.made_script import Script
+from tests.page.runs import training
+from tests.report.programs import (
     MIB,
     diverged,
     full_run,
@@ -24,9 +27,6 @@ from tests.document.programs import (
     program,
     run_of_phases,
 )
-from tests.helpers.made_runs import run_of
-from tests.helpers.made_script import Script
-from tests.page.runs import training
 
 MS = 1_000_000
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pyinstrument_gpu.document.job import job_document_of
-from pyinstrument_gpu.job.data import JobData
 from pyinstrument_gpu.job.findings import Pattern
-from pyinstrument_gpu.report.job import job_report
-from tests.document.jobs import (
+from pyinstrument_gpu.job.job import Job
+from pyinstrument_gpu.job.report import job_document_of, job_report
+from tests.helpers.simulated_job import simulated_job
+from tests.job.jobs import (
     JOBS,
     MS,
     MadeJob,
@@ -21,8 +21,7 @@ from tests.document.jobs import (
     phase_of,
     rank_of,
 )
-from tests.document.jobs import unknown as unknown_job
-from tests.helpers.simulated_job import simulated_job
+from tests.job.jobs import unknown as unknown_job
 
 
 @pytest.mark.parametrize(
@@ -120,7 +119,7 @@ def test_a_step_takes_as_long_as_on_the_latest_rank() -> None:
         rank_of(0, steps=3, step_ns=np.array([9, 5, 1]) * MS, steps_ended=4),
         replace(later, steps=np.array([1, 2, 3])),
     )
-    document = balanced()._replace(data=JobData(ranks, 2)).document()
+    document = balanced()._replace(data=Job(ranks, 2)).document()
     steps = document.steps
     assert steps is not None
     assert (steps.count, steps.mean_ns, steps.p50_ns) == (2, 6 * MS, 6 * MS)
@@ -152,7 +151,7 @@ def test_missing_times_are_not_zero() -> None:
     assert [(rank.step_ns, rank.phases) for rank in document.ranks] == [(None, ())] * 2
     timed = np.array([[9, -1, 2 * MS], [9, -1, -1], [9, MS, MS]])
     rank = rank_of(0, steps=3, stream_ns=timed)
-    (found,) = MadeJob(JobData((rank,), 2)).document().ranks
+    (found,) = MadeJob(Job((rank,), 2)).document().ranks
     assert [phase.stream_ns for phase in found.phases] == [2 * MS, None, MS, None, None]
 
 

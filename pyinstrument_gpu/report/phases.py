@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pyinstrument_gpu import analysis
@@ -15,15 +15,18 @@ from pyinstrument_gpu.analysis.step_times import (
     outside_ns,
 )
 from pyinstrument_gpu.core.paths import in_tree_order
+from pyinstrument_gpu.core.phase_tree import phase_table
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, Statistic
+from pyinstrument_gpu.parts.parts import Part, Row, Sentence
+from pyinstrument_gpu.parts.words import Unit
 
 _OVERLAP = 1.05
 """From where on own times that add up to more than the step are told."""
 
 
 @dataclass(frozen=True)
-class DeviceTimes:
+class PhaseOnDevice:
     """The calls of a phase that were timed on the device.
 
     Attributes:
@@ -46,6 +49,20 @@ class DeviceTimes:
     ahead_p50_ns: int | None
     ahead_p95_ns: int | None
     bottleneck: str | None
+
+
+@dataclass(frozen=True)
+class ClockFit:
+    """How well the times of a device fit the host's.
+
+    Attributes:
+        uncertainty_ns: by how much they may be off.
+        drift_ppm: how much faster the device's clock runs, in parts per million.
+    """
+
+    device: int
+    uncertainty_ns: float
+    drift_ppm: float | None
 
 
 @dataclass(frozen=True)
@@ -75,7 +92,7 @@ class PhaseInSteps:
     blocked_ns: float | None
     blocked_calls: int | None
     share: float | None
-    device: DeviceTimes | None
+    device: PhaseOnDevice | None
 
 
 @dataclass(frozen=True)
@@ -100,7 +117,7 @@ class PhaseCalls:
     stream_ns: float | None
     blocked_ns: float | None
     during_steps: bool | None
-    device: DeviceTimes | None
+    device: PhaseOnDevice | None
 
 
 def phases_in_steps(run: Run) -> tuple[PhaseInSteps, ...]:
@@ -181,7 +198,7 @@ def _in_scope(run: Run, scope: Scope | None) -> list[tuple[int, PhaseStatistics]
 def _calls(
     run: Run,
     phases: Iterable[tuple[int, PhaseStatistics]],
-    device: Callable[[int, PhaseStatistics], DeviceTimes | None],
+    device: Callable[[int, PhaseStatistics], PhaseOnDevice | None],
     during_steps: Iterable[int] = (),
 ) -> tuple[PhaseCalls, ...]:
     return tuple(
@@ -214,17 +231,17 @@ def _mean_ns(statistic: Statistic | None) -> float | None:
 
 def _device_times(
     run: Run, scope: Scope | None
-) -> Callable[[int, PhaseStatistics], DeviceTimes | None]:
+) -> Callable[[int, PhaseStatistics], PhaseOnDevice | None]:
     found = analysis.of(run)
     ahead, bottlenecks = found.run_ahead(scope), found.bottlenecks(scope)
 
-    def of_phase(path: int, phase: PhaseStatistics) -> DeviceTimes | None:
+    def of_phase(path: int, phase: PhaseStatistics) -> PhaseOnDevice | None:
         device, lead, judged = phase.device, ahead.get(path), bottlenecks.get(path)
         if device is None or not device.count:
             return None
         is_judged = judged is not None and judged.kind != Bottleneck.UNKNOWN
         ahead_calls = 0 if lead is None else lead.spans
-        return DeviceTimes(
+        return PhaseOnDevice(
             calls=_unless_all(device, phase.count),
             mean_ns=device.mean_ns,
             p50_ns=device.p50_ns,
@@ -236,3 +253,45 @@ def _device_times(
         )
 
     return of_phase
+
+
+def device_clocks(run: Run) -> tuple[ClockFit, ...]:
+    """Of the devices that were timed."""
+    return tuple(
+        ClockFit(clock.device, clock.uncertainty_ns, clock.drift_ppm) for clock in run.device_clocks
+    )
+
+
+def ahead_uncertainty_ns(run: Run) -> float | None:
+    """By how much a phase's `ahead_` times may be off, at worst."""
+    scope = Scope.STEP if run.step_totals.count else None
+    ahead = analysis.of(run).run_ahead(scope)
+    return max((one.uncertainty_ns for one in ahead.values()), default=None)
+
+
+def other_threads_parts(phases: Sequence[PhaseCalls]) -> Iterator[Part]:
+    """Nothing if no other thread had phases."""
+    if phases:
+        yield Sentence()
+        yield Sentence(
+            "Other threads while a step was open (not part of its time): per call", "title"
+        )
+        yield from per_call_parts(phases)
+
+
+def per_call_parts(
+    phases: Sequence[PhaseCalls],
+    others_ns: Sequence[tuple[str, int | None]] = (),
+) -> Iterator[Part]:
+    """A table of times per call, with the totals of other things as a second block."""
+    total_ns = max([*(one.total_ns for one in phases), *(ns or 0 for _, ns in others_ns)])
+    means_ns = (one.mean_ns for one in phases if one.mean_ns is not None)
+    unit = Unit.fitting(max(means_ns, default=total_ns), total_ns)
+    rows = {}
+    for one in phases:
+        times_ns = (one.mean_ns, one.p50_ns, one.p95_ns, one.self_ns, one.stream_ns, one.blocked_ns)
+        cells = [str(one.calls), unit.text(one.total_ns), *map(unit.text, times_ns)]
+        rows[one.path] = Row("", cells, note="*" if one.during_steps else "")
+    sums = [Row(name, ["", unit.text(ns), *[""] * 6]) for name, ns in others_ns]
+    times = [f"total {unit.name}", f"mean {unit.name}", "p50", "p95", "self", "device", "blocked"]
+    yield from phase_table(["phase", "calls", *times], rows, sums)

@@ -11,10 +11,10 @@ from pyinstrument_gpu.analysis.advice import BUSY_SHARE, MIN_STEPS, Finding
 from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.program_facts import CHILDREN
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.document.findings import Guides
-from pyinstrument_gpu.document.no_steps import no_steps
-from pyinstrument_gpu.document.phases import PhaseInSteps, overlap
 from pyinstrument_gpu.parts.words import capitalised, counted, duration, small_percent
+from pyinstrument_gpu.report.findings import Guides
+from pyinstrument_gpu.report.no_steps import no_steps
+from pyinstrument_gpu.report.phases import PhaseInSteps, overlap
 
 _SKEWED = 0.2
 """How far mean and median lie apart, as a share of the mean, where one of them says too little."""

@@ -1,64 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The document of a job: all that a report says of its ranks together."""
+"""The report of a job: all that is said of its ranks together, as one document and as text."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pyinstrument_gpu.document.job_findings import (
-    JobFinding,
-    StallOfRank,
-    job_findings,
-    job_verdict,
-    stalls_of,
-)
-from pyinstrument_gpu.document.job_ranks import (
+from pyinstrument_gpu.job import analysis
+from pyinstrument_gpu.job.collectives import collectives_parts
+from pyinstrument_gpu.job.findings import CollectiveUse, LateStart, PhaseAcrossRanks, Stragglers
+from pyinstrument_gpu.job.job import Job
+from pyinstrument_gpu.job.phases import phases_parts
+from pyinstrument_gpu.job.ranks import (
+    JobInfo,
     JobSteps,
     MissingRank,
     RankOfJob,
+    job_info,
     job_notes,
     job_steps,
     job_unknown,
+    missing_notes,
     missing_ranks,
     ranks_of_job,
+    ranks_parts,
 )
-from pyinstrument_gpu.document.plain import rounded
-from pyinstrument_gpu.job import analysis
-from pyinstrument_gpu.job.data import JobData
-from pyinstrument_gpu.job.findings import (
-    CollectiveUse,
-    LateStart,
-    PhaseAcrossRanks,
-    Stragglers,
+from pyinstrument_gpu.job.verdict import (
+    JobFinding,
+    StallOfRank,
+    findings_parts,
+    job_findings,
+    job_verdict,
+    stalls_of,
+    stalls_parts,
 )
-from pyinstrument_gpu.parts.words import counted
+from pyinstrument_gpu.parts.parts import Part, Sentence
+from pyinstrument_gpu.parts.words import counted, duration, printable
+from pyinstrument_gpu.report.console import for_terminal
+from pyinstrument_gpu.report.notes import notes_parts
+from pyinstrument_gpu.report.plain import rounded
 
 JOB_VERSION = 1
 """Of the document. It rises when a field changes its meaning or goes; new fields may come."""
-
-
-@dataclass(frozen=True)
-class JobInfo:
-    """What was recorded.
-
-    Attributes:
-        job_id: the launcher's.
-        world_size: how many ranks the job had.
-        ranks_read: of how many of them there is a run.
-        hosts: on how many machines these ran.
-        command: the command line of the first of them.
-        torch: its version.
-        duration_ns: the longest of their recordings.
-    """
-
-    job_id: str | None
-    world_size: int
-    ranks_read: int
-    hosts: int | None
-    command: tuple[str, ...] | None
-    torch: str | None
-    duration_ns: int
 
 
 @dataclass(frozen=True)
@@ -102,7 +86,7 @@ class JobDocument:
     unknown: tuple[str, ...]
 
 
-def job_document_of(job: JobData) -> JobDocument:
+def job_document_of(job: Job) -> JobDocument:
     """The document of a job. It costs the analysis of its ranks together."""
     found = analysis.of(job)
     steps, stalls = job_steps(job, found.joined), stalls_of(job)
@@ -112,7 +96,7 @@ def job_document_of(job: JobData) -> JobDocument:
             version=JOB_VERSION,
             verdict=job_verdict(job, found.stragglers, findings, stalls),
             findings=findings,
-            job=_job_info(job),
+            job=job_info(job),
             steps=steps,
             stragglers=found.stragglers,
             late_start=found.late_start,
@@ -137,16 +121,50 @@ def _not_judged(steps: JobSteps | None, stragglers: Stragglers) -> Iterator[str]
         )
 
 
-def _job_info(job: JobData) -> JobInfo:
-    hosts = {rank.environment.get("host") for rank in job.ranks}
-    first = job.ranks[0].environment if job.ranks else {}
-    command = first.get("command")
-    return JobInfo(
-        job_id=job.job_id,
-        world_size=job.world_size,
-        ranks_read=len(job.ranks),
-        hosts=None if None in hosts or not hosts else len(hosts),
-        command=None if command is None else tuple(command),
-        torch=first.get("torch"),
-        duration_ns=max((rank.duration_ns for rank in job.ranks), default=0),
-    )
+def job_report(document: JobDocument, width: int | None = None, color: bool | None = None) -> str:
+    """The report of a job as text; `width` and `color` as in `for_terminal`."""
+    return for_terminal(job_overview(document), width, color)
+
+
+def job_overview(document: JobDocument) -> list[Part]:
+    """The parts of the report of a job."""
+    return [part for parts in job_sections(document).values() for part in parts]
+
+
+def job_sections(document: JobDocument) -> dict[str, list[Part]]:
+    """The parts of the report by what they are about, in order."""
+    found = {
+        "heading": _heading(document),
+        "findings": findings_parts(document.findings),
+        "ranks": ranks_parts(document.ranks, document.job),
+        "phases": phases_parts(
+            document.phases, document.step, document.stragglers, document.job.ranks_read
+        ),
+        "collectives": collectives_parts(document.collectives),
+        "stalls": stalls_parts(document.stalls),
+        "notes": notes_parts([*missing_notes(document.missing), *document.notes]),
+    }
+    return {name: list(parts) for name, parts in found.items()}
+
+
+def _heading(document: JobDocument) -> Iterator[Sentence]:
+    job, steps = document.job, document.steps
+    if job.command:
+        yield Sentence(printable(shlex.join(job.command)), "title")
+    facts = [f"{job.ranks_read:,} of {counted(job.world_size, 'rank')}"]
+    if job.hosts is not None:
+        facts.append(f"on {counted(job.hosts, 'host')}")
+    if job.torch:
+        facts.append(f"torch {job.torch}")
+    if job.job_id:
+        facts.append(f"job {job.job_id}")
+    yield Sentence(printable(", ".join(facts)))
+    if steps is None:
+        yield Sentence(f"No step that can be compared, in {duration(job.duration_ns)}")
+    else:
+        yield Sentence(
+            f"{counted(steps.count, 'step')} compared, in {duration(job.duration_ns)}; on the rank "
+            f"on which it takes longest, a step takes {duration(steps.mean_ns)} (p50 "
+            f"{duration(steps.p50_ns)}, p95 {duration(steps.p95_ns)})"
+        )
+    yield Sentence(printable(document.verdict), "title")

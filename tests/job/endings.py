@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
 from pyinstrument_gpu.core.condition import ProcessState
-from pyinstrument_gpu.document.job_ending import JobEnding, job_ending
 from pyinstrument_gpu.job.condition import Sighting
+from pyinstrument_gpu.job.ending_report import JobEnding, job_ending
 from tests.helpers.job_endings import S, collectives, job, rank
 
 _ALIVE = Sighting(ProcessState.ALIVE, 50_000_000)

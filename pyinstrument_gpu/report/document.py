@@ -12,40 +12,28 @@ from pyinstrument_gpu.analysis.advice import Finding
 from pyinstrument_gpu.analysis.ledger import Ledger
 from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.core.statistics import Scope
-from pyinstrument_gpu.document.findings import Guides, findings, guides
-from pyinstrument_gpu.document.notes import notes, unknown
-from pyinstrument_gpu.document.phases import (
+from pyinstrument_gpu.report.findings import Guides, findings, guides
+from pyinstrument_gpu.report.notes import notes, unknown
+from pyinstrument_gpu.report.phases import (
+    ClockFit,
     PhaseCalls,
     PhaseInSteps,
+    ahead_uncertainty_ns,
+    device_clocks,
     phases_in_steps,
     phases_on_other_threads,
     phases_outside,
     phases_without_steps,
 )
-from pyinstrument_gpu.document.plain import rounded
-from pyinstrument_gpu.document.recorder import Recorder, recorder
-from pyinstrument_gpu.document.run_info import RunInfo, run_info
-from pyinstrument_gpu.document.savings import Savings, savings
-from pyinstrument_gpu.document.steps import StepTimes, steps
-from pyinstrument_gpu.document.verdict import verdict
+from pyinstrument_gpu.report.plain import rounded
+from pyinstrument_gpu.report.recorder import Recorder, recorder
+from pyinstrument_gpu.report.run_info import RunInfo, run_info
+from pyinstrument_gpu.report.savings import Savings, savings
+from pyinstrument_gpu.report.steps import StepTimes, steps
+from pyinstrument_gpu.report.verdict import verdict
 
 VERSION = 1
 """Of the document. It rises when a field changes its meaning or goes; new fields may come."""
-
-
-@dataclass(frozen=True)
-class DeviceClock:
-    """How well the times of a device fit the host's.
-
-    Attributes:
-        uncertainty_ns: by how much they may be off.
-        drift_ppm: how much faster the device's clock runs, in parts per million.
-    """
-
-    device: int
-    uncertainty_ns: float
-    drift_ppm: float | None
 
 
 @dataclass(frozen=True)
@@ -85,7 +73,7 @@ class Document:
     phases_on_other_threads: tuple[PhaseCalls, ...]
     phases_without_steps: tuple[PhaseCalls, ...]
     ahead_uncertainty_ns: float | None
-    device_clocks: tuple[DeviceClock, ...]
+    device_clocks: tuple[ClockFit, ...]
     ledger: Ledger | None
     savings: Savings | None
     guides: Guides | None
@@ -124,11 +112,8 @@ def document_of(run: Run, file: str | None = None) -> Document:
         phases_outside=phases_outside(run),
         phases_on_other_threads=phases_on_other_threads(run),
         phases_without_steps=phases_without_steps(run),
-        ahead_uncertainty_ns=_ahead_uncertainty_ns(run),
-        device_clocks=tuple(
-            DeviceClock(clock.device, clock.uncertainty_ns, clock.drift_ppm)
-            for clock in run.device_clocks
-        ),
+        ahead_uncertainty_ns=ahead_uncertainty_ns(run),
+        device_clocks=device_clocks(run),
         ledger=analysis.of(run).mean_ledger,
         savings=savings(run),
         guides=advised,
@@ -138,9 +123,3 @@ def document_of(run: Run, file: str | None = None) -> Document:
         recorder=recorder(run),
     )
     return rounded(document)
-
-
-def _ahead_uncertainty_ns(run: Run) -> float | None:
-    scope = Scope.STEP if run.step_totals.count else None
-    ahead = analysis.of(run).run_ahead(scope)
-    return max((one.uncertainty_ns for one in ahead.values()), default=None)

@@ -9,17 +9,28 @@ from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass
 
 from pyinstrument_gpu.aspects.stalls.data import Stall
-from pyinstrument_gpu.document.job_ranks import NAMING, JobSteps, where_text
 from pyinstrument_gpu.job.analysis import JobAnalysis
-from pyinstrument_gpu.job.data import JobData
 from pyinstrument_gpu.job.findings import (
     CollectiveUse,
     LateStart,
     Pattern,
     PhaseAcrossRanks,
     Stragglers,
+    where_text,
 )
-from pyinstrument_gpu.parts.words import capitalised, counted, duration, ranks_text, small_percent
+from pyinstrument_gpu.job.job import Job
+from pyinstrument_gpu.job.ranks import JobSteps
+from pyinstrument_gpu.parts.parts import Sentence
+from pyinstrument_gpu.parts.words import (
+    capitalised,
+    counted,
+    duration,
+    printable,
+    ranks_text,
+    small_percent,
+)
+
+_MAX_STALLS = 8
 
 _WORTH_A_WORD = 0.01
 """Of the step: from this share on, what phases or collectives cost is a finding."""
@@ -47,6 +58,13 @@ class JobFinding:
     evidence: str
     look: str | None
 
+    @property
+    def cost(self) -> str:
+        """In words; empty where it is not known."""
+        if self.cost_ns is None or not self.of_ns:
+            return ""
+        return f"{duration(self.cost_ns)}, {small_percent(self.cost_ns, self.of_ns)} of a step"
+
 
 @dataclass(frozen=True)
 class StallOfRank:
@@ -68,15 +86,21 @@ class StallOfRank:
     has_ended: bool
     open_phases: tuple[str, ...]
 
+    @property
+    def where(self) -> str:
+        """In words where it was."""
+        step = "outside steps" if self.step is None else f"in step {self.step:,}"
+        return step + (f", in {', '.join(self.open_phases)}" if self.open_phases else "")
 
-def stalls_of(job: JobData) -> tuple[StallOfRank, ...]:
+
+def stalls_of(job: Job) -> tuple[StallOfRank, ...]:
     """Those that never ended first, each kind by rank."""
     found = [_stall(rank.rank, stall) for rank in job.ranks for stall in rank.stalls]
     return tuple(sorted(found, key=lambda stall: stall.has_ended))
 
 
 def job_findings(
-    job: JobData, found: JobAnalysis, steps: JobSteps | None, stalls: Sequence[StallOfRank]
+    job: Job, found: JobAnalysis, steps: JobSteps | None, stalls: Sequence[StallOfRank]
 ) -> tuple[JobFinding, ...]:
     """What went wrong, then who is waited for, then what costs time, the most of it first."""
     stragglers, late_start = found.stragglers, found.late_start
@@ -93,17 +117,15 @@ def job_findings(
     return (*_failures(job, stalls), *_straggler(job, step_ns, stragglers), *costs, *late)
 
 
-def _failures(job: JobData, stalls: Sequence[StallOfRank]) -> Iterator[JobFinding]:
+def _failures(job: Job, stalls: Sequence[StallOfRank]) -> Iterator[JobFinding]:
     why = f"pyinstrument-gpu why {_folder(job)}"
     standing = [stall for stall in stalls if not stall.has_ended]
     if standing:
         longest = max(standing, key=lambda stall: stall.stalled_ns)
-        opened = f", in {', '.join(longest.open_phases)}" if longest.open_phases else ""
-        where = "outside steps" if longest.step is None else f"in step {longest.step:,}"
         yield _failure(
             f"{ranks_text({stall.rank for stall in standing})} stalled",
             f"no step of rank {longest.rank} began or ended for {duration(longest.stalled_ns)}, "
-            f"{where}{opened}",
+            f"{longest.where}",
             why,
         )
     cut = [rank.rank for rank in job.ranks if not rank.complete]
@@ -121,7 +143,7 @@ def _failures(job: JobData, stalls: Sequence[StallOfRank]) -> Iterator[JobFindin
         )
 
 
-def _folder(job: JobData) -> str:
+def _folder(job: Job) -> str:
     file = next((rank.file for rank in job.ranks if rank.file is not None), None)
     return "FOLDER" if file is None else shlex.quote(os.path.dirname(file) or ".")
 
@@ -130,7 +152,7 @@ def _failure(about: str, evidence: str, look: str | None) -> JobFinding:
     return JobFinding("failure", about, None, None, evidence, look)
 
 
-def _straggler(job: JobData, step_ns: float | None, stragglers: Stragglers) -> Iterator[JobFinding]:
+def _straggler(job: Job, step_ns: float | None, stragglers: Stragglers) -> Iterator[JobFinding]:
     found = stragglers.straggler
     if found is None:
         return
@@ -180,7 +202,7 @@ def _imbalances(
 def _unevenness(phase: PhaseAcrossRanks) -> str:
     # Host times would include waits for other ranks, too.
     more = f"{duration(phase.work_ns)} there, {duration(phase.distance_ns)} more than the others"
-    if phase.pattern in NAMING:
+    if phase.pattern.is_of_one_rank:
         return f"rank {phase.slowest_rank} works for {more}"
     who = "several ranks are slow there, together or in turn; "
     return (
@@ -225,7 +247,7 @@ def _stall(rank: int, stall: Stall) -> StallOfRank:
 
 
 def job_verdict(
-    job: JobData,
+    job: Job,
     stragglers: Stragglers,
     findings: Sequence[JobFinding],
     stalls: Sequence[StallOfRank],
@@ -259,7 +281,7 @@ def _is_are(things: Sized) -> str:
 
 def _who(stragglers: Stragglers) -> str:
     found, pattern = stragglers.straggler, stragglers.pattern
-    if pattern is Pattern.UNKNOWN or (found is None and pattern in NAMING):
+    if pattern is Pattern.UNKNOWN or (found is None and pattern.is_of_one_rank):
         reason = (stragglers.reason or "the runs do not say it").rstrip(".")
         return f"Which rank is late can't be told: {reason}"
     if found is not None:
@@ -287,3 +309,29 @@ def _loss(stragglers: Stragglers) -> str:
         return ""
     share = small_percent(stragglers.loss_share, 1)
     return f"; differences between ranks cost {share} of the step"
+
+
+def findings_parts(findings: Sequence[JobFinding]) -> Iterator[Sentence]:
+    if findings:
+        yield Sentence()
+        yield Sentence("What matters", "title")
+    for one in findings:
+        cost = f" ({one.cost})" if one.cost else ""
+        yield Sentence(printable(f"{one.about}{cost}: {one.evidence}"))
+        if one.look is not None:
+            yield Sentence(printable(f"  {one.look}"), "note")
+
+
+def stalls_parts(stalls: Sequence[StallOfRank]) -> Iterator[Sentence]:
+    if stalls:
+        yield Sentence()
+        yield Sentence("Stalls", "title")
+    for one in stalls[:_MAX_STALLS]:
+        then = "then it went on" if one.has_ended else "and it had not gone on"
+        yield Sentence(
+            printable(
+                f"rank {one.rank}: nothing for {duration(one.stalled_ns)} {one.where}; {then}"
+            )
+        )
+    if len(stalls) > _MAX_STALLS:
+        yield Sentence(f"{len(stalls) - _MAX_STALLS:,} further stalls not shown", "note")

@@ -6,15 +6,13 @@ from typing import Any
 
 import pytest
 
-from pyinstrument_gpu.document.job import JobDocument
-from pyinstrument_gpu.document.job_ending import JobEnding
-from pyinstrument_gpu.document.json_text import MOST_ROWS, json_text
+from pyinstrument_gpu.job.ending_report import JobEnding, ending_report
+from pyinstrument_gpu.job.report import JobDocument, job_overview, job_report
 from pyinstrument_gpu.report.console import printed
-from pyinstrument_gpu.report.job import job_overview, job_report
-from pyinstrument_gpu.report.job_ending import ending_report
-from tests.document.endings import ENDINGS
-from tests.document.jobs import JOBS, MadeJob, many
+from pyinstrument_gpu.report.json_text import MOST_ROWS, json_text
 from tests.helpers.documents import read_document
+from tests.job.endings import ENDINGS
+from tests.job.jobs import JOBS, MadeJob, many
 
 
 def members_of(job: MadeJob, **options: Any) -> Any:
