@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:  # what only reads runs needs no pictures
     from pyinstrument_gpu.core.file.found import Found
+    from pyinstrument_gpu.core.live import LiveView
     from pyinstrument_gpu.core.record import SourceLine
     from pyinstrument_gpu.parts.parts import Curves, Part
 
 
 class Aspect:
-    """A thing that is recorded: what a run holds of it, how that is read, and how it is reported.
+    """A thing that is recorded: what a run holds of it, how that is read, and what is said of it.
 
-    An aspect overrides the methods that concern it. Its objects hold no state. `run` is a `Run`
+    An aspect overrides what it has something to say to. Its objects hold no state. `run` is a `Run`
     throughout, which this file can't import, as runs are made of aspects.
 
     Attributes:
@@ -29,6 +30,7 @@ class Aspect:
         heading: of its section on the page; its name if empty.
         section_type: what `section` makes, as the JSON Schema describes it.
         about: what its section is about, for the schema.
+        live: what `watch` shows of it; None if that is nothing.
         in_preview: whether its section is shown of a preview, whose times are not the program's.
         most_rows: so many rows of each list of its section stand in JSON at most, unless all are
             asked for; None for as many as of other lists.
@@ -38,6 +40,7 @@ class Aspect:
     section_type: ClassVar[Any] = None
     heading: ClassVar[str] = ""
     about: ClassVar[str] = ""
+    live: ClassVar[LiveView | None] = None
     in_preview: ClassVar[bool] = True
     most_rows: ClassVar[int | None] = None
 
@@ -109,6 +112,12 @@ def aspects() -> tuple[Aspect, ...]:
     """
     table: tuple[Aspect, ...] = importlib.import_module("pyinstrument_gpu.aspects.table").ASPECTS
     return table
+
+
+def live_views() -> list[LiveView]:
+    """What `watch` shows of aspects, in the order in which it does."""
+    views = [aspect.live for aspect in aspects() if aspect.live is not None]
+    return sorted(views, key=lambda view: view.place)
 
 
 def profiled_ranges(given: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:

@@ -199,6 +199,11 @@ def merge_known(statistics: Iterable[Statistic | None]) -> Statistic | None:
     return Statistic.merge(known) if known else None
 
 
+def known_mean_ns(statistic: Statistic | None) -> float | None:
+    """The mean, if there is any duration."""
+    return None if statistic is None or not statistic.count else statistic.mean_ns
+
+
 _NO_BUCKETS = np.empty(0, dtype=np.int64)
 _EMPTY = Statistic(0, 0, 0, 0, 0, _NO_BUCKETS, _NO_BUCKETS)
 

@@ -13,7 +13,7 @@ import threading
 from typing import Any
 
 from pyinstrument_gpu.auto import AutoPhases
-from pyinstrument_gpu.core.process import note_launcher
+from pyinstrument_gpu.core.launcher import note_launcher
 from pyinstrument_gpu.errors import PyinstrumentGpuError
 from pyinstrument_gpu.integrations.training_recording import (
     RecordsTraining,

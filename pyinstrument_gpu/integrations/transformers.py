@@ -10,7 +10,7 @@ import weakref
 from typing import Any
 
 from pyinstrument_gpu.auto import AutoPhases
-from pyinstrument_gpu.core.process import note_launcher
+from pyinstrument_gpu.core.launcher import note_launcher
 from pyinstrument_gpu.integrations.training_recording import (
     RecordsTraining,
     TrainingRecording,

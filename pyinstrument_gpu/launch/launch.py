@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pyinstrument_gpu.aspects.collectives.flight_recorder import SIZE_VARIABLES
 from pyinstrument_gpu.aspects.modules.watch import RootWatch
 from pyinstrument_gpu.aspects.operations.profile_steps import ProfiledRecording, window_options
-from pyinstrument_gpu.aspects.syncs.allow import Watching
+from pyinstrument_gpu.aspects.syncs.watching import Watching
 from pyinstrument_gpu.auto import AutoPhases
 from pyinstrument_gpu.core.file.run_path import (
     check_writable,
@@ -33,7 +33,7 @@ from pyinstrument_gpu.core.file.run_path import (
     path_of_attempt,
     path_of_rank,
 )
-from pyinstrument_gpu.core.process import launcher_number
+from pyinstrument_gpu.core.launcher import launcher_number
 from pyinstrument_gpu.core.program_facts import CHILDREN
 from pyinstrument_gpu.errors import PyinstrumentGpuError, RunPathError
 from pyinstrument_gpu.launch.program import Program, note_interrupt

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyinstrument_gpu.core.file.run_path import begin_of_process_s
-from pyinstrument_gpu.core.process import launcher_number
+from pyinstrument_gpu.core.launcher import launcher_number
 from pyinstrument_gpu.errors import RunFileError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from pyinstrument_gpu.core.process import launcher_number
+from pyinstrument_gpu.core.launcher import launcher_number
 from pyinstrument_gpu.version import __version__
 
 _MAX_ARGUMENTS = 200

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from pyinstrument_gpu.core.process import launcher_number
+from pyinstrument_gpu.core.launcher import launcher_number
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.import_hook import when_imported
 from pyinstrument_gpu.patching.own_imports import OwnImports

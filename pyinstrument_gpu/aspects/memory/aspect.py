@@ -14,6 +14,7 @@ from pyinstrument_gpu.analysis.advice import Finding, unpriced
 from pyinstrument_gpu.aspects.memory.data import Memory, OutOfMemory, PhaseMemory
 from pyinstrument_gpu.aspects.memory.file import decode_memory
 from pyinstrument_gpu.aspects.memory.growth import FEWEST_POINTS, MemoryGrowth, memory_growth
+from pyinstrument_gpu.aspects.memory.live import LiveMemory
 from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found
@@ -116,6 +117,7 @@ class MemoryAspect(Aspect):
 
     name = "memory"
     section_type = MemoryUse | None
+    live = LiveMemory()
     about = "by phase, and whether it grows."
 
     def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 
 PyTorch's allocator calls observers with the device, the bytes asked for, those that the process may
 have at most, and those that are free on the device, before it raises `OutOfMemoryError`. An
-observer can't be taken back, so there is one for the process, which passes on what it is given.
+observer can't be taken back, so there is one for the process, which passes on what it hears.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _attached_in: int | None = None  # the process
 
 
 def listen(listener: Listener | None) -> None:
-    """Pass what is observed from now on to `listener`, or to nobody if that is None."""
+    """Pass what the allocator reports from now on to `listener`; to nobody if that is None."""
     global _listener
     _listener = listener
 
@@ -42,7 +42,7 @@ def attach() -> None:
             return
         _attached_in = os.getpid()
         torch.cuda._lazy_call(_attach)
-    except Exception:  # a torch that has no such function: nothing is observed
+    except Exception:  # a torch that has no such function: nothing is reported
         return
 
 

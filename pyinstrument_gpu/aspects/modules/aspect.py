@@ -16,6 +16,7 @@ from pyinstrument_gpu.aspects.modules.data import (
     fold_module_spans,
 )
 from pyinstrument_gpu.aspects.modules.file import take_modules_out
+from pyinstrument_gpu.aspects.modules.live import LiveModules
 from pyinstrument_gpu.aspects.modules.per_step import NO_PASS, ModulePerStep, modules_per_step
 from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.file.found import Found
@@ -91,6 +92,7 @@ class ModulesAspect(Aspect):
 
     name = "modules"
     section_type = ModulesSection | None
+    live = LiveModules()
     about = "of the model, forward and backward."
     in_preview = False
 

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-from pyinstrument_gpu.core.process import active, when_begun
+from pyinstrument_gpu.core.watcher import Watcher
 from pyinstrument_gpu.native import DISABLED, IMPORT_ERROR, native
 from pyinstrument_gpu.patching.import_hook import when_imported
 from pyinstrument_gpu.patching.problems import not_seen
@@ -290,7 +290,7 @@ def _unwrapped(model: Any) -> Any:
 
 
 def _observe() -> str | None:
-    """Begin to observe modules. Returns why that can't be done, or None."""
+    """Observe the calls of modules; returns why that can't be done."""
     global _is_observed
     from pyinstrument_gpu.aspects.modules.torch_model import observe
 
@@ -299,14 +299,14 @@ def _observe() -> str | None:
 
 
 def _choose_steps() -> None:
-    """Time modules as often as the most demanding watch asks."""
+    """As those who watch would have it."""
     native.sample_modules(
         min((watch._every for watch in _watches if watch._every != _AUTO), default=_AUTO)
     )
 
 
 def _stop_observing() -> None:
-    """Where modules are no longer watched."""
+    """Where nobody watches any more."""
     global _is_observed
     if not _watches and _root_watch is None:
         native.unobserve_modules()
@@ -318,15 +318,14 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:_MOST_NOTED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _note_in_recording() -> None:
-    """Give the recording, as it ends, the notes about the modules."""
-    recording = active()
-    with _lock:
-        notes = [] if _root_watch is None else list(_root_watch.notes)
-        notes += [note for watch in _watches for note in watch._all_notes()]
-    if notes and recording is not None:
-        recording.facts["module_notes"] = notes
+class ModuleNotes(Watcher):
+    """Gives the recording, as it ends, what is to be said of the modules."""
 
-
-# It looks the recording up: one that knew itself by this would not be let go.
-when_begun(lambda recording: recording.before_end.append(_note_in_recording))
+    def end(self) -> None:
+        recording = self._recording
+        with _lock:
+            notes = [] if _root_watch is None else list(_root_watch.notes)
+            notes += [note for watch in _watches for note in watch._all_notes()]
+        if notes and recording is not None:
+            recording.facts["module_notes"] = notes
+        super().end()

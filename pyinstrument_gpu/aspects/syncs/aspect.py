@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.aspects.syncs.live import LiveWaits
 from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.program_facts import CHILDREN
 from pyinstrument_gpu.core.record import SourceLine
@@ -112,6 +113,7 @@ class SyncsAspect(Aspect):
     """Where the program makes the host wait for a device."""
 
     name = "syncs"
+    live = LiveWaits()
     heading = "Waits for the device"
     section_type = SyncsSection | None
     about = "where the host waits for a device."

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from pyinstrument_gpu.core.file.run_files import is_run_file
-from pyinstrument_gpu.core.process import launcher_number
+from pyinstrument_gpu.core.launcher import launcher_number
 from pyinstrument_gpu.errors import RunPathError
 
 _SINCE_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)

@@ -33,7 +33,7 @@ from tests.helpers.allocator import SimulatedDevice
 def recording_of(device: SimulatedDevice, path: Path | None = None) -> pig.Recording:
     """A recording in which all steps are read."""
     recording = pig.record(path)
-    recording._memory = MemoryWatch(lambda: device, budget=math.inf)
+    recording.watchers["memory"] = MemoryWatch(lambda: device, budget=math.inf)
     return recording
 
 
@@ -228,7 +228,8 @@ def test_the_memory_of_the_process_stands_in_without_a_gpu() -> None:
 def test_a_device_that_comes_later_takes_over() -> None:
     found: list[SimulatedDevice] = []
     recording = pig.record()
-    recording._memory = watch = MemoryWatch(lambda: found[0] if found else None, budget=math.inf)
+    watch = MemoryWatch(lambda: found[0] if found else None, budget=math.inf)
+    recording.watchers["memory"] = watch
     with recording:
         with gpu_step():
             pass
