@@ -38,8 +38,8 @@ using namespace py::literals;
 py::object start(const py::object& recording, std::optional<std::string> path,
                  const py::bytes& environment, bool overwrite, uint64_t history_spans,
                  uint64_t max_bytes, bool nvtx, int64_t watchdog_ns) {
-  constexpr int kFramesOfOurs = 3;  // Recording._begin, _start and __enter__
-  if (!RecordingOwner::claim(recording, kFramesOfOurs)) return py::none();
+  constexpr int kOwnFrames = 3;  // Recording._begin, _start and __enter__
+  if (!RecordingOwner::claim(recording, kOwnFrames)) return py::none();
   // As bytes: a path need not be Unicode.
   const py::object shown = path ? py::object(py::bytes(*path)) : py::object(py::none());
   ClockAnchor anchor;

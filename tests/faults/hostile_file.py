@@ -17,13 +17,12 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from pyinstrument_gpu.analysis.compare import compare
-from pyinstrument_gpu.analysis.step_times import RunStep
 from pyinstrument_gpu.aspects.collectives.data import COLLECTIVE_DTYPE, Collectives, ProcessGroup
 from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
 from pyinstrument_gpu.cli import main
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.framing import read_blocks
-from pyinstrument_gpu.core.open_phase import OpenPhase
+from pyinstrument_gpu.core.record import OpenPhase
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.core.steps import Step, Steps
@@ -35,6 +34,7 @@ from pyinstrument_gpu.parts.choice import Choice
 from pyinstrument_gpu.report.comparison import comparison_facts, comparison_report
 from pyinstrument_gpu.report.document import document_of
 from pyinstrument_gpu.report.json_text import json_text
+from pyinstrument_gpu.report.overhead import RunStep
 from pyinstrument_gpu.watch.live_run import LiveRun
 from pyinstrument_gpu.watch.process import MachineClocks
 from pyinstrument_gpu.watch.views import VIEWS, heading

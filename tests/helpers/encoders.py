@@ -25,11 +25,11 @@ from pyinstrument_gpu.core.file.framing import (
 )
 from pyinstrument_gpu.core.file.state import State
 from pyinstrument_gpu.core.file.statistics import StatisticsDocument
-from pyinstrument_gpu.core.statistic import Statistic
-from pyinstrument_gpu.core.step_totals import StepTotals
+from pyinstrument_gpu.core.record import Thread
+from pyinstrument_gpu.core.statistics import Statistic
+from pyinstrument_gpu.core.steps import StepTotals
 from pyinstrument_gpu.core.sync_kind import ALLOWED
 from pyinstrument_gpu.core.syncs import Syncs, SyncSite
-from pyinstrument_gpu.core.thread import Thread
 
 
 def pack_file_header(run_id: int) -> bytes:

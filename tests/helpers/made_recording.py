@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.aspects.collectives.data import COLLECTIVE_DTYPE, Collectives, ProcessGroup
 from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
-from pyinstrument_gpu.core.device_clock import DeviceClock
+from pyinstrument_gpu.core.clocks import DeviceClock
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.items import (
     COLLECTIVE_ITEM,
@@ -32,11 +32,10 @@ from pyinstrument_gpu.core.file.items import (
 )
 from pyinstrument_gpu.core.file.state import DeviceState, OpenPhaseState, OpenStepState, State
 from pyinstrument_gpu.core.file.statistics import StatisticsDocument
+from pyinstrument_gpu.core.record import Stream, Thread, named_streams
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE, SpanFlag
 from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, fold_spans
-from pyinstrument_gpu.core.step_totals import StepTotals, fold_steps
-from pyinstrument_gpu.core.stream import Stream, named_streams
-from pyinstrument_gpu.core.thread import Thread
+from pyinstrument_gpu.core.steps import StepTotals, fold_steps
 from tests.helpers.encoders import (
     encode_collective_groups,
     encode_json,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
-from pyinstrument_gpu.core.process_state import ProcessState
+from pyinstrument_gpu.core.condition import ProcessState
 from pyinstrument_gpu.job.condition import Sighting
 from pyinstrument_gpu.job.ending_report import JobEnding, job_ending
 from tests.helpers.job_endings import S, collectives, job, rank

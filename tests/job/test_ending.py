@@ -12,7 +12,7 @@ import pytest
 from pyinstrument_gpu.aspects.collectives.data import Collectives
 from pyinstrument_gpu.aspects.memory.data import OutOfMemory
 from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
-from pyinstrument_gpu.core.process_state import ProcessState
+from pyinstrument_gpu.core.condition import ProcessState
 from pyinstrument_gpu.job.condition import Sighting
 from pyinstrument_gpu.job.ending_report import JobEnding, job_ending
 from pyinstrument_gpu.job.job import Job, RankData

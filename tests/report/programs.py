@@ -21,8 +21,7 @@ from pyinstrument_gpu.aspects.modules.data import (
     fold_module_spans,
 )
 from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation, Operations, PhaseGaps
-from pyinstrument_gpu.core.device_timing_summary import DeviceTimingSummary
-from pyinstrument_gpu.core.open_phase import OpenPhase
+from pyinstrument_gpu.core.record import DeviceTimingSummary, OpenPhase
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE
 from tests.helpers import made_runs

@@ -10,8 +10,8 @@ import numpy as np
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.items import METRIC_ITEM, NONE
 from pyinstrument_gpu.core.file.state import OpenStepState, State
+from pyinstrument_gpu.sinks.feeder import RunTail
 from pyinstrument_gpu.sinks.sink import RunUpdate
-from pyinstrument_gpu.sinks.tail import RunTail
 from tests.helpers.encoders import encode_state, encode_text
 
 ENVIRONMENT = {"anchor": {"run_ns": 0, "realtime_ns": 5}}

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.core.array_fields import ArrayFields
+from pyinstrument_gpu.core.arrays import ArrayFields
 from pyinstrument_gpu.core.file.blocks import INDEX_LIMIT, Blocks, BlockType, true_prefix
 from pyinstrument_gpu.core.file.device_clocks import TIME_LIMIT_NS
 from pyinstrument_gpu.core.file.items import COLLECTIVE_ITEM, COLLECTIVE_P2P, columns

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Meta, Struct, field
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.core.anchor import began_ns
+from pyinstrument_gpu.core.clocks import began_ns
 from pyinstrument_gpu.core.file.blocks import nonsense
 from pyinstrument_gpu.core.file.json_document import Count, decode_object
 

@@ -21,8 +21,7 @@ from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.paths import in_tree_order
 from pyinstrument_gpu.core.phase_tree import phase_table
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.parts.curves import Curves, curve_data
-from pyinstrument_gpu.parts.parts import Part, Row, Sentence
+from pyinstrument_gpu.parts.parts import Curves, Part, Row, Sentence, curve_data
 from pyinstrument_gpu.parts.words import UNKNOWN, counted, duration, printable, size, size_interval
 
 _EXPANDABLE = "expandable_segments:True"

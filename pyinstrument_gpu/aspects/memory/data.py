@@ -14,7 +14,7 @@ from msgspec import Meta, Struct, convert, field
 from msgspec.structs import asdict
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.core.anchor import began_ns
+from pyinstrument_gpu.core.clocks import began_ns
 from pyinstrument_gpu.core.file.blocks import nonsense
 from pyinstrument_gpu.core.file.items import NONE
 from pyinstrument_gpu.core.file.json_document import Count, decode_object
@@ -139,7 +139,7 @@ class Memory(_MemoryFacts, frozen=True, kw_only=True):
             were read all, or every so many.
         out_of_memory_count: How often a device had no memory left.
         out_of_memory: The first of these times, and the last.
-        notes: What could not be had as asked, in sentences.
+        notes: What could not be recorded as requested, in sentences.
     """
 
     phases: Mapping[str, PhaseMemory] = field(default_factory=dict)

@@ -17,8 +17,8 @@ from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.file.json_document import decode_object
-from pyinstrument_gpu.core.profiled import ProfiledSteps
 from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.steps import ProfiledSteps
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
 from pyinstrument_gpu.parts.words import UNKNOWN, Unit, counted, duration, percent, printable, share
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypedDict, get_type_hints
 
 from msgspec import Meta, convert
 
-from pyinstrument_gpu.core.anchor import LATEST_START_NS
+from pyinstrument_gpu.core.clocks import LATEST_START_NS
 from pyinstrument_gpu.core.file.json_document import Count, decode_object
 
 _PID_LIMIT = 1 << 31  # what a process id, and a rank of a collective, is counted in

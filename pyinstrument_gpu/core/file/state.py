@@ -8,10 +8,10 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from pyinstrument_gpu.core.device_timing_summary import DeviceTimingSummary
 from pyinstrument_gpu.core.file.device_clocks import TIME_LIMIT_NS
 from pyinstrument_gpu.core.file.items import NONE
 from pyinstrument_gpu.core.file.json_document import Count, decode_object
+from pyinstrument_gpu.core.record import DeviceTimingSummary
 
 _Time = Annotated[int, Meta(ge=0, lt=TIME_LIMIT_NS)]
 _Serial = Annotated[int, Meta(ge=0, lt=NONE)]

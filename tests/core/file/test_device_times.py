@@ -4,7 +4,6 @@
 import numpy as np
 import pytest
 
-from pyinstrument_gpu.core.device_timing_summary import DeviceTimingSummary
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.items import (
     DEVICE_CLOCK_ITEM,
@@ -13,10 +12,10 @@ from pyinstrument_gpu.core.file.items import (
 )
 from pyinstrument_gpu.core.file.state import DeviceState, State
 from pyinstrument_gpu.core.file.statistics import StatisticsDocument
+from pyinstrument_gpu.core.record import DeviceTimingSummary
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SpanFlag
-from pyinstrument_gpu.core.statistic import Statistic
-from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope
+from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, Statistic
 from tests.helpers.encoders import encode_statistics, pack_block, pack_file_header
 from tests.helpers.run_items import ONE_PHASE, span_item, written
 from tests.helpers.run_writer import RunWriter

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyinstrument_gpu.core.device_timing_summary import DeviceTimingSummary
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.framing import read_blocks
 from pyinstrument_gpu.core.file.statistics import StatisticsDocument
+from pyinstrument_gpu.core.record import DeviceTimingSummary
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.core.statistic import Statistic
-from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope
-from pyinstrument_gpu.core.step_totals import StepTotals
+from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, Statistic
+from pyinstrument_gpu.core.steps import StepTotals
 from pyinstrument_gpu.core.sync_kind import SyncKind
 from pyinstrument_gpu.core.syncs import Syncs, SyncSite, SyncTotals
 from pyinstrument_gpu.errors import (
