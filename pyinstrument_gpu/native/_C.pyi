@@ -432,8 +432,12 @@ def take_tap(recording: object, number: int) -> bytes:
 
 def close_tap(recording: object, number: int) -> None: ...
 def set_document(recording: object, name: str, json: bytes) -> None:
-    """The new version of "environment", "operations", "memory", "energy" or "collective_groups", to
-    be written by the recorder's thread: never waits for a disk."""
+    """The new version of a document, a JSON object, to be written by the recorder's thread: never
+    waits for a disk. "environment", "operations", "memory", "energy" and "collective_groups" have
+    blocks of their own; under any other name it is a member of the block ASPECTS.
+
+    Raises ValueError if the name has other characters than small letters, digits and underscores.
+    """
 
 def append_collectives(recording: object, items: bytes) -> int:
     """Adds items of the log of collectives (docs/run-file.md). Returns for how many there was room,

@@ -282,7 +282,16 @@ def _made(
     progress = (GroupProgress("0", 2, None, 1, "all_reduce"),)
     stacks = (("MainThread", 'File "train.py", line 3 in load'),)
     paths = ((0, run.paths[0]),)
-    run.stalls = (Stall(30 * _MS, 45 * _MS, None, 10 * _MS, -1, paths, stacks, None, progress),)
+    stall = Stall(
+        since_ns=30 * _MS,
+        noticed_ns=45 * _MS,
+        limit_ns=10 * _MS,
+        step=-1,
+        paths=paths,
+        stacks=stacks,
+        groups=progress,
+    )
+    run.stalls = (stall,)
     return run
 
 

@@ -66,7 +66,11 @@ def dropped_steps(*serials: int) -> bytes:
 
 
 def state(spans: int, open_step: int | None = None) -> bytes:
-    step = None if open_step is None else OpenStepState(open_step, 0, 0, None, 0)
+    step = (
+        None
+        if open_step is None
+        else OpenStepState(serial=open_step, thread=0, begin_ns=0, items=0)
+    )
     return record(
         BlockType.STATE, encode_state(State(spans=spans, phases_recorded=spans, open_step=step))
     )

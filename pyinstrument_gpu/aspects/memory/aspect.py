@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec.structs import asdict
 
 from pyinstrument_gpu.analysis.advice import Finding, unpriced
-from pyinstrument_gpu.aspects.memory.data import Memory, OutOfMemory, PhaseMemory
-from pyinstrument_gpu.aspects.memory.file import decode_memory
+from pyinstrument_gpu.aspects.memory.data import Memory, OutOfMemory, PhaseMemory, decode_memory
 from pyinstrument_gpu.aspects.memory.growth import FEWEST_POINTS, MemoryGrowth, memory_growth
 from pyinstrument_gpu.aspects.memory.live import LiveMemory
 from pyinstrument_gpu.core.aspect import Aspect

@@ -180,7 +180,7 @@ def test_newer_device_times_add_to_the_statistics_once() -> None:
 
 
 def test_device_timing_and_pending_work() -> None:
-    device = DeviceState(DeviceTimingSummary(every=4, records=10, record_ns=1500), ((0, 3), (1, 2)))
+    device = DeviceState(4, 10, 1500, ((0, 3), (1, 2)))
     run = written(State(device=device), **ONE_PHASE)
 
     assert run.device_timing == DeviceTimingSummary(4, 10, 1500)
