@@ -366,3 +366,6 @@ def _cost(operations: OperationsSection) -> Iterator[Sentence]:
 
 def _others(time_ns: float | None, when: str) -> Iterable[str]:
     return [] if time_ns is None else [f"{duration(time_ns)} {when}"]
+
+
+ASPECT = OperationsAspect()
