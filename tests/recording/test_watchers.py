@@ -8,6 +8,7 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.aspects import table
+from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
 
 
@@ -37,6 +38,8 @@ def noting(monkeypatch: pytest.MonkeyPatch) -> Noting:
     module = SimpleNamespace(watcher=lambda options: watcher)
     monkeypatch.setitem(sys.modules, "noted.noting", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "noted.noting.watch", module)
+    aspect = SimpleNamespace(ASPECT=Aspect())
+    monkeypatch.setitem(sys.modules, "noted.noting.aspect", aspect)
     row = table.AspectRow("noted.noting", "watch")
     monkeypatch.setattr(table, "ASPECTS", (*table.ASPECTS, row))
     return watcher
