@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis import taken_out
-from pyinstrument_gpu.analysis.batches import BUSY_HANDING_NS, LoaderBatches
+from pyinstrument_gpu.analysis.batches import BUSY_HANDING_NS, READY_NS, LoaderBatches
 from pyinstrument_gpu.analysis.correlation_points import CorrelationPoints, Premises
 from pyinstrument_gpu.analysis.host_timeline import HostTimeline
 from pyinstrument_gpu.analysis.intervals import covered_before, quantiles
@@ -226,17 +226,17 @@ class _Case:
         if taken.change == Change.DATA_WAIT and self.replayed.points.stream < 0:
             low_ns, likely_ns, high_ns = self._without_device(taken)
         if taken.change == Change.DATA_WAIT and self._premises.loader_workers != 0:
-            # Faster workers may take as long to start.
-            waits_ns = self._loader.given_ns - self._loader.asked_ns
-            low_ns -= int(waits_ns[self._loader.is_start].sum())
-        if taken.change == Change.DATA_WAIT and self._premises.loader_workers == 0:
-            # Workers that make the batches have to hand them over, and nothing shows how long that
-            # takes.
-            lasts_ns = taken.ends_ns - taken.begins_ns
-            low_ns -= int(np.minimum(lasts_ns, BUSY_HANDING_NS).sum())
+            # Faster workers may take as long to start, and have to do so at least once.
+            starts_ns = self._loader.start_waits_ns
+            low_ns -= int(starts_ns.sum())
+            likely_ns -= int(starts_ns[:1].sum())
+            usual_ns = min(self._loader.fast_ns, READY_NS)
+            likely_ns -= int(np.minimum(taken.ends_ns - taken.begins_ns, usual_ns).sum())
         if taken.change == Change.LAUNCHES or self._premises.one_rank is False:
             # How much of the time is launches, or what other ranks wait for, is not known.
             low_ns = 0.0
+        if taken.change == Change.DATA_WAIT:
+            low_ns -= self._handing_ns(taken)
         most_ns = max(min(taken.time_ns, at_most_ns), 0.0)
         likely_ns = min(max(likely_ns, 0.0), most_ns)
         low_spread_ns, high_spread_ns = quantiles(likely[0], SPREAD)
@@ -282,9 +282,18 @@ class _Case:
         need may be those that train. To hand over a batch that is there takes its time."""
         if self._run.environment.get("gpus") != [] or self._premises.loader_workers == 0:
             return 0.0, taken.time_ns, taken.time_ns
-        lasts_ns = taken.ends_ns - taken.begins_ns
-        low_ns = np.maximum(lasts_ns - self._loader.handing_ns, 0).sum()
-        return float(low_ns), taken.time_ns, taken.time_ns
+        return taken.time_ns, taken.time_ns, taken.time_ns
+
+    def _handing_ns(self, taken: TakenOut) -> int:
+        """How much of a wait for data stays at most with workers that are always in time, because
+        they have to hand over each batch. If there are none yet, nothing shows how long that takes.
+        """
+        most_ns = BUSY_HANDING_NS
+        if self._premises.loader_workers != 0:
+            is_timed = self.replayed.points.stream >= 0
+            has_device = is_timed or bool(self._run.environment.get("gpus"))
+            most_ns = self._loader.handing_ns(has_device=has_device)
+        return int(np.minimum(taken.ends_ns - taken.begins_ns, most_ns).sum())
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from pyinstrument_gpu.core.program_facts import KEY
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.core.sync_kind import SyncKind
+from tests.helpers.calibration import judged
 from tests.helpers.simulator.duration import Duration
 from tests.helpers.simulator.edit import Edit
 from tests.helpers.simulator.loader import LoaderOptions
@@ -85,6 +86,44 @@ def test_how_much_of_a_wait_is_the_copy_of_a_large_result_is_open() -> None:
     assert row.likely_ns == pytest.approx(600 * US, rel=0.1)
     assert row.high_ns == pytest.approx(3_000 * US, rel=0.05)
     assert not row.is_told
+
+
+# --- loaders ---
+
+
+def with_workers(workers: int, make_ns: int, fetch_ns: int) -> Program:
+    """4 ms of work on the device, and a loop that reads its result in each step."""
+    loader = LoaderOptions(Duration(make_ns), workers=workers, fetch=Duration(fetch_ns))
+    step = (Phase("data", (NextBatch(),)), phase("forward", 1, 100, 5 * US, 4 * MS), read(2))
+    return program(*step, loader=loader)
+
+
+def test_more_workers_do_not_make_it_faster_to_hand_over_batches() -> None:
+    # Eight workers make a batch every 0.5 ms, which is there when the loop comes for it.
+    found = simulated(with_workers(8, 4 * MS, 400 * US))
+    row = saving(found.run, Change.DATA_WAIT)
+    (truth_ns,) = found.saved_ns(Edit("workers"))
+
+    assert truth_ns < 0.02 * analysis.of(found.run).savings.step_ns
+    assert row.time_ns == pytest.approx(400 * US, rel=0.3)
+    assert row.low_ns <= truth_ns
+    assert "wait for data" not in about(analysis.of(found.run).advice)
+
+
+def test_workers_that_are_late_are_told_from_what_it_takes_to_hand_over_batches() -> None:
+    found = simulated(with_workers(1, 8 * MS, 400 * US))
+    row = saving(found.run, Change.DATA_WAIT)
+    (truth_ns,) = found.saved_ns(Edit("workers"))
+
+    assert truth_ns == pytest.approx(3_600 * US, rel=0.1)
+    assert row.low_ns <= truth_ns <= row.high_ns
+    assert about(analysis.of(found.run).advice)[0] == "wait for data"
+
+
+# --- the launch queue ---
+
+
+# --- steps that were not timed ---
 
 
 # --- other streams and ranks ---
