@@ -37,6 +37,7 @@ _TOLERANCE_NS = 2 * LATENCY_NS
 NEVER_NS = -(1 << 60)
 
 
+UNBOUNDED_NS = 1 << 60
 @dataclass(frozen=True)
 class Segments:
     """What lies between the correlation points of a run, one fewer than points.
@@ -44,7 +45,8 @@ class Segments:
     `host_ns` is how long the host takes, without what it waits in a sync at the begin. The next
     are times before which host and device can't be at the end, however soon they come; the host's
     are counted from the end of the last segment for which `is_start` holds: there the loader, whose
-    times they are, was started anew.
+    times they are, was started anew. At no end is the host ahead of the device by more than
+    `most_lead_ns`, because the launch queue holds no more.
     """
 
     host_ns: NDArray[np.int64]
@@ -55,6 +57,12 @@ class Segments:
     is_start: NDArray[np.bool_]
 
     def with_waits_as_they_were(self, points: CorrelationPoints) -> Segments:
+    most_lead_ns: int = UNBOUNDED_NS
+
+    def with_lead_as_it_was(self, points: CorrelationPoints) -> Segments:
+        """The same if the launch queue is full at the longest lead that the host had in the run."""
+        most_ns = int((points.device_ns - points.host_ns).max(initial=0))
+        return replace(self, most_lead_ns=most_ns)
         """The same if the stream, wherever it did not just follow the host, waited for something
         that comes when it came: another stream's work, or another rank."""
         follows = points.device_ns[1:] <= points.host_ns[1:] + self.tail_ns + _TOLERANCE_NS
@@ -144,7 +152,7 @@ def replay(
         segments.is_start,
         points.host_ns[1:],
     )
-    sooner = 0
+    sooner, most_lead = 0, segments.most_lead_ns
     rows = zip(*(column.tolist() for column in columns), strict=True)
     for cost, stay, work, tail, host_until, device_until, is_start, was in rows:
         if cost >= 0:
@@ -161,6 +169,7 @@ def replay(
 def _quantiles(
     kinds: NDArray[np.int64],
     values: NDArray[np.int64],
+        host = max(host, device - most_lead)
     chosen: NDArray[np.bool_],
     quantile: float,
 ) -> NDArray[np.float64]:

@@ -123,6 +123,19 @@ def test_workers_that_are_late_are_told_from_what_it_takes_to_hand_over_batches(
 # --- the launch queue ---
 
 
+def test_a_pause_is_hidden_for_no_longer_than_the_launch_queue_lasts() -> None:
+    # Without the read the host would be ahead of 9 ms a step by as many as the queue holds, which
+    # are seven. The pause lasts as long as 33 steps.
+    loader = LoaderOptions(Duration(100 * US), pause_every=30, pause_ns=300 * MS)
+    step = (Phase("data", (NextBatch(),)), phase("forward", 1, 150, 5 * US, 9 * MS), read(2))
+    found = simulated(program(*step, loader=loader))
+    row = saving(found.run, Change.SYNC, site=0)
+    (truth_ns,) = found.saved_ns(Edit("sync", site=0))
+
+    assert row.low_ns <= truth_ns < row.high_ns
+    assert truth_ns < 0.3 * row.high_ns
+
+
 # --- steps that were not timed ---
 
 
