@@ -11,6 +11,7 @@ import enum
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from pyinstrument_gpu.analysis.correlation_points import CorrelationPoints, Prem
 from pyinstrument_gpu.analysis.host_timeline import HostTimeline
 from pyinstrument_gpu.analysis.intervals import covered_before, quantiles
 from pyinstrument_gpu.analysis.ledger import BUSY, are_data, device_pieces
-from pyinstrument_gpu.analysis.replay import WORK_SHARE, ReplayedSteps, replayed_steps
+from pyinstrument_gpu.analysis.replay import KEPT_LEAD, WORK_SHARE, ReplayedSteps, replayed_steps
 from pyinstrument_gpu.analysis.scenario import scenarios
 from pyinstrument_gpu.analysis.taken_out import Change as Change
 from pyinstrument_gpu.analysis.taken_out import TakenOut
@@ -37,6 +38,8 @@ SAMPLING_ERRORS = 2
 """How many standard errors of a mean over some of the steps the range reaches beyond it."""
 SPREAD = (0.1, 0.9)
 """The quantiles over steps."""
+FULL_QUEUE_NS = 1_000_000
+"""What a full launch queue holds takes the device at least so long: 1,024 commands of 1 us."""
 _FOREVER_NS = 1 << 62
 
 
@@ -264,11 +267,24 @@ class _Case:
             # From pinned memory they take the device less time, too.
             at_most_ns += taken.copies_ns
         if self._pieces is None:
+    @cached_property
+    def _queued_ns(self) -> int:
+        """For how long the launch queue may have been full, in all: the time of the segments in
+        which the host kept its lead. A graph takes one place in it, which leaves room."""
+        points = self.replayed.points
+        leads_ns = points.device_ns - points.host_ns
+        times_ns = points.host_ns[1:] - points.resume_ns[:-1]
+        kept = (leads_ns[:-1] >= FULL_QUEUE_NS) & (leads_ns[1:] >= KEPT_LEAD * leads_ns[:-1])
+        queued_ns = int(times_ns[kept].sum())
+        return queued_ns * len(self._steps) // max(1, len(self.replayed))
+
             return at_most_ns, Limit.TIME
         # What was enqueued until the last point was done at `done_ns`, after the device had been
         # busy for so long. Whatever is saved later is no more than what is taken out later.
         host_ns, device_ns = self._last_ns
         done_ns = max(host_ns, device_ns)
+        if taken.change == Change.LAUNCHES:
+            at_most_ns += self._queued_ns
         edges_ns = np.clip(self._pieces.edges_ns, self.begin_ns, done_ns)
         busy_ns = int(np.diff(edges_ns)[self._pieces.state == BUSY].sum())
         before_ns = covered_before(taken.begins_ns, taken.ends_ns, np.array([host_ns]))

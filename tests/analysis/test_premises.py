@@ -136,6 +136,16 @@ def test_a_pause_is_hidden_for_no_longer_than_the_launch_queue_lasts() -> None:
     assert truth_ns < 0.3 * row.high_ns
 
 
+def test_one_graph_leaves_room_in_the_queue_for_other_launches() -> None:
+    # 1,600 launches a step, and a loader that is late at times. A graph takes one place in the
+    # queue, so that the host is further ahead when it comes to that.
+    program = judged("deep queue", 9055)
+    launches = [each for each in program.outcomes if each.edit.kind == "launches" and each.saving]
+
+    assert any(each.truth_ns > each.saving.time_ns for each in launches)
+    assert not any(each.is_beaten for each in launches)
+
+
 # --- steps that were not timed ---
 
 
