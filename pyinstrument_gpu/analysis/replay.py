@@ -33,6 +33,8 @@ LEAD_NS = 100_000
 KEPT_LEAD = 0.8
 """The share of its lead that the host still has behind a segment in which the device never was
 without work."""
+KEPT_FULL_LEAD = 0.9
+"""The same, if it is certain that the queue is full."""
 _TOLERANCE_NS = 2 * LATENCY_NS
 NEVER_NS = -(1 << 60)
 
@@ -88,7 +90,8 @@ def fit(
     tails = _quantiles(kinds, backlog_ns, idle & is_whole, 0.5)
     known_tail = ~np.isnan(tails)
     behind_tail = known_tail & (backlog_ns > tails + _TOLERANCE_NS)
-    shows_work = late | (~idle & behind_tail)
+    # Late behind the usual tail it may also have waited for a slow host: that is no proof.
+    shows_work = late | (~idle & behind_tail & (work_share > 0))
     works = _quantiles(kinds, most_ns, shows_work & is_whole, QUANTILE_SHARE * work_share + 0.1)
     least_ns = np.clip(backlog_ns, 0, np.maximum(most_ns, 0))
     # The least of all passes had room for the work, if that is always the same.
@@ -101,6 +104,10 @@ def fit(
     lead_ns = device0_ns - host0_ns
     keeps_lead = (lead_ns >= LEAD_NS) & (backlog_ns >= KEPT_LEAD * lead_ns)
     share = np.where(keeps_lead, 1.0, work_share)
+    if work_share == 0:
+        # Or it launched little, and that late, unless its lead stayed the longest of all.
+        keeps_lead &= np.abs(backlog_ns - lead_ns) <= (1 - KEPT_FULL_LEAD) * lead_ns
+        keeps_lead &= lead_ns >= KEPT_LEAD * int((points.device_ns - points.host_ns).max())
     guess_ns = least_ns + share * np.maximum(limit_ns - least_ns, 0)
     assumed_ns = np.where(
         np.isnan(works), guess_ns, np.clip(works, least_ns, np.maximum(most_ns, least_ns))

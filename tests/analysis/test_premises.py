@@ -146,6 +146,17 @@ def test_one_graph_leaves_room_in_the_queue_for_other_launches() -> None:
     assert not any(each.is_beaten for each in launches)
 
 
+def test_the_host_may_be_late_with_the_work_of_a_phase_before_which_it_was_ahead() -> None:
+    # Behind 3 ms of work launched in 1 ms the host computes for 5 ms, and launches 4 ms more.
+    late = Phase("backward", (Work(2, Duration(5 * MS)), *phase("", 3, 100, 5 * US, 4 * MS).body))
+    found = simulated(program(phase("forward", 1, 200, 5 * US, 3 * MS), late, read(4)))
+    row = saving(found.run, Change.SYNC, site=0)
+    (truth_ns,) = found.saved_ns(Edit("sync", site=0))
+
+    assert truth_ns > 2 * MS
+    assert row.low_ns < truth_ns < 1.01 * row.high_ns
+
+
 # --- steps that were not timed ---
 
 
