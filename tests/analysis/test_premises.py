@@ -160,6 +160,21 @@ def test_the_host_may_be_late_with_the_work_of_a_phase_before_which_it_was_ahead
 # --- steps that were not timed ---
 
 
+def test_the_start_of_the_workers_does_not_speak_for_steps_that_were_not_timed() -> None:
+    # One step in 20 is timed, and the first one waits for the workers. Two workers make a batch
+    # every 4.5 ms, for 4 ms of work; at times they are late.
+    make = Duration(9 * MS, spread=0.3)
+    loader = LoaderOptions(make, workers=2, startup_ns=120 * MS, fetch=Duration(100 * US))
+    step = (Phase("data", (NextBatch(),)), phase("forward", 1, 100, 5 * US, 4 * MS), read(2))
+    recorder = RecorderOptions(every=20)
+    found = simulated(program(*step, loader=loader, recorder=recorder))
+    row = saving(found.run, Change.DATA_WAIT)
+    (truth_ns,) = found.saved_ns(Edit("workers"))
+
+    assert row.low_ns <= truth_ns <= row.high_ns
+    assert row.likely_ns < 2 * truth_ns
+
+
 # --- other streams and ranks ---
 
 
