@@ -103,8 +103,9 @@ class CorrelationPoints:
         which each window begins where the one before it ends, the first at 0.
 
         What the device did across a cut is not known, only how far behind the host it was on both
-        sides. One more point stands at the end, where the host is then; nothing is enqueued before
-        it, and nothing is known of the device before the first point.
+        sides. One more point stands at the end of each window, where the host is then. Nothing is
+        enqueued before it if the device was timed; else the device may work until then. Nothing is
+        known of the device before the first point.
         """
         first = np.searchsorted(self.host_ns, begins_ns, side="left")
         beyond = np.searchsorted(self.host_ns, ends_ns, side="right")
@@ -124,11 +125,25 @@ class CorrelationPoints:
             "is_behind_cut": np.diff(window, prepend=-1) > 0,
         }
         chained |= {name: getattr(self, name)[places] for name in _COLUMNS if name not in chained}
-        last_ns = device_ns[-1] if len(places) else 0
+        ends = np.append(np.flatnonzero(np.diff(window)), len(places) - 1)
+        closed_ns = np.append(np.cumsum(ends_ns - begins_ns)[window[ends[:-1]]], end_ns)
+        last_ns = device_ns[ends] if len(places) else np.zeros(1, np.int64)
+        none = np.zeros_like(closed_ns)
+        closing: dict[str, Any] = dict.fromkeys(_COLUMNS, none)
+        closing |= {
+            "host_ns": closed_ns,
+            "resume_ns": closed_ns,
+            "path": none - 1,
+            "site": none - 1,
+        }
+        closing["device_ns"] = last_ns if self.stream >= 0 else np.maximum(last_ns, closed_ns)
+        closing["kind"] = np.full_like(closed_ns, _CLOSING)
+        if len(places):
+            closing |= {name: chained[name][ends] for name in ("uncertainty_ns", "slack_ns")}
         opening = (0, 0, 0, 0, 0, -1, -1, _OPENING, False)
-        closing = (end_ns, end_ns, last_ns, 0, 0, -1, -1, _CLOSING, False)
-        for name, opened, closed in zip(_COLUMNS, opening, closing, strict=True):
-            chained[name] = np.concatenate([[opened], chained[name], [closed]])
+        for name, opened in zip(_COLUMNS, opening, strict=True):
+            column = np.insert(chained[name], ends + 1, closing[name])
+            chained[name] = np.concatenate([[opened], column])
         return replace(self, **chained)
 
     def with_device_off(self, sign: int) -> CorrelationPoints:

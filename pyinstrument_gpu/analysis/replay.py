@@ -37,9 +37,9 @@ KEPT_FULL_LEAD = 0.9
 """The same, if it is certain that the queue is full."""
 _TOLERANCE_NS = 2 * LATENCY_NS
 NEVER_NS = -(1 << 60)
-
-
 UNBOUNDED_NS = 1 << 60
+
+
 @dataclass(frozen=True)
 class Segments:
     """What lies between the correlation points of a run, one fewer than points.
@@ -57,14 +57,14 @@ class Segments:
     host_until_ns: NDArray[np.int64]
     device_until_ns: NDArray[np.int64]
     is_start: NDArray[np.bool_]
-
-    def with_waits_as_they_were(self, points: CorrelationPoints) -> Segments:
     most_lead_ns: int = UNBOUNDED_NS
 
     def with_lead_as_it_was(self, points: CorrelationPoints) -> Segments:
         """The same if the launch queue is full at the longest lead that the host had in the run."""
         most_ns = int((points.device_ns - points.host_ns).max(initial=0))
         return replace(self, most_lead_ns=most_ns)
+
+    def with_waits_as_they_were(self, points: CorrelationPoints) -> Segments:
         """The same if the stream, wherever it did not just follow the host, waited for something
         that comes when it came: another stream's work, or another rank."""
         follows = points.device_ns[1:] <= points.host_ns[1:] + self.tail_ns + _TOLERANCE_NS
@@ -84,7 +84,8 @@ def fit(
     backlog_ns = device1_ns - host1_ns
     # What the segment enqueues cannot begin before the host enters it.
     most_ns = device1_ns - np.maximum(device0_ns, host0_ns)
-    kinds, is_whole = points.segment_kind, ~points.is_behind_cut[1:]
+    # Across a cut the device is as far behind as it was, unless it had done all before.
+    kinds, is_whole = points.segment_kind, ~points.is_behind_cut[1:] | (device0_ns <= host0_ns)
     late = device0_ns >= host1_ns
     idle = device0_ns <= host0_ns + _TOLERANCE_NS
     tails = _quantiles(kinds, backlog_ns, idle & is_whole, 0.5)
@@ -103,11 +104,11 @@ def fit(
     # A host that keeps its lead was held back by the device, as by a full launch queue.
     lead_ns = device0_ns - host0_ns
     keeps_lead = (lead_ns >= LEAD_NS) & (backlog_ns >= KEPT_LEAD * lead_ns)
-    share = np.where(keeps_lead, 1.0, work_share)
     if work_share == 0:
         # Or it launched little, and that late, unless its lead stayed the longest of all.
         keeps_lead &= np.abs(backlog_ns - lead_ns) <= (1 - KEPT_FULL_LEAD) * lead_ns
         keeps_lead &= lead_ns >= KEPT_LEAD * int((points.device_ns - points.host_ns).max())
+    share = np.where(keeps_lead, 1.0, work_share)
     guess_ns = least_ns + share * np.maximum(limit_ns - least_ns, 0)
     assumed_ns = np.where(
         np.isnan(works), guess_ns, np.clip(works, least_ns, np.maximum(most_ns, least_ns))
@@ -168,6 +169,7 @@ def replay(
         if is_start:
             sooner = was - host
         device = max(device + work, host + tail, device_until)
+        host = max(host, device - most_lead)
         hosts.append(host)
         devices.append(device)
     return Replayed(np.array(hosts, np.int64), np.array(devices, np.int64))
@@ -176,7 +178,6 @@ def replay(
 def _quantiles(
     kinds: NDArray[np.int64],
     values: NDArray[np.int64],
-        host = max(host, device - most_lead)
     chosen: NDArray[np.bool_],
     quantile: float,
 ) -> NDArray[np.float64]:

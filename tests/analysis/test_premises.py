@@ -175,6 +175,20 @@ def test_the_start_of_the_workers_does_not_speak_for_steps_that_were_not_timed()
     assert row.likely_ns < 2 * truth_ns
 
 
+def test_what_the_host_does_between_timed_steps_is_not_taken_for_work_of_the_device() -> None:
+    # The device is idle for 3 ms behind each read, while the host works between steps.
+    between = (Work(3, Duration(3 * MS)),)
+    step = (phase("forward", 1, 100, 5 * US, 4 * MS), read(2))
+    recorder = RecorderOptions(every=3)
+    found = simulated(program(*step, between=between, recorder=recorder))
+    row = saving(found.run, Change.SYNC, site=0)
+    (truth_ns,) = found.saved_ns(Edit("sync", site=0))
+
+    assert truth_ns > 3 * MS
+    assert row.low_ns <= truth_ns <= row.high_ns
+    assert about(analysis.of(found.run).advice)[0] == ".item() at train.py:10"
+
+
 # --- other streams and ranks ---
 
 
