@@ -120,6 +120,30 @@ def test_workers_that_are_late_are_told_from_what_it_takes_to_hand_over_batches(
     assert about(analysis.of(found.run).advice)[0] == "wait for data"
 
 
+# --- what is likely ---
+
+
+def test_a_device_that_is_far_behind_has_likely_been_at_work() -> None:
+    # The host launches in 1 ms what takes the device 12 ms, and so keeps it waiting very shortly.
+    found = simulated(program(*DEVICE_BOUND, read(3)))
+    row = saving(found.run, Change.SYNC, site=0)
+    (truth_ns,) = found.saved_ns(Edit("sync", site=0))
+
+    assert not row.is_told
+    assert row.likely_ns < 2 * truth_ns
+
+
+def test_what_is_not_told_orders_nothing() -> None:
+    found = simulated(
+        program(*DEVICE_BOUND, read(3), phase("log", 4, 1, 300 * US, 2 * US), read(5, site=1))
+    )
+    rows = analysis.of(found.run).savings.rows
+    doubts = [each for each in analysis.of(found.run).doubts if each.high_ns is not None]
+
+    assert [*rows] == sorted(rows, key=lambda row: (row.low_ns, row.high_ns), reverse=True)
+    assert doubts == sorted(doubts, key=lambda each: each.high_ns or 0.0, reverse=True)
+
+
 # --- the launch queue ---
 
 
