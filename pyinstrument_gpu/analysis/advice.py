@@ -228,6 +228,8 @@ def _doubt(run: Run, saving: ReplayedSaving, premises: Premises) -> str:
     has_no_device = run.environment.get("gpus") == []
     if saving.change == Change.DATA_WAIT and has_no_device and premises.one_rank is not False:
         return "to hand over a batch that is there may take as long"
+    if premises.lacks_times:
+        return f"{premises.lost_times:.0%} of the device's times were lost"
     if premises.doubt is not None:
         return f"the stream may wait {premises.doubt} where it looks busy"
     return "events don't tell how much work the device has behind it"

@@ -19,6 +19,7 @@ from pyinstrument_gpu.analysis.host_timeline import HostTimeline
 from pyinstrument_gpu.analysis.intervals import covered_before
 from pyinstrument_gpu.core.groups import least_of
 from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import SpanFlag
 from pyinstrument_gpu.core.sync_kind import COPY_KINDS, SyncKind
 
 CALL_NS = 20_000
@@ -45,6 +46,8 @@ _OPENING, _CLOSING = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 MAX_CONTRADICTED = 0.02
 """The share of a site's waits that may seem to end before the stream is empty, at most, for it to
 be one that drains the stream."""
+MAX_LOST_TIMES = 0.01
+"""The share of device times that may be lost, at most, with no more to say of it."""
 _DRAIN_NOTHING = (
     SyncKind.EVENT_SYNCHRONIZE,
     SyncKind.STREAM_SYNCHRONIZE,
@@ -272,12 +275,20 @@ class Premises:
         one_rank: whether no other process took part in the training; None unknown.
         loader_workers: the worker processes of the loader; None unknown.
         cores: the processors that the process may use; None unknown.
+        lost_times: of the spans of steps that were timed on the device, the share whose times did
+            not become known.
     """
 
     one_stream: bool | None
     one_rank: bool | None
     loader_workers: int | None
     cores: int | None
+    lost_times: float
+
+    @property
+    def lacks_times(self) -> bool:
+        """Whether so many device times are lost that segments are not what they seem."""
+        return self.lost_times > MAX_LOST_TIMES
 
     @property
     def lacks_cores(self) -> bool:
@@ -315,4 +326,13 @@ def premises(run: Run, points: CorrelationPoints) -> Premises:
         one_rank=None if ranks is None else ranks == 1,
         loader_workers=facts.loader_workers,
         cores=run.environment.get("cores"),
+        lost_times=_lost_times(run, points.thread),
     )
+
+
+def _lost_times(run: Run, thread: int) -> float:
+    spans = run.spans
+    timed = (spans["thread"] == thread) & (spans["step"] >= 0)
+    timed &= (spans["flags"] & SpanFlag.DEVICE) != 0
+    lost = timed & (run.span_device_ns < 0)
+    return np.count_nonzero(lost) / max(1, np.count_nonzero(timed))

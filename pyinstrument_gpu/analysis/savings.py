@@ -234,7 +234,7 @@ class _Case:
         likely_ns = sum(rest.added(one, 0.0, WORK_SHARE) for one in likely) / len(likely)
         low_ns = min(rest.added(one, -SAMPLING_ERRORS, 0.0) for one in gains)
         high_ns = max(rest.added(one, SAMPLING_ERRORS, 1.0) for one in gains) + rest.longer_ns
-        if not self._premises.stream_never_waits:
+        if not self._premises.stream_never_waits or self._premises.lacks_times:
             high_ns = math.inf
         if taken.change == Change.DATA_WAIT and self.replayed.points.stream < 0:
             low_ns, likely_ns, high_ns = self._without_device(taken)

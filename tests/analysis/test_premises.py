@@ -184,6 +184,19 @@ def test_the_host_may_be_late_with_the_work_of_a_phase_before_which_it_was_ahead
 # --- steps that were not timed ---
 
 
+def test_lost_device_times_leave_the_high_end_open() -> None:
+    recorder = RecorderOptions(lost_share=0.3)
+    found = simulated(program(*DEVICE_BOUND, read(3), recorder=recorder))
+    row = saving(found.run, Change.SYNC, site=0)
+    (doubt,) = analysis.of(found.run).doubts
+
+    assert row.high_ns == min(row.time_ns, row.at_most_ns)
+    assert analysis.of(found.run).premises.lost_times == pytest.approx(0.3, abs=0.1)
+    assert doubt.evidence.endswith("% of the device's times were lost")
+    whole = simulated(program(*DEVICE_BOUND, read(3))).run
+    assert analysis.of(whole).premises.lost_times == 0
+
+
 def test_the_start_of_the_workers_does_not_speak_for_steps_that_were_not_timed() -> None:
     # One step in 20 is timed, and the first one waits for the workers. Two workers make a batch
     # every 4.5 ms, for 4 ms of work; at times they are late.
