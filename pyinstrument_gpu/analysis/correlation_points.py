@@ -335,4 +335,4 @@ def _lost_times(run: Run, thread: int) -> float:
     timed = (spans["thread"] == thread) & (spans["step"] >= 0)
     timed &= (spans["flags"] & SpanFlag.DEVICE) != 0
     lost = timed & (run.span_device_ns < 0)
-    return np.count_nonzero(lost) / max(1, np.count_nonzero(timed))
+    return float(lost.sum()) / max(1, int(timed.sum()))

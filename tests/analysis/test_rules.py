@@ -18,7 +18,10 @@ from pyinstrument_gpu.document.document import document_of
 from tests.helpers.device_program import attached_cuda
 from tests.helpers.made_runs import run_of
 from tests.helpers.made_script import WatchedScript
+from tests.helpers.simulator.duration import Duration
 from tests.helpers.simulator.families import drawn
+from tests.helpers.simulator.operations import Launches, Phase, Work
+from tests.helpers.simulator.program import Program
 from tests.helpers.simulator.simulation import simulated as simulate
 from tests.helpers.sync_program import STEPS, Launch, Made, Sync, ran
 
@@ -550,6 +553,38 @@ def test_a_larger_batch_halves_the_launches_per_sample() -> None:
 
     assert worth(one).low_ns == 0
     assert worth(one).high_ns == pytest.approx(10 * MS, rel=0.01)
+
+
+def test_a_larger_batch_halves_all_that_is_done_once_a_step() -> None:
+    # 4 ms of launches, and 3 ms of work in a phase that launches nothing and outside of phases.
+    def made(device_ns: int, steps: int) -> Program:
+        launches = Launches(1, Duration(20 * US), (device_ns,) * 200, Duration(1))
+        log = Phase("log", (Work(2, Duration(2 * MS)),))
+        step = (Phase("forward", (launches,)), log, Work(3, Duration(1 * MS)))
+        return Program(seed=3, steps=steps, step=step)
+
+    was, larger = simulate(made(2 * US, 60)), simulate(made(4 * US, 30))
+    saved_ns = (was.elapsed_ns - larger.elapsed_ns) / 60
+
+    assert saved_ns > 3_400 * US
+    assert worth(the(was.run, "double the batch size")).high_ns == pytest.approx(saved_ns, rel=0.02)
+
+
+@pytest.mark.parametrize("kernels", [2_000, 100])
+def test_launches_that_wait_for_a_full_queue_are_not_the_time_of_their_phase(kernels: int) -> None:
+    # 12 ms of work on the device in each step, and 8 ms more in every fourth, launched in less.
+    def made(every: int) -> Program:
+        forward = Launches(1, Duration(4 * US), (6 * US,) * 2_000, Duration(1))
+        update = Launches(2, Duration(4 * US), (8 * MS // kernels,) * kernels, Duration(1))
+        step = (Phase("forward", (forward,)), Phase("update", (update,), every))
+        return Program(seed=3, steps=40, step=step, queue_depth=256)
+
+    was = simulate(made(4))
+    saved_ns = (was.elapsed_ns - simulate(made(8)).elapsed_ns) / 40
+    found_worth = worth(the(was.run, 'run "update" half as often'))
+
+    assert saved_ns == pytest.approx(1 * MS, rel=0.1)
+    assert found_worth.low_ns <= saved_ns <= 1.1 * found_worth.high_ns
 
 
 def test_what_a_device_gains_from_a_larger_batch_is_unknown() -> None:

@@ -83,8 +83,9 @@ def batch_size(case: Case) -> Iterator[Guidance]:
     """A larger batch: what the host takes for launches it takes for any batch. Per sample, of a
     batch twice as large. Of programs that time the device.
 
-    Launch-bound phases alone are sure to be cheaper by the sample. What the device takes for a
-    larger batch can't be told from a run with one size.
+    All that the host does once a step may be cheaper by the sample, in whichever phase, if there
+    are launch-bound ones. What the device takes for a larger batch can't be told from a run with
+    one size: it is assumed to take as long for a sample.
     """
     judged = case.found.bottlenecks(Scope.STEP)
     kinds = {one.kind for one in judged.values()} - {Bottleneck.UNKNOWN}
@@ -95,13 +96,15 @@ def batch_size(case: Case) -> Iterator[Guidance]:
         yield Guidance("double the batch size", None, *UNKNOWN, "no phase is launch-bound")
         return
     fixed_ns = sum(case.computing_ns(path) for path in launches)
+    host_ns = case.all_computing_ns
     names = ", ".join(case.run.paths[path] for path in launches[:3])
     yield Guidance(
         "double the batch size",
         None,
-        *Worth(0.0, fixed_ns / 2, case.step_ns),
-        f"by the sample: launch-bound phases ({names}) take {ms(fixed_ns)} of the host per step, "
-        "the same for any size as far as they launch; what the device gains is open",
+        *Worth(0.0, host_ns / 2, case.step_ns),
+        f"by the sample: the host computes for {ms(host_ns)} per step, {ms(fixed_ns)} of it in "
+        f"launch-bound phases ({names}), the same for any size as far as they launch; what the "
+        "device gains is open",
     )
 
 
