@@ -38,6 +38,8 @@ SAMPLING_ERRORS = 2
 """How many standard errors of a mean over some of the steps the range reaches beyond it."""
 SPREAD = (0.1, 0.9)
 """The quantiles over steps."""
+LATE_SHARE = 0.05
+"""The share of its time for which a loop waits for workers that are often late, at least."""
 FULL_QUEUE_NS = 1_000_000
 """What a full launch queue holds takes the device at least so long: 1,024 commands of 1 us."""
 _FOREVER_NS = 1 << 62
@@ -247,8 +249,12 @@ class _Case:
             likely_ns -= int(starts_ns[:1].sum())
             usual_ns = min(self._loader.fast_ns, READY_NS)
             likely_ns -= int(np.minimum(taken.ends_ns - taken.begins_ns, usual_ns).sum())
-        if taken.change == Change.LAUNCHES or self._premises.one_rank is False:
-            # How much of the time is launches, or what other ranks wait for, is not known.
+        if (
+            taken.change == Change.LAUNCHES
+            or self._premises.one_rank is False
+            or (taken.change != Change.DATA_WAIT and self._may_wait_for_loader)
+        ):
+            # How much of the time is launches, or what comes later anyhow, is not known.
             low_ns = 0.0
         most_ns = max(min(taken.time_ns, at_most_ns), 0.0)
         likely_ns = min(max(likely_ns, 0.0), most_ns)
@@ -278,6 +284,16 @@ class _Case:
         kept = (leads_ns[:-1] >= FULL_QUEUE_NS) & (leads_ns[1:] >= KEPT_LEAD * leads_ns[:-1])
         queued_ns = int(times_ns[kept].sum())
         return queued_ns * len(self._steps) // max(1, len(self.replayed))
+
+    @property
+    def _may_wait_for_loader(self) -> bool:
+        """Whether the loop waits for workers, and there are no times at which to play that again:
+        a loop that asks sooner may wait longer."""
+        loader = self._loader
+        is_late = loader.waited & ~loader.is_start
+        late_ns = int((loader.given_ns - loader.asked_ns)[is_late].sum())
+        is_paced = self.replayed.points.stream < 0 and self._premises.loader_workers != 0
+        return is_paced and late_ns > LATE_SHARE * self.steps_ns
 
     def _at_most(self, taken: TakenOut) -> tuple[float, Limit]:
         is_wait = taken.change not in (Change.DATA_WAIT, Change.LAUNCHES)

@@ -144,6 +144,17 @@ def test_what_is_not_told_orders_nothing() -> None:
     assert doubts == sorted(doubts, key=lambda each: each.high_ns or 0.0, reverse=True)
 
 
+def test_a_loop_that_waits_for_workers_may_wait_longer_for_them() -> None:
+    # A batch comes every 3 ms, and the loop needs it after 2. The device is not timed.
+    loader = LoaderOptions(Duration(3 * MS), workers=1, fetch=Duration(50 * US))
+    step = (Phase("data", (NextBatch(),)), phase("forward", 1, 100, 15 * US, 300 * US), read(2))
+    found = simulated(program(*step, loader=loader, recorder=RecorderOptions(times_device=False)))
+    (truth_ns,) = found.saved_ns(Edit("sync", site=0))
+
+    assert truth_ns < 5 * US
+    assert saving(found.run, Change.SYNC, site=0).low_ns <= truth_ns
+
+
 # --- the launch queue ---
 
 
