@@ -66,7 +66,7 @@ docs: $(INSTALLED)  ## check the pages and build their site, build/site; what is
 	SITE=$(CURDIR)/build/site $(BIN)/pytest tests/test_docs.py
 
 # Not with the tests that start programs or count what the hot path does: tracing changes those.
-COVERED_TESTS = tests/analysis tests/aspects tests/core tests/document tests/export tests/page tests/report
+COVERED_TESTS = tests/analysis tests/aspects tests/core tests/export tests/job tests/page tests/report
 coverage: native $(INSTALLED)  ## which lines and branches the tests of the analysis and the reports run
 	$(BIN)/pip install --quiet pytest-cov
 	$(BIN)/pytest $(PARALLEL) -m "not slow" --cov --cov-report=term --cov-report=html:build/coverage \

@@ -11,8 +11,8 @@ from pathlib import Path
 from rich.console import Console
 
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.document.document import document_of
 from pyinstrument_gpu.report.console import rich_parts
+from pyinstrument_gpu.report.document import document_of
 from pyinstrument_gpu.report.overview import overview
 
 

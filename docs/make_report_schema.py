@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pyinstrument_gpu.core.aspect import aspects
-from pyinstrument_gpu.document import json_text
-from pyinstrument_gpu.document.document import VERSION, Document
-from pyinstrument_gpu.document.job import JOB_VERSION, JobDocument
-from pyinstrument_gpu.document.job_ending import ENDING_VERSION, JobEnding
-from pyinstrument_gpu.document.one_step import StepDocument
+from pyinstrument_gpu.job.ending_report import ENDING_VERSION, JobEnding
+from pyinstrument_gpu.job.report import JOB_VERSION, JobDocument
+from pyinstrument_gpu.report import json_text
+from pyinstrument_gpu.report.document import VERSION, Document
+from pyinstrument_gpu.report.one_step import StepDocument
 
 
 def _whole_document() -> type:

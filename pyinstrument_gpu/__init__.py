@@ -23,9 +23,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from pyinstrument_gpu.aspects.modules.watch import ModuleWatch, watch_modules
-from pyinstrument_gpu.aspects.operations import control_file
 from pyinstrument_gpu.aspects.operations.profile_steps import profile_steps
-from pyinstrument_gpu.aspects.syncs.allow import allow_sync, watch_syncs
+from pyinstrument_gpu.aspects.syncs.allow import allow_sync
+from pyinstrument_gpu.aspects.syncs.watching import watch_syncs
 from pyinstrument_gpu.auto import auto_phases
 from pyinstrument_gpu.errors import (
     ConfigurationError,
@@ -120,7 +120,6 @@ __all__ = [
 gpu_phase = _native.gpu_phase
 
 native_callbacks.install()
-control_file.install()
 dynamo.register_when_imported()
 
 

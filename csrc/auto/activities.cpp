@@ -9,6 +9,7 @@
 #include "hooks/call_hook.h"
 #include "hooks/torch_glance.h"
 #include "hot/nvtx_range.h"
+#include "python/batch_readings.h"
 #include "python/phase_use.h"
 #include "python/step_iterator.h"
 
@@ -150,7 +151,7 @@ class NextItem final : public Activity {
     if (item == nullptr) return;
     // What the loader did not batch has no number of samples.
     const bool is_batched = session.iterator(call.self).is_batched;
-    session.detector().got_item(is_batched ? session.samples_of(item) : NAN);
+    if (session.detector().got_item(is_batched ? session.samples_of(item) : NAN)) read_batch(item);
   }
 
   const Phase* const data_ = phase_named("data");

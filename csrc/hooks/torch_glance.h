@@ -40,6 +40,17 @@ struct TensorGlance {
     return device_type(reinterpret_cast<char*>(object) + offset, &type) == 0 && type == host;
   }
 
+  /// Whether it is, with two dimensions, and how many elements it has. False says nothing.
+  bool is_matrix(PyObject* object, int64_t& elements) const {
+    if (size == nullptr || !is_tensor(object)) return false;
+    void* const address = reinterpret_cast<char*>(object) + offset;
+    int64_t dimensions = 0, columns = 0;
+    if (dim(address, &dimensions) != 0 || dimensions != 2) return false;
+    if (size(address, 0, &elements) != 0 || size(address, 1, &columns) != 0) return false;
+    elements *= columns;
+    return true;
+  }
+
   /// Whether it is, with a first dimension, and how large that is. False says nothing.
   bool has_rows(PyObject* object, int64_t& rows) const {
     if (size == nullptr || !is_tensor(object)) return false;

@@ -299,6 +299,10 @@ void add_recording_functions(py::module_& module) {
       },
       "recording"_a, "number"_a);
   module.def("set_document", &set_document, "recording"_a, "name"_a, "json"_a);
+  module.def(
+      "add_to_step",
+      [](std::string_view name, double value) { parts().metrics.add_to_step(name, value); },
+      "name"_a, "value"_a);
   module.def("append_collectives", &append_collectives, "recording"_a, "items"_a);
   module.def("newest_stall", &newest_stall);
   module.def("answer_stall", &answer_stall_with, "number"_a, "answer"_a);

@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include "python/batch_readings.h"
 #include "python/open_step.h"
 #include "python/phase_registry.h"
 #include "python/phase_use.h"
@@ -91,6 +92,7 @@ bool add_item(StepIterator* self, PyObject* item) {
   }
   self->step.add_item(samples);
   if (self->step.is_counted()) {
+    read_batch(item);
     const long long before = PyLong_AsLongLong(PyList_GET_ITEM(self->drawn, 0));
     PyObject* now = PyLong_FromLongLong(before + 1);
     if (now != nullptr ? PyList_SetItem(self->drawn, 0, now) != 0 : !drop_memory_error())

@@ -42,13 +42,16 @@ void StepDetector::asks_for_item(uint64_t loader, bool grad_enabled) {
   if (state_ == State::kTraining) port_.step_is_fed(loader);
 }
 
-void StepDetector::got_item(double samples) {
-  if (!counts_here() || !is_fetching_) return;
+bool StepDetector::got_item(double samples) {
+  if (!counts_here() || !is_fetching_) return false;
   if (state_ == State::kWaiting) {
     add_waiting_item(samples);
   } else if (state_ == State::kTraining) {
     port_.step_item(token_, samples);
+  } else {
+    return false;
   }
+  return true;
 }
 
 void StepDetector::got_none(uint64_t loader) {

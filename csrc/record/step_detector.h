@@ -121,8 +121,9 @@ class StepDetector {
   /// A loop over a loader begins.
   void starts_loader(uint64_t loader);
   void asks_for_item(uint64_t loader, bool grad_enabled);
-  /// After the loader has answered. NaN: an unknown number of samples.
-  void got_item(double samples);
+  /// After the loader has answered. NaN: an unknown number of samples. Returns whether the item is
+  /// one of the open step.
+  bool got_item(double samples);
   /// After the loader had no further item.
   void got_none(uint64_t loader);
 

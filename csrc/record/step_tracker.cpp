@@ -40,6 +40,13 @@ BorderListener* listener() { return border_listener.load(std::memory_order_acqui
 
 StepTracker& steps() { return parts().steps(); }
 
+/// What the open step has of readings comes to an end with it.
+void end_readings(bool is_kept) {
+  if (parts().is_scratch()) return;
+  MetricSeries& series = parts().metrics;
+  is_kept ? series.step_ends() : series.step_is_dropped();
+}
+
 }  // namespace
 
 int64_t begin_step(bool with_range) {
@@ -84,6 +91,7 @@ void end_step(int64_t token, bool complete, StepEnd when) {
   if (nvtx_attached) end_range();
   if (const auto serial = serial_of(token)) {
     steps().end(*serial, complete, when);
+    end_readings(/*is_kept=*/true);
     cuda::DeviceTiming::instance().step_ends();
     ModuleSampling::instance().step_ends();
     if (BorderListener* heard = listener()) heard->step_ends();
@@ -97,6 +105,7 @@ void drop_step(int64_t token, bool has_range) {
   if (has_range && nvtx_attached) end_range();
   if (const auto serial = serial_of(token)) {
     steps().drop(*serial);
+    end_readings(/*is_kept=*/false);
     cuda::DeviceTiming::instance().step_is_dropped();
     ModuleSampling::instance().step_is_dropped();
     if (BorderListener* heard = listener()) heard->step_is_dropped();

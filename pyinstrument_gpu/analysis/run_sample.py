@@ -30,6 +30,8 @@ FAMILY_CONFIDENCE = 0.95
 """With which no metric at all is said to differ where none does."""
 _NO_RESULTS = ("count",)
 """How much was counted, and not how training went."""
+_OF_STEPS = "step/"
+"""What the names of numbers begin with that each step has; they are no results either."""
 
 
 @dataclass(frozen=True)
@@ -353,6 +355,7 @@ def _last_values(run: Run) -> Mapping[str, float]:
     values = {}
     for number, name in enumerate(run.metric_names):
         readings = run.metrics[run.metrics["name"] == number]
-        if len(readings) and name.rpartition("/")[2] not in _NO_RESULTS:
+        is_result = not name.startswith(_OF_STEPS) and name.rpartition("/")[2] not in _NO_RESULTS
+        if len(readings) and is_result:
             values[name] = float(readings["value"][-1])
     return values

@@ -10,12 +10,15 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyinstrument_gpu.native import IMPORT_ERROR, native
 from pyinstrument_gpu.patching.import_hook import when_imported
 from pyinstrument_gpu.patching.problems import not_seen, warn_of
 from pyinstrument_gpu.recording import loader_use, native_callbacks
+
+if TYPE_CHECKING:
+    import torch
 
 _active: AutoPhases | None = None
 
@@ -145,9 +148,16 @@ class AutoPhases:
         self.when_removed(native.end_loop)
         ours = (native_callbacks, h2d, hooks, tensor_device, calls, batches, loader_use)
         dynamo.leave_out(*ours, program_frames)
-        for noun in (calls, h2d):
-            self.when_removed(noun.install(self))
+        self.when_removed(calls.install(self.not_hooked))
+        copying = h2d.install(lambda *copy: self.tell(self._count_copy, *copy))
+        self.not_hooked += copying.not_hooked
+        self.when_removed(copying.remove)
         native.set_before_step(self._before_own_step)
+
+    def _count_copy(self, tensor: torch.Tensor, non_blocking: bool) -> None:
+        count_and_bytes = self.copies.setdefault((tensor.is_pinned(), non_blocking), [0, 0])
+        count_and_bytes[0] += 1
+        count_and_bytes[1] += tensor.numel() * tensor.element_size()
 
     def _before_own_step(self) -> None:
         self.tell(native.leave_steps_alone)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches as a training loop gets them from a library that iterates over a DataLoader for it.
 
-Such a library may fetch ahead and move batches to a device. Heard of at the DataLoader, an item
-would belong to the step before the one that trains on it.
+Such a library may fetch ahead and move batches to a device. Noted where the DataLoader gives it, an
+item would belong to the step before the one that trains on it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,9 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pyinstrument_gpu.native import native
-
-if TYPE_CHECKING:
-    from pyinstrument_gpu.auto import AutoPhases
 
 _fetching = threading.local()
 
@@ -43,11 +40,20 @@ def is_fetching() -> bool:
     return getattr(_fetching, "is_open", False)
 
 
-def follow(phases: AutoPhases, loader: type) -> None:
-    """Hear of the loops over loaders of a class, for as long as these phases are installed.
+class _Phases(Protocol):
+    """See `AutoPhases`, which builds on this module."""
 
-    `iter(loader)` gives `FetchedBatches` then: it replaces the method of the class, which has to be
-    heard of as it is called by Python itself.
+    is_hooked: bool
+    not_hooked: list[str]
+
+    def when_removed(self, function: Callable[[], None]) -> None: ...
+
+
+def follow(phases: _Phases, loader: type) -> None:
+    """Observe the loops over loaders of a class, for as long as these phases are installed.
+
+    `iter(loader)` gives `FetchedBatches` then: it replaces the method of the class, because only
+    calls by Python itself can be observed.
     """
     original = vars(loader).get("__iter__")
     if original is None or not phases.is_hooked or hasattr(original, "_pyinstrument_gpu"):
@@ -72,9 +78,9 @@ _OPTIONS = ("num_workers", "prefetch_factor", "pin_memory", "persistent_workers"
 
 
 def follow_fetcher(
-    phases: AutoPhases, fetcher: type, loaders_of: Callable[[Any], Sequence[Any]]
+    phases: _Phases, fetcher: type, loaders_of: Callable[[Any], Sequence[Any]]
 ) -> None:
-    """Hear of iterators of a class, for as long as these phases are installed. `iter` starts them
+    """Observe iterators of a class, for as long as these phases are installed. `iter` starts them
     over, and `next` gives the batches of a step's part, one of each of their loaders.
 
     Args:

@@ -7,7 +7,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn, optim, serialization
@@ -22,9 +22,6 @@ from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.hooks import look_at_torch
 from pyinstrument_gpu.patching.program_frames import cell_of, frames_of_call
 from pyinstrument_gpu.recording.loader_use import options_of
-
-if TYPE_CHECKING:
-    from pyinstrument_gpu.auto import AutoPhases
 
 _SCHEDULERS = [
     scheduler
@@ -84,7 +81,7 @@ _CALLS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
             "triplet_margin_loss",
         ),
     ),
-    # Those that are made of other operations. (On Python 3.11 they are not heard of.)
+    # Those that are made of other operations. (On Python 3.11 their calls are not seen.)
     (
         "loss",
         functional,
@@ -123,9 +120,12 @@ def begin_loop(
     )
 
 
-def install(phases: AutoPhases) -> Callable[[], None]:
-    """Hook the functions. Returns what takes torch's own hooks back; the others go with the
-    loop."""
+def install(not_hooked: list[str]) -> Callable[[], None]:
+    """Hook the functions. Returns what takes torch's own hooks back; the others go with the loop.
+
+    Args:
+        not_hooked: gets the names of functions that are not built as expected.
+    """
     for kind, owner, names in _CALLS:
         for name in names:
             function = vars(owner).get(name)  # versions of torch differ
@@ -133,7 +133,7 @@ def install(phases: AutoPhases) -> Callable[[], None]:
             if kind == "clip":  # decorated; what the decorator's function calls
                 function = getattr(function, "__wrapped__", function)
             if function is not None and not native.observe_calls(function, kind):
-                phases.not_hooked.append(f"{owner.__name__}.{name}")
+                not_hooked.append(f"{owner.__name__}.{name}")
     handles = [
         optimizer.register_optimizer_step_pre_hook(native.optimizer_steps),
         optimizer.register_optimizer_step_post_hook(native.optimizer_has_stepped),
@@ -154,9 +154,9 @@ def note_line(lines: dict[str, tuple[str, int]], phase: str) -> None:
 
 
 def note_optimizer(optimizer: optim.Optimizer) -> None:
-    """Hear of an optimizer that was made before the functions were hooked. Where there seems to be
+    """Note an optimizer that was made before the functions were hooked. Where there seems to be
     none, each backward pass counts as an update."""
-    all(map(_Made.made, (optimizer,)))  # only what C code calls is heard of on every Python
+    all(map(_Made.made, (optimizer,)))  # only what C code calls is seen on every Python
 
 
 def _times_written(optimizer: optim.Optimizer) -> int:

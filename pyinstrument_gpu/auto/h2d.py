@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -13,21 +13,17 @@ from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import tensor_device
 from pyinstrument_gpu.patching.hooks import Arguments, Enter, Glance, Hooks, Options
 
-if TYPE_CHECKING:
-    from pyinstrument_gpu.auto import AutoPhases
-
 _h2d = native.gpu_phase("h2d")
 _FETCHED = -1
 """The token of a copy that is part of fetching a batch."""
 
 
-def install(phases: AutoPhases) -> Callable[[], None]:
-    """Hook the methods. Returns what takes that back."""
+def install(count: Callable[[torch.Tensor, bool], None]) -> Hooks:
+    """Hook the methods.
 
-    def count(tensor: torch.Tensor, non_blocking: bool) -> None:
-        copies = phases.copies.setdefault((tensor.is_pinned(), non_blocking), [0, 0])
-        copies[0] += 1
-        copies[1] += tensor.numel() * tensor.element_size()
+    Args:
+        count: is told of each tensor that is copied, and whether the copy is `non_blocking`.
+    """
 
     def entering(source_of: Callable[..., Any]) -> Enter:
         def enter(args: Arguments, kwargs: Options | None) -> int | None:
@@ -40,7 +36,7 @@ def install(phases: AutoPhases) -> Callable[[], None]:
                 source = source_of(tensor, others, options)
                 if source is None or tensor_device.is_fake_tensor(source):
                     return None
-                phases.tell(count, source, tensor_device.is_non_blocking(others, options))
+                count(source, tensor_device.is_non_blocking(others, options))
             if is_fetching:
                 _h2d.begin()  # within the phase "data"
                 return _FETCHED
@@ -57,8 +53,7 @@ def install(phases: AutoPhases) -> Callable[[], None]:
     hooks = Hooks(leave)
     for name, (glance, source_of) in _SOURCES.items():
         hooks.method(name, glance, entering(source_of))
-    phases.not_hooked += hooks.not_hooked
-    return hooks.remove
+    return hooks
 
 
 def _source_of_cuda(tensor: Any, args: Sequence[Any], kwargs: Options) -> Any:

@@ -14,14 +14,14 @@ from pyinstrument_gpu.cli.run_paths import are_of_a_job, found_runs, say_what_is
 from pyinstrument_gpu.core.file.run_files import left_out
 from pyinstrument_gpu.core.job_membership import same_run_twice
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.document.document import document_of
-from pyinstrument_gpu.document.json_text import MOST_ROWS, json_text
-from pyinstrument_gpu.document.one_step import step_document
 from pyinstrument_gpu.errors import RunFileError
+from pyinstrument_gpu.report.document import document_of
+from pyinstrument_gpu.report.json_text import MOST_ROWS, json_text
+from pyinstrument_gpu.report.one_step import step_document
 
 if TYPE_CHECKING:
-    from pyinstrument_gpu.document.job import JobDocument
     from pyinstrument_gpu.job.job import Job
+    from pyinstrument_gpu.job.report import JobDocument
 
 
 @click.command()
@@ -152,9 +152,8 @@ def _report_job(
     first: str,
     output: str | None,
 ) -> None:
-    from pyinstrument_gpu.document.job import job_document_of
     from pyinstrument_gpu.job.job import Job
-    from pyinstrument_gpu.report.job import job_report
+    from pyinstrument_gpu.job.report import job_document_of, job_report
 
     job = Job.load(given)
     document = job_document_of(job)

@@ -12,13 +12,11 @@ import click
 from pyinstrument_gpu.cli.run_paths import found_runs
 from pyinstrument_gpu.core.process_state import ProcessState
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.document.job_ending import job_ending
-from pyinstrument_gpu.document.json_text import json_text
 from pyinstrument_gpu.job.condition import FRESH_NS, Sighting
-from pyinstrument_gpu.job.data import JobData
+from pyinstrument_gpu.job.ending_report import ending_report, job_ending
 from pyinstrument_gpu.job.gather import rank_data
 from pyinstrument_gpu.job.job import Job
-from pyinstrument_gpu.report.job_ending import ending_report
+from pyinstrument_gpu.report.json_text import json_text
 from pyinstrument_gpu.watch.process import MachineClocks, sightings_of
 
 _WAIT_S = 1.0
@@ -56,12 +54,12 @@ def why(paths: tuple[str, ...], as_json: bool, width: int | None) -> None:
         print(ending_report(document, width=width))
 
 
-def _look(paths: Sequence[str]) -> tuple[JobData, dict[int, Sighting]]:
+def _look(paths: Sequence[str]) -> tuple[Job, dict[int, Sighting]]:
     job = _job(paths)
     return job, sightings_of(job, MachineClocks.now(), lambda: time.sleep(_WAIT_S))
 
 
-def _job(paths: Sequence[str]) -> JobData:
+def _job(paths: Sequence[str]) -> Job:
     """The ranks, or a program alone as the only one."""
     files, _ = found_runs(paths)
     if len(files) == 1:
@@ -70,5 +68,5 @@ def _job(paths: Sequence[str]) -> JobData:
             alone = copy.copy(run)
             alone.environment = {**run.environment, "rank": 0}
             rank = rank_data(alone, files[0])
-            return JobData(ranks=(rank,), world_size=1, notes=rank.notes)
+            return Job(ranks=(rank,), world_size=1, notes=rank.notes)
     return Job.load(paths)

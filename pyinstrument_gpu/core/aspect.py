@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:  # what only reads runs needs no pictures
     from pyinstrument_gpu.core.file.found import Found
+    from pyinstrument_gpu.core.live import LiveView
     from pyinstrument_gpu.core.source_line import SourceLine
     from pyinstrument_gpu.parts.curves import Curves
     from pyinstrument_gpu.parts.parts import Part
@@ -30,14 +31,19 @@ class Aspect:
         heading: of its section on the page; its name if empty.
         section_type: what `section` makes, as the JSON Schema describes it.
         about: what its section is about, for the schema.
+        live: what `watch` shows of it; None if that is nothing.
         in_preview: whether its section is shown of a preview, whose times are not the program's.
+        most_rows: so many rows of each list of its section stand in JSON at most, unless all are
+            asked for; None for as many as of other lists.
     """
 
     name: ClassVar[str]
     section_type: ClassVar[Any] = None
     heading: ClassVar[str] = ""
     about: ClassVar[str] = ""
+    live: ClassVar[LiveView | None] = None
     in_preview: ClassVar[bool] = True
+    most_rows: ClassVar[int | None] = None
 
     def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """What a `Run` holds of it, by the names of its attributes.
@@ -107,3 +113,9 @@ def aspects() -> tuple[Aspect, ...]:
     """
     table: tuple[Aspect, ...] = importlib.import_module("pyinstrument_gpu.aspects.table").ASPECTS
     return table
+
+
+def live_views() -> list[LiveView]:
+    """What `watch` shows of aspects, in the order in which it does."""
+    views = [aspect.live for aspect in aspects() if aspect.live is not None]
+    return sorted(views, key=lambda view: view.place)

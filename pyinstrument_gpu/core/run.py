@@ -320,7 +320,7 @@ class Run:
         Raises:
             KeyError: there is no such step.
         """
-        text: str = above("report.terminal").report(self, step=step, width=width, color=color)
+        text: str = above("report.overview").report(self, step=step, width=width, color=color)
         return text
 
     def export(

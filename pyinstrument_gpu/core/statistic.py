@@ -206,3 +206,8 @@ def _exact_sum(values: NDArray[np.uint64]) -> int:
 def _exact_sum_of_squares(values: NDArray[np.uint64]) -> int:
     high, low = values >> _32, values & _LOW_32_BITS
     return (_exact_sum(high * high) << 64) + (_exact_sum(high * low) << 33) + _exact_sum(low * low)
+
+
+def known_mean_ns(statistic: Statistic | None) -> float | None:
+    """The mean, if there is any duration."""
+    return None if statistic is None or not statistic.count else statistic.mean_ns

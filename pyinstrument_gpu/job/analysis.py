@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ranks of one job show together: pure functions of a `JobData`.
+"""What the ranks of one job show together: pure functions of a `Job`.
 
 `of(job)` gives the results, each computed once, when it is asked for.
 """
@@ -11,20 +11,15 @@ from functools import cached_property
 from weakref import WeakKeyDictionary
 
 from pyinstrument_gpu.job import collectives, late_start, own_work, phases, stragglers
-from pyinstrument_gpu.job.data import JobData
-from pyinstrument_gpu.job.findings import (
-    CollectiveUse,
-    LateStart,
-    PhaseAcrossRanks,
-    Stragglers,
-)
+from pyinstrument_gpu.job.findings import CollectiveUse, LateStart, PhaseAcrossRanks, Stragglers
+from pyinstrument_gpu.job.job import Job
 from pyinstrument_gpu.job.joined import Joined, MatchedGroup, joined, matched
 from pyinstrument_gpu.job.own_work import OwnWork
 
-_analyses: MutableMapping[JobData, JobAnalysis] = WeakKeyDictionary()
+_analyses: MutableMapping[Job, JobAnalysis] = WeakKeyDictionary()
 
 
-def of(job: JobData) -> JobAnalysis:
+def of(job: Job) -> JobAnalysis:
     """The analysis of a job. All that read it share its parts, as long as the job exists.
 
     The job must not change once a part of its analysis has been computed.

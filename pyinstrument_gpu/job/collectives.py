@@ -9,7 +9,7 @@ others were waiting. So that no clocks are compared.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.core.anchor import began_ns
 from pyinstrument_gpu.core.groups import groups as grouped
 from pyinstrument_gpu.job.condition import machines_of
-from pyinstrument_gpu.job.data import RankData
-from pyinstrument_gpu.job.findings import CollectiveUse
+from pyinstrument_gpu.job.findings import MOST_ROWS, CollectiveUse
+from pyinstrument_gpu.job.job import RankData
 from pyinstrument_gpu.job.joined import Joined, MatchedGroup, is_symmetric
 from pyinstrument_gpu.job.own_work import OwnWork
+from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
+from pyinstrument_gpu.parts.words import UNKNOWN, Unit, percent, size
 
 _SAME_BOOT_NS = 10**9
 
@@ -130,3 +132,36 @@ def _with_exposed(
         return use
     exposed_ns = float(work.rest_ns[joined.paths.index(use.path)].mean())
     return replace(use, exposed_ns=exposed_ns)
+
+
+def collectives_parts(collectives: Sequence[CollectiveUse]) -> Iterator[Part]:
+    """The table of a job's collective operations; nothing if none were recorded."""
+    if not collectives:
+        return
+    times_ns = [
+        ns
+        for one in collectives
+        for ns in (one.transfer_ns, one.waiting_ns, one.exposed_ns)
+        if ns is not None
+    ]
+    unit = Unit.fitting(max(times_ns, default=0.0))
+    rows = []
+    for one in collectives[:MOST_ROWS]:
+        times = [unit.text(ns) for ns in (one.transfer_ns, one.waiting_ns, one.exposed_ns)]
+        rate = UNKNOWN if one.bytes_per_s is None else f"{size(one.bytes_per_s)}/s"
+        last = UNKNOWN
+        if one.last_rank is not None and one.last_share is not None:
+            last = f"{one.last_rank} ({percent(one.last_share, 1)}%)"
+        cells = [f"{one.count:,}", size(one.bytes), *times, rate, last]
+        path = "" if one.path is None else f" in {one.path}"
+        rows.append(Row(f"{one.operation} of {one.group}{path}", cells))
+    yield Sentence()
+    yield Sentence(f"Collectives: {unit.name} each, exposed per step", "title")
+    headers = ["operation", "count", "bytes", "transfer", "waiting", "exposed", "rate", "last rank"]
+    yield table(headers, [rows])
+    if len(collectives) > MOST_ROWS:
+        yield Sentence(f"{len(collectives) - MOST_ROWS:,} further kinds not shown", "note")
+    if all(one.transfer_ns is None for one in collectives) and any(
+        one.waiting_ns is not None for one in collectives
+    ):
+        yield Sentence("No durations are known: waiting is how far apart the ranks asked for it")

@@ -19,7 +19,7 @@ from pyinstrument_gpu.core.anchor import SAME_BOOT_NS, began_ns, booted_ns
 from pyinstrument_gpu.core.condition import Condition
 from pyinstrument_gpu.core.process_state import ProcessState
 from pyinstrument_gpu.core.program_end import ProgramEnd
-from pyinstrument_gpu.job.data import RankData
+from pyinstrument_gpu.job.job import RankData
 
 FRESH_NS = 2 * 10**9
 """Twenty times as long as a recorder needs to write again."""

@@ -32,7 +32,7 @@ from pyinstrument_gpu.job.condition import (
     monotonic_end_ns,
     stuck_ns,
 )
-from pyinstrument_gpu.job.data import JobData, RankData
+from pyinstrument_gpu.job.job import Job, RankData
 from pyinstrument_gpu.job.waits import Mismatch, Wait, mismatch, waits
 
 _CLOCK_ERROR_NS = 10_000_000
@@ -106,7 +106,7 @@ class Conclusion:
     likely_rank: int | None = None
 
 
-def ending(job: JobData, sightings: Mapping[int, Sighting] | None = None) -> Conclusion:
+def ending(job: Job, sightings: Mapping[int, Sighting] | None = None) -> Conclusion:
     """How the job ended, or why it does not go on.
 
     Args:

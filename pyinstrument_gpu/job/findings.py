@@ -12,6 +12,8 @@ OUTSIDE_PHASES = "/outside phases"
 """The path of what a step spends outside of phases. No phase has such a path."""
 BETWEEN_STEPS = "/between steps"
 """The path of the time before a step, from the end of the one before."""
+MOST_ROWS = 30
+"""A table of phases, ranks or collectives shows at most so many."""
 
 
 class Pattern(str, enum.Enum):
@@ -26,6 +28,11 @@ class Pattern(str, enum.Enum):
     IN_TURN = "in turn"
     """Now one, now another, or several always. None is named."""
     UNKNOWN = "unknown"
+
+    @property
+    def is_of_one_rank(self) -> bool:
+        """Whether one rank is the cause."""
+        return self in (Pattern.ALWAYS, Pattern.SOME_STEPS)
 
 
 @dataclass(frozen=True)
@@ -168,3 +175,15 @@ class CollectiveUse:
     exposed_ns: float | None = None
     last_rank: int | None = None
     last_share: float | None = None
+
+
+def where_text(path: str) -> str:
+    """Where time is spent, in words: "in data", "outside phases", "between steps"."""
+    return path[1:] if path in (OUTSIDE_PHASES, BETWEEN_STEPS) else f"in {path}"
+
+
+def phase_text(path: str) -> str:
+    """What a phase is called in tables; what is no phase stands in parentheses."""
+    if path == STEP:
+        return "step"
+    return f"({path[1:]})" if path in (OUTSIDE_PHASES, BETWEEN_STEPS) else path

@@ -4,10 +4,13 @@ job: whether they are of one, which are missing, and how they differ."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,12 @@ from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.step_times import were_profiled
 from pyinstrument_gpu.aspects.collectives.data import Collectives
 from pyinstrument_gpu.core.distinct import distinct
+from pyinstrument_gpu.core.file.run_files import (
+    earlier_left_out,
+    files_in,
+    left_out,
+    of_last_attempts,
+)
 from pyinstrument_gpu.core.job_membership import not_one_job, same_run_twice
 from pyinstrument_gpu.core.open_phase import OpenPhase
 from pyinstrument_gpu.core.rank_numbers import ranks_text, reasons_of_ranks
@@ -24,8 +33,8 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SpanFlag, span_scopes
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.core.steps import Step
-from pyinstrument_gpu.errors import JobError
-from pyinstrument_gpu.job.data import JobData, RankData, RunEnd
+from pyinstrument_gpu.errors import JobError, RunFileError, RunFileVersionError
+from pyinstrument_gpu.job.job import Job, RankData, RunEnd
 
 _LAST_STEPS = 5
 _MOST_CELLS = 16_000_000
@@ -43,6 +52,7 @@ _FACTS = {
     "python": "versions of Python",
     "version": "versions of pyinstrument_gpu",
 }
+_RANK_IN_NAME = re.compile(r"rank[._-]?(\d+)")
 _NO_FILE = "there is no run file of it"
 _MOST_MISSING = 100_000
 
@@ -177,11 +187,66 @@ def _newest(collectives: Collectives, most: int) -> Collectives:
     return replace(collectives, events=events, missed=collectives.missed + cut)
 
 
+def load_job(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Job:
+    """What `Job.load` gives."""
+    ranks: list[RankData] = []
+    unknown: dict[str, str] = {}
+    unreadable: dict[int, str] = {}
+    notes: list[str] = []
+    files = list(_files(paths))
+    _, earlier = of_last_attempts([path for path, _ in files])
+    if earlier:
+        notes.append(earlier_left_out(earlier))
+    for path, is_named in files:
+        if path in earlier:
+            continue
+        found = _RANK_IN_NAME.search(path.name)
+        try:
+            run = Run.load(path)
+        except FileNotFoundError:
+            raise
+        except (OSError, RunFileError) as error:
+            # A reason that is the same for all is told once for all.
+            is_format = isinstance(error, RunFileVersionError)
+            reason = str(error).removeprefix(f"{path}: ") if is_format else str(error)
+            if found is None:
+                unknown[str(path)] = reason
+            else:
+                unreadable[int(found[1])] = reason
+            continue
+        if "rank" in run.environment and run.environment.get("world_size") != 1:
+            ranks.append(rank_data(run, str(path)))
+        elif is_named and run.environment:
+            raise JobError(
+                f"{path} is not a rank of a job: it was recorded by a single process, or "
+                "outside of torchrun before its process group was made. Look at it by itself"
+            )
+        elif found is not None and not run.environment:
+            unreadable[int(found[1])] = f"{path} was cut short before it says what it is of"
+        else:
+            notes.append(f"left out: {path} does not say of which rank it is")
+    return job_of(ranks, unreadable, [*left_out(unknown), *notes])
+
+
+def _files(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+) -> Iterator[tuple[Path, bool]]:
+    """The run files, and whether each was named itself."""
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not given:
+        raise JobError("no run files were given")
+    for path in map(Path, given):
+        if not path.is_dir():
+            yield path, True
+            continue
+        yield from ((one, False) for one in files_in(path))
+
+
 def job_of(
     ranks: Sequence[RankData],
     unreadable: Mapping[int, str] | None = None,
     notes: Sequence[str] = (),
-) -> JobData:
+) -> Job:
     """The job of these ranks.
 
     Args:
@@ -215,7 +280,7 @@ def job_of(
     beyond = {rank: reason for rank, reason in why.items() if rank not in missing}
     others = [f"left out: {sentence}" for sentence in reasons_of_ranks(beyond)]
     job_ids = [rank.environment["job"] for rank in ranks if "job" in rank.environment]
-    return JobData(
+    return Job(
         ranks=tuple(ranks),
         world_size=world_size,
         job_id=job_ids[0] if job_ids else None,

@@ -1,32 +1,125 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job that users hold: its ranks, and the files that they come from."""
+"""The ranks of one job: what is kept of the run of each, and the job that users hold."""
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from pyinstrument_gpu.core.file.run_files import (
-    earlier_left_out,
-    files_in,
-    left_out,
-    of_last_attempts,
-)
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.aspects.collectives.data import Collectives
+from pyinstrument_gpu.aspects.memory.data import OutOfMemory
+from pyinstrument_gpu.aspects.stalls.data import Stall
+from pyinstrument_gpu.core.array_fields import ArrayFields
 from pyinstrument_gpu.core.run import Run, above
-from pyinstrument_gpu.errors import JobError, RunFileError, RunFileVersionError
-from pyinstrument_gpu.job.data import JobData, RankData
-from pyinstrument_gpu.job.gather import job_of, rank_data
+from pyinstrument_gpu.core.steps import Step
 
-__all__ = ["Job"]
-
-_RANK_IN_NAME = re.compile(r"rank[._-]?(\d+)")
+__all__ = ["Job", "RankData", "RunEnd"]
 
 
-class Job(JobData):
-    # Users ask `help` of this class; what it holds is written down where it is made.
-    __doc__ = JobData.__doc__
+@dataclass(frozen=True)
+class RunEnd:
+    """Where a run was when its file was last written.
+
+    Attributes:
+        anchor: the last reading of the machine's clocks, as in `Run.anchor`.
+        step: the step that was open, or else the last one that had closed; None if there was none.
+        path: of the phase in which it was: the innermost open one of the step's thread, or of any
+            thread where no step was open. Where the last step was cut short, the outermost phase
+            that ended in it last. None if there was none.
+        path_begin_ns: when that phase began, since the run began; -1 if there was none.
+        last_steps: those that closed last, the oldest first.
+        out_of_memory: the last time that a device had no memory left.
+        error: why the file could not be written to its end.
+    """
+
+    anchor: Mapping[str, int] = field(default_factory=dict)
+    step: Step | None = None
+    path: str | None = None
+    path_begin_ns: int = -1
+    last_steps: tuple[Step, ...] = ()
+    out_of_memory: OutOfMemory | None = None
+    error: str | None = None
+
+    @property
+    def is_step_open(self) -> bool:
+        return self.step is not None and self.step.end_ns < 0
+
+
+@dataclass(frozen=True, eq=False)
+class RankData(ArrayFields):
+    """What is kept of one rank's run. Arrays have a column for each step in `steps`.
+
+    Attributes:
+        rank: its number.
+        file: the run file; None for a run that was made in memory.
+        environment: of the run.
+        complete: whether the recording was stopped.
+        notes: on what is missing or damaged.
+        dropped: what was not kept, by cause.
+        duration_ns: from the start of the run to its end or last sign of life.
+        began_realtime_ns: when the run began by the wall clock of its machine; None unknown. Not
+            comparable between machines.
+        steps: indices of the closed steps whose spans are all in the history, ascending (int64);
+            without those that were profiled.
+        steps_ended: how many steps ended in the whole run.
+        step_begin_ns, step_ns: begin and duration of each step (int64).
+        paths: the phases on the steps' own thread.
+        first_begin_ns: by path and step, when the first call of the phase began (int64); -1 where
+            the step has no such call.
+        last_end_ns: by path and step, when the last call of the phase ended (int64); -1 as well.
+        self_ns: by path and step the host time without nested phases (int64); 0 where the step has
+            no such call.
+        stream_ns: by path and step the stream time (int64), that of nested phases included; -1
+            where the step has no such call, or not all of its calls were timed on the device.
+        collectives: its collective operations.
+        stalls: what its watchdog saw.
+        end: where it was when its file was last written.
+    """
+
+    rank: int
+    file: str | None
+    environment: Mapping[str, Any]
+    complete: bool
+    notes: tuple[str, ...]
+    dropped: Mapping[str, int]
+    duration_ns: int
+    began_realtime_ns: int | None
+    steps: NDArray[np.int64]
+    steps_ended: int
+    step_begin_ns: NDArray[np.int64]
+    step_ns: NDArray[np.int64]
+    paths: tuple[str, ...]
+    first_begin_ns: NDArray[np.int64]
+    last_end_ns: NDArray[np.int64]
+    self_ns: NDArray[np.int64]
+    stream_ns: NDArray[np.int64]
+    collectives: Collectives = field(default_factory=Collectives)
+    stalls: tuple[Stall, ...] = ()
+    end: RunEnd = field(default_factory=RunEnd)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Job:
+    """The ranks of one job. Two are equal only if they are the same object.
+
+    Attributes:
+        ranks: those whose runs are there, by number.
+        world_size: how many ranks the job had.
+        job_id: the launcher's; None if it gave none.
+        missing: the ranks of which there is no run, and why, in a sentence each.
+        notes: on the job as a whole: ranks with other phases, other revisions, a world that shrank.
+    """
+
+    ranks: tuple[RankData, ...]
+    world_size: int
+    job_id: str | None = None
+    missing: Mapping[int, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def load(cls, paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Job:
@@ -45,44 +138,8 @@ class Job(JobData):
             JobError: the runs are not ranks of one job, or none can be read; the message says
                 which are, and what to do.
         """
-        ranks: list[RankData] = []
-        unknown: dict[str, str] = {}
-        unreadable: dict[int, str] = {}
-        notes: list[str] = []
-        files = list(_files(paths))
-        _, earlier = of_last_attempts([path for path, _ in files])
-        if earlier:
-            notes.append(earlier_left_out(earlier))
-        for path, is_named in files:
-            if path in earlier:
-                continue
-            found = _RANK_IN_NAME.search(path.name)
-            try:
-                run = Run.load(path)
-            except FileNotFoundError:
-                raise
-            except (OSError, RunFileError) as error:
-                # A reason that is the same for all is told once for all.
-                is_format = isinstance(error, RunFileVersionError)
-                reason = str(error).removeprefix(f"{path}: ") if is_format else str(error)
-                if found is None:
-                    unknown[str(path)] = reason
-                else:
-                    unreadable[int(found[1])] = reason
-                continue
-            if "rank" in run.environment and run.environment.get("world_size") != 1:
-                ranks.append(rank_data(run, str(path)))
-            elif is_named and run.environment:
-                raise JobError(
-                    f"{path} is not a rank of a job: it was recorded by a single process, or "
-                    "outside of torchrun before its process group was made. Look at it by itself"
-                )
-            elif found is not None and not run.environment:
-                unreadable[int(found[1])] = f"{path} was cut short before it says what it is of"
-            else:
-                notes.append(f"left out: {path} does not say of which rank it is")
-        data = job_of(ranks, unreadable, [*left_out(unknown), *notes])
-        return cls(data.ranks, data.world_size, data.job_id, data.missing, data.notes)
+        job: Job = above("job.gather").load_job(paths)
+        return job
 
     def run(self, rank: int) -> Run:
         """The whole run of a rank, read again from its file; errors as in `Run.load`.
@@ -102,23 +159,9 @@ class Job(JobData):
             width: number of columns; None for the width of the terminal.
             color: whether to use colours; None if the terminal supports them.
         """
-        document = above("document.job").job_document_of(self)
-        text: str = above("report.job").job_report(document, width, color)
+        report = above("job.report")
+        text: str = report.job_report(report.job_document_of(self), width, color)
         return text
 
     def __repr__(self) -> str:
         return f"<Job of {self.world_size} ranks, {len(self.ranks)} of them here>"
-
-
-def _files(
-    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-) -> Iterator[tuple[Path, bool]]:
-    """The run files, and whether each was named itself."""
-    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    if not given:
-        raise JobError("no run files were given")
-    for path in map(Path, given):
-        if not path.is_dir():
-            yield path, True
-            continue
-        yield from ((one, False) for one in files_in(path))

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.aspects.collectives.data import ProcessGroup
-from pyinstrument_gpu.job.data import JobData, RankData
 from pyinstrument_gpu.job.findings import BETWEEN_STEPS, OUTSIDE_PHASES
+from pyinstrument_gpu.job.job import Job, RankData
 
 _LEAST_SHARE = 0.5
 """Of the steps that most ranks have, what a rank has to have to be joined."""
@@ -87,7 +87,7 @@ def traded_ns(joined: Joined, own_ns: NDArray[np.float64], place: int) -> float:
     return float(np.maximum(others_ns - means_ns[:, place], 0).sum())
 
 
-def joined(job: JobData) -> Joined:
+def joined(job: Job) -> Joined:
     """The ranks of a job, those left out that ended early, so that the others can be compared."""
     usual = _usual_steps(job)
     ranks, left_out = [], []
@@ -125,7 +125,7 @@ def joined(job: JobData) -> Joined:
     )
 
 
-def _usual_steps(job: JobData) -> NDArray[np.int64]:
+def _usual_steps(job: Job) -> NDArray[np.int64]:
     """The steps that at least half of the ranks have, ascending, without the first of the run."""
     if not job.ranks:
         return np.empty(0, np.int64)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.core.distinct import distinct
-from pyinstrument_gpu.job.data import RankData
+from pyinstrument_gpu.job.job import RankData
 from pyinstrument_gpu.job.joined import Joined, MatchedGroup, phases_at
 
 _MOST_UNKNOWN = 0.5

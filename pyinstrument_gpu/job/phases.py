@@ -4,21 +4,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.job.findings import (
+    MOST_ROWS,
     STEP,
     Pattern,
     PhaseAcrossRanks,
     Straggler,
     Stragglers,
+    phase_text,
 )
 from pyinstrument_gpu.job.joined import Joined, traded_ns
 from pyinstrument_gpu.job.own_work import HowKnown, OwnWork
 from pyinstrument_gpu.job.stragglers import MOST_CHANCE, lateness, typical_step_ns
+from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
+from pyinstrument_gpu.parts.words import UNKNOWN, Unit, duration, percent
 
 
 def phases(joined: Joined, work: OwnWork | str, found: Stragglers) -> tuple[PhaseAcrossRanks, ...]:
@@ -138,3 +143,45 @@ def _parts_ns(work: OwnWork | str, found: Stragglers) -> NDArray[np.float64] | N
     excess_ns = np.maximum((of_last_ns - center_ns).mean(axis=1), 0)
     parts: NDArray[np.float64] = found.loss_ns * excess_ns / max(float(excess_ns.sum()), 1.0)
     return parts
+
+
+def phases_parts(
+    phases: Sequence[PhaseAcrossRanks],
+    step: PhaseAcrossRanks | None,
+    stragglers: Stragglers,
+    ranks_read: int,
+) -> Iterator[Part]:
+    """The table of phases across ranks; nothing if no step is common to them."""
+    if not phases:
+        return
+    unit = Unit.fitting(max(one.high_ns for one in phases))
+    rows = []
+    for one in [*phases[:MOST_ROWS], *([] if step is None else [step])]:
+        # Where ranks do not differ for certain, or in turn, none is named.
+        slowest = [UNKNOWN, UNKNOWN, UNKNOWN]
+        if one.is_significant and one.pattern.is_of_one_rank:
+            work_ns = unit.text(one.work_ns), f"+{unit.text(one.distance_ns)}"
+            slowest = [str(one.slowest_rank), *work_ns]
+        times_ns = (one.median_ns, one.low_ns, one.high_ns, one.waiting_ns)
+        cells = [*map(unit.text, times_ns), *slowest, unit.text(one.imbalance_ns)]
+        rows.append(Row(phase_text(one.path), cells, note=_pattern_note(one)))
+    headers = ["phase", "median", "least", "most", "waiting", "slowest", "own work", "more"]
+    yield Sentence()
+    yield Sentence(f"Phases across ranks: {unit.name} per step", "title")
+    whole = [] if step is None else [rows.pop()]
+    yield table([*headers, "costs"], [rows, whole])
+    if len(phases) > MOST_ROWS:
+        yield Sentence(f"{len(phases) - MOST_ROWS:,} further phases not shown", "note")
+    if stragglers.loss_ns is not None and stragglers.loss_ns > 0:
+        of_step = (
+            "" if stragglers.loss_share is None else f" ({percent(stragglers.loss_share, 1)}%)"
+        )
+        yield Sentence(
+            f"Of a step, {duration(stragglers.loss_ns)}{of_step} would go if each rank were as the "
+            + ("quicker one" if ranks_read == 2 else "median")
+        )
+
+
+def _pattern_note(one: PhaseAcrossRanks) -> str:
+    says_nothing = one.pattern in (Pattern.BALANCED, Pattern.UNKNOWN)
+    return one.pattern.value if one.is_significant and not says_nothing else ""

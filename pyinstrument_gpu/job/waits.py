@@ -18,12 +18,8 @@ import numpy as np
 
 from pyinstrument_gpu.aspects.collectives.data import ProcessGroup
 from pyinstrument_gpu.core.program_end import ProgramEnd
-from pyinstrument_gpu.job.condition import (
-    long_ns,
-    open_stall,
-    stuck_ns,
-)
-from pyinstrument_gpu.job.data import JobData, RankData
+from pyinstrument_gpu.job.condition import long_ns, open_stall, stuck_ns
+from pyinstrument_gpu.job.job import Job, RankData
 
 
 @dataclass(frozen=True)
@@ -126,7 +122,7 @@ def last_collectives(rank: RankData) -> tuple[GroupPosition, ...]:
     return tuple(found)
 
 
-def waits(job: JobData, ended: Collection[int]) -> tuple[Wait, ...]:
+def waits(job: Job, ended: Collection[int]) -> tuple[Wait, ...]:
     """Who waits for whom, by process group. Where these don't say it, by steps and phases.
 
     Args:
@@ -155,7 +151,7 @@ def waits(job: JobData, ended: Collection[int]) -> tuple[Wait, ...]:
     return tuple(known)
 
 
-def mismatch(job: JobData) -> Mismatch | None:
+def mismatch(job: Job) -> Mismatch | None:
     """The last operation of a group, if its ranks have asked for different ones."""
     by_place: dict[tuple[ProcessGroup, int], dict[str, list[int]]] = {}
     for rank in job.ranks:

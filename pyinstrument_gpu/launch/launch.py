@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pyinstrument_gpu.aspects.collectives.flight_recorder import SIZE_VARIABLES
 from pyinstrument_gpu.aspects.modules.watch import RootWatch
 from pyinstrument_gpu.aspects.operations.profile_steps import ProfiledRecording, window_options
-from pyinstrument_gpu.aspects.syncs.allow import Watching
+from pyinstrument_gpu.aspects.syncs.watching import Watching
 from pyinstrument_gpu.auto import AutoPhases
 from pyinstrument_gpu.core import launcher
 from pyinstrument_gpu.core.file.run_path import (
@@ -35,7 +35,6 @@ from pyinstrument_gpu.core.file.run_path import (
     path_of_rank,
 )
 from pyinstrument_gpu.core.program_facts import CHILDREN
-from pyinstrument_gpu.document.no_steps import no_steps
 from pyinstrument_gpu.errors import PyinstrumentGpuError, RunPathError
 from pyinstrument_gpu.launch.program import Program, note_interrupt
 from pyinstrument_gpu.launch.rank_files import finished_job, pattern_of_ranks, start_of_job
@@ -44,9 +43,10 @@ from pyinstrument_gpu.patching.own_imports import OwnImports
 from pyinstrument_gpu.patching.problems import print_error
 from pyinstrument_gpu.recording.lost_peer import exception_facts, lost_peer_facts
 from pyinstrument_gpu.recording.recording import Recording, record
+from pyinstrument_gpu.report.no_steps import no_steps
 
 if TYPE_CHECKING:
-    from pyinstrument_gpu.document.job import JobDocument
+    from pyinstrument_gpu.job.report import JobDocument
 
 
 import contextlib
@@ -310,8 +310,7 @@ class Launch:
             except (PyinstrumentGpuError, OSError) as error:
                 self._say(f"there is no report of the ranks together: {error}")
         if job is not None:
-            from pyinstrument_gpu.document.job import job_document_of
-            from pyinstrument_gpu.report.job import job_report
+            from pyinstrument_gpu.job.report import job_document_of, job_report
 
             document = job_document_of(job)
             if not self._options.no_report:

@@ -17,7 +17,7 @@ from pyinstrument_gpu.core.launcher import launcher_number
 from pyinstrument_gpu.errors import RunFileError
 
 if TYPE_CHECKING:
-    from pyinstrument_gpu.job.data import JobData, RankData
+    from pyinstrument_gpu.job.job import Job, RankData
 
 _POLL_S = 0.05
 
@@ -39,7 +39,7 @@ def _start_of_process(pid: int) -> float:
     return boot_s + begin_of_process_s(pid)
 
 
-def finished_job(paths: Mapping[int, Path], deadline_s: float) -> JobData:
+def finished_job(paths: Mapping[int, Path], deadline_s: float) -> Job:
     """The job of the ranks whose files are complete, or become so before the deadline; of the
     others it says why they are missing. Files are read for as long again at most.
 

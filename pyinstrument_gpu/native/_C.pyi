@@ -305,6 +305,12 @@ def append_reading(update: int, values: Sequence[tuple[str, float, int | None]])
     """Write a reading into the active recording: names, values and the serial numbers of the steps
     in which they were updated. Never blocks."""
 
+def add_to_step(name: str, value: float) -> None:
+    """Add to a number of the open step, which is the metric `step/NAME` of the run; NaN: it is not
+    known of this step. The name ends with the unit, as `gc_ns` does, unless it counts what it
+    names. Nothing while no step is open. Whatever shows or exports metrics has one value for each
+    step; in a long run for every second, fourth and so on."""
+
 # Waits of the host for a device. A site is a place in the program.
 def sync_site(file: str, line: int, function: str, kind: int) -> int | None:
     """Make a site and return its number; None when there are too many. Outlasts recordings."""

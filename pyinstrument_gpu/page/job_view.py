@@ -8,12 +8,10 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from pyinstrument_gpu.core.rank_numbers import ranks_text
-from pyinstrument_gpu.document.job import JobDocument
-from pyinstrument_gpu.document.job_findings import JobFinding
-from pyinstrument_gpu.document.job_ranks import phase_text
+from pyinstrument_gpu.job.findings import phase_text
+from pyinstrument_gpu.job.report import JobDocument, job_sections
 from pyinstrument_gpu.parts.parts import without_blanks
-from pyinstrument_gpu.parts.words import UNKNOWN, Unit, duration, small_percent
-from pyinstrument_gpu.report.job import job_sections
+from pyinstrument_gpu.parts.words import UNKNOWN, Unit, duration
 
 MAX_RANKS = 8
 """Of a job on a page, whose runs are there in full."""
@@ -50,16 +48,10 @@ def job_view(document: JobDocument, ranks: Sequence[int]) -> dict[str, Any]:
         "document": document,
         # Those of the terminal's report, by their names.
         "parts": {name: without_blanks(found) for name, found in job_sections(document).items()},
-        "findings": [(one, _cost(one)) for one in document.findings],
+        "findings": [(one, one.cost) for one in document.findings],
         "embedded": embedded,
         **_rank_map(document),
     }
-
-
-def _cost(one: JobFinding) -> str:
-    if one.cost_ns is None or not one.of_ns:
-        return ""
-    return f"{duration(one.cost_ns)}, {small_percent(one.cost_ns, one.of_ns)} of a step"
 
 
 def _rank_map(document: JobDocument) -> dict[str, Any]:

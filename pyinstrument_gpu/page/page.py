@@ -23,11 +23,11 @@ from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.job_membership import is_of_a_job
 from pyinstrument_gpu.core.paths import names_of
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.document.job import JobDocument, job_document_of
 from pyinstrument_gpu.errors import ExportError, JobError, needed_for
 from pyinstrument_gpu.export.atomic_file import atomic_write, check_replaceable
 from pyinstrument_gpu.export.labels import color_of
 from pyinstrument_gpu.job.gather import job_of, rank_data
+from pyinstrument_gpu.job.report import JobDocument, job_document_of
 from pyinstrument_gpu.page.bars import css_color, ink_on
 from pyinstrument_gpu.page.comparison_view import comparison_view
 from pyinstrument_gpu.page.job_view import job_view

@@ -14,7 +14,6 @@ from pyinstrument_gpu.core.paths import names_of
 from pyinstrument_gpu.core.phase_tree import MAX_PATHS
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
-from pyinstrument_gpu.document.document import Document, document_of
 from pyinstrument_gpu.export.labels import STEP_COLOR, color_of
 from pyinstrument_gpu.page.bars import css_color
 from pyinstrument_gpu.page.histograms import plain_histograms, spark_path, time_bounds
@@ -22,6 +21,7 @@ from pyinstrument_gpu.page.source_lines import SourceContext, source_context
 from pyinstrument_gpu.page.step_series import StepSeries, plain_series
 from pyinstrument_gpu.parts.parts import Part, Table, without_blanks
 from pyinstrument_gpu.parts.words import Unit, counted, duration, printable, rate, small_percent
+from pyinstrument_gpu.report.document import Document, document_of
 from pyinstrument_gpu.report.overview import sections
 from pyinstrument_gpu.report.savings import SAVING_HEADERS, saving_cells
 

@@ -20,6 +20,15 @@ def duration(duration_ns: float) -> str:
     return f"{duration_ns:.0f} ns"
 
 
+def time_text(time_ns: int) -> str:
+    """A time for people, in the largest fitting unit."""
+    seconds = time_ns / 1e9
+    for limit, unit, name in ((120, 1, "s"), (7200, 60, "min"), (48 * 3600, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds / 86400:.0f} days"
+
+
 def size(size_bytes: float) -> str:
     for name, unit in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if abs(size_bytes) >= unit:

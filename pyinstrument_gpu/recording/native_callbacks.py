@@ -6,10 +6,11 @@ from __future__ import annotations
 import opcode
 import threading
 import warnings
+from collections.abc import Iterable
 from types import CodeType
 from typing import Literal
 
-from pyinstrument_gpu.aspects.stalls import answer as stall_answer
+from pyinstrument_gpu.core.watcher import Watcher
 from pyinstrument_gpu.errors import PhaseNameError
 from pyinstrument_gpu.native import DISABLED, IMPORT_ERROR, native
 from pyinstrument_gpu.recording import device_timing
@@ -63,23 +64,18 @@ def _history_stopped() -> None:
 
 
 def _look_for_request() -> None:
-    """Follow the request that lies beside the active recording's run file."""
-    recording = active()
-    look = None if recording is None else recording.watchers.get("control file")
-    if look is not None:
-        look.look()
+    for watcher in _watchers():
+        watcher.look_for_request()
 
 
 def _answer_stall() -> None:
-    """Write down what is known of the active recording's newest stall, and tell the user."""
+    for watcher in _watchers():
+        watcher.stalled()
+
+
+def _watchers() -> Iterable[Watcher]:
     recording = active()
-    if recording is not None:
-        collectives, facts = recording._collectives, recording._environment
-        stall_answer.answer(
-            lambda: collectives.read(with_unended=True),
-            collectives.threads,
-            facts.get("rank") if facts.get("world_size", 1) > 1 else None,
-        )
+    return () if recording is None else recording.watchers.values()
 
 
 def _look_at_program() -> None:

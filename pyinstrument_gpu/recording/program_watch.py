@@ -125,7 +125,7 @@ class ProgramWatch:
     def _watch_torch(self) -> None:
         if not isinstance(sys.modules["torch"], ModuleType):
             return  # something that stands in for it
-        for watch in (self._watch_streams, self._watch_distributed):
+        for watch in (_look_at_tensors, self._watch_streams, self._watch_distributed):
             # What fails is left unknown.
             with contextlib.suppress(Exception), OwnImports():
                 watch()
@@ -167,6 +167,13 @@ class ProgramWatch:
             self._undo.append(self._groups.remove)
             self._groups.install()
             self._looks_for_groups = True
+
+
+def _look_at_tensors() -> None:
+    # Here, as torch is needed to import it.
+    from pyinstrument_gpu.patching import hooks
+
+    hooks.look_at_torch()
 
 
 def _is_loaded(names: tuple[str, ...]) -> bool:

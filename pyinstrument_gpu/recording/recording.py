@@ -14,27 +14,23 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyinstrument_gpu.aspects.collectives.watch import CollectiveWatch
-from pyinstrument_gpu.aspects.memory.watch import MemoryWatch
 from pyinstrument_gpu.at_exit import call_at_exit
 from pyinstrument_gpu.core import program_facts
-from pyinstrument_gpu.core.active import tell_begun
 from pyinstrument_gpu.core.file.run_path import (
     check_writable,
     in_the_way,
     path_of_attempt,
     path_of_rank,
 )
+from pyinstrument_gpu.core.watcher import watcher_table
 from pyinstrument_gpu.errors import RecordingActiveError, RecordingError, RunPathError
 from pyinstrument_gpu.native import DISABLED, native, require_native
-from pyinstrument_gpu.patching.own_imports import OwnImports
 from pyinstrument_gpu.recording import device_timing, environment, self_overhead
 from pyinstrument_gpu.recording.lost_peer import exception_facts
 from pyinstrument_gpu.recording.options import RecordingOptions, check_sink, takes_options
 from pyinstrument_gpu.recording.program_watch import ProgramWatch
 
 if TYPE_CHECKING:
-    from pyinstrument_gpu.aspects.energy.watch import EnergyWatch
     from pyinstrument_gpu.core.run import Run
     from pyinstrument_gpu.recording.job_statistics import JobStatistics, OwnStatistics
     from pyinstrument_gpu.recording.read_back import ReadBack
@@ -78,16 +74,14 @@ class Recording:
         self._runs: list[Run] = []
         self._feeder: SinkFeeder | None = None
         self._own_statistics: OwnStatistics | None = None
-        self.before_end: list[Callable[[], None]] = []
-        self.watchers: dict[str, Any] = {}
         self._adding = threading.Lock()
         # For a recording around a whole program, which ends when the program starts its own.
         self._give_way: Callable[[], None] | None = None
-        self.facts: dict[str, Any] = {}
         self._program = ProgramWatch()
-        self._memory = MemoryWatch(exact=options.memory == "exact")
-        self._energy: EnergyWatch | None = None
-        self._collectives = CollectiveWatch()
+        # For its watchers, see `ActiveRecording`; neither is for programs.
+        self.facts: dict[str, Any] = {}
+        made = ((name, make(options)) for name, make in watcher_table().items())
+        self.watchers = {name: watcher for name, watcher in made if watcher is not None}
 
     @property
     def path(self) -> Path | None:
@@ -162,12 +156,9 @@ class Recording:
         self._check_mine()
         if DISABLED:
             return _nothing()
-        _read_metrics()
         self._tell_of_program()
-        self._memory.write()
-        if self._energy is not None:
-            self._energy.write()
-        self._collectives.read()
+        for watcher in self.watchers.values():
+            watcher.write()
         native.harvest()
         error = native.status()["error"]
         if active() is not self:
@@ -375,19 +366,11 @@ class Recording:
         native.set_nvtx(options.nvtx)
         device_timing.start(options.device_timing, options.device_timing_budget)
         self._program.begin(self._tell_of_program)
-        if options.memory:
-            self._memory.begin(self)
-        if options.energy:
-            if self._energy is None:
-                with OwnImports():  # not above: it loads ctypes
-                    from pyinstrument_gpu.aspects.energy.watch import EnergyWatch
-
-                self._energy = EnergyWatch()
-            self._energy.begin(self)
+        for watcher in self.watchers.values():
+            watcher.begin(self)
         self._environment = facts
         self._tell_of_program()
         native.set_document(self, "environment", _encode(self._environment))
-        tell_begun(self)
 
     def _make_way(self) -> None:
         """Another recording is about to start: end this one, where it has no other end to come."""
@@ -404,8 +387,6 @@ class Recording:
         self._check_mine()
         self._is_ending = True
         self._reserve = b""
-        for function in self.before_end:  # which may come twice, or at once on two threads
-            function()
         if not DISABLED and not self._stopped:
             ended = native.stop(self, self._last_environment())
             if ended is not None and self._run is None:
@@ -424,10 +405,8 @@ class Recording:
     def _last_environment(self) -> bytes | None:
         """End what watches the program. Returns the environment with what it has found; None where
         there is no memory for that."""
-        watchers: list[Any] = [self._collectives, self._program, self._memory]
-        if self._energy is not None:
-            watchers.append(self._energy)
-        for end in (_read_metrics, self._note_end, *(watcher.end for watcher in watchers)):
+        ends = [watcher.end for watcher in self.watchers.values()]
+        for end in (self._tell_of_program, *ends, self._note_end, self._program.end):
             try:
                 end()
             except MemoryError as error:  # the others end all the same
@@ -442,7 +421,6 @@ class Recording:
         # torch and its GPUs may have come after the start.
         self._environment.update(environment.torch_facts())
         self._environment.update(self.facts)
-        self._tell_of_program()
 
     def _note_no_memory(self, error: MemoryError) -> None:
         self._no_memory = self._no_memory or error.with_traceback(None)  # which holds frames
@@ -454,7 +432,8 @@ class Recording:
         try:
             facts = self._program.facts()
             if self._program.has_ranks:
-                self._collectives.begin(self, self._environment["anchor"], self._program.members)
+                for watcher in self.watchers.values():
+                    watcher.has_ranks(self._environment["anchor"], self._program.members)
             if facts != self._environment.get(program_facts.KEY):
                 # A new one: other threads may be reading the one that there is.
                 self._environment = {**self._environment, program_facts.KEY: facts}
@@ -586,13 +565,6 @@ def start(options: RecordingOptions) -> Recording:
     recording = Recording(options)
     recording._start()
     return recording
-
-
-def _read_metrics() -> None:
-    # Only a module that is loaded has metrics.
-    accumulators: Any = sys.modules.get("pyinstrument_gpu.metrics.accumulator")
-    if accumulators is not None:
-        accumulators.record_readings()
 
 
 def _nothing() -> Run:

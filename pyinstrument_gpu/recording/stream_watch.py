@@ -3,10 +3,10 @@
 
 A stream has an effect on the others only where work is put on it, for which torch has to make it
 the current one, or where one waits for another. All of torch's ways to do either in Python lead
-through the functions that are hooked here, and making a stream is heard of as well. The first such
-call says all there is to say: then the hooks are taken back.
+through the functions that are hooked here, and so does making a stream. The first such call says
+all there is to say: then the hooks are taken back.
 
-What C++ does is not heard of. Of torch's own that is the backends of process groups
+What C++ code does is not seen. In torch itself, that is the backends of process groups
 (process_groups.py).
 """
 

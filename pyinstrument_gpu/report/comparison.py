@@ -11,13 +11,7 @@ from typing import Any
 from pyinstrument_gpu.analysis.compare import MIN_RUNS, Comparison, PhaseChange, TimeChange
 from pyinstrument_gpu.analysis.run_sample import FinalValue
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, Table, table
-from pyinstrument_gpu.parts.words import (
-    UNKNOWN,
-    Unit,
-    confidence_percent,
-    counted,
-    rounded_percent,
-)
+from pyinstrument_gpu.parts.words import UNKNOWN, Unit, confidence_percent, counted, rounded_percent
 from pyinstrument_gpu.report.console import printed
 
 _MAX_NAMED = 3

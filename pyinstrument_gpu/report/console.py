@@ -7,7 +7,7 @@ cut. So a table can be wider than the terminal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from io import StringIO
 
@@ -31,12 +31,6 @@ _STYLES: dict[Kind, str] = {
 _WIDE = 100
 _BAR_WIDTH = 20
 _MIN_NAME_WIDTH = 16
-
-
-def notes(lines: Iterable[str]) -> Iterator[Sentence]:
-    """What the reader has to know, each on lines of its own, behind an empty one."""
-    shown = [Sentence(f"! {printable(line)}", "warn") for line in lines]
-    yield from [Sentence(), *shown] if shown else []
 
 
 def for_terminal(parts: Iterable[Part], width: int | None, color: bool | None) -> str:

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pyinstrument_gpu.core.phase_tree import phase_table
-from pyinstrument_gpu.document.document import Document
-from pyinstrument_gpu.document.phases import DeviceTimes, PhaseCalls, PhaseInSteps
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence
 from pyinstrument_gpu.parts.words import UNKNOWN, Unit, duration
+from pyinstrument_gpu.report.document import Document
+from pyinstrument_gpu.report.phases import PhaseCalls, PhaseInSteps, PhaseOnDevice
 
 _LEGEND = {
     "launch": "launch: the device waited for the host to enqueue work",
@@ -23,12 +23,11 @@ _HEADERS = (*_TIMES, "p50", "p95", "ahead", "ahead p95", "bottleneck")
 _WIDE_ONLY = ("p50", "ahead p95")
 
 
-def device_times(
-    document: Document, phases: Sequence[PhaseInSteps] | Sequence[PhaseCalls]
-) -> Iterator[Part]:
+def device_parts(document: Document) -> Iterator[Part]:
     """The table of phases with device times, and notes on it; nothing if there are none."""
+    phases = document.phases_without_steps if document.steps is None else document.phases
     timed = [
-        (phase, phase.device, _call_ns(document, phase))
+        (phase, phase.device, _call_ns(phase, document.step_count))
         for phase in phases
         if phase.device is not None
     ]
@@ -57,11 +56,10 @@ def device_times(
     yield from _clocks(document)
 
 
-def _call_ns(document: Document, phase: PhaseInSteps | PhaseCalls) -> float | None:
+def _call_ns(phase: PhaseInSteps | PhaseCalls, steps: int) -> float | None:
     """The mean of a call on the host."""
     if isinstance(phase, PhaseCalls):
         return phase.mean_ns
-    steps = 0 if document.steps is None else document.steps.count
     return None if phase.host_ns is None else phase.host_ns * steps / phase.calls
 
 
@@ -70,7 +68,7 @@ def _timed_calls(phase: PhaseInSteps | PhaseCalls) -> int:
     return phase.calls if known is None else known
 
 
-def _cells(device: DeviceTimes, calls: int, host_ns: float | None, unit: Unit) -> list[str]:
+def _cells(device: PhaseOnDevice, calls: int, host_ns: float | None, unit: Unit) -> list[str]:
     """What stands below `_HEADERS`, behind the name."""
     own_ns = (host_ns, device.mean_ns, device.p50_ns, device.p95_ns)
     times_ns = (*own_ns, device.ahead_p50_ns, device.ahead_p95_ns)
@@ -90,7 +88,7 @@ def _coverage(document: Document, known: int, calls: int) -> Iterator[Sentence]:
         )
 
 
-def _legend(shown: Sequence[DeviceTimes]) -> Iterator[Sentence]:
+def _legend(shown: Sequence[PhaseOnDevice]) -> Iterator[Sentence]:
     yield Sentence("ahead: how long after the host the device began a call (median)", "note")
     kinds = {device.bottleneck for device in shown}
     if "launch?" in kinds:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from pyinstrument_gpu.analysis.ledger import Ledger, LedgerEntry
 from pyinstrument_gpu.core.phase_tree import phase_table
-from pyinstrument_gpu.document.steps import StepTimes
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence
 from pyinstrument_gpu.parts.words import Unit, counted
+from pyinstrument_gpu.report.steps import StepTimes
 
 _HOST_HEADERS = ("phase", "computing", "blocked")
 _IDLE = {
@@ -27,9 +27,9 @@ _LEGEND = (
 )
 
 
-def ledger_section(ledger: Ledger | None, steps: StepTimes) -> Iterator[Part]:
+def ledger_parts(ledger: Ledger | None, steps: StepTimes | None) -> Iterator[Part]:
     """The ledger as means per step."""
-    if ledger is None:
+    if ledger is None or steps is None:
         return
     total = ledger.total
     unit = Unit.fitting(ledger.step_ns)

@@ -67,12 +67,16 @@ def scalars_of(update: RunUpdate, max_paths: int, steps_per_update: int) -> Iter
     Args:
         update: the update.
         max_paths: the number of paths that have curves of their own; the others are "other".
-        steps_per_update: the most steps. If there are more, evenly spaced ones are taken.
+        steps_per_update: the most steps, and the most values of a metric. If there are more, evenly
+            spaced ones are taken.
     """
     began_ns = update.began_realtime_ns
+    taken = _evenly_spaced(update.metrics["name"], steps_per_update)
     return chain(
         _step_scalars(began_ns, phases_of_steps(update, max_paths, steps_per_update)),
-        _metric_scalars(began_ns, update.metric_names, update.metrics, update.metric_steps),
+        _metric_scalars(
+            began_ns, update.metric_names, update.metrics[taken], update.metric_steps[taken]
+        ),
     )
 
 
@@ -101,6 +105,17 @@ def _step_scalars(began_ns: int, steps: Iterator[PhasesOfStep]) -> Iterator[Poin
             values[f"{GROUPS[scope]}{'_device' if on_device else ''}/{label}"] = time_ns / 1e6
         for tag, value in values.items():
             yield Point(tag, value, step.index, (began_ns + step.end_ns) / 1e9)
+
+
+def _evenly_spaced(names: NDArray[np.uint32], most: int) -> NDArray[np.int64]:
+    """The places of at most so many values of each metric. A metric that each step has may have
+    thousands in an update."""
+    places = [np.flatnonzero(names == name) for name in np.unique(names)]
+    return np.sort(
+        np.concatenate(
+            [np.empty(0, np.int64)] + [some[:: max(1, -(-len(some) // most))] for some in places]
+        )
+    )
 
 
 def _metric_scalars(

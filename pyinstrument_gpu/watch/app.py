@@ -18,9 +18,10 @@ from textual.containers import VerticalScroll
 from textual.widgets import Input, Static
 
 from pyinstrument_gpu.core.file.control_path import request_profile
+from pyinstrument_gpu.parts.choice import Choice
 from pyinstrument_gpu.watch.live_run import LiveRun
 from pyinstrument_gpu.watch.process import MachineClocks
-from pyinstrument_gpu.watch.views import VIEWS, Choice, heading
+from pyinstrument_gpu.watch.views import VIEWS, heading
 from pyinstrument_gpu.watch.watch import Unreadable, Watch
 
 PROFILED_STEPS = 3

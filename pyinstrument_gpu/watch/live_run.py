@@ -11,30 +11,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.step_times import in_unfinished_steps
-from pyinstrument_gpu.aspects.memory.data import MEMORY_POINT_DTYPE
-from pyinstrument_gpu.aspects.modules.data import ModulePass
-from pyinstrument_gpu.core.distinct import places_in
-from pyinstrument_gpu.core.file.framing import PAYLOAD_BYTES
-from pyinstrument_gpu.core.file.items import SPAN_ITEM
+from pyinstrument_gpu.core.aspect import live_views
 from pyinstrument_gpu.core.file.state import State
+from pyinstrument_gpu.core.live import LiveWindow, places_in_series
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
-from pyinstrument_gpu.core.statistic import Statistic
+from pyinstrument_gpu.core.statistic import known_mean_ns
 from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope
 from pyinstrument_gpu.watch.sign_of_life import SignOfLife
 
-WINDOW_NS = 30 * 10**9
-_LEAST_STEPS = 3
-SERIES = 24
-"""At most so many values has a series: the means of steps that follow one another."""
 _NEWEST_STEPS = 20
-_SPANS_OF_A_BLOCK = PAYLOAD_BYTES // SPAN_ITEM.itemsize
 
 
 @dataclass(frozen=True)
@@ -86,60 +78,6 @@ class LivePhase:
 
 
 @dataclass(frozen=True)
-class LiveWait:
-    """A line of the program that makes the host wait for a device."""
-
-    line: str
-    function: str
-    kind: str
-    is_allowed: bool
-    count: int
-    blocked_ns: int | None
-    window_count: int
-    window_blocked_ns: int | None
-    window_per_step_ns: float | None
-    series_ns: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class LiveMetric:
-    """A metric."""
-
-    name: str
-    value: float | None
-    text: str
-    step: int | None
-    age_ns: int
-    series: tuple[float | None, ...]
-
-
-@dataclass(frozen=True)
-class LiveMemory:
-    """Memory, at the end of the last step that was read."""
-
-    device: int | None
-    step: int | None
-    allocated_bytes: int | None
-    reserved_bytes: int | None
-    peak_bytes: int | None
-    out_of_memory: int
-    series_bytes: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class LiveModule:
-    """A module of the model, or a group that differs by an index alone."""
-
-    name: str
-    modules: int
-    calls: int
-    forward_mean_ns: float | None
-    backward_mean_ns: float | None
-    window_forward_per_step_ns: float | None
-    window_backward_per_step_ns: float | None
-
-
-@dataclass(frozen=True)
 class LiveRecorder:
     """How the recorder is."""
 
@@ -151,7 +89,11 @@ class LiveRecorder:
 
 @dataclass(frozen=True)
 class LiveRun:
-    """A run that is being recorded."""
+    """A run that is being recorded.
+
+    Attributes:
+        aspects: what is shown of each, by the key of its `LiveView`.
+    """
 
     file: str
     run_id: str | None
@@ -164,10 +106,7 @@ class LiveRun:
     duration_ns: int
     steps: LiveSteps
     phases: tuple[LivePhase, ...]
-    waits: tuple[LiveWait, ...] | None
-    metrics: tuple[LiveMetric, ...]
-    memory: LiveMemory | None
-    modules: tuple[LiveModule, ...]
+    aspects: dict[str, Any]
     recorder: LiveRecorder
     profiled: tuple[tuple[int, int], ...]
     notes: tuple[str, ...]
@@ -184,7 +123,7 @@ def live_run(
         sign: how it is.
         damaged_blocks: as the follower counts them.
     """
-    window = _Window.of(run, is_whole=state.spans <= len(run.spans) + len(run.module_spans))
+    window = LiveWindow.of(run, is_whole=state.spans <= len(run.spans) + len(run.module_spans))
     recorded = ("run_id", "host", "pid", "rank", "world_size")
     return LiveRun(
         file=file,
@@ -194,10 +133,7 @@ def live_run(
         duration_ns=run.duration_ns,
         steps=_steps(run, state, window),
         phases=tuple(_phases(run, window)),
-        waits=_waits(run, window) if run.syncs.was_watched else None,
-        metrics=tuple(_metrics(run)),
-        memory=_memory(run),
-        modules=tuple(_modules(run, window)),
+        aspects={view.key: view.look(run, window) for view in live_views()},
         recorder=LiveRecorder(
             thread_share=run.harvester_cpu_ns / run.duration_ns if run.duration_ns else None,
             dropped={cause: count for cause, count in run.dropped.items() if count},
@@ -218,73 +154,10 @@ _SAID_OTHERWISE = (
 )
 
 
-@dataclass(frozen=True)
-class _Window:
-    """The steps of the window, and the time that it takes.
-
-    Attributes:
-        steps: the steps (`STEP_DTYPE`).
-        begin_ns, end_ns: of the window, also where it has no steps.
-        series: of each step the place in a series.
-        sizes: how many steps each place has.
-    """
-
-    steps: NDArray[np.void]
-    begin_ns: int
-    end_ns: int
-    series: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, run: Run, is_whole: bool) -> _Window:
-        # Of steps that began before the oldest spans that are kept had ended, spans may be missing.
-        oldest = run.spans["host_end_ns"][: 1 if is_whole else _SPANS_OF_A_BLOCK]
-        known_from_ns = 0 if is_whole else int(oldest.max(initial=0))
-        steps = run.steps.closed
-        steps = steps[steps["begin_ns"] >= known_from_ns]
-        steps = steps[~run.profiled.among(steps["index"])]
-        end_ns = int(steps["end_ns"][-1]) if len(steps) else run.duration_ns
-        recent = steps[steps["end_ns"] > end_ns - WINDOW_NS]
-        recent = recent if len(recent) >= _LEAST_STEPS else steps[-_LEAST_STEPS:]
-        if len(recent):
-            begin_ns = int(recent["begin_ns"][0])
-        else:
-            begin_ns = max(known_from_ns, end_ns - WINDOW_NS)
-        series = _places(len(recent))
-        return cls(recent, begin_ns, end_ns, series, np.bincount(series))
-
-    @property
-    def duration_ns(self) -> int:
-        return max(0, self.end_ns - self.begin_ns)
-
-    def per_second(self, count: float) -> float | None:
-        return count / self.duration_ns * 1e9 if self.duration_ns else None
-
-    def per_step(self, total_ns: float) -> float | None:
-        return total_ns / len(self.steps) if len(self.steps) else None
-
-    def places_of(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """For each index of a step its place among the window's; -1 if it is none of them."""
-        return places_in(self.steps["index"], steps)
-
-    def series_of(
-        self, places: NDArray[np.int64], times_ns: NDArray[np.int64]
-    ) -> tuple[float, ...]:
-        """Time per step along the window."""
-        sums = np.bincount(self.series[places], times_ns, len(self.sizes))
-        return tuple((sums / self.sizes).tolist())
-
-
-def _places(count: int) -> NDArray[np.int64]:
-    """Which place in a series each of so many values has."""
-    places: NDArray[np.int64] = np.arange(count) * min(SERIES, count) // max(1, count)
-    return places
-
-
-def _steps(run: Run, state: State, window: _Window) -> LiveSteps:
+def _steps(run: Run, state: State, window: LiveWindow) -> LiveSteps:
     totals, closed, open_step = run.step_totals, run.steps.closed, run.open_step
     durations_ns = closed["end_ns"] - closed["begin_ns"]
-    places = _places(len(closed))
+    places = places_in_series(len(closed))
     means_ns = np.bincount(places, durations_ns) / np.maximum(np.bincount(places), 1)
     steps, whole = window.steps, totals.duration
     samples = float(steps["samples"].sum()) if len(steps) else math.nan
@@ -315,7 +188,7 @@ def _steps(run: Run, state: State, window: _Window) -> LiveSteps:
     )
 
 
-def _phases(run: Run, window: _Window) -> Iterator[LivePhase]:
+def _phases(run: Run, window: LiveWindow) -> Iterator[LivePhase]:
     spans = run.spans
     places = window.places_of(spans["step"])
     chosen = (places >= 0) | ((spans["step"] < 0) & (spans["host_begin_ns"] >= window.begin_ns))
@@ -343,10 +216,10 @@ def _phases(run: Run, window: _Window) -> Iterator[LivePhase]:
             path=path,
             is_open=path in open_paths,
             calls=whole.count,
-            mean_ns=_mean(whole.host),
+            mean_ns=known_mean_ns(whole.host),
             p99_ns=whole.host.p99_ns if whole.host is not None and whole.count else None,
             per_step_ns=ended_ns[number] / run.step_totals.count if number in ended_ns else None,
-            device_mean_ns=_mean(whole.device),
+            device_mean_ns=known_mean_ns(whole.device),
             window_calls=calls[number],
             window_calls_per_s=window.per_second(calls[number]),
             window_mean_ns=total_ns[number] / calls[number] if calls[number] else None,
@@ -373,107 +246,12 @@ def _total_ns(of: PhaseStatistics) -> int:
     return 0 if of.host is None else of.host.total_ns
 
 
-def _mean(statistic: Statistic | None) -> float | None:
-    return None if statistic is None or not statistic.count else statistic.mean_ns
-
-
-def _waits(run: Run, window: _Window) -> tuple[LiveWait, ...]:
-    syncs = run.syncs
-    events = syncs.events[syncs.events["begin_ns"] >= window.begin_ns]
-    places = window.places_of(events["step"])
-    found = []
-    for number, site in enumerate(syncs.sites):
-        if not site.totals.count:
-            continue
-        of_site = events["site"] == number
-        priced = of_site & (events["duration_ns"] >= 0)
-        in_step = priced & (places >= 0)
-        is_priced = site.totals.priced > 0
-        blocked_ns = int(events["duration_ns"][priced].sum())
-        in_steps_ns = events["duration_ns"][in_step]
-        found.append(
-            LiveWait(
-                line=run.name_of_line(site.program),
-                function=site.function,
-                kind=site.kind.label,
-                is_allowed=site.is_allowed,
-                count=site.totals.count,
-                blocked_ns=site.blocked_ns,
-                window_count=int(of_site.sum()),
-                window_blocked_ns=blocked_ns if is_priced else None,
-                window_per_step_ns=window.per_step(int(in_steps_ns.sum())) if is_priced else None,
-                series_ns=window.series_of(places[in_step], in_steps_ns) if is_priced else (),
-            )
-        )
-    return tuple(sorted(found, key=lambda wait: (-(wait.blocked_ns or 0), -wait.count)))
-
-
-def _metrics(run: Run) -> Iterator[LiveMetric]:
-    for number, name in enumerate(run.metric_names):
-        readings = run.metrics[run.metrics["name"] == number]
-        if not len(readings):
-            continue
-        last = readings[-1]
-        value, step = float(last["value"]), int(last["step"])
-        yield LiveMetric(
-            name=name,
-            value=_finite(value),
-            text=f"{value:.6g}",
-            step=step if step >= 0 else None,
-            age_ns=max(0, run.duration_ns - int(last["host_ns"])),
-            series=tuple(map(_finite, readings["value"][-SERIES:].tolist())),
-        )
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _memory(run: Run) -> LiveMemory | None:
-    memory = run.memory
-    if memory is None:
-        return None
-    last: dict[str, int | None] = dict.fromkeys(MEMORY_POINT_DTYPE.names or ())
-    if len(memory.points):
-        last = dict(zip(last, memory.points[-1].tolist(), strict=True))
-    reserved = last["reserved_bytes"]
-    return LiveMemory(
-        device=memory.device,
-        step=last["step"],
-        allocated_bytes=last["allocated_bytes"],
-        reserved_bytes=None if reserved is None or reserved < 0 else reserved,
-        peak_bytes=memory.peak_bytes,
-        out_of_memory=memory.out_of_memory_count,
-        series_bytes=tuple(memory.points["allocated_bytes"][-SERIES:].tolist()),
-    )
-
-
-def _modules(run: Run, window: _Window) -> Iterator[LiveModule]:
-    row_of = {
-        member: row for row, name in enumerate(run.modules) for member in run.modules.of_group(name)
-    }
-    rows = np.array([row_of.get(name, -1) for name in run.module_names], np.int64)
-    places = window.places_of(run.module_spans["step"])
-    passes = run.module_spans[places >= 0]
-    # Modules may be timed in some of the steps only.
-    steps = len(np.unique(places[places >= 0]))
-    times_ns = passes["host_end_ns"] - passes["host_begin_ns"]
-    per_step_ns = {}
-    for kind in (ModulePass.FORWARD, ModulePass.BACKWARD):
-        chosen = (passes["kind"] == kind) & (rows[passes["module"]] >= 0)
-        of_rows = rows[passes["module"][chosen]]
-        sums_ns = np.bincount(of_rows, times_ns[chosen], len(run.modules)).tolist()
-        per_step_ns[kind] = [ns / steps if steps else None for ns in sums_ns]
-    for row, times in enumerate(run.modules.values()):
-        yield LiveModule(
-            name=times.name,
-            modules=times.modules,
-            calls=times.calls,
-            forward_mean_ns=_mean(times.forward),
-            backward_mean_ns=_mean(times.backward),
-            window_forward_per_step_ns=per_step_ns[ModulePass.FORWARD][row],
-            window_backward_per_step_ns=per_step_ns[ModulePass.BACKWARD][row],
-        )
+def json_of(run: LiveRun) -> dict[str, Any]:
+    """The run as `watch --json` has it."""
+    found: dict[str, Any] = {}
+    for name, value in asdict(run).items():
+        found.update(value if name == "aspects" else {name: value})
+    return found
 
 
 def spread(values: Sequence[float | None]) -> float | None:

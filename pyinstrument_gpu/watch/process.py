@@ -16,7 +16,7 @@ from pyinstrument_gpu.core.anchor import SAME_BOOT_NS, booted_ns
 from pyinstrument_gpu.core.file.run_files import is_run_file
 from pyinstrument_gpu.core.process_state import ProcessState
 from pyinstrument_gpu.job.condition import Sighting
-from pyinstrument_gpu.job.data import JobData, RankData
+from pyinstrument_gpu.job.job import Job, RankData
 
 _SLACK_NS = 2 * 10**9
 _IN_MEMORY = "/memfd:pyinstrument_gpu"
@@ -150,7 +150,7 @@ clocks."""
 
 
 def sightings_of(
-    job: JobData,
+    job: Job,
     clocks: MachineClocks,
     wait: Callable[[], None],
     process: LookUp = process_state,

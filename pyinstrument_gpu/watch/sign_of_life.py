@@ -20,6 +20,7 @@ from pyinstrument_gpu.core.program_end import ProgramEnd
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.job.condition import FRESH_NS, Sighting
 from pyinstrument_gpu.job.gather import innermost_phase
+from pyinstrument_gpu.parts.words import time_text
 
 _HANGS_AFTER_NS = 10 * 10**9
 _TIMES_THE_LONGEST = 3
@@ -150,15 +151,6 @@ def place_of(run: Run) -> str:
         return f"in {where}" if innermost is None else f"in {innermost.path}, {where}"
     after = f"after step {closed[-1]}" if len(closed) else "before the first step"
     return after if innermost is None else f"in {innermost.path}, {after}"
-
-
-def time_text(time_ns: int) -> str:
-    """A time for people, in the largest fitting unit."""
-    seconds = time_ns / 1e9
-    for limit, unit, name in ((120, 1, "s"), (7200, 60, "min"), (48 * 3600, 3600, "h")):
-        if seconds < limit:
-            return f"{seconds / unit:.0f} {name}"
-    return f"{seconds / 86400:.0f} days"
 
 
 def _at(state: State) -> str:

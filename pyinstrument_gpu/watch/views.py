@@ -9,23 +9,23 @@ alone.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias
 
 from rich.console import Group
 from rich.text import Text
 
+from pyinstrument_gpu.core.aspect import live_views
 from pyinstrument_gpu.core.condition import Condition
+from pyinstrument_gpu.core.live import SERIES, LiveView
+from pyinstrument_gpu.parts.choice import Choice, Sorts, as_recorded, sparkline
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
-from pyinstrument_gpu.parts.words import UNKNOWN, Unit, counted, printable, size
+from pyinstrument_gpu.parts.words import UNKNOWN, Unit, counted, printable, time_text
 from pyinstrument_gpu.report.console import rich_parts
-from pyinstrument_gpu.watch.live_run import SERIES, LiveModule, LivePhase, LiveRun, spread
-from pyinstrument_gpu.watch.sign_of_life import time_text
+from pyinstrument_gpu.watch.live_run import LivePhase, LiveRun, spread
 from pyinstrument_gpu.watch.watch import Unreadable
 
-# Without the full block, which would touch that of the row above.
-_BLOCKS = "▁▂▃▄▅▆▇"
 _WIDE = 110
 _SIGNS = {
     Condition.RUNNING: ("●", "green"),
@@ -39,19 +39,6 @@ _SIGNS = {
     Condition.ENDED: ("✓", "green"),
     Condition.FINISHED: ("✓", "green"),
 }
-
-
-def sparkline(values: Sequence[float | None], from_zero: bool = True) -> str:
-    """Values as a row of blocks; a space for what is not known. From zero to the largest, or from
-    the smallest to the largest."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return ""
-    low = 0.0 if from_zero else min(known)
-    scale = (len(_BLOCKS) - 1) / (max(known) - low) if max(known) > low else 0.0
-    return "".join(
-        " " if value is None else _BLOCKS[max(0, round((value - low) * scale))] for value in values
-    )
 
 
 def heading(run: LiveRun | Unreadable, width: int) -> Text:
@@ -95,48 +82,27 @@ def _steps_line(run: LiveRun) -> str:
 
 
 def _health_line(run: LiveRun, width: int) -> Text:
-    memory, recorder = run.memory, run.recorder
-    line = Text()
+    recorder, line = run.recorder, Text()
+    of_aspects = [view.heading(run.aspects[view.key]) for view in live_views()]
     if run.steps.series_ns:
         # In a narrow terminal the newest of them, so that the rest of the line is seen.
         newest = run.steps.series_ns[-(SERIES if width >= _WIDE else SERIES // 2) :]
         line.append(sparkline(newest), "cyan").append("  ")
-    if memory is not None and memory.allocated_bytes is not None:
-        where = "process" if memory.device is None else f"cuda:{memory.device}"
-        peak = "" if memory.peak_bytes is None else f", peak {size(memory.peak_bytes)}"
-        line.append(f"{where} {size(memory.allocated_bytes)}{peak}  ")
+    for words, _ in of_aspects:
+        line.append(f"{words}  " if words else "")
     share = recorder.thread_share
     line.append("recorder " + (UNKNOWN if share is None else f"{100 * share:.1f} % of a core"))
     dropped = sum(recorder.dropped.values())
     problems = [f"{dropped:,} dropped"] if dropped else []
     if recorder.damaged_blocks:
         problems.append(counted(recorder.damaged_blocks, "damaged block"))
-    if memory is not None and memory.out_of_memory:
-        problems.append(f"out of memory {counted(memory.out_of_memory, 'time')}")
+    problems += [problem for _, problem in of_aspects if problem]
     if problems:
         line.append("  ! " + ", ".join(problems), "yellow")
     return line
 
 
-@dataclass(frozen=True)
-class Choice:
-    """Which rows of a view are shown, and in which order.
-
-    Attributes:
-        sort: a key of the view's `sorts`.
-        filter: only rows whose name has this in it, in letters of any case.
-    """
-
-    sort: str
-    filter: str = ""
-
-    def takes(self, name: str) -> bool:
-        return self.filter.casefold() in name.casefold()
-
-
-_Item = TypeVar("_Item")
 _Looks: TypeAlias = Sequence["LiveRun | Unreadable"]
-_Keys: TypeAlias = Mapping[str, Callable[[Any], Any]]
 
 
 @dataclass(frozen=True)
@@ -150,8 +116,17 @@ class View:
     """
 
     name: str
-    keys: _Keys
+    keys: Sorts
     parts: Callable[[LiveRun, _Looks, Choice, int], list[Part]]
+
+    @classmethod
+    def of(cls, live: LiveView) -> View:
+        """The table of an aspect."""
+
+        def parts(run: LiveRun, runs: _Looks, choice: Choice, width: int) -> list[Part]:
+            return live.parts(run.aspects[live.key], choice)
+
+        return cls(live.tab, live.sorts, parts)
 
     @property
     def sorts(self) -> tuple[str, ...]:
@@ -161,29 +136,8 @@ class View:
         return Group(*rich_parts(self.parts(run, runs, choice, width), width))
 
 
-def _chosen(items: Sequence[_Item], name: str, keys: _Keys, choice: Choice) -> list[_Item]:
-    """Those of the items that are shown, in order; `name` is the attribute that is filtered."""
-    in_order = sorted(items, key=keys[choice.sort])
-    return [one for one in in_order if choice.takes(str(getattr(one, name)))]
-
-
-def _table(
-    choice: Choice, headers: Sequence[str], rows: Sequence[Row], **options: Any
-) -> list[Part]:
-    return [table(headers, [rows], **options) if rows else _nothing(choice)]
-
-
-def _nothing(choice: Choice) -> Sentence:
-    return Sentence(f"nothing has {choice.filter!r} in its name")
-
-
-def _as_recorded(item: Any) -> int:
-    """A key that leaves the order as it is."""
-    return 0
-
-
-_PHASE_KEYS: _Keys = {
-    "tree": _as_recorded,
+_PHASE_KEYS: Sorts = {
+    "tree": as_recorded,
     "time": lambda phase: (-(phase.window_per_step_ns or 0), phase.path),
     "change": lambda phase: (-(_change(phase) or 0), phase.path),
     "calls": lambda phase: (-(phase.window_calls_per_s or 0), phase.path),
@@ -196,7 +150,7 @@ def _phases(run: LiveRun, runs: _Looks, choice: Choice, width: int) -> list[Part
     if not phases:
         return [Sentence("no phase has been recorded yet")]
     as_tree = choice.sort == "tree"
-    shown = _chosen(phases, "path", _PHASE_KEYS, choice)
+    shown = choice.of(phases, lambda phase: phase.path, _PHASE_KEYS)
     if as_tree:
         # Where the filter takes a phase, the ones around it stay, for it to have its place.
         taken = {phase.path for phase in shown}
@@ -209,7 +163,7 @@ def _phases(run: LiveRun, runs: _Looks, choice: Choice, width: int) -> list[Part
     rows = [_phase_row(phase, as_tree, unit, call_unit, columns) for phase in shown]
     headers = [f"  {unit.name} per step", "now", "% step", "run", "change", "calls/s"]
     headers += [f"{call_unit.name} a call", "p99", "on GPU", "calls"]
-    return _table(choice, headers[: 1 + columns], rows)
+    return choice.table(headers[: 1 + columns], rows)
 
 
 def _phase_row(phase: LivePhase, as_tree: bool, unit: Unit, call_unit: Unit, columns: int) -> Row:
@@ -248,48 +202,7 @@ def _change(phase: LivePhase) -> float | None:
     return phase.window_per_step_ns / phase.per_step_ns - 1
 
 
-_WAIT_KEYS: _Keys = {
-    "time": lambda wait: (-(wait.blocked_ns or 0), wait.line),
-    "now": lambda wait: (-(wait.window_per_step_ns or 0), wait.line),
-    "count": lambda wait: (-wait.count, wait.line),
-    "line": lambda wait: wait.line,
-}
-
-
-def _waits(run: LiveRun, runs: _Looks, choice: Choice, width: int) -> list[Part]:
-    if run.waits is None:
-        how = "`pyinstrument-gpu run` or pig.watch_syncs()"
-        return [Sentence(f"nobody watches for waits here: {how}")]
-    if not run.waits:
-        return [Sentence("no line has made the host wait for the GPU so far")]
-    unit = Unit.fitting(max(wait.window_per_step_ns or 0 for wait in run.waits) or 1e6)
-    rows = []
-    for wait in _chosen(run.waits, "line", _WAIT_KEYS, choice):
-        total_s = UNKNOWN if wait.blocked_ns is None else f"{wait.blocked_ns / 1e9:,.2f}"
-        counts = f"{wait.count:,}", f"+{wait.window_count:,}"
-        kind = wait.kind + (" (allowed)" if wait.is_allowed else "")
-        course = [sparkline(wait.series_ns[-12:])] if wait.series_ns else []
-        cells = [unit.text(wait.window_per_step_ns), total_s, *counts]
-        rows.append(Row(wait.line, cells, note="  ".join([*course, kind])))
-    headers = ["line", f"{unit.name}/step", "total s", "waits", "window"]
-    return _table(choice, headers, rows, whole_names=True)
-
-
-_METRIC_KEYS: _Keys = {"first": _as_recorded, "name": lambda metric: metric.name}
-
-
-def _metrics(run: LiveRun, runs: _Looks, choice: Choice, width: int) -> list[Part]:
-    if not run.metrics:
-        return [Sentence("no metric has been read so far: see MetricAccumulator")]
-    rows = []
-    for metric in _chosen(run.metrics, "name", _METRIC_KEYS, choice):
-        step = UNKNOWN if metric.step is None else f"{metric.step:,}"
-        cells = [metric.text, step, time_text(metric.age_ns)]
-        rows.append(Row(metric.name, cells, note=sparkline(metric.series, from_zero=False)))
-    return _table(choice, ["metric", "value", "step", "age"], rows)
-
-
-_STEP_KEYS: _Keys = {
+_STEP_KEYS: Sorts = {
     "newest": lambda step: -step.index,
     "oldest": lambda step: step.index,
     "longest": lambda step: (-step.duration_ns, step.index),
@@ -302,44 +215,15 @@ def _steps(run: LiveRun, runs: _Looks, choice: Choice, width: int) -> list[Part]
     longest_ns = max(step.duration_ns for step in run.steps.newest)
     unit, room = Unit.fitting(longest_ns), max(8, width - 36)
     rows = []
-    for step in _chosen(run.steps.newest, "index", _STEP_KEYS, choice):
+    for step in choice.of(run.steps.newest, lambda step: step.index, _STEP_KEYS):
         bar = "█" * max(1, round(step.duration_ns / longest_ns * room))
         note = bar + ("" if step.complete else " not complete")
         rows.append(Row(f"{step.index:,}", [unit.text(step.duration_ns)], note=note))
-    return _table(choice, ["step", unit.name], rows)
+    return choice.table(["step", unit.name], rows)
 
 
-def _module_ns(one: LiveModule) -> float:
-    return (one.window_forward_per_step_ns or 0) + (one.window_backward_per_step_ns or 0)
-
-
-_MODULE_KEYS: _Keys = {
-    "time": lambda one: -_module_ns(one),
-    "first": _as_recorded,
-    "name": lambda one: one.name,
-}
-
-
-def _modules(run: LiveRun, runs: _Looks, choice: Choice, width: int) -> list[Part]:
-    if not run.modules:
-        return [Sentence("modules are not watched: `pyinstrument-gpu run --modules`")]
-    unit = Unit.fitting(max(map(_module_ns, run.modules)) or 1e6)
-    longest_ns = max(one.forward_mean_ns or one.backward_mean_ns or 0 for one in run.modules)
-    call_unit = Unit.fitting(longest_ns)
-    rows = []
-    for one in _chosen(run.modules, "name", _MODULE_KEYS, choice):
-        now_ns = one.window_forward_per_step_ns, one.window_backward_per_step_ns
-        means_ns = one.forward_mean_ns, one.backward_mean_ns
-        cells = [*map(unit.text, now_ns), *map(call_unit.text, means_ns)]
-        of = f" of {one.modules} modules" if one.modules > 1 else ""
-        rows.append(Row(one.name or "(the model)", cells, note=counted(one.calls, "call") + of))
-    run_unit = f"{call_unit.name} a call"
-    headers = [f"{unit.name} per step", "forward", "backward", run_unit, "backward"]
-    return _table(choice, headers, rows)
-
-
-_RANK_KEYS: _Keys = {
-    "first": _as_recorded,
+_RANK_KEYS: Sorts = {
+    "first": as_recorded,
     "time": lambda times_ns: -max(time or 0 for time in times_ns),
     "spread": lambda times_ns: -(spread(times_ns) or 0),
 }
@@ -367,8 +251,10 @@ def _ranks(run: LiveRun, runs: _Looks, choice: Choice, width: int) -> list[Part]
         row("step", lambda one: f"{one.steps.count:,}"),
         row("steps/s", lambda one: _figure(one.steps.window_per_s)),
         timed(f"{unit.name} a step", steps_ns),
-        row("memory", _memory),
     ]
+    for view in live_views():
+        figures = [view.figure(one.aspects[view.key]) for one in ranks[chosen]]
+        facts += [Row(view.key, ["", *figures])] if any(figures) else []
     names = ["this run" if one.rank is None else f"rank {one.rank}" for one in ranks]
     columns = [">" * (place == at) + name for place, name in enumerate(names)]
     times_ns = sorted(
@@ -403,11 +289,6 @@ def _sign(run: LiveRun) -> str:
     return f"{_SIGNS[condition][0]} {condition.value}"
 
 
-def _memory(run: LiveRun) -> str:
-    allocated = None if run.memory is None else run.memory.allocated_bytes
-    return UNKNOWN if allocated is None else size(allocated)
-
-
 def _recorder(run: LiveRun, runs: _Looks, choice: Choice, width: int) -> list[Part]:
     recorder = run.recorder
     share = "an unknown share"
@@ -430,15 +311,14 @@ def _recorder(run: LiveRun, runs: _Looks, choice: Choice, width: int) -> list[Pa
     return [Sentence(printable(line)) for line in (*lines, *run.notes) if choice.takes(line)]
 
 
-VIEWS = (
-    View("Phases", _PHASE_KEYS, _phases),
-    View("Waits", _WAIT_KEYS, _waits),
-    View("Metrics", _METRIC_KEYS, _metrics),
-    View("Steps", _STEP_KEYS, _steps),
-    View("Modules", _MODULE_KEYS, _modules),
-    View("Ranks", _RANK_KEYS, _ranks),
-    View("Recorder", {"all": _as_recorded}, _recorder),
-)
+_BY_PLACE = {
+    1: View("Phases", _PHASE_KEYS, _phases),
+    4: View("Steps", _STEP_KEYS, _steps),
+    6: View("Ranks", _RANK_KEYS, _ranks),
+    7: View("Recorder", {"all": as_recorded}, _recorder),
+    **{view.place: View.of(view) for view in live_views() if view.tab},
+}
+VIEWS = tuple(_BY_PLACE[place] for place in sorted(_BY_PLACE))
 
 
 def _figure(value: float | None) -> str:

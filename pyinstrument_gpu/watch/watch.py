@@ -4,10 +4,9 @@ say by now, and `watch --json` prints one a second."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from pyinstrument_gpu.core.file.run_files import left_out
 from pyinstrument_gpu.core.file.state import State, decode_state
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import RunFileError, RunFileVersionError
-from pyinstrument_gpu.watch.live_run import LiveRun, live_run
+from pyinstrument_gpu.watch.live_run import LiveRun, json_of, live_run
 from pyinstrument_gpu.watch.process import LookUp, MachineClocks, process_state, sighting_of
 from pyinstrument_gpu.watch.sign_of_life import SignOfLife, sign_of_life
 
@@ -152,5 +151,5 @@ def facts(looks: list[LiveRun | Unreadable], clocks: MachineClocks) -> dict[str,
     return {
         "version": VERSION,
         "realtime_ns": clocks.realtime_ns,
-        "runs": [dataclasses.asdict(look) for look in looks],
+        "runs": [json_of(look) if isinstance(look, LiveRun) else asdict(look) for look in looks],
     }

@@ -386,6 +386,11 @@ def test_final_loss_that_differs_beyond_noise_is_warned_of() -> None:
     assert within.warnings == ()
 
 
+def test_numbers_of_the_last_step_are_no_results() -> None:
+    runs = [[run_with_metrics(loss=1, **{"step/tokens": n})] * 4 for n in (64, 8)]
+    assert [final.name for final in compare(*runs).finals] == ["loss"]
+
+
 @pytest.mark.parametrize(
     ("names", "expected"),
     [

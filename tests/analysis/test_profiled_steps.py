@@ -9,7 +9,7 @@ from pyinstrument_gpu.analysis.run_sample import run_samples
 from pyinstrument_gpu.aspects.operations.data import Operations
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
-from pyinstrument_gpu.document.document import document_of
+from pyinstrument_gpu.report.document import document_of
 from tests.helpers.made_script import Script
 
 MS = 1_000_000

@@ -14,7 +14,7 @@ from pyinstrument_gpu.core.program_facts import KEY
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.sync_kind import SyncKind
 from pyinstrument_gpu.core.syncs import Syncs
-from pyinstrument_gpu.document.document import document_of
+from pyinstrument_gpu.report.document import document_of
 from tests.helpers.device_program import attached_cuda
 from tests.helpers.made_runs import run_of
 from tests.helpers.made_script import WatchedScript

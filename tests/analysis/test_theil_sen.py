@@ -59,7 +59,7 @@ def test_growth_takes_enough_steps() -> None:
     assert memory_growth(memory_of(growing[:-1])) is None
     growth = memory_growth(memory_of(growing))
     assert growth is not None
-    assert growth.per_step.slope == 512 / 50
+    assert growth.step_bytes == 512 / 50
 
 
 STEPS = np.arange(100)

@@ -12,7 +12,7 @@ from torch.nn import functional
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
-from pyinstrument_gpu.document.no_steps import no_steps
+from pyinstrument_gpu.report.no_steps import no_steps
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

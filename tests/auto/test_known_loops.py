@@ -20,7 +20,7 @@ import pyinstrument_gpu as pig
 from pyinstrument_gpu import auto
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
-from pyinstrument_gpu.document.document import document_of
+from pyinstrument_gpu.report.document import document_of
 
 BATCH = 4
 

@@ -25,15 +25,15 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.core.steps import Steps
 from pyinstrument_gpu.core.thread import Thread
-from pyinstrument_gpu.document.document import document_of
-from pyinstrument_gpu.document.json_text import json_text
-from pyinstrument_gpu.document.one_step import step_document
 from pyinstrument_gpu.export import FOLDER, FORMATS
-from tests.document.programs import run_of_phases
+from pyinstrument_gpu.report.document import document_of
+from pyinstrument_gpu.report.json_text import json_text
+from pyinstrument_gpu.report.one_step import step_document
 from tests.helpers.csv_rows import csv_rows
 from tests.helpers.made_runs import syncs_of
 from tests.helpers.run_writer import save
 from tests.helpers.script import run_script
+from tests.report.programs import run_of_phases
 
 MS = 1_000_000
 

@@ -27,17 +27,17 @@ from pyinstrument_gpu.core.open_phase import OpenPhase
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.core.steps import Step, Steps
-from pyinstrument_gpu.document.document import document_of
-from pyinstrument_gpu.document.job import job_document_of
-from pyinstrument_gpu.document.json_text import json_text
 from pyinstrument_gpu.errors import PyinstrumentGpuError
 from pyinstrument_gpu.export import FORMATS, export
 from pyinstrument_gpu.job.gather import job_of, rank_data
+from pyinstrument_gpu.job.report import job_document_of, job_report
+from pyinstrument_gpu.parts.choice import Choice
 from pyinstrument_gpu.report.comparison import comparison_facts, comparison_report
-from pyinstrument_gpu.report.job import job_report
+from pyinstrument_gpu.report.document import document_of
+from pyinstrument_gpu.report.json_text import json_text
 from pyinstrument_gpu.watch.live_run import LiveRun
 from pyinstrument_gpu.watch.process import MachineClocks
-from pyinstrument_gpu.watch.views import VIEWS, Choice, heading
+from pyinstrument_gpu.watch.views import VIEWS, heading
 from pyinstrument_gpu.watch.watch import Watch, facts
 from tests.faults.fault import FaultGroup, Trial
 from tests.helpers.forged_file import (

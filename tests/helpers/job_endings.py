@@ -9,7 +9,7 @@ import numpy as np
 
 from pyinstrument_gpu.aspects.collectives.data import COLLECTIVE_DTYPE, Collectives, ProcessGroup
 from pyinstrument_gpu.core.steps import Step
-from pyinstrument_gpu.job.data import JobData, RankData, RunEnd
+from pyinstrument_gpu.job.job import Job, RankData, RunEnd
 
 MS = 1_000_000
 S = 1000 * MS
@@ -129,5 +129,5 @@ def rank(
     return RankData(**(made | parts))
 
 
-def job(*ranks: RankData, world_size: int = 0, **parts: Any) -> JobData:
-    return JobData(ranks, world_size or len(ranks), **parts)
+def job(*ranks: RankData, world_size: int = 0, **parts: Any) -> Job:
+    return Job(ranks, world_size or len(ranks), **parts)

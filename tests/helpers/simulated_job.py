@@ -19,7 +19,7 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE, SpanFlag
 from pyinstrument_gpu.core.steps import Steps
 from pyinstrument_gpu.core.thread import Thread
-from pyinstrument_gpu.job.data import JobData, RankData
+from pyinstrument_gpu.job.job import Job, RankData
 
 MS = 1_000_000
 WORK_NS = {"data": 20 * MS, "forward": 60 * MS, "backward": 100 * MS, "optimizer": 20 * MS}
@@ -64,7 +64,7 @@ def simulated_job(
     has_durations: bool = False,
     is_turning: bool = False,
     work_ns: Mapping[str, int] = WORK_NS,
-) -> JobData:
+) -> Job:
     """A job.
 
     Args:
@@ -99,7 +99,7 @@ def _recorded(
     buckets: int,
     has_arrivals: bool,
     has_durations: bool,
-) -> JobData:
+) -> Job:
     _, ranks, steps = own_ns.shape
     now_ns = np.abs(rng.normal(0, 5 * MS, ranks))
     began_ns = now_ns.copy()
@@ -185,7 +185,7 @@ def _recorded(
                 collectives=collectives if has_arrivals or has_durations else Collectives(),
             )
         )
-    return JobData(tuple(data), ranks)
+    return Job(tuple(data), ranks)
 
 
 def run_of_rank(rank: RankData) -> Run:

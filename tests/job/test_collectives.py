@@ -12,9 +12,9 @@ import pytest
 
 from pyinstrument_gpu.aspects.collectives.data import COLLECTIVE_DTYPE, Collectives, ProcessGroup
 from pyinstrument_gpu.job.analysis import of
-from pyinstrument_gpu.job.data import JobData, RankData
 from pyinstrument_gpu.job.findings import CollectiveUse, Pattern
 from pyinstrument_gpu.job.gather import rank_data
+from pyinstrument_gpu.job.job import Job, RankData
 from pyinstrument_gpu.job.joined import is_symmetric
 from tests.helpers.job_files import ANCHOR, rank_environment, rank_run
 from tests.helpers.simulated_job import MS, WORK_NS, Slow, simulated_job
@@ -57,7 +57,7 @@ def rank(
 
 
 def uses(*ranks: RankData) -> tuple[CollectiveUse, ...]:
-    return of(JobData(ranks, 2)).collectives
+    return of(Job(ranks, 2)).collectives
 
 
 def timed(*durations_ns: int, first: int = 0, **columns: Any) -> list[dict[str, Any]]:
@@ -221,14 +221,14 @@ def test_phases_of_programs_on_devices_are_not_judged_by_the_time_of_hosts() -> 
     assert all((row.imbalance_ns, row.waiting_ns) == (None, None) for row in of(job).phases)
 
 
-def with_streams(job: JobData, has_waits: bool) -> JobData:
+def with_streams(job: Job, has_waits: bool) -> Job:
     """The job without records of collectives, but with stream times: as long as on the host, or
     without what the devices waited."""
     ranks = []
     for each in job.ranks:
         stream_ns = each.self_ns if has_waits else np.broadcast_to(5 * MS, each.self_ns.shape)
         ranks.append(replace(each, stream_ns=stream_ns, collectives=Collectives()))
-    return JobData(tuple(ranks), job.world_size)
+    return Job(tuple(ranks), job.world_size)
 
 
 def test_devices_without_durations() -> None:
@@ -251,6 +251,6 @@ def test_stream_times_say_in_which_phase_a_device_is_slow() -> None:
         every = np.where(np.arange(300) % 7 == each.rank, each.self_ns, -1)
         host_ns = np.broadcast_to(np.int64(5 * MS), each.self_ns.shape)
         ranks.append(replace(each, stream_ns=every, self_ns=host_ns))
-    found = of(JobData(tuple(ranks), 4)).stragglers
+    found = of(Job(tuple(ranks), 4)).stragglers
     assert found.straggler is not None
     assert (found.straggler.rank, found.straggler.path) == (1, "forward")

@@ -17,7 +17,6 @@ import pytest
 from pyinstrument_gpu.aspects.collectives.data import Collectives, ProcessGroup
 from pyinstrument_gpu.core.program_facts import KEY
 from pyinstrument_gpu.job.analysis import of
-from pyinstrument_gpu.job.data import JobData, RankData
 from pyinstrument_gpu.job.findings import (
     BETWEEN_STEPS,
     OUTSIDE_PHASES,
@@ -26,6 +25,7 @@ from pyinstrument_gpu.job.findings import (
     Pattern,
     Stragglers,
 )
+from pyinstrument_gpu.job.job import Job, RankData
 from pyinstrument_gpu.job.stragglers import binomial_tail
 from tests.helpers.simulated_job import MS, WORK_NS, Slow, simulated_job
 
@@ -42,7 +42,7 @@ def everywhere(factor: float) -> Mapping[str, float]:
     return dict.fromkeys(WORK_NS, factor)
 
 
-def found(job: JobData) -> tuple[Any, ...]:
+def found(job: Job) -> tuple[Any, ...]:
     stragglers = of(job).stragglers
     if stragglers.straggler is None:
         return (stragglers.pattern,)
@@ -229,7 +229,7 @@ def test_a_rank_that_takes_long_until_the_first_collective() -> None:
 
 
 def test_a_rank_that_takes_long_until_the_process_group() -> None:
-    def job_with(*waits_ms: int | None) -> JobData:
+    def job_with(*waits_ms: int | None) -> Job:
         job = simulated_job(len(waits_ms), 1)
         facts = [{} if wait is None else {"rendezvous_ns": wait * MS} for wait in waits_ms]
         return replace(
@@ -263,11 +263,11 @@ def test_clocks_of_ranks_do_not_matter() -> None:
                 collectives=replace(rank.collectives, events=events),
             )
         )
-    apart = JobData(tuple(moved), 4)
+    apart = Job(tuple(moved), 4)
     assert of(apart).stragglers == of(job).stragglers and of(apart).phases == of(job).phases
 
 
-def unknown(job: JobData) -> str:
+def unknown(job: Job) -> str:
     stragglers = of(job).stragglers
     assert stragglers == Stragglers(
         Pattern.UNKNOWN,
@@ -288,16 +288,16 @@ def test_what_is_not_known() -> None:
     few = simulated_job(2, 1, steps=10)
     assert unknown(few) == "9 steps are there of all ranks, besides the first; 20 are needed"
     assert of(few).phases and of(few).step is not None
-    one = JobData(simulated_job(2, 1).ranks[:1], 2)
+    one = Job(simulated_job(2, 1).ranks[:1], 2)
     assert unknown(one) == "there is the run of one rank alone"
-    none = JobData((), 2)
+    none = Job((), 2)
     assert unknown(none) == "there is the run of no rank"
     assert (of(none).phases, of(none).step, of(none).late_start) == ((), None, None)
 
 
 def test_ranks_that_do_not_wait_for_each_other() -> None:
     jobs = [simulated_job(2, seed, has_arrivals=False) for seed in (1, 2)]
-    free = JobData((jobs[0].ranks[0], jobs[1].ranks[1]), 2)
+    free = Job((jobs[0].ranks[0], jobs[1].ranks[1]), 2)
     assert unknown(free) == "no phase was found in which the ranks wait for each other"
 
 
@@ -315,24 +315,24 @@ def cut(rank: RankData, steps: int) -> RankData:
 
 def test_a_rank_that_ended_early_is_left_out() -> None:
     job = simulated_job(4, 1, Slow(1, {"data": 3.0}))
-    stragglers = of(JobData((*job.ranks[:3], cut(job.ranks[3], 30)), 4)).stragglers
+    stragglers = of(Job((*job.ranks[:3], cut(job.ranks[3], 30)), 4)).stragglers
     assert stragglers.straggler is not None and stragglers.straggler.rank == 1
     assert (stragglers.left_out, stragglers.steps) == ((3,), 299)
-    stragglers = of(JobData((*job.ranks[:3], cut(job.ranks[3], 200)), 4)).stragglers
+    stragglers = of(Job((*job.ranks[:3], cut(job.ranks[3], 200)), 4)).stragglers
     assert (stragglers.left_out, stragglers.steps) == ((), 199)
-    assert unknown(JobData((job.ranks[0], cut(job.ranks[1], 30)), 2)) == (
+    assert unknown(Job((job.ranks[0], cut(job.ranks[1], 30)), 2)) == (
         "no two ranks have the steps that are to be compared"
     )
 
 
-def without_records_before(job: JobData, moment_ns: int) -> JobData:
+def without_records_before(job: Job, moment_ns: int) -> Job:
     ranks = []
     for rank in job.ranks:
         events = rank.collectives.events
         kept = events[events["created_ns"] >= moment_ns]
         collectives = replace(rank.collectives, events=kept, missed=len(events) - len(kept))
         ranks.append(replace(rank, collectives=collectives))
-    return JobData(tuple(ranks), job.world_size)
+    return Job(tuple(ranks), job.world_size)
 
 
 def test_steps_whose_records_are_lost_are_not_judged() -> None:
@@ -349,7 +349,7 @@ def test_steps_whose_records_are_lost_are_not_judged() -> None:
 def test_one_rank_has_other_phases() -> None:
     job = simulated_job(2, 1, Slow(1, extra_ns={"data": 200 * MS}))
     other = replace(job.ranks[1], paths=("loading", *job.ranks[1].paths[1:]))
-    analysis = of(JobData((job.ranks[0], other), 2))
+    analysis = of(Job((job.ranks[0], other), 2))
     assert analysis.stragglers.straggler is not None
     assert analysis.stragglers.straggler.path == "loading"
     assert {row.path: row.ranks for row in analysis.phases}["loading"] == 1
@@ -361,9 +361,9 @@ def test_operations_on_streams_are_no_arrivals() -> None:
     ranks = [
         replace(rank, collectives=replace(rank.collectives, groups=(group,))) for rank in job.ranks
     ]
-    assert not of(JobData(tuple(ranks), 2)).stragglers.is_by_arrivals
+    assert not of(Job(tuple(ranks), 2)).stragglers.is_by_arrivals
     nothing = [replace(rank, collectives=Collectives(was_read=True)) for rank in job.ranks]
-    assert not of(JobData(tuple(nothing), 2)).stragglers.is_by_arrivals
+    assert not of(Job(tuple(nothing), 2)).stragglers.is_by_arrivals
 
 
 @pytest.mark.parametrize("has_arrivals", [True, False])
@@ -375,7 +375,7 @@ def test_operations_on_streams_are_no_arrivals() -> None:
     ],
 )
 def test_one_of_many_ranks(ranks: int, steps: int, seeds: range, has_arrivals: bool) -> None:
-    def job(*slow: Slow) -> JobData:
+    def job(*slow: Slow) -> Job:
         return simulated_job(
             ranks, seed, *slow, noise=NOISE_OF_A_STEP, steps=steps, has_arrivals=has_arrivals
         )
@@ -418,7 +418,7 @@ def with_phases(rank: RankData, names: Mapping[str, str]) -> RankData:
 def test_a_rank_without_phases_makes_nobody_slow(ranks: int, has_arrivals: bool) -> None:
     job = simulated_job(ranks, 1, has_arrivals=has_arrivals)
     bare = with_phases(job.ranks[1], dict.fromkeys(WORK_NS, ""))
-    job = JobData((job.ranks[0], bare, *job.ranks[2:]), ranks)
+    job = Job((job.ranks[0], bare, *job.ranks[2:]), ranks)
     assert of(job).stragglers.straggler is None
     assert not any(row.is_significant for row in of(job).phases)
 
@@ -427,11 +427,11 @@ def test_a_rank_without_phases_makes_nobody_slow(ranks: int, has_arrivals: bool)
 def test_another_name_is_not_more_work(ranks: int) -> None:
     job = simulated_job(ranks, 1, Slow(1, {"data": 3.0}))
     renamed = with_phases(job.ranks[1], {"data": "load"})
-    job = JobData((job.ranks[0], renamed, *job.ranks[2:]), ranks)
+    job = Job((job.ranks[0], renamed, *job.ranks[2:]), ranks)
     assert found(job) == (Pattern.ALWAYS, 1, None)
     job = simulated_job(ranks, 1)
     renamed = with_phases(job.ranks[1], {"data": "load"})
-    job = JobData((job.ranks[0], renamed, *job.ranks[2:]), ranks)
+    job = Job((job.ranks[0], renamed, *job.ranks[2:]), ranks)
     assert found(job) == (Pattern.BALANCED,)
     assert not any(row.pattern == Pattern.ALWAYS for row in of(job).phases)
 
@@ -441,7 +441,7 @@ def test_a_phase_of_one_rank_alone_is_named(ranks: int) -> None:
     work_ns = {**WORK_NS, "checkpoint": 0}
     job = simulated_job(ranks, 1, Slow(0, extra_ns={"checkpoint": 50 * MS}), work_ns=work_ns)
     others = [with_phases(rank, {"checkpoint": ""}) for rank in job.ranks[1:]]
-    job = JobData((job.ranks[0], *others), ranks)
+    job = Job((job.ranks[0], *others), ranks)
     assert found(job) == (Pattern.ALWAYS, 0, "checkpoint")
     row = next(row for row in of(job).phases if row.path == "checkpoint")
     assert row.is_significant and row.pattern == Pattern.ALWAYS and row.ranks == 1

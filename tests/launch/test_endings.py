@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.document.document import document_of
+from pyinstrument_gpu.report.document import document_of
 from tests.helpers.launched import errors_of, launched, plain, write
 
 ENDINGS = {
@@ -58,7 +58,7 @@ ENDINGS = {
         import sys, warnings
         class Finder:
             def find_spec(self, name, path, target=None):
-                if name == "pyinstrument_gpu.report.terminal":
+                if name == "pyinstrument_gpu.report.overview":
                     warnings.warn(name)
         sys.meta_path.insert(0, Finder())
         """,

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.document.document import document_of
+from pyinstrument_gpu.report.document import document_of
 from tests.helpers.program_truth import Truth, found_in, shared_waits
 from tests.helpers.programs import Done, Programs
 from tests.helpers.training_programs import (

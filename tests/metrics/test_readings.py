@@ -14,7 +14,7 @@ import pytest
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE
-from pyinstrument_gpu.document.document import document_of
+from pyinstrument_gpu.report.document import document_of
 from tests.helpers.clock import fake_clock
 from tests.helpers.run_writer import save
 

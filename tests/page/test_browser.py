@@ -12,8 +12,8 @@ from pyinstrument_gpu.analysis.compare import compare
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE
 from pyinstrument_gpu.page.page import comparison_page, html_page
-from tests.document.jobs import one_late
 from tests.helpers.browser import Browser, browser
+from tests.job.jobs import one_late
 from tests.page.runs import HOSTILE, MS, STEP_NS, metrics, training
 
 pytest.importorskip("jinja2", reason="jinja2 is not installed")

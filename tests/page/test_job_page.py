@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from pyinstrument_gpu.document.job import JobDocument
+from pyinstrument_gpu.job.report import JobDocument, job_report
 from pyinstrument_gpu.page.job_view import MAX_RANKS, ranks_on_page
 from pyinstrument_gpu.page.page import html_page
-from pyinstrument_gpu.report.job import job_report
-from tests.document.jobs import JOBS, many, one_late
+from tests.job.jobs import JOBS, many, one_late
 from tests.page.runs import HOSTILE, STEP_NS, training
 from tests.page.test_page import Reading
 

@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.core.program_facts import ProgramFacts
-from pyinstrument_gpu.document.document import document_of
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import tensor_device
+from pyinstrument_gpu.report.document import document_of
 from tests.helpers.clock import fake_clock
 from tests.helpers.script import run_script
 from tests.helpers.training import Model

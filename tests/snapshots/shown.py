@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each renderer shows of the programs, jobs and endings that tests know."""
 
-import dataclasses
 import io
 import json
 import re
@@ -17,24 +16,24 @@ from pyinstrument_gpu.core.condition import Condition
 from pyinstrument_gpu.core.device_timing_summary import DeviceTimingSummary
 from pyinstrument_gpu.core.file.state import State
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.document.document import document_of
-from pyinstrument_gpu.document.job_ending import JobEnding
-from pyinstrument_gpu.document.json_text import json_text
-from pyinstrument_gpu.document.one_step import step_document
 from pyinstrument_gpu.export import FORMATS
+from pyinstrument_gpu.job.ending_report import JobEnding, ending_report
+from pyinstrument_gpu.job.report import job_report
 from pyinstrument_gpu.page.page import comparison_page, html_page
+from pyinstrument_gpu.parts.choice import Choice
 from pyinstrument_gpu.report.comparison import comparison_facts, comparison_report
-from pyinstrument_gpu.report.job import job_report
-from pyinstrument_gpu.report.job_ending import ending_report
+from pyinstrument_gpu.report.document import document_of
+from pyinstrument_gpu.report.json_text import json_text
+from pyinstrument_gpu.report.one_step import step_document
 from pyinstrument_gpu.version import __version__
-from pyinstrument_gpu.watch.live_run import LiveRun, live_run
+from pyinstrument_gpu.watch.live_run import LiveRun, json_of, live_run
 from pyinstrument_gpu.watch.sign_of_life import SignOfLife
-from pyinstrument_gpu.watch.views import VIEWS, Choice, heading
-from tests.document.endings import ENDINGS
-from tests.document.jobs import JOBS, MadeJob, one_late
-from tests.document.programs import RUNS, with_everything, with_lost_loss, without_memory
+from pyinstrument_gpu.watch.views import VIEWS, heading
 from tests.helpers.watched import running
+from tests.job.endings import ENDINGS
+from tests.job.jobs import JOBS, MadeJob, one_late
 from tests.page.runs import STEP_NS, training
+from tests.report.programs import RUNS, with_everything, with_lost_loss, without_memory
 
 _TABLES = ("spans", "summary", "steps", "metrics", "syncs", "modules")
 _LINE_LENGTH = 160
@@ -75,7 +74,7 @@ def pretty(value: Any, indent: str = "") -> str:
     return f"{opened}\n{deeper}" + f",\n{deeper}".join(inner) + f"\n{indent}{closed}"
 
 
-def json_of(document: Any) -> str:
+def document_json(document: Any) -> str:
     return pretty(json.loads(json_text(document, most_rows=None)))
 
 
@@ -158,7 +157,7 @@ def _of_runs() -> Iterator[tuple[str, Callable[[], str]]]:
             return page_text(html_page([made()], ["train.gpurun"]))
 
         def document(made: Callable[[], Run] = made) -> str:
-            return json_of(document_of(made(), "train.gpurun"))
+            return document_json(document_of(made(), "train.gpurun"))
 
         def report(made: Callable[[], Run] = made) -> str:
             return made().report(width=80, color=False)
@@ -171,7 +170,7 @@ def _of_runs() -> Iterator[tuple[str, Callable[[], str]]]:
 def _of_few_steps() -> Iterator[tuple[str, Callable[[], str]]]:
     run = _RUNS["few steps"]
     yield "few steps/step.txt", lambda: run().report(step=1, width=80, color=False)
-    yield "few steps/step.json", lambda: json_of(step_document(run(), 1))
+    yield "few steps/step.json", lambda: document_json(step_document(run(), 1))
     yield "few steps/page.json", lambda: page_data(html_page([run()], ["train.gpurun"]))
     yield "few steps/perfetto.json", lambda: pretty(json.loads(exported(run(), "perfetto")))
     for table in _TABLES:
@@ -200,7 +199,7 @@ def _of_endings() -> Iterator[tuple[str, Callable[[], str]]]:
             return ending_report(made(), width=80, color=False)
 
         def document(made: Callable[[], JobEnding] = made) -> str:
-            return json_of(made())
+            return document_json(made())
 
         yield f"ending {name}/report.txt", report
         yield f"ending {name}/report.json", document
@@ -221,7 +220,7 @@ def _of_watch() -> Iterator[tuple[str, Callable[[], str]]]:
             return live_run("train.gpurun", made(), State(), sign)
 
         def document(look: Callable[[], LiveRun] = look) -> str:
-            return pretty(json.loads(json.dumps(dataclasses.asdict(look()))))
+            return pretty(json.loads(json.dumps(json_of(look()))))
 
         def screen(look: Callable[[], LiveRun] = look) -> str:
             run, console = look(), Console(file=io.StringIO(), width=80)

@@ -11,21 +11,18 @@ import pytest
 from pyinstrument_gpu.aspects.memory.data import MEMORY_POINT_DTYPE, Memory
 from pyinstrument_gpu.aspects.modules.data import MODULE_SPAN_DTYPE, ModulePass
 from pyinstrument_gpu.aspects.operations.data import Operations
+from pyinstrument_gpu.core import live as live_module
 from pyinstrument_gpu.core.file import follower
 from pyinstrument_gpu.core.file.state import State
+from pyinstrument_gpu.core.live import SERIES
 from pyinstrument_gpu.core.statistic import Statistic
 from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope
-from pyinstrument_gpu.watch import live_run as live_run_module
 from pyinstrument_gpu.watch.live_run import (
-    SERIES,
-    LiveMemory,
-    LiveMetric,
-    LiveModule,
     LivePhase,
     LiveRecorder,
     LiveStep,
     LiveSteps,
-    LiveWait,
+    live_run,
     spread,
 )
 from pyinstrument_gpu.watch.watch import Unreadable
@@ -109,7 +106,7 @@ def test_times_per_step_leave_out_the_open_step(path: Path) -> None:
 
 
 def test_the_window_has_the_newest_steps(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_run_module, "WINDOW_NS", 310 * MS)
+    monkeypatch.setattr(live_module, "WINDOW_NS", 310 * MS)
     run = live(running(20), path)
     assert (run.steps.window_steps, run.steps.window_ns) == (4, 400 * MS)
     phases = {phase.path: phase for phase in run.phases}
@@ -117,10 +114,10 @@ def test_the_window_has_the_newest_steps(path: Path, monkeypatch: pytest.MonkeyP
     assert (forward.calls, forward.window_calls) == (20, 4)
     assert forward.window_per_step_ns == (3 * 30 + 60) / 4 * MS
     assert forward.per_step_ns == (19 * 30 + 60) / 20 * MS
-    assert run.waits is not None
-    assert (run.waits[0].count, run.waits[0].window_count) == (20, 4)
+    (wait,) = run.aspects["waits"]
+    assert (wait["count"], wait["window_count"]) == (20, 4)
 
-    monkeypatch.setattr(live_run_module, "WINDOW_NS", 1)  # at least three
+    monkeypatch.setattr(live_module, "WINDOW_NS", 1)  # at least three
     assert live(running(20), path).steps.window_steps == 3
 
 
@@ -140,8 +137,8 @@ def test_steps_whose_spans_are_not_all_kept_are_not_in_the_window(
 
 
 def test_waits(path: Path) -> None:
-    assert live(running(), path).waits == (
-        LiveWait(
+    assert live(running(), path).aspects["waits"] == (
+        dict(
             line="train.py:57",
             function="train",
             kind=".item()",
@@ -154,16 +151,16 @@ def test_waits(path: Path) -> None:
             series_ns=(10 * MS,) * 5,
         ),
     )
-    assert live(running(syncs=None), path).waits is None
+    assert live(running(syncs=None), path).aspects["waits"] is None
 
 
 def test_metrics(path: Path) -> None:
     run = running()
-    assert live(run, path).metrics == (
-        LiveMetric("loss", None, "nan", 5, MS, (2.5, 2.4, 2.3, 2.2, 2.1, None)),
-    )
+    (metric,) = live(run, path).aspects["metrics"]
+    series = (2.5, 2.4, 2.3, 2.2, 2.1, None)
+    assert metric == dict(name="loss", value=None, text="nan", step=5, age_ns=MS, series=series)
     run.metrics = run.metrics[:-1]
-    assert live(run, path).metrics[0].value == 2.1
+    assert live(run, path).aspects["metrics"][0]["value"] == 2.1
 
 
 def test_memory_and_modules(path: Path) -> None:
@@ -179,16 +176,16 @@ def test_memory_and_modules(path: Path) -> None:
         module_names=["h.0", "h.1"],
         module_spans=np.array(passes, MODULE_SPAN_DTYPE),
     )
-    followed = live_run_module.live_run(
-        "a", run, State(spans=16, steps=5), live(running(), path).sign_of_life
-    )
-    assert followed.memory == LiveMemory(0, 3, 7000, None, 9000, 1, (5000, 7000))
-    assert followed.modules == (LiveModule("h.*", 2, 3, 20 * MS, 20 * MS, 30 * MS, 20 * MS),)
+    followed = live_run("a", run, State(spans=16, steps=5), live(running(), path).sign_of_life)
+    memory = followed.aspects["memory"]
+    assert tuple(memory.values()) == (0, 3, 7000, None, 9000, 1, (5000, 7000))
+    (module,) = followed.aspects["modules"]
+    assert tuple(module.values()) == ("h.*", 2, 3, 20 * MS, 20 * MS, 30 * MS, 20 * MS)
 
 
 def test_steps_that_were_profiled_are_in_no_times(path: Path) -> None:
     run = running(operations=Operations(profiled=((3, 4),)))
-    seen = live_run_module.live_run("a", run, State(), live(running(), path).sign_of_life)
+    seen = live_run("a", run, State(), live(running(), path).sign_of_life)
     assert (seen.steps.count, seen.steps.window_steps, len(seen.steps.newest)) == (5, 3, 5)
     forward = next(phase for phase in seen.phases if phase.path == "forward")
     assert (forward.calls, forward.per_step_ns) == (3, 30 * MS)

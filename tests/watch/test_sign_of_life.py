@@ -8,9 +8,10 @@ import pytest
 
 from pyinstrument_gpu.core.condition import Condition
 from pyinstrument_gpu.core.process_state import ProcessState
+from pyinstrument_gpu.parts.words import time_text
 from pyinstrument_gpu.watch.live_run import LiveRun
 from pyinstrument_gpu.watch.process import MachineClocks
-from pyinstrument_gpu.watch.sign_of_life import SignOfLife, time_text
+from pyinstrument_gpu.watch.sign_of_life import SignOfLife
 from tests.helpers.run_writer import save
 from tests.helpers.watched import (
     MS,

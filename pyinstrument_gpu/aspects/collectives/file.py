@@ -49,14 +49,14 @@ _SCHEMA: Schema = {
 }
 
 
-class CollectiveLog(NamedTuple):
+class KnownCollectives(NamedTuple):
     """What the blocks say; `notes` become notes of the run."""
 
     collectives: Collectives
     notes: tuple[str, ...] = ()
 
 
-def known_collectives(data: bytes, blocks: Blocks, state: State) -> tuple[CollectiveLog, int]:
+def known_collectives(data: bytes, blocks: Blocks, state: State) -> tuple[KnownCollectives, int]:
     """The operations up to the first that can't be true, and how many parts of the document of
     groups make no sense.
 
@@ -90,7 +90,7 @@ def known_collectives(data: bytes, blocks: Blocks, state: State) -> tuple[Collec
         missed=found.get("missed", 0) + made_room + lost,
         was_read=found.get("was_read", False),
     )
-    return CollectiveLog(collectives, tuple(notes)), len(left_out) + strange
+    return KnownCollectives(collectives, tuple(notes)), len(left_out) + strange
 
 
 def _true_items(items: NDArray[np.void], groups: int, operations: int) -> int:

@@ -14,8 +14,8 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from pyinstrument_gpu.aspects.collectives import flight_recorder
 from pyinstrument_gpu.aspects.collectives.flight_recorder import (
@@ -24,11 +24,16 @@ from pyinstrument_gpu.aspects.collectives.flight_recorder import (
     GroupStatus,
 )
 from pyinstrument_gpu.aspects.collectives.log import Clocks, CollectiveLog
+from pyinstrument_gpu.core.watcher import Members, Watcher
 from pyinstrument_gpu.native import native
 
 SHORTEST_INTERVAL_S = 1.0
 LARGEST_SHARE = 0.001
 _PATIENCE_S = 1.0
+_MOST_GROUPS = 64
+
+_Progress: TypeAlias = tuple[str, GroupStatus, "str | None"]
+"""How far a process group is: its name, and its last operation if that is known."""
 
 
 def wait_until_next_s(cost_s: float, wall_s: float) -> float:
@@ -44,20 +49,17 @@ def wait_until_next_s(cost_s: float, wall_s: float) -> float:
     return interval_s - wall_s % interval_s
 
 
-class CollectiveWatch:
+class CollectiveWatch(Watcher):
     """What is learnt of collective operations while one recording goes on.
 
     Args:
         read: what is in the flight recorder, as `flight_recorder.read`.
 
-    Attributes:
-        threads: the identifier of its thread, once there is one.
     """
 
     def __init__(self, read: Callable[[], Dump] = flight_recorder.read) -> None:
         self._read = read
         self.threads: set[int] = set()
-        self._recording: object = None
         self._log: CollectiveLog | None = None
         self._begun = threading.Lock()  # taken by the first to begin, and never given back
         self._reading = threading.Lock()
@@ -69,44 +71,38 @@ class CollectiveWatch:
         self._numbers: dict[str, str] = {}
         self._operations: dict[str, str] = {}
 
-    def begin(
-        self,
-        recording: object,
-        anchor: Mapping[str, int],
-        members: Callable[[str], tuple[int, ...] | None],
-    ) -> None:
-        """Read from now on; where that has begun: nothing. After `native.start`.
-
-        Args:
-            anchor: the clocks when the recording began, as its environment has them.
-            members: the ranks that are in a process group, by its name; None unknown.
-        """
-        if recording is not native.owner() or not self._begun.acquire(blocking=False):
+    def has_ranks(self, anchor: Mapping[str, int], members: Members) -> None:
+        """Read from now on; where that has begun: nothing."""
+        if not self.is_on or not self._begun.acquire(blocking=False):
             return
-        self._recording = recording
         self._log = CollectiveLog(Clocks(anchor["run_ns"], anchor["realtime_ns"]), members)
         # Not a `threading.Thread`: programs join all of those.
         self.threads.add(_thread.start_new_thread(self._run, ()))
 
+    def stall_facts(self) -> tuple[dict[str, Any], str]:
+        progress = self.read(with_unended=True)[:_MOST_GROUPS]
+        groups = [[group, *status, operation] for group, status, operation in progress]
+        return {"groups": groups}, _last_asked_for(progress)
+
+    def write(self) -> None:
+        self.read()
+
     def end(self) -> None:
-        """Read a last time. Before `native.stop`. Calling it again does nothing."""
-        if self._log is None or self._recording is None:
-            return
         self._over.set()
         self.read(with_unended=True)
         self._recording = None
 
-    def read(self, with_unended: bool = False) -> list[tuple[str, GroupStatus, str | None]]:
+    def read(self, with_unended: bool = False) -> list[_Progress]:
         """Read what is new. It raises nothing.
 
         Args:
             with_unended: take also the operations that have not ended.
 
         Returns:
-            How far the process groups are, by name, with their last operation if that is known.
+            How far the process groups are.
         """
         recording, log = self._recording, self._log
-        if log is None or recording is None or recording is not native.owner():
+        if log is None or not self.is_on:
             return []
         if not self._reading.acquire(timeout=_PATIENCE_S):
             return []
@@ -129,7 +125,7 @@ class CollectiveWatch:
     def _run(self) -> None:
         wait_s = 0.0
         while not self._over.wait(wait_s) and self._problem is None:
-            if self._recording is None or self._recording is not native.owner():
+            if not self.is_on:
                 return
             before_ns = self._cost_ns
             self.read()
@@ -153,7 +149,7 @@ class CollectiveWatch:
         if with_unended:
             self._write(recording)
 
-    def _progress(self, dump: Dump) -> list[tuple[str, GroupStatus, str | None]]:
+    def _progress(self, dump: Dump) -> list[_Progress]:
         return [
             (self._numbers[number], status, self._operations.get(number))
             for number, status in sorted(dump.status.items())
@@ -176,3 +172,16 @@ class CollectiveWatch:
             self._written = facts
             document = json.dumps({**facts, "cost_ns": self._cost_ns}).encode()
             native.set_document(recording, "collective_groups", document)
+
+
+def _last_asked_for(progress: Sequence[_Progress]) -> str:
+    asked = [one for one in progress if one[1].enqueued is not None]
+    open_ones = [one for one in asked if one[1].enqueued != one[1].completed] or asked
+    if not open_ones:
+        return ""
+    group, status, operation = open_ones[0]
+    ended = "" if status.completed is None else f", the last one that ended {status.completed:,}"
+    return (
+        f"; the last collective operation asked for in group {group} is number "
+        f"{status.enqueued:,}{f' ({operation})' if operation else ''}{ended}"
+    )

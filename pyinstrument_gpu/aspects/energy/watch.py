@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from pyinstrument_gpu.aspects.energy.nvml import EnergyCounter, NvmlError, counter_in_use
 from pyinstrument_gpu.core.bounded_series import BoundedSeries
+from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
 from pyinstrument_gpu.native import native
 
 INTERVAL_S = 0.1
@@ -24,7 +25,7 @@ _STEPS_BETWEEN_LOOKS = 20
 _PATIENCE_S = 1.0
 
 
-class EnergyWatch:
+class EnergyWatch(Watcher):
     """What is learnt of energy while one recording goes on.
 
     Args:
@@ -40,7 +41,6 @@ class EnergyWatch:
     ) -> None:
         self._find = find
         self._interval_s = interval_s
-        self._recording: object = None
         self._device = -1
         self._counter: EnergyCounter | None = None
         self._samples = BoundedSeries[tuple[int, int]](MOST_SAMPLES)
@@ -48,17 +48,14 @@ class EnergyWatch:
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def begin(self, recording: object) -> None:
-        """Read as soon as a GPU is in use, from the beginning of a step on. After
-        `native.start`."""
-        self._recording = recording
+    def begin(self, recording: ActiveRecording) -> None:
+        """Read as soon as a GPU is in use, from the beginning of a step on."""
+        super().begin(recording)
         native.call_before_step(self._look)
 
     def end(self) -> None:
-        """Read a last time, and write what is known, before `native.stop`. A second call does
-        nothing."""
-        recording, thread = self._recording, self._thread
-        if recording is None:
+        thread = self._thread
+        if self._recording is None:
             return
         self._over.set()
         if thread is not None:
@@ -86,7 +83,6 @@ class EnergyWatch:
         return True
 
     def write(self) -> None:
-        """Bring the document up to date."""
         recording, counter = self._recording, self._counter
         if recording is None or counter is None:
             return
@@ -97,8 +93,8 @@ class EnergyWatch:
         native.set_document(recording, "energy", json.dumps({"gpus": [gpu]}).encode())
 
     def _look(self) -> None:
-        if self._recording is None or self._recording is not native.owner():
-            return  # it is over, or that of the process which this one is a fork of
+        if not self.is_on:
+            return
         with contextlib.suppress(Exception):  # it is in the middle of the program
             found = self._find()
             if found is None:

@@ -1,27 +1,124 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory as an aspect of a run."""
+"""Memory as an aspect of a run: how it is read, and what a report says of it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from pyinstrument_gpu.analysis.advice import Finding
-from pyinstrument_gpu.aspects.memory import section as sections
+import numpy as np
+
+from pyinstrument_gpu.analysis.advice import Finding, unpriced
+from pyinstrument_gpu.aspects.memory.data import Memory, OutOfMemory, PhaseMemory
 from pyinstrument_gpu.aspects.memory.file import decode_memory
+from pyinstrument_gpu.aspects.memory.growth import FEWEST_POINTS, MemoryGrowth, memory_growth
+from pyinstrument_gpu.aspects.memory.live import LiveMemory
 from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found
+from pyinstrument_gpu.core.paths import in_tree_order
+from pyinstrument_gpu.core.phase_tree import phase_table
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.parts.curves import Curves
-from pyinstrument_gpu.parts.parts import Part
+from pyinstrument_gpu.parts.curves import Curves, curve_data
+from pyinstrument_gpu.parts.parts import Part, Row, Sentence
+from pyinstrument_gpu.parts.words import UNKNOWN, counted, duration, printable, size, size_interval
+
+_EXPANDABLE = "expandable_segments:True"
+_MIB = 1 << 20
+_LOOK = "pyinstrument-gpu run --memory=exact PROGRAM"
+_LEAST_GROWTH = 0.01
+"""Of the memory at the begin: what it has to grow by over the steps that were read."""
+
+
+@dataclass(frozen=True)
+class PhaseMemoryUse:
+    """Memory around the calls of a phase, in the steps that were read.
+
+    Attributes:
+        begin_bytes, end_bytes: what was allocated when a call began and ended, on average.
+        peak_bytes: the most that was allocated during a call, as far as it is known.
+        peak_is_exact: false: in calls in which the run's peak did not rise it may have been more.
+        left_bytes: what the phase left behind per step (median), phases inside included; below 0,
+            what it freed.
+    """
+
+    path: str
+    begin_bytes: int
+    end_bytes: int
+    peak_bytes: int
+    peak_is_exact: bool
+    left_bytes: int | None
+
+
+@dataclass(frozen=True)
+class OutOfMemoryReport:
+    """A time at which a GPU had no memory left.
+
+    Attributes:
+        path: the innermost phase that was open.
+        step: the index of the step that was open.
+        module: the module that was running.
+        time_ns: since the run began.
+        request_bytes: what was asked for.
+        free_bytes: what was free on the device.
+        limit_bytes: what the process may have at most.
+        allocated_bytes: what tensors occupied.
+        reserved_bytes: what PyTorch held, for tensors or for later.
+        advice: what may help, where these numbers say so.
+    """
+
+    path: str | None
+    step: int | None
+    module: str | None
+    device: int
+    time_ns: int | None
+    request_bytes: int
+    free_bytes: int
+    limit_bytes: int
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+    advice: str | None
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Memory in the steps that were read.
+
+    Attributes:
+        device: the GPU; unknown: it is the memory of the process that is resident.
+        steps: how many were read.
+        peak_bytes: the most that was allocated at any time.
+        reserved_peak_bytes: the most that PyTorch held, for tensors or for later.
+        reserved_bytes: what it held at the end of the last step that was read.
+        unused_bytes: the part of that which no tensor occupied.
+        growth_is_known: false: too few steps were read to tell.
+        growth: unknown: none is certain.
+        phases: each before those inside it.
+        out_of_memory_count: how often a GPU had no memory left.
+        out_of_memory: the first of these times, and the last.
+    """
+
+    device: int | None
+    steps: int
+    peak_bytes: int | None
+    reserved_peak_bytes: int | None
+    reserved_bytes: int | None
+    unused_bytes: int | None
+    growth_is_known: bool
+    growth: MemoryGrowth | None
+    phases: tuple[PhaseMemoryUse, ...]
+    out_of_memory_count: int
+    out_of_memory: tuple[OutOfMemoryReport, ...]
 
 
 class MemoryAspect(Aspect):
     """Memory by phase and over steps, and when there was none left."""
 
     name = "memory"
-    section_type = sections.MemoryUse | None
+    section_type = MemoryUse | None
+    live = LiveMemory()
     about = "by phase, and whether it grows."
 
     def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,21 +134,215 @@ class MemoryAspect(Aspect):
             found.notes += memory.notes
         return {"memory": memory}
 
-    def section(self, run: Run) -> sections.MemoryUse | None:
-        return sections.memory(run)
+    def section(self, run: Run) -> MemoryUse | None:
+        found = run.memory
+        if found is None or not (found.steps or found.out_of_memory):
+            return None
+        reserved_bytes = unused_bytes = None
+        if len(found.points) and found.points["reserved_bytes"][-1] >= 0:
+            reserved_bytes = int(found.points["reserved_bytes"][-1])
+            unused_bytes = reserved_bytes - int(found.points["allocated_bytes"][-1])
+        return MemoryUse(
+            device=found.device,
+            steps=found.steps,
+            peak_bytes=found.peak_bytes,
+            reserved_peak_bytes=found.reserved_peak_bytes,
+            reserved_bytes=reserved_bytes,
+            unused_bytes=unused_bytes,
+            growth_is_known=len(found.points) >= FEWEST_POINTS,
+            growth=memory_growth(found),
+            phases=tuple(
+                PhaseMemoryUse(
+                    path,
+                    phase.begin_bytes,
+                    phase.end_bytes,
+                    phase.peak_bytes,
+                    phase.peak_is_exact,
+                    None if phase.left_bytes is None else phase.left_bytes.median,
+                )
+                for path, phase in _phases(run, found)
+            ),
+            out_of_memory_count=found.out_of_memory_count,
+            out_of_memory=tuple(map(_out_of_memory, found.out_of_memory)),
+        )
 
-    def parts(self, section: sections.MemoryUse, document: Any) -> Iterable[Part]:
-        return sections.memory_section(section)
+    def parts(self, memory: MemoryUse, document: Any) -> Iterable[Part]:
+        """Memory by phase, and whether it grows. Nothing if no step was read."""
+        if not memory.steps or memory.peak_bytes is None:
+            return
+        whose = "of the process" if memory.device is None else f"on GPU {memory.device}"
+        yield Sentence()
+        yield Sentence(f"Memory {whose}, read in {counted(memory.steps, 'step')}", "title")
+        rows = {}
+        for phase in memory.phases:
+            peak = size(phase.peak_bytes)
+            cells = [
+                size(phase.begin_bytes),
+                size(phase.end_bytes),
+                peak if phase.peak_is_exact else f">= {peak}",
+                UNKNOWN if phase.left_bytes is None else _signed(phase.left_bytes),
+            ]
+            rows[phase.path] = Row("", cells)
+        if rows:
+            yield from phase_table(_HEADERS, rows)
+        yield Sentence(_totals(memory))
+        if memory.growth is not None:
+            yield Sentence(_growth_text(memory.growth), "alert")
+        elif not memory.growth_is_known:
+            yield Sentence(
+                f"Whether memory grows is unknown: that takes {FEWEST_POINTS} steps that were read",
+                "note",
+            )
+        else:
+            yield Sentence("No growth from step to step is certain", "note")
+        if any(not phase.peak_is_exact for phase in memory.phases):
+            yield Sentence(
+                ">=: in calls in which the run's peak did not rise, it may have been more", "note"
+            )
 
-    def first_parts(self, section: sections.MemoryUse) -> Iterable[Part]:
-        return sections.out_of_memory(section)
+    def first_parts(self, memory: MemoryUse) -> Iterable[Part]:
+        """That, where and why a device had no memory left. Nothing if it had."""
+        if not memory.out_of_memory:
+            return
+        for event in memory.out_of_memory:
+            yield Sentence(_event(event), "failure")
+            if event.advice is not None:
+                yield Sentence(event.advice)
+        more = memory.out_of_memory_count - len(memory.out_of_memory)
+        if more > 0:
+            yield Sentence(f"... and {counted(more, 'more time')} in between", "warn")
+        yield Sentence()
 
     def failures(self, run: Run) -> Iterable[Finding]:
-        return sections.failures(run)
+        """Where a device had no memory left, and where memory grows."""
+        memory = run.memory
+        if memory is None:
+            return
+        if memory.out_of_memory:
+            event = memory.out_of_memory[-1]
+            where = "outside all phases" if event.path is None else f"in {event.path}"
+            yield unpriced(
+                "failure",
+                f"GPU {event.device} ran out of memory {where}",
+                f"{size(event.request_bytes)} were asked for and {size(event.free_bytes)} of "
+                f"{size(event.limit_bytes)} were free",
+                allocator_advice(event),
+                _LOOK,
+            )
+        growth = memory_growth(memory)
+        if growth is not None and _matters(growth, memory):
+            interval = size_interval(growth.step_bytes, growth.low_bytes, growth.high_bytes)
+            left = "which phase leaves it behind can't be told"
+            if growth.is_outside_phases:
+                left = "left outside phases"
+            elif growth.path is not None:
+                left = f"left behind by {growth.path}"
+            yield unpriced(
+                "failure",
+                "memory of the process grows" if memory.device is None else "GPU memory grows",
+                f"{size(growth.step_bytes)} per step{interval}, {left}",
+                None,
+                _LOOK,
+            )
 
     def curves(self, run: Run) -> Iterable[Curves]:
-        return sections.memory_curves(run)
+        """Memory at the end of the steps that were read; nothing without any."""
+        if run.memory is None or not len(run.memory.points):
+            return []
+        points = run.memory.points
+        reserved = points["reserved_bytes"]
+        name = "resident" if run.memory.device is None else "allocated"
+        values = {name: points["allocated_bytes"] / _MIB}
+        if (reserved >= 0).any():
+            values["reserved"] = np.where(reserved >= 0, reserved / _MIB, math.nan)
+        return [
+            Curves("Memory at the end of steps", curve_data("step", "MiB", points["step"], values))
+        ]
 
     def unknown(self, run: Run) -> Iterator[str]:
         if run.memory is None:
             yield "Memory: the run has no reading of it."
+
+
+def _phases(run: Run, found: Memory) -> Iterator[tuple[str, PhaseMemory]]:
+    known = [number for number, path in enumerate(run.paths) if path in found.phases]
+    for number in in_tree_order(run.path_parents, known):
+        path = run.paths[number]
+        yield path, found.phases[path]
+
+
+def _out_of_memory(event: OutOfMemory) -> OutOfMemoryReport:
+    facts = asdict(event)
+    del facts["settings"]
+    return OutOfMemoryReport(**facts, advice=allocator_advice(event))
+
+
+def allocator_advice(event: OutOfMemory) -> str | None:
+    """What may help, if the numbers of this very event say so."""
+    allocated, reserved = event.allocated_bytes, event.reserved_bytes
+    if allocated is None or reserved is None or reserved - allocated < event.request_bytes:
+        return None
+    if event.settings is not None and _EXPANDABLE in event.settings.replace(" ", ""):
+        return None
+    return (
+        f"{size(reserved - allocated)} were reserved and not allocated, which is more than was "
+        "asked for, but in pieces that do not fit: try PYTORCH_ALLOC_CONF="
+        f"{_EXPANDABLE} in the environment"
+    )
+
+
+_HEADERS = ("phase", "at begin", "at end", "peak", "left per step")
+
+
+def _event(event: OutOfMemoryReport) -> str:
+    where = "outside all phases" if event.path is None else f"in {printable(event.path)}"
+    if event.module is not None:
+        where += f", module {printable(event.module)}"
+    step = "outside steps" if event.step is None else f"in step {event.step:,}"
+    when = "" if event.time_ns is None else f" at {duration(event.time_ns)}"
+    text = (
+        f"GPU {event.device} ran out of memory {where}, {step}{when}: {size(event.request_bytes)} "
+        f"were asked for and {size(event.free_bytes)} of {size(event.limit_bytes)} were free"
+    )
+    if event.allocated_bytes is not None and event.reserved_bytes is not None:
+        text += (
+            f"; tensors occupied {size(event.allocated_bytes)} of the "
+            f"{size(event.reserved_bytes)} that PyTorch had reserved"
+        )
+    return text
+
+
+def _totals(memory: MemoryUse) -> str:
+    assert memory.peak_bytes is not None
+    text = f"Peak {size(memory.peak_bytes)}"
+    if memory.reserved_peak_bytes is not None:
+        text += f", reserved up to {size(memory.reserved_peak_bytes)}"
+    if memory.unused_bytes is not None and memory.reserved_bytes is not None:
+        text += (
+            f"; at the end of the last step read {size(memory.unused_bytes)} of "
+            f"{size(memory.reserved_bytes)} reserved were not allocated"
+        )
+    return text
+
+
+def _growth_text(growth: MemoryGrowth) -> str:
+    sizes_bytes = growth.step_bytes, growth.low_bytes, growth.high_bytes
+    interval = size_interval(*sizes_bytes, ", 99 % interval")
+    text = f"Memory grows by {size(growth.step_bytes)} per step{interval}"
+    if growth.is_outside_phases:
+        return f"{text}, left behind in steps outside all phases"
+    if growth.path is None:
+        return f"{text}; which phase leaves it behind can't be told"
+    return f"{text}, left behind by {printable(growth.path)}"
+
+
+def _signed(median: int) -> str:
+    return f"+{size(median)}" if median > 0 else size(median)
+
+
+def _matters(growth: MemoryGrowth, memory: Memory) -> bool:
+    """Whether memory has grown for certain by as much as is worth a word: also the recording itself
+    takes a little more memory of the process with each step."""
+    first, last = memory.points[0], memory.points[-1]
+    grown_bytes = growth.low_bytes * (int(last["step"]) - int(first["step"]))
+    return bool(grown_bytes >= _LEAST_GROWTH * first["allocated_bytes"])

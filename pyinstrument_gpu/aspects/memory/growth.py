@@ -24,17 +24,26 @@ from pyinstrument_gpu.aspects.memory.data import MedianBytes, Memory
 
 FEWEST_POINTS = 20
 _PARTS = 5
-OUTSIDE = ""
+_OUTSIDE = ""
 """Stands for a step's own code, outside all phases."""
 
 
 @dataclass(frozen=True)
 class MemoryGrowth:
-    """Bytes per step, and the phase that leaves them behind: a path, `OUTSIDE`, or None if that is
-    not known."""
+    """By how much memory grows from step to step.
 
-    per_step: Slope
+    Attributes:
+        step_bytes: bytes per step.
+        low_bytes, high_bytes: a 99 % interval of that.
+        path: the phase that leaves it behind, if that can be told.
+        is_outside_phases: whether steps leave it behind outside all phases.
+    """
+
+    step_bytes: float
+    low_bytes: float
+    high_bytes: float
     path: str | None
+    is_outside_phases: bool
 
 
 def memory_growth(memory: Memory) -> MemoryGrowth | None:
@@ -54,12 +63,13 @@ def memory_growth(memory: Memory) -> MemoryGrowth | None:
     for (step, before), (later_step, after) in pairwise(medians):
         if after - before < slope.slope * (later_step - step) / 2:
             return None
-    return MemoryGrowth(slope, _culprit(memory, slope))
+    path = _culprit(memory, slope)
+    return MemoryGrowth(slope.slope, slope.low, slope.high, path or None, path == _OUTSIDE)
 
 
 def _culprit(memory: Memory, slope: Slope) -> str | None:
     left = {path: phase.own_left_bytes for path, phase in memory.phases.items()}
-    left[OUTSIDE] = memory.outside_left_bytes
+    left[_OUTSIDE] = memory.outside_left_bytes
     found = [path for path, each in left.items() if each is not None and _explains(each, slope)]
     return found[0] if len(found) == 1 else None
 

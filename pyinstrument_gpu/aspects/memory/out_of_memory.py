@@ -27,7 +27,7 @@ _attached_in: int | None = None  # the process
 
 
 def listen(listener: Listener | None) -> None:
-    """Pass what is heard from now on to `listener`; to nobody if that is None."""
+    """Pass what the allocator reports from now on to `listener`; to nobody if that is None."""
     global _listener
     _listener = listener
 
@@ -42,7 +42,7 @@ def attach() -> None:
             return
         _attached_in = os.getpid()
         torch.cuda._lazy_call(_attach)
-    except Exception:  # a torch that has no such function: nothing is heard
+    except Exception:  # a torch that has no such function: nothing is reported
         return
 
 

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from pyinstrument_gpu.aspects.memory import out_of_memory
 from pyinstrument_gpu.aspects.memory.fold import MemoryFold
 from pyinstrument_gpu.aspects.memory.out_of_memory import OutOfMemoryLog
+from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.import_hook import torch_with_cuda, when_imported
 
@@ -87,7 +88,7 @@ def torch_allocator() -> TorchAllocator | None:
         return None
 
 
-class MemoryWatch:
+class MemoryWatch(Watcher):
     """What is learnt of memory while one recording goes on.
 
     Args:
@@ -107,7 +108,6 @@ class MemoryWatch:
         self._budget = budget
         self._exact = exact
         self._not_exact: str | None = None  # why not
-        self._recording: object = None
         self._fold: MemoryFold | None = None
         self._out_of_memory = OutOfMemoryLog()
         self._next_write_s = 0.0
@@ -115,29 +115,22 @@ class MemoryWatch:
         self._lock = threading.RLock()
         self._undo: list[Callable[[], None]] = []
 
-    def begin(self, recording: object) -> None:
-        """Read memory from the next step on, and hear when there is none left. After
-        `native.start`."""
-        self._recording = recording
+    def begin(self, recording: ActiveRecording) -> None:
+        """Read memory from the next step on, and be told when there is none left."""
+        super().begin(recording)
         native.call_before_step(self._look)
         out_of_memory.listen(self._ran_out)
         self._undo.append(when_imported("torch", out_of_memory.attach))
 
     def end(self) -> None:
-        """Read no more, and write what is known, before `native.stop`. A second call does
-        nothing."""
         with contextlib.suppress(IndexError):  # it is done, or another thread does it
             self._undo.pop()()
-        recording = self._recording
-        if recording is None:
-            return
-        native.stop_memory_watch()
-        out_of_memory.listen(None)
-        self.write()
-        self._recording = None
+        if self._recording is not None:
+            native.stop_memory_watch()
+            out_of_memory.listen(None)
+        super().end()
 
     def write(self) -> None:
-        """Bring the document up to date."""
         with self._lock:
             recording, fold = self._recording, self._fold
             if recording is None:
@@ -166,8 +159,8 @@ class MemoryWatch:
 
     def _look(self) -> None:
         """Between two steps: see whose memory is to be read, and begin or begin anew."""
-        if self._recording is None or self._recording is not native.owner():
-            return  # it is over, or that of the process which this one is a fork of
+        if not self.is_on:
+            return
         source = self._find()
         device = None if source is None else source.device
         if self._fold is not None and self._fold.device == device:
@@ -203,7 +196,7 @@ class MemoryWatch:
 
     def _ran_out(self, device: int, request: int, limit: int, free: int) -> None:
         """By the thread that gets the error, before it does."""
-        if self._recording is None or self._recording is not native.owner():
+        if not self.is_on:
             return
         source = self._find()
         statistics = None if source is None else source.statistics()

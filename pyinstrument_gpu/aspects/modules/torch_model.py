@@ -78,7 +78,7 @@ def prefixes(name: str) -> Iterator[str]:
 
 
 def observe() -> bool:
-    """Hear of calls of modules and of backward passes, from now on. False where torch is not built
+    """Observe calls of modules and backward passes from now on. False where torch is not built
     as expected."""
     look_at_torch()
     return native.observe_modules(

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-from pyinstrument_gpu.core.active import active, when_begun
+from pyinstrument_gpu.core.watcher import Watcher
 from pyinstrument_gpu.native import DISABLED, IMPORT_ERROR, native
 from pyinstrument_gpu.patching.import_hook import when_imported
 from pyinstrument_gpu.patching.problems import not_seen
@@ -290,7 +290,7 @@ def _unwrapped(model: Any) -> Any:
 
 
 def _observe() -> str | None:
-    """Hear of modules; returns why that can't be done."""
+    """Observe the calls of modules; returns why that can't be done."""
     global _is_heard_of
     from pyinstrument_gpu.aspects.modules.torch_model import observe
 
@@ -318,15 +318,14 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:_MOST_NOTED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _note_in_recording() -> None:
-    """As it ends, the recording gets what is to be said of the modules."""
-    recording = active()
-    with _lock:
-        notes = [] if _root_watch is None else list(_root_watch.notes)
-        notes += [note for watch in _watches for note in watch._all_notes()]
-    if notes and recording is not None:
-        recording.facts["module_notes"] = notes
+class ModuleNotes(Watcher):
+    """Gives the recording, as it ends, what is to be said of the modules."""
 
-
-# It looks the recording up: one that knew itself by this would not be let go.
-when_begun(lambda recording: recording.before_end.append(_note_in_recording))
+    def end(self) -> None:
+        recording = self._recording
+        with _lock:
+            notes = [] if _root_watch is None else list(_root_watch.notes)
+            notes += [note for watch in _watches for note in watch._all_notes()]
+        if notes and recording is not None:
+            recording.facts["module_notes"] = notes
+        super().end()

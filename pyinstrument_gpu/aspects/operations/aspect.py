@@ -1,30 +1,112 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch.profiler has seen, as an aspect of a run."""
+"""What torch.profiler has seen, as an aspect of a run: how it is read, and what a report says."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
-from typing import Any
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
-from pyinstrument_gpu.aspects.operations import section as sections
-from pyinstrument_gpu.aspects.operations.data import Operations
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.aspects.operations.data import DeviceGaps, DeviceUse, Operation, Operations
 from pyinstrument_gpu.aspects.operations.file import decode_operations
 from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.profiled import ProfiledSteps
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.parts.parts import Part
+from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
+from pyinstrument_gpu.parts.words import UNKNOWN, Unit, counted, duration, percent, printable, share
+
+NEIGHBOURS = 20
+"""Of so many steps before and after the profiled ones the median is taken, fewer where there are
+no more."""
+MIN_NEIGHBOURS = 3
+
+
+@dataclass(frozen=True)
+class OperationTimes:
+    """Calls of one operation, or of all in one module or phase: means per profiled step.
+
+    Attributes:
+        name: the operation, as torch calls it; unknown of those too many to be told apart.
+        module: the module in whose forward or backward pass it was called, with `*` for the index
+            in a list; unknown outside of all.
+        path: the phase; unknown outside of all.
+        calls: how often it was called.
+        host_ns: its time on the host without that of the operations that it called, on all threads.
+        launches: how many kernels, copies and graphs it enqueued itself.
+        device_ns: the time of those kernels and copies.
+    """
+
+    name: str | None
+    module: str | None
+    path: str | None
+    calls: float
+    host_ns: float
+    launches: float | None
+    device_ns: float | None
+
+
+@dataclass(frozen=True)
+class DeviceIdle:
+    """How long devices had nothing to do between the first and the last work that was seen of each.
+
+    Attributes:
+        devices: how many.
+        idle_ns, elapsed_ns: over all devices, in the whole window.
+        gaps: by phase, the longest sum first.
+    """
+
+    devices: int
+    idle_ns: int
+    elapsed_ns: int
+    gaps: tuple[DeviceGaps, ...]
+
+
+@dataclass(frozen=True)
+class OperationsSection:
+    """What torch's profiler has seen in some steps.
+
+    Attributes:
+        first_step, last_step: which steps; unknown: a part of one.
+        steps: how many of them were whole, by which sums were divided.
+        operations, modules, phases: the same calls by operation and phase, by module and phase, and
+            by phase alone, each with the longest first.
+        modules_unknown: why there are no modules.
+        device: unknown: no work of a device was seen.
+        step_ns: the median time of a profiled step.
+        step_before_ns, step_after_ns: of steps before and after, which were not slowed.
+        stopped_ns: for how long training stood still to start and end the profiler.
+        trace: the file of the kept trace.
+    """
+
+    first_step: int | None
+    last_step: int | None
+    steps: int
+    operations: tuple[OperationTimes, ...]
+    modules: tuple[OperationTimes, ...]
+    modules_unknown: str | None
+    phases: tuple[OperationTimes, ...]
+    device: DeviceIdle | None
+    step_ns: float | None
+    step_before_ns: float | None
+    step_after_ns: float | None
+    stopped_ns: int
+    trace: str | None
 
 
 class OperationsAspect(Aspect):
     """The operations in the steps that were profiled."""
 
     name = "operations"
-    section_type = sections.Operations | None
+    section_type = OperationsSection | None
     about = "what torch's profiler has seen."
     in_preview = False
+    most_rows = 5
 
     def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
         return {"operations": given.get("operations")}
@@ -49,12 +131,219 @@ class OperationsAspect(Aspect):
             operations = replace(operations or Operations(), profiled=profiled)
         return {"operations": operations}
 
-    def section(self, run: Run) -> sections.Operations | None:
-        return sections.operations(run)
+    def section(self, run: Run) -> OperationsSection | None:
+        """None if no steps were profiled."""
+        found = run.operations
+        if found is None or not found.operations:
+            return None
+        steps = max(1, found.steps)
+        times = _times_around(run)
+        has_modules = any(one.module is not None for one in found.operations)
+        return OperationsSection(
+            first_step=found.first_step,
+            last_step=found.last_step,
+            steps=steps,
+            operations=_per_step(found.by_operation().values(), steps),
+            modules=_per_step(found.by_module().values() if has_modules else (), steps),
+            modules_unknown=found.modules_unknown,
+            phases=_per_step(found.by_path().values(), steps),
+            device=None if found.device is None else _idle(found.device),
+            step_ns=None if times is None else times.profiled_ns,
+            step_before_ns=None if times is None else times.before_ns,
+            step_after_ns=None if times is None else times.after_ns,
+            stopped_ns=found.stopped_ns,
+            trace=found.trace,
+        )
 
-    def parts(self, operations: sections.Operations, document: Any) -> Iterable[Part]:
-        return sections.operations_section(operations)
+    def parts(self, operations: OperationsSection, document: Any) -> Iterable[Part]:
+        """Operations, modules and phases, the longest first."""
+        longest_ns = max(one.host_ns + (one.device_ns or 0) for one in operations.operations)
+        unit = Unit.fitting(longest_ns)
+        yield Sentence()
+        yield Sentence(f"Operations ({_which(operations)}): {unit.name} per step", "title")
+        has_device = operations.device is not None
+        columns = ["calls", "host", "% host"]
+        if has_device:
+            columns += ["launches", "device", "% device"]
+        whole = _sum(operations.phases, operations.steps)
+
+        def cells(one: OperationTimes) -> list[str]:
+            texts = [_count(one.calls), unit.text(one.host_ns), percent(one.host_ns, whole.host_ns)]
+            if has_device:
+                texts += [
+                    _count(one.launches),
+                    unit.text(one.device_ns),
+                    percent(one.device_ns or 0, whole.device_ns or 0),
+                ]
+            return texts
+
+        by_operation = [
+            Row(one.name or "(others)", cells(one), note=one.path or _NO_PHASE)
+            for one in operations.operations
+        ]
+        by_module = [
+            Row(one.module or _NO_MODULE, cells(one), note=one.path or _NO_PHASE)
+            for one in operations.modules
+        ]
+        by_path = [Row(one.path or _NO_PHASE, cells(one)) for one in operations.phases]
+        yield from _table("operation", columns, by_operation)
+        if operations.modules_unknown is not None:
+            yield Sentence(f"Modules are unknown: {printable(operations.modules_unknown)}")
+        elif by_module:
+            yield from _table("module", columns, by_module)
+        yield from _table("phase", columns, by_path, Row("all", cells(whole), emphasis="bold"))
+        yield Sentence()
+        yield Sentence(
+            "host: time of an operation without those that it called, on all threads; device: time "
+            "of the kernels and copies that it launched"
+            if has_device
+            else "host: time of an operation without those that it called, on all threads. No work "
+            "of a device was seen"
+        )
+        if operations.device is not None:
+            yield from _device(operations.device)
+        yield from _cost(operations)
+        if operations.trace is not None:
+            yield Sentence(f"Trace: {printable(operations.trace)}")
 
     def unknown(self, run: Run) -> Iterator[str]:
         if run.operations is None:
             yield "Operations: the run has no profile of steps (run --profile-steps 3)."
+
+
+class _TimesAround(NamedTuple):
+    """Medians of the times of steps; None where too few are known.
+
+    Attributes:
+        profiled_ns: of the profiled steps.
+        before_ns: of those before, without the first step of the run, which is longer for reasons
+            of its own.
+        after_ns: of those after.
+    """
+
+    profiled_ns: float | None
+    before_ns: float | None
+    after_ns: float | None
+
+
+def _times_around(run: Run) -> _TimesAround | None:
+    """The times around the window of `Run.operations`; None where there is none."""
+    operations = run.operations
+    if operations is None or operations.first_step is None or operations.last_step is None:
+        return None
+    steps = run.steps.closed
+    index, times_ns = steps["index"], steps["end_ns"] - steps["begin_ns"]
+    others = ~run.profiled.among(index)
+    inside = (index >= operations.first_step) & (index <= operations.last_step)
+    before = others & (index < operations.first_step) & (index > 0)
+    after = others & (index > operations.last_step)
+    return _TimesAround(
+        _median(times_ns[inside], 1),
+        _median(times_ns[before][-NEIGHBOURS:], MIN_NEIGHBOURS),
+        _median(times_ns[after][:NEIGHBOURS], MIN_NEIGHBOURS),
+    )
+
+
+def _median(times_ns: NDArray[np.int64], least: int) -> float | None:
+    return float(np.median(times_ns)) if len(times_ns) >= least else None
+
+
+def _per_step(sums: Iterable[Operation], steps: int) -> tuple[OperationTimes, ...]:
+    return tuple(
+        OperationTimes(
+            name=one.name,
+            module=one.module,
+            path=one.path,
+            calls=one.calls / steps,
+            host_ns=one.host_ns / steps,
+            launches=None if one.launches is None else one.launches / steps,
+            device_ns=None if one.device_ns is None else one.device_ns / steps,
+        )
+        for one in sums
+    )
+
+
+def _idle(device: DeviceUse) -> DeviceIdle:
+    return DeviceIdle(device.devices, device.idle_ns, device.elapsed_ns, device.gaps)
+
+
+_MOST_ROWS = 15
+_NO_PHASE = "(no phase)"
+_NO_MODULE = "(no module)"
+
+
+def _which(operations: OperationsSection) -> str:
+    if operations.first_step is None or operations.last_step is None:
+        return "within a step"
+    if operations.first_step == operations.last_step:
+        return f"profiled step {operations.first_step}"
+    return f"profiled steps {operations.first_step}-{operations.last_step}"
+
+
+def _sum(phases: Sequence[OperationTimes], steps: int) -> OperationTimes:
+    def sum_of(values: Iterable[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return math.fsum(known) if len(known) == len(phases) else None
+
+    def whole(count: float | None) -> float | None:
+        """A mean of whole numbers, without what rounding has added."""
+        return None if count is None else round(count * steps) / steps
+
+    return OperationTimes(
+        name=None,
+        module=None,
+        path=None,
+        calls=whole(sum_of(one.calls for one in phases)) or 0,
+        host_ns=sum_of(one.host_ns for one in phases) or 0,
+        launches=whole(sum_of(one.launches for one in phases)),
+        device_ns=sum_of(one.device_ns for one in phases),
+    )
+
+
+def _table(
+    name: str, columns: list[str], rows: list[Row], last: Row | None = None
+) -> Iterator[Part]:
+    yield Sentence()
+    shown = rows[:_MOST_ROWS]
+    yield table([name, *columns], [shown, [] if last is None else [last]])
+    if len(rows) > len(shown):
+        yield Sentence(f"... and {counted(len(rows) - len(shown), f'more {name}')}", "warn")
+
+
+def _count(per_step: float | None) -> str:
+    if per_step is None:
+        return UNKNOWN
+    return f"{per_step:,.0f}" if per_step == round(per_step) else f"{per_step:,.2f}"
+
+
+def _device(device: DeviceIdle) -> Iterator[Sentence]:
+    gaps = sum(one.count for one in device.gaps)
+    which = "Devices" if device.devices > 1 else "Device"
+    yield Sentence(
+        f"{which} idle: {duration(device.idle_ns)} of {duration(device.elapsed_ns)}"
+        f"{share(device.idle_ns, device.elapsed_ns)}, in {counted(gaps, 'gap')}"
+    )
+    for one in device.gaps[:_MOST_ROWS]:
+        yield Sentence(
+            f"  before work of {printable(one.path or _NO_PHASE)}: {duration(one.total_ns)} in "
+            f"{counted(one.count, 'gap')}, the longest {duration(one.longest_ns)}"
+        )
+
+
+def _cost(operations: OperationsSection) -> Iterator[Sentence]:
+    if operations.step_ns is not None:
+        said = [f"{duration(operations.step_ns)} profiled"]
+        said += _others(operations.step_before_ns, "before")
+        said += _others(operations.step_after_ns, "after")
+        yield Sentence(
+            f"A step took {', '.join(said)}. Profiled steps are slower, above all those of many "
+            "short operations"
+        )
+    yield Sentence(
+        f"Training stood still for {duration(operations.stopped_ns)} to start and end the "
+        "profiler, between steps"
+    )
+
+
+def _others(time_ns: float | None, when: str) -> Iterable[str]:
+    return [] if time_ns is None else [f"{duration(time_ns)} {when}"]

@@ -15,66 +15,45 @@ from __future__ import annotations
 import json
 import os
 import stat
+from pathlib import Path
 from typing import Any
 
-from pyinstrument_gpu.aspects.operations.profile_steps import ProfiledRecording, window_options
-from pyinstrument_gpu.core.active import ActiveRecording, when_begun
 from pyinstrument_gpu.core.file.control_path import control_path
-from pyinstrument_gpu.native import native
 
 _MOST_BYTES = 4096
 _MOST_STEPS = 1_000
 _IN_THE_WAY = ". No request is followed until it is removed or replaced"
 
 
-def install() -> None:
-    """Have every recording into a file follow requests. Once, at import."""
-    when_begun(_follow_requests)
-
-
-def _follow_requests(recording: ActiveRecording) -> None:
-    if recording.path is not None:
-        recording.watchers["control file"] = ControlFile(recording)
-
-
 class ControlFile:
-    """Takes the requests to one recording."""
+    """The control file of one recording."""
 
-    def __init__(self, recording: ActiveRecording) -> None:
-        assert recording.path is not None
-        self._recording = recording
-        self._path = os.fsencode(control_path(recording.path))
+    def __init__(self, run_file: Path) -> None:
+        self.path = control_path(run_file)
         # What is there and stays: it is found again.
         self._in_the_way: tuple[int, ...] | None = None
 
-    def look(self) -> None:
-        """Do what is asked for, if there is a request."""
+    def take(self) -> int | None:
+        """How many steps a request asks to profile; None if there is no request.
+
+        Raises:
+            ValueError: there is one that can't be followed.
+        """
+        path = os.fsencode(self.path)
         try:
-            status = os.lstat(self._path)
+            status = os.lstat(path)
         except OSError:
-            return
+            return None
         # The number of a file that was removed may be that of the next one.
         found = status.st_ino, status.st_mode, status.st_uid
         if found == self._in_the_way:
-            return
+            return None
         try:
-            request = _take(self._path, status)
-            steps = _steps_of(request)
+            return _steps_of(_take(path, status))
         except (OSError, ValueError) as error:
-            stays = os.path.lexists(self._path)
+            stays = os.path.lexists(path)
             self._in_the_way = found if stays else None
-            self._note(f"{error}{_IN_THE_WAY if stays else ''}")
-            return
-        if native.owner() is not self._recording:
-            return
-        if not ProfiledRecording.of(self._recording).ask(window_options(steps)):
-            self._note("other steps are still to be profiled")
-
-    def _note(self, reason: str) -> None:
-        name = os.path.basename(os.fsdecode(self._path))
-        ProfiledRecording.of(self._recording).document.note(
-            f"a request in {name} was not followed: {reason}"
-        )
+            raise ValueError(f"{error}{_IN_THE_WAY if stays else ''}") from None
 
 
 def _take(path: bytes, status: os.stat_result) -> bytes:

@@ -8,12 +8,13 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyinstrument_gpu.core.active import ActiveRecording, active
+from pyinstrument_gpu.aspects.operations.control_file import ControlFile
 from pyinstrument_gpu.core.file.run_path import (
     check_writable,
     path_of_attempt,
     path_of_rank,
 )
+from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher, active
 from pyinstrument_gpu.errors import RecordingError
 from pyinstrument_gpu.native import DISABLED, native
 from pyinstrument_gpu.patching.own_imports import OwnImports
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pyinstrument_gpu.aspects.operations.window import OperationsDocument, ProfileWindow
 
 
-_NAME = "profile"
+_NAME = "operations"
 
 
 class WindowOptions(NamedTuple):
@@ -34,44 +35,72 @@ class WindowOptions(NamedTuple):
     record_shapes: bool
 
 
-class ProfiledRecording:
+class ProfiledRecording(Watcher):
     """The windows of one recording, of which one at a time is to come or under way."""
 
-    def __init__(self, recording: ActiveRecording) -> None:
-        with OwnImports():
-            from pyinstrument_gpu.aspects.operations.window import OperationsDocument
-
-        self._recording = recording
-        self._window: ProfileWindow | None = None
-        self.document: OperationsDocument = OperationsDocument(recording)
-        recording.before_end.append(self._end)
+    _window: ProfileWindow | None = None
+    _document: OperationsDocument | None = None
+    _control_file: ControlFile | None = None
 
     @classmethod
     def of(cls, recording: ActiveRecording) -> ProfiledRecording:
-        if _NAME not in recording.watchers:
-            recording.watchers[_NAME] = cls(recording)
-        profiled: ProfiledRecording = recording.watchers[_NAME]
+        profiled = recording.watchers[_NAME]
+        assert isinstance(profiled, cls)
         return profiled
+
+    def begin(self, recording: ActiveRecording) -> None:
+        super().begin(recording)
+        if recording.path is not None:
+            self._control_file = ControlFile(recording.path)
+
+    def look_for_request(self) -> None:
+        """Follow the request in the control file, if there is one."""
+        if self._control_file is None:
+            return
+        try:
+            steps = self._control_file.take()
+            if steps is not None and self.is_on and not self.ask(window_options(steps)):
+                raise ValueError("other steps are still to be profiled")
+        except ValueError as error:
+            name = self._control_file.path.name
+            self.note(f"a request in {name} was not followed: {error}")
+
+    def note(self, sentence: str) -> None:
+        """Have the run say what went wrong, unless the recording has ended."""
+        document = self._document_of_run()
+        if document is not None:
+            document.note(sentence)
 
     def ask(self, options: WindowOptions, after: int = 0) -> bool:
         """Ask for a window of the steps that come after so many others. False where another one is
         still to come or to end."""
-        from pyinstrument_gpu.aspects.operations.window import ProfileWindow
-
+        recording, document = self._recording, self._document_of_run()
+        if recording is None or document is None:
+            return False
         if self._window is not None and not self._window.is_over:
             return False
-        self._window = ProfileWindow(self._recording, self.document, *options)
+        from pyinstrument_gpu.aspects.operations.window import ProfileWindow
+
+        self._window = ProfileWindow(recording, document, *options)
         native.call_before_step(self._window.begin, after=after)
         return True
 
-    def _end(self) -> None:
+    def _document_of_run(self) -> OperationsDocument | None:
+        if self._document is None and self._recording is not None:
+            with OwnImports():  # here, as it loads numpy
+                from pyinstrument_gpu.aspects.operations.window import OperationsDocument
+
+            self._document = OperationsDocument(self._recording)
+        return self._document
+
+    def end(self) -> None:
         window = self._window
-        if window is None or window.is_over:
-            return
-        if not window.has_begun:
-            window.is_over = True
-            self.document.note("no steps were profiled: the recording ended before")
-        window.end_early("the recording ended")
+        if window is not None and not window.is_over:
+            if not window.has_begun:
+                window.is_over = True
+                self.note("no steps were profiled: the recording ended before")
+            window.end_early("the recording ended")
+        super().end()
 
 
 def profile_steps(

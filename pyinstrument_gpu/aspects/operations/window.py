@@ -31,7 +31,7 @@ from pyinstrument_gpu.core.file.live_log import Tap
 from pyinstrument_gpu.native import native
 
 if TYPE_CHECKING:
-    from pyinstrument_gpu.core.active import ActiveRecording
+    from pyinstrument_gpu.core.watcher import ActiveRecording
 
 LONGEST_S = 60.0
 """The profiler keeps every event in memory, so a window lasts no longer than this."""

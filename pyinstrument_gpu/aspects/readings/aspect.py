@@ -12,6 +12,7 @@ from pyinstrument_gpu.analysis.advice import Finding
 from pyinstrument_gpu.aspects.readings import section as sections
 from pyinstrument_gpu.aspects.readings.curves import metric_curves
 from pyinstrument_gpu.aspects.readings.file import known_metrics
+from pyinstrument_gpu.aspects.readings.live import LiveReadings
 from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found
@@ -26,6 +27,7 @@ class ReadingsAspect(Aspect):
     """The values of metrics that were read."""
 
     name = "metrics"
+    live = LiveReadings()
     section_type = tuple[sections.Metric, ...]
     about = "as they were read during the run."
 

@@ -1,39 +1,226 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Syncs as an aspect of a run. Its waits are the core's, as the analysis rests on them."""
+"""Waits for a device as an aspect of a run: how they are read, and what a report says of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from pyinstrument_gpu.aspects.syncs import section as sections
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.aspects.syncs.live import LiveWaits
 from pyinstrument_gpu.core.aspect import Aspect
+from pyinstrument_gpu.core.program_facts import CHILDREN
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.source_line import SourceLine
-from pyinstrument_gpu.parts.parts import Part
+from pyinstrument_gpu.core.sync_kind import SyncKind
+from pyinstrument_gpu.core.syncs import SomeWaits, Syncs, SyncSite
+from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
+from pyinstrument_gpu.parts.words import UNKNOWN, Unit, counted
 
 _MOST_SITES = 20
+
+_DOUBTS = {
+    SyncKind.UNPLACED: (
+        "tensors of the host meet tensors of the device, or are trained while others lie there, so "
+        "the preview may be wrong about some"
+    ),
+    SyncKind.PRESUMED: (
+        "no tensor had been moved to a device, so those computed from parameters were taken to lie "
+        "there"
+    ),
+    SyncKind.RAISES: (
+        ".numpy() of a tensor on a GPU is an error, unless the program copies it to the host first"
+    ),
+}
+_NO_WAITS = {SyncKind.UNPLACED, SyncKind.PRESUMED}
+_NOTHING_PLACED = (
+    "Not known: nothing that the program does places a tensor on a GPU, as far as the preview can "
+    "see. For it to tell, move the model and its data with .to(device), where device is "
+    '"cuda" if torch.cuda.is_available() else "cpu"'
+)
+
+
+_CHILDREN = (
+    "Not known: what the child processes of the program would wait for, as a preview looks only at "
+    "its own process"
+)
+
+
+@dataclass(frozen=True)
+class SyncLine:
+    """A line of the program that makes the host wait for a device.
+
+    Attributes:
+        line: as file:line.
+        function: the function it is in.
+        library_line, library_function: the line of a library that waits, where the program's line
+            called one.
+        what: the call that waits.
+        count: waits in the whole run.
+        count_per_step, blocked_ns_per_step: of those inside steps that ended.
+        count_outside: waits outside steps.
+        is_of_steps: whether it waits in several steps, or in the only one, or between most of them;
+            not where it waits once, or now and then between steps.
+        blocked_ns: the time of all.
+        copied_bytes: what they copied.
+    """
+
+    line: str
+    function: str
+    library_line: str | None
+    library_function: str | None
+    what: str
+    count: int
+    count_per_step: float | None
+    blocked_ns_per_step: float | None
+    count_outside: int | None
+    is_of_steps: bool
+    blocked_ns: int | None
+    copied_bytes: int
+
+
+@dataclass(frozen=True)
+class SyncsSection:
+    """Where the program makes the host wait for a device.
+
+    Attributes:
+        is_preview: whether it ran without a GPU, as if it had one: no time is known, of nothing in
+            the run.
+        is_placed: false: a preview in which the program placed nothing on a device, so what would
+            wait is not known.
+        sites: the most expensive first; of a preview, those of steps first.
+        kept_steps: steps in the history.
+        watched_steps: how many of these were watched. What stands per step is a mean of all.
+        allowed: waits in `allow_sync` regions, which are in no site.
+        lost: waits that were not kept, so that blocked times of phases are unknown.
+        doubts: what a preview could not know.
+    """
+
+    is_preview: bool
+    is_placed: bool
+    sites: tuple[SyncLine, ...]
+    kept_steps: int
+    watched_steps: int
+    allowed: int
+    lost: int
+    doubts: tuple[str, ...]
 
 
 class SyncsAspect(Aspect):
     """Where the program makes the host wait for a device."""
 
     name = "syncs"
+    live = LiveWaits()
     heading = "Waits for the device"
-    section_type = sections.Syncs | None
+    section_type = SyncsSection | None
     about = "where the host waits for a device."
 
-    def section(self, run: Run) -> sections.Syncs | None:
-        return sections.syncs(run)
+    def section(self, run: Run) -> SyncsSection | None:
+        """None if no syncs were watched."""
+        found = run.syncs
+        if not found.was_watched:
+            return None
+        closed, open_step = run.steps.closed, run.open_step
+        in_steps = found.events["step"] >= 0
+        has_ended = in_steps if open_step is None else found.events["step"] != open_step.index
+        inside, ended = found.waits_in(in_steps), found.waits_in(in_steps & has_ended)
+        of_steps = _sites_of_steps(run, found.events[~in_steps | has_ended])
+        sites = [
+            _site(run, site, inside[site], ended[site], site in of_steps)
+            for site in listed_sites(found)
+        ]
+        return SyncsSection(
+            is_preview=found.is_as_if,
+            is_placed=found.is_placed,
+            sites=tuple(
+                sorted(sites, key=lambda site: not site.is_of_steps) if found.is_as_if else sites
+            ),
+            kept_steps=len(closed),
+            watched_steps=sum(
+                int(
+                    np.count_nonzero(
+                        (closed["begin_ns"] >= begin_ns) & (closed["end_ns"] <= end_ns)
+                    )
+                )
+                for begin_ns, end_ns in found.watched_ns
+            ),
+            allowed=sum(
+                site.totals.count
+                for site in found.sites
+                if site.is_allowed and site.kind not in _NO_WAITS
+            ),
+            lost=found.dropped,
+            doubts=tuple(_doubts(run)),
+        )
 
-    def parts(self, syncs: sections.Syncs, document: Any) -> Iterable[Part]:
-        return sections.syncs_section(syncs, document.step_count)
+    def parts(self, syncs: SyncsSection, document: Any) -> Iterable[Part]:
+        """The most expensive sites first; of a preview, those of steps first, without times."""
+        yield Sentence()
+        if not syncs.sites:
+            if not syncs.is_preview:
+                yield Sentence("Syncs: no watched call made the host wait for a device")
+            elif syncs.is_placed:
+                yield Sentence("Syncs: no watched call of this process would wait for a GPU")
+            yield from (Sentence(doubt, "warn") for doubt in syncs.doubts)
+            return
+        title = "Syncs: where the host waits for the device"
+        if syncs.is_preview:
+            parameters = "" if syncs.is_placed else ", if the parameters were there"
+            title = f"Syncs: where the host would wait for a GPU{parameters} (how long is unknown)"
+        yield Sentence(title, "title")
+        largest_ns = max(site.blocked_ns or 0 for site in syncs.sites)
+        unit = Unit.fitting(largest_ns / max(1, document.step_count), largest_ns)
+        times = 0 if syncs.is_preview else 1
+        columns = ["line", "what", "count", "per step", *[f"{unit.name} per step"] * times]
+        columns += ["outside steps", *[f"total {unit.name}"] * times, "bytes"]
+        of_steps: list[Row] = []
+        others: list[Row] = []
+        for site in syncs.sites[:_MOST_SITES]:
+            rows = others if syncs.is_preview and not site.is_of_steps else of_steps
+            cells = [
+                site.what,
+                f"{site.count:,}",
+                UNKNOWN if site.count_per_step is None else f"{site.count_per_step:.2f}",
+                *[unit.text(site.blocked_ns_per_step)] * times,
+                UNKNOWN if site.count_outside is None else f"{site.count_outside:,}",
+                *[unit.text(site.blocked_ns)] * times,
+                f"{site.copied_bytes:,}",
+            ]
+            rows.append(Row(site.line, cells, note=site.function))
+            if site.library_line is not None:
+                # Below the program's line, and on a row of its own, so that both can be copied.
+                nothing = [""] * len(cells)
+                rows.append(
+                    Row(site.library_line, nothing, depth=1, note=site.library_function or "")
+                )
+        yield table(columns, [of_steps, others], whole_names=True)
+        if of_steps and others:
+            yield Sentence("Below the line: what would wait once, or outside steps")
+        if len(syncs.sites) > _MOST_SITES:
+            yield Sentence(
+                f"... and {counted(len(syncs.sites) - _MOST_SITES, 'more site')}", "warn"
+            )
+        if syncs.watched_steps < syncs.kept_steps:
+            yield Sentence(
+                f"The watch was on in {syncs.watched_steps:,} of "
+                f"{counted(syncs.kept_steps, 'step')}; what stands per step is a mean of all steps"
+            )
+        if syncs.allowed:
+            yield Sentence(f"In allow_sync regions: {counted(syncs.allowed, 'sync')}")
+        if syncs.lost:
+            yield Sentence(
+                f"Blocked times of phases are unknown: {syncs.lost:,} waits were not kept"
+            )
+        yield from (Sentence(doubt, "warn") for doubt in syncs.doubts)
 
-    def verdict(self, syncs: sections.Syncs) -> str | None:
-        return sections.preview_verdict(syncs) if syncs.is_preview else None
+    def verdict(self, syncs: SyncsSection) -> str | None:
+        return preview_verdict(syncs) if syncs.is_preview else None
 
     def lines(self, run: Run) -> Iterator[tuple[str, SourceLine]]:
-        for site in sections.listed_sites(run.syncs)[:_MOST_SITES]:
+        for site in listed_sites(run.syncs)[:_MOST_SITES]:
             for line in (site.program, site.library):
                 if line is not None:
                     at = run.name_of_line(line)
@@ -49,3 +236,87 @@ class SyncsAspect(Aspect):
         elif run.syncs.is_as_if:
             unknown = "How long the host waits for a device, and all other times"
             yield f"{unknown}: the run was a preview."
+
+
+def _sites_of_steps(run: Run, events: NDArray[np.void]) -> set[SyncSite]:
+    """The sites that wait in several of the steps that ended, or in the only one, or between most
+    of them, as where the training draws from an environment."""
+    is_inside = events["step"] >= 0
+    steps = _places_of(events["site"][is_inside], events["step"][is_inside], run)
+    ends_ns = run.steps.closed["end_ns"]
+    gaps = np.searchsorted(ends_ns, events["begin_ns"][~is_inside], "right")
+    between = _places_of(events["site"][~is_inside], gaps, run)
+    are_of_steps = (steps >= min(2, run.steps_ended)) & (steps > 0)
+    are_of_steps |= between > max(1, len(ends_ns) / 2)
+    return {run.syncs.sites[site] for site in np.flatnonzero(are_of_steps)}
+
+
+def _places_of(
+    sites: NDArray[np.integer[Any]], places: NDArray[np.integer[Any]], run: Run
+) -> NDArray[np.int64]:
+    """At how many different places each of the run's sites is."""
+    pairs = np.unique(np.stack([sites, places.astype(np.int64)]), axis=1)
+    return np.bincount(pairs[0], minlength=len(run.syncs.sites))
+
+
+def listed_sites(syncs: Syncs) -> list[SyncSite]:
+    """The sites of waits outside `allow_sync` regions, the most expensive first."""
+    sites = [site for site in syncs.sites if site.totals.count and not site.is_allowed]
+    return sorted(sites, key=lambda s: (s.totals.blocked_ns, s.totals.count), reverse=True)
+
+
+def _site(
+    run: Run,
+    site: SyncSite,
+    inside: SomeWaits | None,
+    ended: SomeWaits | None,
+    is_of_steps: bool,
+) -> SyncLine:
+    """The site; `inside` are its waits inside steps, `ended` those inside steps that ended."""
+    library, steps = site.library, run.steps_ended
+    if not steps:
+        inside = ended = None
+    blocked_ns = None if ended is None else ended.blocked_ns
+    return SyncLine(
+        line=run.name_of_line(site.program),
+        function=site.function,
+        library_line=None if library is None else run.name_of_line(library),
+        library_function=None if library is None else library.function,
+        what=site.kind.label,
+        count=site.totals.count,
+        count_per_step=None if ended is None else ended.count / steps,
+        blocked_ns_per_step=None if blocked_ns is None else blocked_ns / steps,
+        count_outside=None if inside is None else site.totals.count - round(inside.count),
+        is_of_steps=is_of_steps,
+        blocked_ns=site.blocked_ns,
+        copied_bytes=site.totals.bytes,
+    )
+
+
+def _doubts(run: Run) -> Iterator[str]:
+    if run.syncs.is_as_if and not run.steps_ended and run.environment.get(CHILDREN, 0.0) > 0:
+        yield _CHILDREN
+    elif not run.syncs.is_placed:
+        yield _NOTHING_PLACED
+    for kind, reason in _DOUBTS.items():
+        sites = [site for site in run.syncs.sites if site.kind is kind and site.totals.count]
+        if sites:
+            first = run.name_of_line(sites[0].program)
+            others = f" and {counted(len(sites) - 1, 'other line')}" if len(sites) > 1 else ""
+            yield f"Not certain: {reason}, at {first}{others}"
+
+
+def preview_verdict(syncs: SyncsSection) -> str:
+    """What a preview says, in a sentence."""
+    if not syncs.is_placed:
+        where = "where it would wait for a GPU is not known"
+        return f"A preview on the host: the program places nothing on a device, so {where}."
+    of_steps = {site.line for site in syncs.sites if site.is_of_steps}
+    others = {site.line for site in syncs.sites} - of_steps
+    would = "no line of its steps was found that would make it wait for a GPU"
+    if of_steps:
+        lines = counted(len(of_steps), "line")
+        would = f"{lines} of its steps would make it wait for a GPU, how long is unknown"
+    once = f"; {counted(len(others), 'other line')} would once, or outside steps" if others else ""
+    doubts = "; not all of this is certain" if syncs.doubts else ""
+    return f"A preview on the host: {would}{once}{doubts}."

@@ -299,8 +299,9 @@ class Ring:
 
 
 def begin(recording: pig.Recording, ring: Ring) -> CollectiveWatch:
-    watch = recording._collectives = CollectiveWatch(ring)
-    watch.begin(recording, recording._environment["anchor"], lambda name: (0, 1))
+    recording.watchers["collectives"] = watch = CollectiveWatch(ring)
+    watch.begin(recording)
+    watch.has_ranks(recording._environment["anchor"], lambda name: (0, 1))
     assert ring.was_read.wait(60)
     return watch
 
@@ -355,7 +356,7 @@ def test_a_second_recording_begins_afresh() -> None:
 def test_without_a_process_group_it_is_not_read() -> None:
     ring = Ring()
     with pig.record() as recording:
-        recording._collectives = CollectiveWatch(ring)
+        recording.watchers["collectives"] = CollectiveWatch(ring)
     assert not ring.was_read.is_set()
     assert not recording.run.collectives.was_read
 

@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from pyinstrument_gpu.aspects.energy import section as analysis
+from pyinstrument_gpu.aspects.energy.aspect import EnergyAspect, GpuEnergyUse
 from pyinstrument_gpu.aspects.energy.data import ENERGY_DTYPE, GpuEnergy
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE
@@ -43,8 +43,8 @@ def counter(joules_at: dict[int, float]) -> GpuEnergy:
     return GpuEnergy(0, "GPU-1", np.array(samples, ENERGY_DTYPE))
 
 
-def use_of(run: Run) -> analysis.GpuEnergy:
-    (use,) = analysis.energy(run)
+def use_of(run: Run) -> GpuEnergyUse:
+    (use,) = EnergyAspect().section(run)
     return use
 
 

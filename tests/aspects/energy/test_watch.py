@@ -22,7 +22,7 @@ def recording_of(
     find: Callable[[], tuple[int, EnergyCounter] | None],
 ) -> tuple[pig.Recording, EnergyWatch]:
     recording = pig.record(energy=True)
-    recording._energy = watch = EnergyWatch(find, interval_s=NEVER_S)
+    recording.watchers["energy"] = watch = EnergyWatch(find, interval_s=NEVER_S)
     return recording, watch
 
 
@@ -74,11 +74,7 @@ def test_without_nvml_it_is_absent_and_not_zero(
 
 
 def test_it_has_to_be_asked_for() -> None:
-    recording = pig.record()
-    recording._energy = EnergyWatch(find_nothing)
-    with recording, gpu_step():
-        pass
-    assert recording._energy._recording is None
+    assert "energy" not in pig.record().watchers
 
 
 def test_a_counter_that_fails_ends_the_series() -> None:
@@ -97,7 +93,8 @@ def test_a_counter_that_fails_ends_the_series() -> None:
 def test_the_thread_reads_by_itself() -> None:
     library = SimulatedNvml()
     recording = pig.record(energy=True)
-    recording._energy = watch = EnergyWatch(lambda: (0, EnergyCounter("GPU-1", library)), 0)
+    watch = EnergyWatch(lambda: (0, EnergyCounter("GPU-1", library)), 0)
+    recording.watchers["energy"] = watch
     with recording:
         with gpu_step():
             pass

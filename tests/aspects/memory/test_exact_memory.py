@@ -38,7 +38,7 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> list[SimulatedAllocator]:
 
 def recording_of(device: int = 0) -> pig.Recording:
     recording = pig.record(memory="exact")
-    recording._memory = MemoryWatch(lambda: TorchAllocator(device), exact=True)
+    recording.watchers["memory"] = MemoryWatch(lambda: TorchAllocator(device), exact=True)
     return recording
 
 

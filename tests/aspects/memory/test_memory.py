@@ -24,7 +24,7 @@ from pyinstrument_gpu.aspects.memory.fold import (
     MemoryFold,
     median_with_interval,
 )
-from pyinstrument_gpu.aspects.memory.growth import OUTSIDE, memory_growth
+from pyinstrument_gpu.aspects.memory.growth import memory_growth
 from pyinstrument_gpu.aspects.memory.watch import MemoryWatch
 from pyinstrument_gpu.native import native
 from tests.helpers.allocator import SimulatedDevice
@@ -33,7 +33,7 @@ from tests.helpers.allocator import SimulatedDevice
 def recording_of(device: SimulatedDevice, path: Path | None = None) -> pig.Recording:
     """A recording in which all steps are read."""
     recording = pig.record(path)
-    recording._memory = MemoryWatch(lambda: device, budget=math.inf)
+    recording.watchers["memory"] = MemoryWatch(lambda: device, budget=math.inf)
     return recording
 
 
@@ -143,7 +143,7 @@ def test_what_phases_leave_behind() -> None:
     assert memory.points["reserved_bytes"].tolist() == [12 * (i + 1) for i in range(40)]
 
 
-@pytest.mark.parametrize("leak", ["forward", "logging", OUTSIDE, None])
+@pytest.mark.parametrize("leak", ["forward", "logging", "", None])
 def test_a_leak_is_named_with_its_phase(leak: str | None) -> None:
     device = SimulatedDevice()
     allocator = device.allocator
@@ -163,16 +163,16 @@ def test_a_leak_is_named_with_its_phase(leak: str | None) -> None:
                 allocator.free(1000)
             with gpu_phase("logging"):
                 keep("logging")
-            keep(OUTSIDE)
+            keep("")
     growth = memory_growth(memory_of(recording))
 
     if leak is None:
         assert growth is None
     else:
         assert growth is not None
-        assert growth.path == leak
-        assert growth.per_step.slope == 512
-        assert growth.per_step.low == growth.per_step.high == 512
+        assert growth.path == (leak or None)
+        assert growth.is_outside_phases == (not leak)
+        assert growth.low_bytes == growth.step_bytes == growth.high_bytes == 512
 
 
 def test_where_one_phase_frees_what_another_allocates_no_phase_is_named() -> None:
@@ -186,7 +186,7 @@ def test_where_one_phase_frees_what_another_allocates_no_phase_is_named() -> Non
                 allocator.free(4488)
     growth = memory_growth(memory_of(recording))
     assert growth is not None
-    assert (growth.per_step.slope, growth.path) == (512, None)
+    assert (growth.step_bytes, growth.path) == (512, None)
     report = recording.run.report(width=120)
     assert "Memory grows by 512 bytes per step" in report
     assert "which phase leaves it behind can't be told" in report
@@ -228,7 +228,8 @@ def test_the_memory_of_the_process_stands_in_without_a_gpu() -> None:
 def test_a_device_that_comes_later_takes_over() -> None:
     found: list[SimulatedDevice] = []
     recording = pig.record()
-    recording._memory = watch = MemoryWatch(lambda: found[0] if found else None, budget=math.inf)
+    watch = MemoryWatch(lambda: found[0] if found else None, budget=math.inf)
+    recording.watchers["memory"] = watch
     with recording:
         with gpu_step():
             pass

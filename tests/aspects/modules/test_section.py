@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pyinstrument_gpu.aspects.modules.aspect import MAX_MODULES, ModuleMeans
 from pyinstrument_gpu.aspects.modules.data import (
     MODULE_SPAN_DTYPE,
     ModulePass,
@@ -14,11 +15,10 @@ from pyinstrument_gpu.aspects.modules.data import (
     fold_module_spans,
 )
 from pyinstrument_gpu.aspects.modules.per_step import ModulePerStep, PassPerStep, modules_per_step
-from pyinstrument_gpu.aspects.modules.section import MAX_MODULES, ModuleTimes
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import STEP_DTYPE
 from pyinstrument_gpu.core.steps import Steps
-from pyinstrument_gpu.document.document import document_of
+from pyinstrument_gpu.report.document import document_of
 from tests.helpers.made_runs import run_of
 
 FORWARD, BACKWARD, RECOMPUTE = ModulePass
@@ -67,9 +67,9 @@ def section(run: Run, width: int = 80) -> list[str]:
     return [line for line in part.splitlines() if set(line) != {"-", " "}]
 
 
-def rows_of(run: Run) -> tuple[ModuleTimes, ...]:
+def rows_of(run: Run) -> tuple[ModuleMeans, ...]:
     """The rows of the section as data."""
-    rows: tuple[ModuleTimes, ...] = document_of(run).sections["modules"].rows
+    rows: tuple[ModuleMeans, ...] = document_of(run).sections["modules"].rows
     return rows
 
 

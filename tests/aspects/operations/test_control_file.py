@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.aspects.operations.control_file import ControlFile
 from pyinstrument_gpu.core.file.control_path import control_path
 
 
@@ -37,12 +36,12 @@ def step() -> None:
 def test_a_request_is_followed_once(recording: pig.Recording) -> None:
     assert control_path(Path("/a/train.gpurun")) == Path("/a/train.gpurun.control")
     step()
-    control = ControlFile(recording)
-    control.look()  # there is none
+    profiled = recording.watchers["operations"]
+    profiled.look_for_request()  # there is none
     path = request(recording, '{"profile_steps": 2}')
-    control.look()
+    profiled.look_for_request()
     assert not path.exists()
-    control.look()
+    profiled.look_for_request()
     for _ in range(4):
         step()
     run = recording.stop()
@@ -68,7 +67,7 @@ def test_a_request_is_followed_once(recording: pig.Recording) -> None:
 def test_a_wrong_request_is_a_note(recording: pig.Recording, content: str, reason: str) -> None:
     path = request(recording, "")
     path.write_bytes(content.encode(errors="surrogateescape"))
-    ControlFile(recording).look()
+    recording.watchers["operations"].look_for_request()
     assert not path.exists()
     assert recording.stop().notes == (
         f"a request in train.gpurun.control was not followed: {reason}",
@@ -78,7 +77,7 @@ def test_a_wrong_request_is_a_note(recording: pig.Recording, content: str, reaso
 def test_a_file_that_others_may_write_is_not_read(recording: pig.Recording) -> None:
     path = request(recording, '{"profile_steps": 2}')
     path.chmod(0o622)
-    ControlFile(recording).look()
+    recording.watchers["operations"].look_for_request()
     assert path.exists()
     (note,) = recording.stop().notes
     assert "others than its owner may write it" in note
@@ -94,13 +93,13 @@ def test_what_is_no_regular_file_is_not_read(recording: pig.Recording, kind: str
         os.mkfifo(path)
     else:
         path.mkdir()
-    control = ControlFile(recording)
-    control.look()
-    control.look()
+    profiled = recording.watchers["operations"]
+    profiled.look_for_request()
+    profiled.look_for_request()
     assert os.path.lexists(path)
     path.rmdir() if kind == "folder" else path.unlink()
     request(recording, "{").replace(path)
-    control.look()
+    profiled.look_for_request()
     assert not path.exists()
     first, second = recording.stop().notes
     why = "it is no regular file. No request is followed until it is removed or replaced"
@@ -109,10 +108,10 @@ def test_what_is_no_regular_file_is_not_read(recording: pig.Recording, kind: str
 
 
 def test_two_requests_at_once(recording: pig.Recording) -> None:
-    control = ControlFile(recording)
+    profiled = recording.watchers["operations"]
     for _ in range(2):
         request(recording, '{"profile_steps": 1}')
-        control.look()
+        profiled.look_for_request()
     step()
     step()
     run = recording.stop()
@@ -140,8 +139,6 @@ def test_a_recording_looks_by_itself(tmp_path: Path) -> None:
 def test_one_that_cannot_be_removed_is_noted_once(recording: pig.Recording) -> None:
     assert recording.path is not None
     control_path(recording.path).mkdir()
-    look = recording.watchers["control file"].look
-    assert look is not None
-    look()
-    look()
+    for _ in range(2):
+        recording.watchers["operations"].look_for_request()
     assert len(recording.stop().notes) == 1

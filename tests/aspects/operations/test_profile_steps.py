@@ -372,7 +372,7 @@ def test_another_thread_may_end_the_window() -> None:
         if step == 0:
             pig.profile_steps(9)
         if step == 2:
-            window = native.owner().watchers["profile"]._window
+            window = native.owner().watchers["operations"]._window
             other = threading.Thread(target=window.end_early, args=["it took too long"])
             other.start()
             other.join()

@@ -9,7 +9,7 @@ from pyinstrument_gpu.aspects.operations.data import DeviceGaps, DeviceUse, Oper
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import STEP_DTYPE
 from pyinstrument_gpu.core.steps import Steps
-from pyinstrument_gpu.document.document import document_of
+from pyinstrument_gpu.report.document import document_of
 
 MS = 1_000_000
 

@@ -14,7 +14,7 @@ import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step
 from pyinstrument_gpu.aspects.collectives.flight_recorder import Dump, GroupStatus
 from pyinstrument_gpu.aspects.collectives.watch import CollectiveWatch
-from pyinstrument_gpu.aspects.stalls import answer as stall_answer
+from pyinstrument_gpu.aspects.stalls import watch as stall_watch
 from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
 from pyinstrument_gpu.core.file.follower import RunFollower
 from pyinstrument_gpu.core.run import Run
@@ -120,8 +120,9 @@ def test_how_far_the_groups_are(tmp_path: Path, capsys: pytest.CaptureFixture[st
         from tests.aspects.collectives.test_flight_recorder import made_now
 
         dump = Dump(made_now(recording, 4), {"0": GroupStatus(5, None, 4)})
-        watch = recording._collectives = CollectiveWatch(lambda: dump)
-        watch.begin(recording, recording._environment["anchor"], lambda name: (0, 1))
+        recording.watchers["collectives"] = watch = CollectiveWatch(lambda: dump)
+        watch.begin(recording)
+        watch.has_ranks(recording._environment["anchor"], lambda name: (0, 1))
         quick_steps()
         with gpu_step(), stalled_until(path, lambda stall: stall.groups) as (seen,):
             pass
@@ -217,14 +218,14 @@ def test_a_forked_child_has_a_watchdog_of_its_own(tmp_path: Path) -> None:
 
 def test_stacks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     def deep(calls: int) -> list[tuple[str, str]]:
-        return deep(calls - 1) if calls else stall_answer.thread_stacks()
+        return deep(calls - 1) if calls else stall_watch.thread_stacks()
 
     ((name, text), *_) = deep(100)
     lines = text.splitlines()
     assert name == "MainThread"
-    assert len(lines) == stall_answer.MOST_FRAMES + 1
+    assert len(lines) == stall_watch.MOST_FRAMES + 1
     assert lines[-1] == "..."
-    monkeypatch.setattr(stall_answer, "MOST_CHARACTERS", 50)
-    assert sum(len(text) for _, text in stall_answer.thread_stacks()) <= 50
-    left = stall_answer.thread_stacks({threading.get_ident()})
+    monkeypatch.setattr(stall_watch, "MOST_CHARACTERS", 50)
+    assert sum(len(text) for _, text in stall_watch.thread_stacks()) <= 50
+    left = stall_watch.thread_stacks({threading.get_ident()})
     assert "MainThread" not in dict(left)

@@ -20,8 +20,8 @@ import torch
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.document.document import document_of
 from pyinstrument_gpu.page.page import html_page
+from pyinstrument_gpu.report.document import document_of
 from tests.helpers.programs import Programs
 
 pytestmark = pytest.mark.skipif(

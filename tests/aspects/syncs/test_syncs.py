@@ -19,13 +19,13 @@ import torch
 from torch import nn
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.aspects.syncs import allow as syncs
+from pyinstrument_gpu.aspects.syncs import watching
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.source_line import SourceLine
 from pyinstrument_gpu.core.sync_kind import SyncKind
-from pyinstrument_gpu.document.document import document_of
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import tensor_device
+from pyinstrument_gpu.report.document import document_of
 from tests.helpers.clock import fake_clock
 from tests.helpers.programs import Programs
 from tests.helpers.run_writer import save
@@ -761,7 +761,7 @@ def test_interrupted_while_hooking(monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setattr(native, "hook_subscripts", interrupt)
         with pig.watch_syncs():
             pass
-    assert syncs._active is None
+    assert watching._active is None
 
 
 def test_torch_that_is_built_otherwise_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

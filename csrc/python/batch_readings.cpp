@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is read of each batch, one row for each number. Its name is followed by its unit, unless it
+// counts what it names. A step has the sum over its batches, as the reading `step/NAME` of the run,
+// which everything that shows or exports metrics shows and exports.
+#include "python/batch_readings.h"
+
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+
+#include "hooks/torch_glance.h"
+#include "hot/active_recording.h"
+#include "record/parts.h"
+
+namespace pig {
+namespace {
+
+struct BatchReading {
+  const char* name;
+  double (*of)(PyObject* batch);  ///< NaN: not known
+  // The last steps of which it was known for a batch, and was not.
+  std::atomic<uint64_t> known_in = 0;
+  std::atomic<uint64_t> unknown_in = 0;
+};
+
+/// A borrowed reference, or null.
+PyObject* entry_of(PyObject* dictionary, PyObject* name) {
+  PyObject* entry = PyDict_GetItemWithError(dictionary, name);
+  if (entry == nullptr) PyErr_Clear();
+  return entry;
+}
+
+/// The dictionary that a batch is, or that it keeps as its attribute `data`, as a `UserDict` does:
+/// tokenizers make such batches. A new reference, or null.
+PyObject* fields_of(PyObject* batch) {
+  static PyObject* const name = PyUnicode_InternFromString("data");
+  if (PyDict_Check(batch)) return Py_NewRef(batch);
+  if (PyMapping_Check(batch) == 0 || PyList_Check(batch) || PyTuple_Check(batch) ||
+      tensor_glance.is_tensor(batch))
+    return nullptr;
+  PyObject* attributes = PyObject_GenericGetDict(batch, nullptr);
+  if (attributes == nullptr) PyErr_Clear();
+  PyObject* data = attributes != nullptr ? entry_of(attributes, name) : nullptr;
+  PyObject* fields = data != nullptr && PyDict_Check(data) ? Py_NewRef(data) : nullptr;
+  Py_XDECREF(attributes);
+  return fields;
+}
+
+/// The elements of the batch's `input_ids`, padding included.
+double tokens_of(PyObject* batch) {
+  static PyObject* const name = PyUnicode_InternFromString("input_ids");
+  PyObject* fields = fields_of(batch);
+  PyObject* ids = fields != nullptr ? entry_of(fields, name) : nullptr;
+  int64_t tokens;
+  const bool is_known = ids != nullptr && tensor_glance.is_matrix(ids, tokens);
+  Py_XDECREF(fields);
+  return is_known ? static_cast<double>(tokens) : NAN;
+}
+
+constinit std::array<BatchReading, 1> batch_readings{{{"tokens", tokens_of}}};
+
+}  // namespace
+
+void read_batch(PyObject* batch) {
+  if (parts().is_scratch()) return;
+  const uint64_t step = uint64_t{active_epoch.load(std::memory_order_relaxed)} << 32 |
+                        static_cast<uint32_t>(open_step.load(std::memory_order_relaxed));
+  for (BatchReading& reading : batch_readings) {
+    const double value = reading.of(batch);
+    const bool is_known = !std::isnan(value);
+    // Where it is known of no batch, as in most programs, this costs no lock.
+    if (is_known || reading.known_in == step)
+      parts().metrics.add_to_step(reading.name, reading.unknown_in == step ? NAN : value);
+    (is_known ? reading.known_in : reading.unknown_in).store(step, std::memory_order_relaxed);
+  }
+}
+
+}  // namespace pig

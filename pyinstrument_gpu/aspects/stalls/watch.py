@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Python knows of a stall: the stacks of its threads, and what the other watchers know."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import threading
+from collections.abc import Collection
+from types import FrameType
+from typing import Any
+
+from pyinstrument_gpu.core.launcher import launcher_number
+from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
+from pyinstrument_gpu.native import native
+from pyinstrument_gpu.patching.problems import print_error
+
+MOST_THREADS = 64
+MOST_FRAMES = 64
+MOST_CHARACTERS = 128 << 10
+"""Of all stacks together."""
+
+_MOST_TEXT = 300
+
+
+class StallWatch(Watcher):
+    """Answers the watchdog of one recording."""
+
+    _rank: int | None = None
+
+    def begin(self, recording: ActiveRecording) -> None:
+        super().begin(recording)
+        if (launcher_number("WORLD_SIZE") or 1) > 1:
+            self._rank = launcher_number("RANK")
+
+    def stalled(self) -> None:
+        """Write down what is known of the newest stall, and tell the user once. A thread of the
+        native module calls this when it has got the GIL."""
+        with contextlib.suppress(Exception):
+            stall, recording = native.newest_stall(), self._recording
+            if stall is None or recording is None:
+                return
+            number, sentence = stall
+            watchers = recording.watchers.values()
+            ours = [thread for watcher in watchers for thread in watcher.threads]
+            stacks = thread_stacks({threading.get_ident(), *ours})
+            facts: dict[str, Any] = {"stacks": stacks}
+            place = _where(stacks)
+            for watcher in watchers:
+                more, words = watcher.stall_facts()
+                facts.update(more)
+                place += words
+            if native.answer_stall(number, json.dumps(facts).encode()):
+                who = "" if self._rank is None else f"rank {self._rank}: "
+                print_error(f"pyinstrument_gpu: {who}{sentence}{place}")
+
+
+def thread_stacks(left_out: Collection[int] = ()) -> list[tuple[str, str]]:
+    """By the name of a thread its stack, the innermost call first; bounded. No file is read for it:
+    the disk may be what hangs.
+
+    Args:
+        left_out: identifiers of threads.
+    """
+    # Not `enumerate`, which waits for a lock.
+    known: dict[int, Any] = dict(getattr(threading, "_active", {}))
+    main = threading.main_thread().ident
+    frames = sorted(sys._current_frames().items(), key=lambda item: item[0] != main)
+    stacks = []
+    room = MOST_CHARACTERS
+    for ident, frame in [(i, f) for i, f in frames if i not in left_out][:MOST_THREADS]:
+        text = _stack(frame)[:room]
+        room -= len(text)
+        name = getattr(known.get(ident), "name", None)
+        stacks.append((str(name)[:_MOST_TEXT] if name is not None else f"thread {ident}", text))
+    return stacks
+
+
+def _stack(frame: FrameType | None) -> str:
+    lines: list[str] = []
+    while frame is not None and len(lines) < MOST_FRAMES:
+        code = frame.f_code
+        file, name = code.co_filename[-_MOST_TEXT:], code.co_name[:_MOST_TEXT]
+        lines.append(f'File "{file}", line {frame.f_lineno}, in {name}')
+        frame = frame.f_back
+    if frame is not None:
+        lines.append("...")
+    return "\n".join(lines)
+
+
+def _where(stacks: list[tuple[str, str]]) -> str:
+    """Where the main thread is, the first one."""
+    line = stacks[0][1].partition("\n")[0] if stacks else ""
+    return f"; the main thread is at {line[:1].lower()}{line[1:]}" if line else ""

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Watchers: what is learnt in Python of the program while one recording goes on.
+
+The recording goes over its watchers and names none of them. One more is a file of an aspect and a
+row of pyinstrument_gpu/aspects/watchers.py.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from pyinstrument_gpu.native import native
+from pyinstrument_gpu.patching.own_imports import OwnImports
+
+Members: TypeAlias = Callable[[str], "tuple[int, ...] | None"]
+"""The ranks that are in a process group, by its name; None if that is unknown."""
+
+
+class ActiveRecording(Protocol):
+    """What a watcher may ask of the recording that it serves.
+
+    Attributes:
+        facts: what joins the environment of the run at the end.
+        watchers: those of this recording, by their names in the table.
+    """
+
+    facts: dict[str, Any]
+    watchers: dict[str, Watcher]
+
+    @property
+    def path(self) -> Path | None:
+        """The run file; None for a recording in memory."""
+
+
+class Watcher:
+    """Watches the program for one recording. A subclass overrides what it has something to do at.
+
+    Attributes:
+        threads: identifiers of its own threads, which are not the program's.
+    """
+
+    threads: Collection[int] = ()
+    _recording: ActiveRecording | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether its recording goes on, and is that of this process: a fork has none."""
+        return self._recording is not None and self._recording is native.owner()
+
+    def begin(self, recording: ActiveRecording) -> None:
+        """The recording has begun: after `native.start`."""
+        self._recording = recording
+
+    def has_ranks(self, anchor: Mapping[str, int], members: Members) -> None:
+        """The program has a process group of several ranks. It may be called more than once.
+
+        Args:
+            anchor: the clocks when the recording began, as its environment has them.
+        """
+
+    def look_for_request(self) -> None:
+        """A request to the recording lies beside its run file."""
+
+    def stalled(self) -> None:
+        """The watchdog has noticed a stall. It must not raise."""
+
+    def stall_facts(self) -> tuple[dict[str, Any], str]:
+        """What it knows of a stall: for the run, and as the end of the sentence for the user."""
+        return {}, ""
+
+    def write(self) -> None:
+        """Write what is known by now: somebody is about to read the run."""
+
+    def end(self) -> None:
+        """Write the last of it and let go of the recording, before `native.stop`. A second call
+        does nothing, also if it comes at once on another thread."""
+        if self._recording is not None:
+            self.write()
+        self._recording = None
+
+
+def active() -> ActiveRecording | None:
+    """The recording of this process that has not ended."""
+    owner: ActiveRecording | None = native.owner()
+    return owner
+
+
+@cache
+def watcher_table() -> Mapping[str, Callable[[Any], Watcher | None]]:
+    """What makes the watchers of a recording of its options, by name; None: it needs none.
+
+    The table is found by its name, as what it lists builds on this package.
+    """
+    with OwnImports():
+        module = importlib.import_module("pyinstrument_gpu.aspects.watchers")
+    table: Mapping[str, Callable[[Any], Watcher | None]] = module.WATCHERS
+    return table

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a job ended, or why it does not go on, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from pyinstrument_gpu.core.condition import Condition
+from pyinstrument_gpu.core.program_end import ProgramEnd
+from pyinstrument_gpu.core.rank_numbers import ranks_text
+from pyinstrument_gpu.job.condition import LAG_NS, Sighting, monotonic_end_ns, stuck_ns
+from pyinstrument_gpu.job.ending import Conclusion, Doubt, Outcome
+from pyinstrument_gpu.job.job import Job, RankData
+from pyinstrument_gpu.job.waits import Wait
+from pyinstrument_gpu.parts.words import capitalised, duration, size
+
+_MOST_CHARACTERS = 200
+_ALIKE = (
+    "SIGKILL, SIGTERM, the kernel's out-of-memory killer, a crash of native code and a lost "
+    "machine look alike in a file, which is up to 100 ms behind its process."
+)
+
+
+def place_of(rank: RankData) -> str:
+    """Where it was: "in backward/allreduce of step 1812"."""
+    step, path = rank.end.step, rank.end.path
+    if step is None:
+        return "before the first step" if path is None else f"in {path}, before the first step"
+    if rank.end.is_step_open:
+        within = f"step {step.index}"
+        return f"in {within}, outside phases" if path is None else f"in {path} of {within}"
+    if not step.complete:
+        where = "" if path is None else f" in {path} or after it"
+        return f"in step {step.index}, which was cut short{where}"
+    after = f"after step {step.index}"
+    return after if path is None else f"in {path}, {after}"
+
+
+class EndingWords:
+    """The sentences of one job.
+
+    Args:
+        job: of one rank or more.
+        found: what was concluded.
+        sightings: by rank what could be seen of it.
+    """
+
+    def __init__(self, job: Job, found: Conclusion, sightings: Mapping[int, Sighting]) -> None:
+        self._job = job
+        self._found = found
+        self._sightings = sightings
+        self._ranks = {rank.rank: rank for rank in job.ranks}
+        self._is_alone = job.world_size == 1
+        conditions = found.conditions.values()
+        self._is_going_on = any(
+            one in (Condition.RUNNING, Condition.HANGING, Condition.STOPPED) for one in conditions
+        )
+
+    def verdict(self) -> str:
+        """What became of the job, in one sentence."""
+        outcome = self._found.outcome
+        if outcome is Outcome.FINISHED:
+            text = self._finished()
+        elif outcome is Outcome.RUNNING:
+            text = self._running()
+        elif outcome is Outcome.STOPPED_FIRST:
+            text = self._stopped_first()
+        elif outcome is Outcome.HELD_UP:
+            text = self._held_up()
+        elif outcome is Outcome.DEADLOCK:
+            wait = "wait" if self._is_going_on else "waited"
+            text = f"{ranks_text(self._found.suspects)} {wait} for each other"
+        elif outcome is Outcome.MISMATCH:
+            text = self._mismatch()
+        else:
+            text = f"can't tell {self._doubt()}"
+        if self._job.missing and outcome in (Outcome.STOPPED_FIRST, Outcome.HELD_UP):
+            text = f"of the ranks whose runs are there, {text}"
+        return f"{capitalised(text).rstrip('.')}."
+
+    def evidence(self) -> Iterator[str]:
+        """What that rests on."""
+        found = self._found
+        if found.rank is not None:
+            yield from self._evidence_of(self._ranks[found.rank])
+        is_first = found.outcome is Outcome.STOPPED_FIRST
+        if is_first and found.next_rank is not None and found.earlier_ns is not None:
+            yield (
+                f"Its last sign of life is {duration(found.earlier_ns)} before that of rank "
+                f"{found.next_rank}, the next to stop on its machine."
+            )
+        lost = [rank for rank in found.lost_peers if rank != found.rank]
+        if lost:
+            yield (
+                f"{capitalised(ranks_text(lost))} ended because another rank did not answer, as "
+                f"the exception says."
+            )
+        for wait in found.waits:
+            if wait.is_long:
+                yield self._wait(wait)
+        others = [wait for wait in found.waits if not wait.is_long]
+        if others and found.outcome is Outcome.UNKNOWN:
+            yield from map(self._wait, others)
+        cut_short = [
+            rank.rank
+            for rank in self._job.ranks
+            if found.conditions[rank.rank] is Condition.ENDED and _was_cut_short(rank)
+        ]
+        if cut_short and not self._is_alone:
+            yield (
+                f"{capitalised(ranks_text(cut_short))} left the last step by an exception or a "
+                "break."
+            )
+        is_by_steps = not any(rank.collectives.was_read for rank in self._job.ranks)
+        is_judged = found.outcome in (Outcome.UNKNOWN, Outcome.HELD_UP)
+        if is_by_steps and is_judged and not self._is_alone:
+            yield (
+                "Collective operations were not recorded, so who waits for whom is judged by steps "
+                "and phases alone."
+            )
+        if self._job.missing:
+            yield f"There is no run of {ranks_text(self._job.missing)}."
+
+    def _finished(self) -> str:
+        codes = [ProgramEnd.of(rank.environment).exit_code for rank in self._job.ranks]
+        are_known = None not in codes
+        if self._is_alone and are_known:
+            return "the program finished"
+        if self._is_alone:
+            return "the recording was ended; how the program ended is not in the file"
+        text = f"all {len(codes):,} {'ranks finished' if are_known else 'recordings were ended'}"
+        if self._job.missing:
+            text = "all ranks whose runs are there finished"
+        end = "" if are_known else "; with which exit codes the programs ended is not in the files"
+        return text + end
+
+    def _running(self) -> str:
+        if self._is_alone:
+            return f"the program is running, {place_of(self._job.ranks[0])}"
+        return "the job is running: no rank has stopped or hangs"
+
+    def _stopped_first(self) -> str:
+        rank = self._named()
+        condition = self._found.conditions[rank.rank]
+        failed = condition is Condition.FAILED
+        subject = "the program" if self._is_alone else f"rank {rank.rank}"
+        first = "" if self._is_alone else " first"
+        verb = "failed" if failed else "stopped"
+        # A file is a little behind its process.
+        seen = "" if rank.complete else "last seen "
+        return f"{subject} {verb}{first}, {seen}{place_of(rank)}: {self._how(rank)}"
+
+    def _how(self, rank: RankData) -> str:
+        end, pid = ProgramEnd.of(rank.environment), rank.environment.get("pid")
+        silent_ns = self._sightings.get(rank.rank, Sighting()).silent_ns
+        process = "its process" if pid is None else f"its process {pid}"
+        since = "" if silent_ns is None else f" for {duration(silent_ns)}"
+        failure = f"exit code {end.exit_code}"
+        no_word = "its file ends without a word"
+        return {
+            Condition.FAILED: failure if end.exception is None else _shortened(end.exception),
+            Condition.CUT_OFF: f"{no_word}, and {process} is gone",
+            Condition.LOST: f"{no_word}, and whether {process} lives can't be seen from here",
+            Condition.STOPPED: f"{process} is held by a signal (SIGSTOP) or a debugger",
+            Condition.SILENT: f"{process} lives, and its recorder has written nothing{since}",
+            Condition.UNWRITTEN: f"its file could not be written any more ({rank.end.error})",
+            Condition.ENDED: "its recording was ended there",
+            Condition.FINISHED: "its recording was ended there",
+            Condition.HANGING: f"{process} lives",
+            Condition.RUNNING: f"{process} lives",
+        }[self._found.conditions[rank.rank]]
+
+    def _held_up(self) -> str:
+        rank = self._named()
+        stuck = duration(stuck_ns(rank))
+        if self._is_alone:
+            return f"the program hangs, {place_of(rank)}: nothing has happened for {stuck}"
+        waits = [one for one in self._found.waits if one.is_long and rank.rank in one.behind]
+        wait = max(waits, key=lambda one: one.waited_ns)
+        holds = "holds" if self._is_going_on else "held"
+        waited = "waited"
+        if self._is_going_on:
+            waited = "has waited" if len(wait.waiting) == 1 else "have waited"
+        text = f"rank {rank.rank} {holds} up the job, {place_of(rank)}"
+        for_it = f"{ranks_text(wait.waiting)} {waited} {duration(wait.waited_ns)} for it"
+        if wait.group is None:
+            is_behind = "is" if self._is_going_on else "was"
+            return (
+                f"rank {rank.rank} {is_behind} behind, {place_of(rank)}: nothing has happened for "
+                f"{duration(wait.waited_ns)} on {ranks_text(wait.waiting)}, further on"
+            )
+        return f"{text}: {for_it} in {_operation(wait)}"
+
+    def _mismatch(self) -> str:
+        found = self._found.mismatch
+        assert found is not None
+        parts = [f"{name} on {ranks_text(ranks)}" for name, ranks in found.operations]
+        return (
+            f"ranks asked for different operations as number {found.sequence} of {found.group}: "
+            + ", ".join(parts)
+        )
+
+    def _doubt(self) -> str:
+        found = self._found
+        who = ranks_text(found.suspects)
+        between = f"which of {who} stopped first"
+        if found.doubt is Doubt.MACHINES:
+            return f"{between}: they ran on machines whose clocks can't be compared{self._steps()}"
+        if found.doubt is Doubt.TOO_CLOSE:
+            ends_ns = [monotonic_end_ns(self._ranks[rank]) or 0 for rank in found.suspects]
+            text = (
+                f"{between}: their last signs of life are {duration(max(ends_ns) - min(ends_ns))} "
+                f"apart, and a file may be {duration(LAG_NS)} behind its process"
+            )
+            likely = found.likely_rank
+            if likely is not None:
+                seen = place_of(self._ranks[likely])
+                text += f"; most likely rank {likely} did, last seen {seen}"
+            return text
+        if found.doubt is Doubt.SEVERAL_BEHIND:
+            return f"which rank holds up the job: {who} are behind"
+        if found.doubt is Doubt.NOBODY_BEHIND:
+            stuck_for_ns = min(stuck_ns(self._ranks[rank]) for rank in found.suspects)
+            return (
+                f"what the job waits for: nothing has happened for {duration(stuck_for_ns)} on "
+                f"{who}, and no rank is known to be behind"
+            )
+        if found.doubt is Doubt.LOST_PEERS:
+            return f"which rank stopped first: {who} ended because another rank did not answer"
+        if len(found.suspects) == 1:
+            return f"whether {who} stopped: its file could not be written to its end"
+        return f"{between}: a file could not be written to its end"
+
+    def _steps(self) -> str:
+        steps = {
+            step.index
+            for step in (self._ranks[rank].end.step for rank in self._found.suspects)
+            if step is not None
+        }
+        return f", and were in step {steps.pop()}" if len(steps) == 1 else ""
+
+    def _evidence_of(self, rank: RankData) -> Iterator[str]:
+        condition = self._found.conditions[rank.rank]
+        event = rank.end.out_of_memory
+        if event is not None:
+            where = "outside phases" if event.path is None else f"in {event.path}"
+            step = "outside steps" if event.step is None else f"step {event.step}"
+            yield (
+                f"Its GPU {event.device} ran out of memory {where}, {step}: "
+                f"{size(event.request_bytes)} were asked for and {size(event.free_bytes)} of "
+                f"{size(event.limit_bytes)} were free."
+            )
+        if condition in (Condition.CUT_OFF, Condition.LOST):
+            yield _ALIKE
+        if self._is_alone:
+            return
+        waited_ns = max(
+            (one.waited_ns for one in self._found.waits if one.is_long and rank.rank in one.behind),
+            default=None,
+        )
+        if waited_ns is None:
+            return
+        stuck = duration(stuck_ns(rank))
+        if self._found.outcome is Outcome.HELD_UP:
+            yield f"{capitalised(self._how(rank))}. Nothing had happened in its file for {stuck}."
+        elif condition is not Condition.STOPPED:
+            yield (
+                f"Its file ends {stuck} after the last thing that happened in it, and others "
+                f"waited {duration(waited_ns)}, so it had stopped by then."
+            )
+
+    def _wait(self, wait: Wait) -> str:
+        behind, waiting = ranks_text(wait.behind), ranks_text(wait.waiting)
+        waited = duration(wait.waited_ns)
+        if wait.group is None:
+            return (
+                f"{capitalised(behind)} did not get as far in the steps as {waiting}, where "
+                f"nothing had happened for {waited}."
+            )
+        return (
+            f"{capitalised(waiting)} had asked for {_operation(wait)}, the earliest {waited} "
+            f"before its last sign of life; {behind} had not."
+        )
+
+    def _named(self) -> RankData:
+        assert self._found.rank is not None
+        return self._ranks[self._found.rank]
+
+
+def _was_cut_short(rank: RankData) -> bool:
+    step = rank.end.step
+    return step is not None and step.end_ns >= 0 and not step.complete
+
+
+def _operation(wait: Wait) -> str:
+    return f"{wait.operation or 'operation'} {wait.sequence} of {wait.group}"
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _MOST_CHARACTERS else f"{line[:_MOST_CHARACTERS]}..."

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verdict: what a run says, in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyinstrument_gpu import analysis
+from pyinstrument_gpu.analysis.advice import BUSY_SHARE, MIN_STEPS, Finding
+from pyinstrument_gpu.core.aspect import aspects
+from pyinstrument_gpu.core.program_facts import CHILDREN
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.parts.words import capitalised, counted, duration, small_percent
+from pyinstrument_gpu.report.findings import Guides
+from pyinstrument_gpu.report.no_steps import no_steps
+from pyinstrument_gpu.report.phases import PhaseInSteps, overlap
+
+_SKEWED = 0.2
+"""How far mean and median lie apart, as a share of the mean, where one of them says too little."""
+
+
+def verdict(
+    run: Run,
+    phases: Sequence[PhaseInSteps],
+    findings: Sequence[Finding],
+    guides: Guides | None,
+    sections: Mapping[str, Any],
+) -> str:
+    steps = run.step_totals.count
+    failures = [one for one in findings if one.kind == "failure"]
+    if failures:
+        return f"{capitalised(failures[0].about)}: {failures[0].evidence}."
+    if not steps:
+        if not run.complete:
+            return "The recording was not stopped, and no step that ended is in the file."
+        if CHILDREN in run.environment:
+            return f"No step ended: {no_steps(run)}."
+        return "No step ended, so nothing can be said of steps."
+    for aspect in aspects():
+        section = sections.get(aspect.name)
+        decided = None if section is None else aspect.verdict(section)
+        if decided is not None:
+            return decided
+    takes, totals = _takes(run), analysis.of(run).step_totals
+    most = max(phases, key=lambda one: one.self_ns or 0.0, default=None)
+    most_ns = 0.0 if most is None or most.self_ns is None else most.self_ns
+    between_ns = (analysis.of(run).attribution.unattributed_ns or 0) / totals.count
+    # A task that is suspended is in its phase, and the host elsewhere.
+    overlaps = overlap(phases, totals.duration.mean_ns) is not None
+    if between_ns > most_ns:
+        takes += f", of which {_between(run, phases, between_ns, totals.duration.mean_ns)}"
+    elif most is not None and most_ns and not overlaps:
+        share = small_percent(most_ns, totals.duration.mean_ns)
+        takes += f", of which the host spends {share} in {most.path}"
+    if totals.count < MIN_STEPS:
+        are = "is" if totals.count == 1 else "are"
+        helps = f"{counted(totals.count, 'step')} {are} too few to say what a change could save"
+    elif between_ns > most_ns and not any(one.is_certain for one in findings):
+        helps = 'put gpu_phase("...") around the parts of that code to see what it is'
+    else:
+        helps = _what_helps(run, findings, guides)
+    end = "" if run.complete else "; the recording was not stopped, so its end is not here"
+    return f"{takes}; {helps}{end}."
+
+
+def _takes(run: Run) -> str:
+    about = analysis.of(run)
+    mean_ns = about.step_totals.duration.mean_ns
+    takes = f"A step takes {duration(mean_ns)}"
+    median_ns = next(iter(about.step_quantiles.duration_ns), None)
+    if median_ns is not None and abs(mean_ns - median_ns) > _SKEWED * mean_ns:
+        takes += f" on average ({duration(median_ns)} in the median)"
+    if about.updates is not None:
+        takes += f" and an update {duration(about.updates.update_ns)}"
+        *counts, last = (f"{count:,}" for count in about.updates.counts)
+        takes += f" (the optimizers step {', '.join(counts)} and {last} times"
+        takes += f" in {counted(about.step_totals.count, 'step')})"
+    return takes
+
+
+def _between(run: Run, phases: Sequence[PhaseInSteps], between_ns: float, step_ns: float) -> str:
+    """Where the time outside of phases is, which is more than that of any phase."""
+    share = small_percent(between_ns, step_ns)
+    if not phases:
+        return f"{share} lies outside all phases, as it has none"
+    largest = next(iter(analysis.of(run).gaps), None)
+    if largest is None:
+        return f"{share} lies outside all phases"
+    before, behind = (_placed(run, path) for path in (largest.before, largest.behind))
+    where = f"between {before} and {behind}"
+    if before is None:
+        where = f"in front of {behind}" if behind is not None else "in steps without a phase"
+    elif behind is None:
+        where = f"after {before}, the last phase of the step"
+    of_it = (
+        ""
+        if largest.time_ns >= between_ns
+        else (f", {small_percent(largest.time_ns, between_ns)} of that")
+    )
+    rare = ", most of it in few steps" if largest.is_rare else ""
+    return f"{share} lies outside all phases{of_it} {where}{rare}"
+
+
+def _placed(run: Run, path: int) -> str | None:
+    """A phase with the line of its first call, where that is known; later ones may be elsewhere."""
+    line = None if path < 0 else run.line_of_phase(path)
+    return None if path < 0 else run.paths[path] + (f" (first called at {line})" if line else "")
+
+
+def _what_helps(run: Run, findings: Sequence[Finding], guides: Guides | None) -> str:
+    certain = [one for one in findings if one.is_certain and one.high_ns and one.of_ns]
+    if certain:
+        return f"one change could save {_saving(run, certain[0])}: {_change(certain[0])}"
+    savings = analysis.of(run).savings
+    if savings.busy_ns is not None and savings.busy_ns >= BUSY_SHARE * savings.step_ns:
+        busy = small_percent(savings.busy_ns, savings.step_ns)
+        return f"the device is busy for at least {busy} of it, so only less work for it helps"
+    doubts = [one for one in findings if one.kind in ("doubt", "guide") and not one.is_certain]
+    if doubts:
+        first = doubts[0]
+        if not first.high_ns or not first.of_ns:
+            return f"what a change could save is not known: {first.evidence}"
+        may = f"one change may save {_saving(run, first)}"
+        return f"{may}, but this run can't tell: {_change(first)}"
+    if guides is not None and guides.nothing_worth_an_edit:
+        return "nothing that was looked at is worth an edit"
+    return "what a change could save is not known from this run"
+
+
+def _change(one: Finding) -> str:
+    return one.about if one.kind == "guide" else f"removing {one.about}"
+
+
+def _saving(run: Run, one: Finding) -> str:
+    assert one.low_ns is not None and one.high_ns is not None and one.of_ns
+    low, high = (small_percent(ns, one.of_ns) for ns in (one.low_ns, one.high_ns))
+    whole = f"the {one.of}"
+    mean_ns = analysis.of(run).step_totals.duration.mean_ns
+    if one.of == "step" and abs(one.of_ns - mean_ns) > _SKEWED * mean_ns:
+        whole = f"the step ({duration(one.of_ns)} in the part of the run that can tell)"
+    where = ", most of it in few steps" if one.is_rare else ""
+    if one.low_ns <= 0:
+        return f"at most {high} of {whole}{where}"
+    return f"{high if low == high else f'{low} to {high}'} of {whole}{where}"

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the document of a job says: never more than is known."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pyinstrument_gpu.job.findings import Pattern
+from pyinstrument_gpu.job.job import Job
+from pyinstrument_gpu.job.report import job_document_of, job_report
+from tests.helpers.simulated_job import simulated_job
+from tests.job.jobs import (
+    JOBS,
+    MS,
+    MadeJob,
+    balanced,
+    broken,
+    in_turn,
+    one_late,
+    phase_of,
+    rank_of,
+)
+from tests.job.jobs import unknown as unknown_job
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [
+        (
+            "balanced",
+            "No rank stands out in 99 steps; differences between ranks cost 0.1% of the step.",
+        ),
+        (
+            "one late",
+            "Rank 3 is waited for: it comes last in 96 of 99 steps, 29.500 ms after the next rank "
+            "on average, 98% of that in data; differences between ranks cost 29% of the step.",
+        ),
+        (
+            "some steps",
+            "Rank 1 is waited for in some steps: it comes last in 7 of 99 steps, 4.000 ms after "
+            "the next rank on average, and it can't be told in which phase; differences between "
+            "ranks cost 5% of the step.",
+        ),
+        (
+            "in turn",
+            "Several ranks are waited for, together or in turn, and none can be named; differences "
+            "between ranks cost 8% of the step.",
+        ),
+        ("unknown", "Which rank is late can't be told: no step ended on all ranks."),
+        (
+            "broken",
+            "Ranks 0-1 stalled: no step of rank 0 began or ended for 32.000 s, in step 90, in "
+            "backward. Of the 3 ranks compared, no rank stands out in 99 steps; differences "
+            "between ranks cost 0.1% of the step; one that is slower in phases with collectives "
+            "alone could not be seen; of 2 ranks that are missing, nothing is known.",
+        ),
+        ("nothing", "No run of the 2 ranks could be read."),
+    ],
+)
+def test_verdict(name: str, verdict: str) -> None:
+    assert JOBS[name]().document().verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("left_out", "words"),
+    [
+        ((3,), "; rank 3 is not compared, as too few of the steps of the others are there of it."),
+        ((1, 2), "; ranks 1-2 are not compared, as too few of the steps of the others are there"),
+    ],
+)
+def test_of_ranks_that_were_not_compared_nothing_is_said(
+    left_out: tuple[int, ...], words: str
+) -> None:
+    job = balanced()
+    stragglers = replace(job.stragglers, left_out=left_out)
+    verdict = job._replace(stragglers=stragglers).document().verdict
+    assert words in verdict
+    compared = f"{4 - len(left_out)} ranks compared"
+    assert verdict.startswith(f"Of the {compared}, no rank stands out in 99 steps; ")
+
+
+def test_all_shares_are_of_the_steps_that_were_judged() -> None:
+    job = one_late()
+    document = job._replace(stragglers=replace(job.stragglers, step_ns=120.0 * MS)).document()
+    costs = [one for one in document.findings if one.cost_ns is not None]
+    assert len(costs) > 1 and {one.of_ns for one in costs} == {120 * MS}
+
+
+def test_what_is_uneven_is_told_without_waits() -> None:
+    """The host time of a phase in which ranks wait is longest on the quick ones."""
+    uneven = phase_of(
+        "backward",
+        imbalance_ns=5.0 * MS,
+        is_significant=True,
+        pattern=Pattern.IN_TURN,
+        work_ns=30.0 * MS,
+        distance_ns=4.0 * MS,
+        high_ns=90.0 * MS,
+    )
+    (found,) = balanced()._replace(phases=(uneven,)).document().findings
+    assert found.evidence == (
+        "several ranks are slow there, together or in turn; the slowest works for 30.000 ms "
+        "there, 4.000 ms more than the others on average"
+    )
+
+
+def test_a_pattern_of_one_rank_without_a_name_is_unknown() -> None:
+    job = balanced()
+    stragglers = replace(job.stragglers, pattern=Pattern.ALWAYS, loss_share=None)
+    verdict = job._replace(stragglers=stragglers).document().verdict
+    assert verdict == "Which rank is late can't be told: the runs do not say it."
+
+
+def test_a_step_takes_as_long_as_on_the_latest_rank() -> None:
+    """Also where each rank has others of the steps."""
+    later = rank_of(1, steps=3, steps_ended=9, step_ns=np.array([3, 7, 8]) * MS)
+    ranks = (
+        rank_of(0, steps=3, step_ns=np.array([9, 5, 1]) * MS, steps_ended=4),
+        replace(later, steps=np.array([1, 2, 3])),
+    )
+    document = balanced()._replace(data=Job(ranks, 2)).document()
+    steps = document.steps
+    assert steps is not None
+    assert (steps.count, steps.mean_ns, steps.p50_ns) == (2, 6 * MS, 6 * MS)
+    assert (steps.fewest_ended, steps.most_ended) == (4, 9)
+    assert [rank.step_ns for rank in document.ranks] == [3 * MS, 5 * MS]
+
+
+def test_a_rank_is_named_only_where_one_is_the_cause() -> None:
+    remarks = [rank.remarks for rank in in_turn().document().ranks]
+    assert remarks == [()] * 4
+    (finding,) = in_turn().document().findings
+    assert "rank 0" not in finding.evidence
+    assert one_late().document().ranks[3].remarks == ("waited for", "slowest in data")
+
+
+def test_findings_begin_with_what_went_wrong() -> None:
+    kinds = [finding.kind for finding in broken().document().findings]
+    assert kinds == ["failure"] * 3
+    assert [one.kind for one in one_late().document().findings] == [
+        "straggler",
+        "collective",
+        "start",
+    ]
+
+
+def test_missing_times_are_not_zero() -> None:
+    document = unknown_job().document()
+    assert document.steps is None
+    assert [(rank.step_ns, rank.phases) for rank in document.ranks] == [(None, ())] * 2
+    timed = np.array([[9, -1, 2 * MS], [9, -1, -1], [9, MS, MS]])
+    rank = rank_of(0, steps=3, stream_ns=timed)
+    (found,) = MadeJob(Job((rank,), 2)).document().ranks
+    assert [phase.stream_ns for phase in found.phases] == [2 * MS, None, MS, None, None]
+
+
+def test_notes_of_several_ranks_are_one() -> None:
+    assert broken().document().notes == (
+        "the ranks ran different code revisions",
+        "ranks 0-1: cut off",
+        "rank 0: not everything was kept: ring_full 5",
+    )
+
+
+def test_names_of_phases_are_harmless_in_a_terminal() -> None:
+    job = simulated_job(2, 1, steps=30, work_ns={"\x1b[2J\n": MS, "backward": 100 * MS})
+    report = job_report(job_document_of(job), 100, False)
+    assert "\x1b" not in report and report.count(r"\x1b[2J\n") > 1
+
+
+def test_steps_that_were_not_judged_are_told() -> None:
+    job = balanced()
+    stragglers = replace(job.stragglers, steps=60, step_ns=100.0 * MS)
+    assert job._replace(stragglers=stragglers).document().notes == (
+        "of 39 of the 99 steps it is not known who is late: not all records of their collective "
+        "operations are there",
+    )

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tokens of steps whose batches have `input_ids`."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import UserDict
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pyinstrument_gpu as pig
+from pyinstrument_gpu.core.run import Run
+from tests.cli.test_commands import invoke
+from tests.recording.test_step_readings import values_of
+
+torch = pytest.importorskip("torch")
+
+
+def batch_of(rows: int, length: int = 8) -> dict[str, Any]:
+    return {
+        "labels": torch.zeros(rows),
+        "input_ids": torch.ones(rows, length, dtype=torch.int64),
+    }
+
+
+def recorded(batches: Iterable[object], **options: Any) -> Run:
+    with pig.record() as recording:
+        for _ in pig.gpu_steps(batches, **options):
+            pass
+    return recording.run
+
+
+@pytest.mark.parametrize("kind", [dict, UserDict])
+def test_tokens_of_a_batch_are_the_elements_of_its_input_ids(
+    kind: Callable[[Mapping[str, Any]], object],
+) -> None:
+    batches = [kind(batch_of(4)), kind(batch_of(3, 16)), kind(batch_of(0))]
+    assert values_of(recorded(batches), "tokens") == {0: 32, 1: 48, 2: 0}
+    assert values_of(recorded(batches * 2, accumulate=3), "tokens") == {0: 80, 1: 80}
+
+
+class Watched(torch.Tensor):  # type: ignore[misc, name-defined]
+    pass
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        *({"input_ids": ids} for ids in (torch.ones(8), torch.ones(2, 2, 2), [[1, 2]], None)),
+        {"input_ids": torch.ones(2, 2).as_subclass(Watched)},
+        *({"ids": torch.ones(2, 2)}, {}, torch.ones(2, 2), (torch.ones(2, 2),), "input_ids", 7),
+        UserDict(),
+    ],
+)
+def test_tokens_of_any_other_batch_are_unknown(batch: object) -> None:
+    assert recorded([batch]).metric_names == ()
+    known = batch_of(4)
+    run = recorded([known, batch, batch, known, known, known], accumulate=2)
+    assert values_of(run, "tokens") == {2: 64}
+
+
+def test_no_code_of_the_program_is_run_and_no_value_is_read() -> None:
+    class Fields(UserDict[str, Any]):
+        def __getitem__(self, key: str) -> Any:
+            raise AssertionError(key)
+
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError(name)
+
+    class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc, name-defined]
+        def __torch_function__(self, function: Any, *_: Any) -> Any:
+            raise AssertionError(function)
+
+    fields = Fields()
+    fields.data["input_ids"] = torch.empty(4, 8, device="meta")  # has no values
+    with pig.record() as recording, Mode():
+        for _ in pig.gpu_steps([fields, {"input_ids": fields.data["input_ids"]}]):
+            pass
+    assert values_of(recording.run, "tokens") == {0: 32, 1: 32}
+
+
+def train(loader: Iterable[Any], validation: Iterable[Any] = (), accumulate: int = 1) -> None:
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for number, batch in enumerate(loader):
+        model(batch["input_ids"].float()).mean().backward()
+        if number % accumulate == accumulate - 1:
+            optimizer.step()
+            optimizer.zero_grad()
+    with torch.no_grad():
+        for batch in validation:
+            model(batch["input_ids"].float())
+
+
+def loader_of(items: int, rows: int = 4) -> Any:
+    return torch.utils.data.DataLoader([{"input_ids": torch.ones(8)}] * items, batch_size=rows)
+
+
+def test_automatic_steps_have_the_tokens_that_they_train_on() -> None:
+    with pig.auto_phases(), pig.record() as recording:
+        train(loader_of(10), loader_of(40))
+        train(loader_of(16), accumulate=2)
+    tokens = {0: 32, 1: 32, 2: 16, 3: 64, 4: 64}
+    assert [step.samples for step in recording.run.steps] == [n / 8 for n in tokens.values()]
+    assert values_of(recording.run, "tokens") == tokens
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of four steps of 8, 16, 24 and 32 tokens."""
+    file = tmp_path_factory.mktemp("run") / "train.gpurun"
+    with pig.record(file):
+        for _ in pig.gpu_steps([batch_of(rows) for rows in (1, 2, 3, 4)]):
+            pass
+    return file
+
+
+ROW = ["step/tokens", "32", "3", "8", "0", "32", "3"]
+
+
+def test_report_and_its_json(path: Path) -> None:
+    assert ROW in [line.split() for line in invoke("report", str(path)).output.splitlines()]
+    document = json.loads(invoke("report", "--json", str(path)).output)
+    (tokens,) = document["metrics"]
+    assert (tokens["name"], tokens["last"], tokens["last_step"]) == ("step/tokens", 32, 3)
+
+
+def test_page(path: Path, tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    invoke("report", str(path), "--html", "-o", str(tmp_path / "run.html"))
+    assert "step/tokens" in (tmp_path / "run.html").read_text()
+
+
+def test_watch(path: Path) -> None:
+    done = json.loads(invoke("watch", "--json", str(path)).output)
+    (tokens,) = done["runs"][0]["metrics"]
+    assert (tokens["name"], tokens["value"], tokens["step"]) == ("step/tokens", 32, 3)
+    assert tokens["series"] == [8, 16, 24, 32]
+
+
+def test_csv(path: Path, tmp_path: Path) -> None:
+    Run.load(path).export(tmp_path / "metrics.csv", metrics=True)
+    rows = csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines())
+    assert [(row["metric"], int(row["step"]), float(row["value"])) for row in rows] == [
+        ("step/tokens", step, 8 * (step + 1)) for step in range(4)
+    ]
+
+
+def test_parquet(path: Path, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    Run.load(path).export(tmp_path / "metrics.parquet", metrics=True)
+    columns = parquet.read_table(tmp_path / "metrics.parquet").to_pydict()
+    assert columns["metric"] == ["step/tokens"] * 4
+    assert columns["value"] == [8, 16, 24, 32]
+
+
+def test_tensorboard(path: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tests.sinks.test_tensorboard import curves_in
+
+    Run.load(path).export(tmp_path / "logs", "tensorboard")
+    points = curves_in(tmp_path / "logs")["metrics/step/tokens"]
+    assert [point[:2] for point in points] == [(step, 8 * (step + 1)) for step in range(4)]
