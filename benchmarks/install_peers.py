@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Installs what the extra `bench` names, one by one, and says which could not be had.
+"""Installs what the extra `bench` names, one by one, and says which could not be installed.
 
 One that has vanished from the registry, or has no wheel for this Python, keeps none of the others
 away. The constraints of the Makefile hold: torch stays what it is.

@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.million_spans import record_million_spans
+from pyinstrument_gpu.core.record import Thread, named_streams
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.core.steps import Steps
-from pyinstrument_gpu.core.stream import named_streams
-from pyinstrument_gpu.core.thread import Thread
 from pyinstrument_gpu.page.page import html_page
 from pyinstrument_gpu.page.timeline import MAX_BARS
 from tests.helpers.browser import Browser, browser

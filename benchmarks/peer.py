@@ -33,7 +33,7 @@ class Peer:
 
     Attributes:
         name: as in tables.
-        differs: what it does more or less than a recorded phase of ours.
+        differs: what it does more or less than one of our recorded phases.
         set_up: the way, ready in the block. Raises ImportError or `PeerMissing`.
         uses: how many uses make a batch.
         history: what it keeps of each use; None where that is nothing.

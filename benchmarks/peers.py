@@ -20,7 +20,7 @@ from benchmarks import ours
 from benchmarks.peer import History, Peer, PeerMissing
 from benchmarks.way import DEPTH, Way, empty, fresh, kept
 
-# Less than half a ring, so that a batch of ours neither wakes the harvester nor fills the ring.
+# Less than half a ring, so that one of our batches neither wakes the harvester nor fills the ring.
 _USES = 3999
 # Of what takes microseconds.
 _FEW_USES = 399

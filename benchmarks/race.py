@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times something of ours beside its peers, so that what disturbs one disturbs all.
+"""Times a part of this package beside its peers, so that what disturbs one disturbs all.
 
 Each round times every contender once, in turn. Shown are the best and the median round, and ratios
 of best to best and median to median: never to a figure of another run or another machine.

@@ -16,7 +16,7 @@ def test_import_loads_no_heavy_module() -> None:
     script = """
 import sys
 import pyinstrument_gpu
-heavy = {"numpy", "torch", "rich", "click", "asyncio", "multiprocessing"}
+heavy = {"numpy", "msgspec", "torch", "rich", "click", "asyncio", "multiprocessing"}
 # A third of the time otherwise.
 heavy |= {"inspect", "dataclasses", "tempfile", "statistics", "ctypes", "pickle"}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
@@ -32,7 +32,7 @@ with pig.record(sys.argv[1]):
     for _ in pig.gpu_steps([1, 2]):
         with pig.gpu_phase("a"):
             pass
-heavy = {"numpy", "torch", "rich", "click"}
+heavy = {"numpy", "msgspec", "torch", "rich", "click"}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
 """
     run_script(script, tmp_path / "a.gpurun", is_fresh=True)

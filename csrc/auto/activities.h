@@ -12,7 +12,7 @@
 
 namespace pig {
 
-/// Hears of the calls of a function from now on. False where it can't be hooked; nothing where
+/// Observes the calls of a function from now on. False where it can't be hooked; nothing where
 /// there is no such kind of call.
 std::optional<bool> observe_activity(PyObject* function, std::string_view kind);
 

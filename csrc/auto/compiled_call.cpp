@@ -3,11 +3,11 @@
 // Phases "compiled NAME": calls of functions that torch.compile has made.
 //
 // What is called inside is part of such a call, whether it was compiled or a graph breaks there: a
-// module, a backward pass, the step of an optimizer. Of an update that was compiled nothing is
-// called that could be heard of. But it writes to the parameters of its optimizer, and that shows.
+// module, a backward pass, the step of an optimizer. A compiled update calls
+// nothing that could be observed. But it writes to the parameters of its optimizer, and that shows.
 //
 // Each call of a compiled function switches Dynamo on, and off at its end, by one function of
-// torch's. That is what is heard of here. The function that does both is a wrapper of Dynamo's,
+// torch's. That is what is observed here. The function that does both is a wrapper of Dynamo's,
 // one for each compiled function.
 #include <memory>
 #include <new>

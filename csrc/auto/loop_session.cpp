@@ -241,8 +241,8 @@ const Phase* LoopSession::phase_of_optimizer(PyObject* optimizer) {
 // --- steps of optimizers ---
 
 bool LoopSession::is_updating() {
-  // The hooks of an optimizer are not told of an exception in its step. Its function is then no
-  // longer among the callers.
+  // The hooks of an optimizer are not called when its step raises an exception. Its function
+  // is then no longer among the callers.
   const unsigned long thread = PyThread_get_thread_ident();
   const auto is_here = [thread](const Update& update) { return update.thread == thread; };
   for (;;) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the automatic phases of a program share: whether they are on, which activity the thread is
-// in, and the detector of steps, which is told of activities.
+// in, and the detector of steps, which the activities are reported to.
 //
 // An activity (a forward pass, a backward pass, ...) is a phase. What it calls is part of it:
 // inside a forward pass no submodule is one of its own. An optimizer's step is the exception, as
@@ -109,7 +109,7 @@ class LoopSession final : private StepPort {
   void begin_update(PyObject* optimizer);
   void end_update(PyObject* optimizer);
 
-  // Updates of which nothing is heard.
+  // Updates that can't be observed.
   struct Written {
     uint64_t optimizer;
     uint64_t times;

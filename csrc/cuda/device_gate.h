@@ -16,7 +16,7 @@ enum class Gate : uint32_t {
   kClosed = 0,   ///< nothing: not recording, off, or a step that is not timed
   kTimed = 1,    ///< records events at its boundaries
   kOutside = 2,  ///< the same while the budget outside steps lasts
-  kBorders = 4,  ///< the listener of borders is told (hot/border_listener.h)
+  kBorders = 4,  ///< the listener of borders is told (hot/active_recording.h)
 };
 PIG_HOT extern std::atomic<Gate> device_gate;
 

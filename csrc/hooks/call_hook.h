@@ -11,7 +11,7 @@ namespace pig {
 /// How a function in Python that is hooked is called.
 enum class Called {
   anyhow,
-  /// By a slot of its class, or as `function(*args)`. On Python 3.11 other calls are not heard of,
+  /// By a slot of its class, or as `function(*args)`. On Python 3.11 other calls are not observed,
   /// and the function's type stays.
   from_c,
 };
@@ -56,7 +56,7 @@ class CallListeners {
 };
 
 /// A function whose calls come by a trampoline of its own, and who observes them. It is never
-/// freed, and the trampoline calls through where nobody hears: a thread may be inside it, and
+/// freed, and the trampoline calls through where nobody listens: a thread may be inside it, and
 /// whoever has kept its address may call it at any time.
 class HookedCall {
  public:

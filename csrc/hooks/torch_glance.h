@@ -7,7 +7,7 @@
 
 namespace pig {
 
-/// What can be told of a tensor at a glance, without a call that Python or a mode would see.
+/// What can be seen of a tensor at a glance, without a call that Python or a mode would see.
 ///
 /// PyTorch keeps its C++ tensor inside the Python object, at an offset that is found and verified
 /// when the hooks are installed. From there a function of PyTorch's stable C interface tells the

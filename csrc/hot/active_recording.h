@@ -16,7 +16,7 @@ PIG_HOT extern std::atomic<uint32_t> active_epoch;
 constexpr uint64_t kNoOpenStep = ~uint64_t{0};
 PIG_HOT extern std::atomic<uint64_t> open_step;
 
-/// Hears where phases begin and end in steps that it has chosen, to read there what is known at
+/// Called where phases begin and end in steps that it has chosen, to read there what is known at
 /// that moment alone. By the thread that opened the step, with the GIL; nothing of it may throw.
 ///
 /// It chooses a step by opening the gate for borders (`cuda::set_borders_heard`), and closes it at

@@ -23,6 +23,7 @@ enum class BlockType : uint16_t {
   kEnergy = 8,
   kCollectiveGroups = 9,
   kStalls = 10,
+  kAspects = 11,
   kNames = 16,
   kPaths = 17,
   kThreads = 18,

@@ -1,17 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "modules/module_watch.h"
-
+//
+// Observes the calls of a model's modules, and puts the marks on autograd's nodes that show its
+// backward pass (record/module_times.h).
+//
+// A mark is a hook of the node, as tensors have: it is called before the node. To make one by
+// `register_prehook` runs Python code each time. So there are two tensors for each module, which
+// exist only for their dictionary of hooks, and `_register_hook_dict` puts that on a node.
 #include <deque>
 #include <string>
 #include <unordered_map>
 #include <utility>
 
 #include "base/ticks.h"
+#include "hooks/call_hook.h"
 #include "hooks/torch_glance.h"
 #include "hot/module_stack.h"
 #include "hot/nvtx_range.h"
 #include "hot/phase_table.h"
 #include "modules/call_tensors.h"
+#include "python/bindings.h"
 #include "python/object_table.h"
 #include "python/phase_registry.h"
 #include "python/python_hooks.h"
@@ -23,6 +30,8 @@ namespace py = pybind11;
 
 namespace pig {
 namespace {
+
+using namespace py::literals;
 
 constexpr size_t kMostModules = 4096;
 constexpr uint16_t kDeepest = 60;
@@ -168,6 +177,19 @@ PyObject* mark_is_reached(PyObject* self, PyObject*) {
 
 PyMethodDef mark_definition = {"module_mark", mark_is_reached, METH_O, nullptr};
 
+/// It is no longer observed; marks that are on nodes do nothing.
+void unwatch_module(int64_t number) {
+  if (number < 0 || static_cast<size_t>(number) >= watched->size()) return;
+  Watched& module = (*watched)[static_cast<size_t>(number)];
+  if (std::exchange(module.is_active, false)) --active_modules;
+  if (active_modules == 0) ModuleSampling::instance().set_watched(false);
+  const auto found = by_module->find(module.object);  // another one may have its address since
+  if (found != by_module->end() && found->second == &module) by_module->erase(found);
+  Py_CLEAR(module.reference);
+  Py_CLEAR(module.enter);
+  Py_CLEAR(module.leave);
+}
+
 /// The body of a weak reference's callback; `self` is the module's number.
 PyObject* module_is_gone(PyObject* self, PyObject*) {
   unwatch_module(PyLong_AsLongLong(self));
@@ -189,86 +211,106 @@ PyObject* new_reference(PyObject* module, int64_t number) {
   return callback ? PyWeakref_NewRef(module, callback.ptr()) : nullptr;
 }
 
-bool is_known(int64_t number) {
-  if (number >= 0 && static_cast<size_t>(number) < watched->size()) return true;
-  PyErr_SetString(PyExc_ValueError, "no such module");
-  return false;
+/// A watched module. Throws where there is none with this number.
+Watched& at(int64_t number) {
+  if (number >= 0 && static_cast<size_t>(number) < watched->size())
+    return (*watched)[static_cast<size_t>(number)];
+  throw py::value_error("no such module");
 }
 
-}  // namespace
-
-void set_root_function(PyObject* function) {
+/// Called with each module that is called while no watched one is, until it returns True for it;
+/// None: nothing is. An error of its own is reported as unraisable.
+void set_root_function(py::handle function) {
   roots->clear();
-  Py_XDECREF(std::exchange(root_function, function != Py_None ? Py_NewRef(function) : nullptr));
+  PyObject* const added = function.is_none() ? nullptr : Py_NewRef(function.ptr());
+  Py_XDECREF(std::exchange(root_function, added));
 }
 
-int64_t watch_module(PyObject* module, PyObject* name, int64_t parent) {
-  if (parent >= 0 && !is_known(parent)) return -1;
+/// Adds a module; -1 with a Python error set.
+int64_t add_module(PyObject* module, PyObject* name, const WatchedModule* around) {
+  std::string text;
+  if (!encode_name(name, text)) return -1;
+  Watched one{};
+  one.module = names_of(text);
+  if (around != nullptr && around->depth + 1 < kDeepest) {
+    one.module.depth = static_cast<uint16_t>(around->depth + 1);
+    one.module.parent = around;
+  }
+  one.nvtx = nvtx_name(text);
+  const auto number = static_cast<int64_t>(watched->size());
+  one.object = module;
+  one.reference = new_reference(module, number);
+  if (one.reference == nullptr) return -1;
+  one.is_active = false;  // until it can be found
+  watched->push_back(one);
+  (*by_module)[module] = &watched->back();
+  watched->back().is_active = true;
+  ++active_modules;
+  ModuleSampling::instance().set_watched(true);
+  return number;
+}
+
+/// A module's calls are observed from now on. `parent` is the number of the innermost watched
+/// module around it, or -1. Returns its number.
+int64_t watch_module(py::handle module, py::handle name, int64_t parent) {
+  if (!PyUnicode_Check(name.ptr())) throw py::type_error("a name must be a str");
+  const WatchedModule* const around = parent >= 0 ? &at(parent).module : nullptr;
   if (active_modules == kMostModules) {
     PyErr_SetString(PyExc_OverflowError, "too many modules are watched");
-    return -1;
+    throw py::error_already_set();
   }
-  const int64_t added = with_memory<int64_t>(kNoMemory, [=]() -> int64_t {
-    std::string text;
-    if (!encode_name(name, text)) return -1;
-    Watched one{};
-    one.module = names_of(text);
-    if (parent >= 0) {
-      const WatchedModule& around = (*watched)[static_cast<size_t>(parent)].module;
-      one.module.depth = static_cast<uint16_t>(around.depth + 1);
-      one.module.parent = &around;
-    }
-    if (one.module.depth >= kDeepest) {
-      one.module.depth = 0;
-      one.module.parent = nullptr;
-    }
-    one.nvtx = nvtx_name(text);
-    const auto number = static_cast<int64_t>(watched->size());
-    one.object = module;
-    one.reference = new_reference(module, number);
-    if (one.reference == nullptr) return -1;
-    one.is_active = false;  // until it can be found
-    watched->push_back(one);
-    (*by_module)[module] = &watched->back();
-    watched->back().is_active = true;
-    ++active_modules;
-    ModuleSampling::instance().set_watched(true);
-    return number;
-  });
+  const int64_t added =
+      with_memory<int64_t>(kNoMemory, [=] { return add_module(module.ptr(), name.ptr(), around); });
   if (added == kNoMemory) PyErr_SetString(PyExc_MemoryError, "there is no memory");
+  if (added < 0) throw py::error_already_set();
   return added;
 }
 
-bool set_module_marks(int64_t number, PyObject* enter, PyObject* leave) {
-  if (!is_known(number)) return false;
-  Watched& module = (*watched)[static_cast<size_t>(number)];
-  Py_XSETREF(module.enter, Py_NewRef(enter));
-  Py_XSETREF(module.leave, Py_NewRef(leave));
-  return true;
+/// `enter` and `leave` are the tensors whose hooks are the marks of a module.
+void set_module_marks(int64_t number, py::handle enter, py::handle leave) {
+  Watched& module = at(number);
+  Py_XSETREF(module.enter, Py_NewRef(enter.ptr()));
+  Py_XSETREF(module.leave, Py_NewRef(leave.ptr()));
 }
 
+/// The function that a mark calls.
 py::object new_module_mark(int64_t number, bool enters) {
-  return is_known(number) ? numbered(mark_definition, 2 * number + (enters ? 1 : 0)) : py::object();
+  at(number);
+  py::object mark = numbered(mark_definition, 2 * number + (enters ? 1 : 0));
+  if (!mark) throw py::error_already_set();
+  return mark;
 }
 
-void unwatch_module(int64_t number) {
-  if (number < 0 || static_cast<size_t>(number) >= watched->size()) return;
-  Watched& module = (*watched)[static_cast<size_t>(number)];
-  if (std::exchange(module.is_active, false)) --active_modules;
-  if (active_modules == 0) ModuleSampling::instance().set_watched(false);
-  const auto found = by_module->find(module.object);  // another one may have its address since
-  if (found != by_module->end() && found->second == &module) by_module->erase(found);
-  Py_CLEAR(module.reference);
-  Py_CLEAR(module.enter);
-  Py_CLEAR(module.leave);
-}
-
+/// Whether it was called while a recording was active, timed or not.
 bool was_module_called(int64_t number) {
   return number >= 0 && static_cast<size_t>(number) < watched->size() &&
          (*watched)[static_cast<size_t>(number)].was_called;
 }
 
-CallObserver& watched_call() { return the<WatchedCall>(); }
-CallObserver& watched_backward_pass() { return the<WatchedBackwardPass>(); }
+bool observe_modules(py::handle call, py::handle run_backward, py::handle grad_fn,
+                     py::handle mode_count, py::handle without_modes) {
+  if (Py_TYPE(grad_fn.ptr())->tp_descr_get == nullptr)
+    throw py::type_error("a descriptor is needed");
+  set_module_questions({grad_fn.ptr(), mode_count.ptr(), without_modes.ptr()});
+  return observe_call(call.ptr(), ObserverOf::modules, the<WatchedCall>(), Called::from_c) &&
+         observe_call(run_backward.ptr(), ObserverOf::modules, the<WatchedBackwardPass>());
+}
+
+}  // namespace
+
+void add_module_functions(py::module_& module) {
+  module.def("observe_modules", &observe_modules, py::kw_only(), "call"_a, "run_backward"_a,
+             "grad_fn"_a, "mode_count"_a, "without_modes"_a);
+  module.def("unobserve_modules", [] { unobserve_calls(ObserverOf::modules); });
+  module.def("set_root_function", &set_root_function, "function"_a);
+  module.def("watch_module", &watch_module, "module"_a, "name"_a, "parent"_a);
+  module.def("set_module_marks", &set_module_marks, "number"_a, "enter"_a, "leave"_a);
+  module.def("module_mark", &new_module_mark, "number"_a, "enters"_a);
+  module.def("unwatch_module", &unwatch_module, "number"_a);
+  module.def("was_module_called", &was_module_called, "number"_a);
+  module.def(
+      "sample_modules", [](uint32_t every) { ModuleSampling::instance().choose(every); },
+      "every"_a);
+}
 
 }  // namespace pig

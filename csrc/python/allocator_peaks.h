@@ -23,7 +23,7 @@
 
 namespace pig {
 
-/// Hears of the program's own resets.
+/// Called at the program's own resets.
 class PeakResetListener {
  public:
   virtual void before_reset(long device) = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The hooks of calls of torch as Python sees them, and what it tells of the waits in such calls.
+// The hooks of calls of torch as Python sees them, and what is known of the waits in such calls.
 #include <pybind11/stl.h>
 
 #include <cstdint>

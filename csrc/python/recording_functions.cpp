@@ -38,8 +38,8 @@ using namespace py::literals;
 py::object start(const py::object& recording, std::optional<std::string> path,
                  const py::bytes& environment, bool overwrite, uint64_t history_spans,
                  uint64_t max_bytes, bool nvtx, int64_t watchdog_ns) {
-  constexpr int kFramesOfOurs = 3;  // Recording._begin, _start and __enter__
-  if (!RecordingOwner::claim(recording, kFramesOfOurs)) return py::none();
+  constexpr int kOwnFrames = 3;  // Recording._begin, _start and __enter__
+  if (!RecordingOwner::claim(recording, kOwnFrames)) return py::none();
   // As bytes: a path need not be Unicode.
   const py::object shown = path ? py::object(py::bytes(*path)) : py::object(py::none());
   ClockAnchor anchor;
@@ -100,21 +100,13 @@ bool owner_is_left_over() {
   return owner != nullptr && owner->is_left_over();
 }
 
-constexpr std::pair<std::string_view, BlockType> kDocuments[] = {
-    {"environment", BlockType::kEnvironment},
-    {"operations", BlockType::kOperations},
-    {"memory", BlockType::kMemory},
-    {"energy", BlockType::kEnergy},
-    {"collective_groups", BlockType::kCollectiveGroups},
-};
-
-void set_document(const py::object& recording, std::string_view name, std::string json) {
-  for (const auto& [known, type] : kDocuments) {
-    if (known != name) continue;
-    const BlockType block = type;
-    return for_owner(recording, [&](Recorder&) { parts().documents.set(block, std::move(json)); });
-  }
-  throw py::value_error("no such document");
+void set_document(const py::object& recording, const std::string& name, std::string json) {
+  const auto fits = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  };
+  if (name.empty() || !std::all_of(name.begin(), name.end(), fits))
+    throw py::value_error("the name of a document has small letters, digits and underscores");
+  for_owner(recording, [&](Recorder&) { parts().documents.set(name, std::move(json)); });
 }
 
 /// With the GIL, which lasts for microseconds: so the recording is the owner until its end.

@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -12,12 +13,15 @@
 namespace pig {
 
 /// The documents that others make, as JSON: the environment, memory, operations, ...
+///
+/// Those without a block type of their own lie together in ASPECTS: an object with one member each.
 class Documents final : public Part {
  public:
   void reset(const Session& session) override {
     {
       const std::lock_guard lock(mutex_);
       documents_.clear();
+      of_aspects_.clear();
     }
     set(BlockType::kEnvironment, session.options.environment);
   }
@@ -29,12 +33,33 @@ class Documents final : public Part {
     note_change();
   }
 
+  /// The name is that of a block's type in small letters, or any other of [a-z0-9_].
+  void set(const std::string& name, std::string json) {
+    for (const auto& [known, type] : kWithBlocks)
+      if (known == name) return set(type, std::move(json));
+    const std::lock_guard lock(mutex_);
+    of_aspects_[name] = std::move(json);
+    std::string all;
+    for (const auto& [one, content] : of_aspects_)
+      all.append(all.empty() ? "{\"" : ",\"").append(one).append("\":").append(content);
+    documents_[BlockType::kAspects] = {all + "}", true};
+    note_change();
+  }
+
   void drain(Harvest& harvest) override { write(harvest.log, /*unchanged=*/false); }
   void restate(RunLog& log, Copy copy) override {
     if (copy == Copy::kAllButHistory) write(log, /*unchanged=*/true);
   }
 
  private:
+  static constexpr std::pair<std::string_view, BlockType> kWithBlocks[] = {
+      {"environment", BlockType::kEnvironment},
+      {"operations", BlockType::kOperations},
+      {"memory", BlockType::kMemory},
+      {"energy", BlockType::kEnergy},
+      {"collective_groups", BlockType::kCollectiveGroups},
+  };
+
   struct Document {
     std::string json;
     bool has_changed;
@@ -53,6 +78,7 @@ class Documents final : public Part {
 
   std::mutex mutex_;  ///< the innermost; held for as long as strings are copied
   std::map<BlockType, Document> documents_;
+  std::map<std::string, std::string> of_aspects_;
 };
 
 }  // namespace pig

@@ -371,7 +371,7 @@ void Recorder::write(Harvest& harvest) {
   const bool may_be_written = age_ns >= 100 * statistics_cost_ns_;
   const bool are_old = std::exchange(statistics_asked_, false) ||
                        (may_be_written && age_ns >= kStatisticsIntervalNs);
-  // Live sinks hand a step over once they have heard of the recorder twice since its end.
+  // Live sinks hand a step over once they have had two updates since its end.
   const bool is_due = !taps_.empty() || now_ns - sign_of_life_ns_ >= kSignOfLifeNs;
   const bool is_written = harvest.occasion == Occasion::kAsked || is_due || are_old ||
                           harvest.is_urgent || log_->has_news();

@@ -74,7 +74,7 @@ class Watchdog {
     }
     quiet_ns_ += since_look_ns;
     if (progress.collective_ns > since_ns_) {
-      // It is heard of late: what was created before that is no news.
+      // It is noticed late: what was created before that is not new.
       since_ns_ = progress.collective_ns;
       quiet_ns_ = std::min(quiet_ns_, std::max<int64_t>(0, now_ns - since_ns_));
       if (is_stalled_ && since_ns_ > stall_.noticed_ns) return end();

@@ -86,7 +86,7 @@ class RecentNumbers {
 /// counts. At first that is the one given, until another has shown more of a loop: an item is less
 /// than a pass or cleared gradients, and these are less than an update. Once there was an update,
 /// another thread takes over with one of its own while no step is open, or with several during
-/// which nothing is heard of the training thread. If earlier calls of that thread were passed over,
+/// which the training thread shows nothing. If earlier calls of that thread were passed over,
 /// then the beginning of its first step is missing, and the step is incomplete.
 ///
 /// From any thread, with the GIL. `step_begin` and `step_has_ended` may run Python code, so during
@@ -191,7 +191,7 @@ class StepDetector {
   std::optional<bool> optimizer_seen_;
   Shown shown_ = Shown::kNothing;  ///< by the training thread
   bool was_passed_over_ = false;   ///< another thread, since one took over
-  size_t updates_elsewhere_ = 0;   ///< since the training thread was last heard of
+  size_t updates_elsewhere_ = 0;   ///< since the training thread last showed something
   int changes_ = 0;                ///< of the state, during which Python code runs
   bool lacks_begin_ = false;       ///< the open step, or the next one
 

@@ -31,7 +31,7 @@ from pyinstrument_gpu.analysis.gaps import Updates
 from pyinstrument_gpu.analysis.ledger import Ledger, LedgerEntries, mean_ledger
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
-from pyinstrument_gpu.core.step_totals import StepTotals
+from pyinstrument_gpu.core.steps import StepTotals
 
 _analyses: MutableMapping[Run, Analysis] = WeakKeyDictionary()
 

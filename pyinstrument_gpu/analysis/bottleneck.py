@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.intervals import quantiles
 from pyinstrument_gpu.analysis.ledger import are_data
 from pyinstrument_gpu.analysis.step_times import were_profiled
-from pyinstrument_gpu.core.groups import groups
+from pyinstrument_gpu.core.arrays import groups
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import has_device_times, span_scopes
 from pyinstrument_gpu.core.statistics import Scope

@@ -27,8 +27,8 @@ from pyinstrument_gpu.analysis.run_sample import (
     run_samples,
 )
 from pyinstrument_gpu.core.job_membership import different_ranks, not_one_job, same_run_twice
-from pyinstrument_gpu.core.rank_numbers import ranks_text
 from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.parts.words import ranks_text
 
 CONFIDENCE = 0.95
 POWER = 0.8

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.host_timeline import HostTimeline
 from pyinstrument_gpu.analysis.intervals import covered_before
-from pyinstrument_gpu.core.groups import least_of
+from pyinstrument_gpu.core.arrays import least_of
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SpanFlag
 from pyinstrument_gpu.core.sync_kind import COPY_KINDS, SyncKind

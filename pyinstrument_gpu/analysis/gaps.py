@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.core.groups import groups
+from pyinstrument_gpu.core.arrays import groups
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.core.statistics import Scope
-from pyinstrument_gpu.core.step_totals import StepTotals
+from pyinstrument_gpu.core.steps import StepTotals
 
 _OPTIMIZER = re.compile(r"optimizer( \d+)?")
 

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.correlation_points import LATENCY_NS, CorrelationPoints
 from pyinstrument_gpu.analysis.host_timeline import HostTimeline
 from pyinstrument_gpu.analysis.intervals import interval_at
-from pyinstrument_gpu.core.distinct import distinct
-from pyinstrument_gpu.core.groups import groups
+from pyinstrument_gpu.core.arrays import distinct, groups
 from pyinstrument_gpu.core.paths import in_tree_order
 from pyinstrument_gpu.core.run import Run
 

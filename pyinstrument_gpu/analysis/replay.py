@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.correlation_points import LATENCY_NS, CorrelationPoints
 from pyinstrument_gpu.analysis.intervals import covered_before, joined
 from pyinstrument_gpu.analysis.ledger import are_timed
-from pyinstrument_gpu.core.groups import least_of
+from pyinstrument_gpu.core.arrays import least_of
 from pyinstrument_gpu.core.run import Run
 
 WORK_SHARE = 0.5
@@ -52,7 +52,7 @@ class Segments:
     `host_ns` is how long the host takes, without what it waits in a sync at the begin. The next
     are times before which host and device can't be at the end, however soon they come; the host's
     are counted from the end of the last segment for which `is_start` holds: there the loader, whose
-    times they are, was started anew. At no end is the host ahead of the device by more than
+    times they are, was started again. At no end is the host ahead of the device by more than
     `most_lead_ns`, because the launch queue holds no more.
     """
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.inference import difference_interval
 from pyinstrument_gpu.analysis.step_times import longest_row, were_profiled
-from pyinstrument_gpu.core.distinct import distinct
+from pyinstrument_gpu.core.arrays import distinct
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.core.statistics import Scope
@@ -27,7 +27,7 @@ _BATCH = 5
 Observation: TypeAlias = Run | Sequence[Run]
 """What is one observation: a run, or the runs of the ranks of a job, which depend on each other."""
 FAMILY_CONFIDENCE = 0.95
-"""With which no metric at all is said to differ where none does."""
+"""The confidence with which no metric at all is reported to differ where none does."""
 _NO_RESULTS = ("count",)
 """How much was counted, and not how training went."""
 _OF_STEPS = "step/"

@@ -15,13 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.intervals import covered_before, joined, quantiles
-from pyinstrument_gpu.core.distinct import distinct
-from pyinstrument_gpu.core.groups import groups
+from pyinstrument_gpu.core.arrays import distinct, groups
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
-from pyinstrument_gpu.core.statistic import Statistic
-from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, as_if_not_profiled, fold_spans
-from pyinstrument_gpu.core.step_totals import StepTotals
+from pyinstrument_gpu.core.statistics import (
+    PhaseStatistics,
+    Scope,
+    Statistic,
+    as_if_not_profiled,
+    fold_spans,
+)
+from pyinstrument_gpu.core.steps import StepTotals
 
 QUANTILES = (0.5, 0.95)
 USUAL_SHARE = 0.5
@@ -268,37 +272,6 @@ def outside_during_steps(run: Run) -> set[int]:
     step_begins_ns = np.append(steps["begin_ns"], never_ns)[following]
     during = step_begins_ns < run.spans["host_end_ns"][spans]
     return set(distinct(run.spans["path"][spans][during]).tolist())
-
-
-@dataclass(frozen=True)
-class RunStep:
-    """A typical step of a run: the mean number of phases on its own thread, the median duration
-    (within 1.6 %), and where it was recorded."""
-
-    phases: float
-    median_ns: int
-    host: str | None = None
-    device_timed: bool = False
-
-    @classmethod
-    def of(cls, run: Run) -> RunStep:
-        """Raises ValueError if the run has no steps, or they took no time."""
-        totals = run.step_totals
-        if not totals.count or not totals.duration.total_ns:
-            raise ValueError(
-                "the run has no steps, so there is no step to take a share of: loop over "
-                "gpu_steps(loader), or put `with gpu_step():` around an iteration"
-            )
-        phases = sum(phase.count for phase in run.phases_in(Scope.STEP).values())
-        return cls(
-            phases / totals.count,
-            max(totals.duration.p50_ns, 1),
-            run.environment.get("host"),
-            bool(run.device_clocks),
-        )
-
-    def share(self, use_ns: float) -> float:
-        return self.phases * use_ns / self.median_ns
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from pyinstrument_gpu.core.file.run_files import is_run_file
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export.atomic_file import check_replaceable
-from pyinstrument_gpu.export.ranks import NoStartTimeError
-from pyinstrument_gpu.export.run_facts import losses
+from pyinstrument_gpu.export.runs import NoStartTimeError, losses
 from pyinstrument_gpu.parts.words import printable
 
 _Command: TypeAlias = Callable[..., None]

@@ -149,7 +149,7 @@ def gate(
 
 
 def _known(baseline: CommandSide) -> list[str]:
-    """What is to be said of the sides before they run."""
+    """What there is to say about the sides before they run."""
     if baseline.working_directory is None:
         return []
     names = ", ".join(editable_packages(Path.cwd()))
@@ -162,7 +162,7 @@ def _known(baseline: CommandSide) -> list[str]:
 
 
 def _append(page: str, text: str) -> None:
-    """To the summary of a job. The result stands, whether or not that can be written."""
+    """Write to the summary of a job. The result holds whether or not that succeeds."""
     try:
         with open(page, "a", encoding="utf-8") as file:
             file.write(text + "\n\n")

@@ -10,11 +10,10 @@ import json
 
 import click
 
-from pyinstrument_gpu.analysis.step_times import RunStep
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.recording import environment
 from pyinstrument_gpu.recording.phase_cost import ROUNDS, measure_phase_costs
-from pyinstrument_gpu.report.overhead import overhead_facts, overhead_report
+from pyinstrument_gpu.report.overhead import RunStep, overhead_facts, overhead_report
 
 
 @click.command()

@@ -183,7 +183,7 @@ def _write_job_page(job: Job, document: JobDocument, first: str, output: str | N
 
 
 def _write_page(text: Callable[[], str], first: str, output: str | None) -> None:
-    """Writes the page that a function makes, beside the first run file if nothing else is said."""
+    """Write the page that a function makes, beside the first run file without `output`."""
     from pyinstrument_gpu.page.page import page_beside, write_page
 
     page = page_beside(Path(first)) if output is None else Path(output)

@@ -16,7 +16,7 @@ _COARSE = "coarse"
 
 
 class Leave(BaseException):
-    """Asks for a program to be run once click is done."""
+    """Asks for a program to be run after click has returned."""
 
     def __init__(self, run: Callable[[], None]) -> None:
         self.run = run

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import click
 
 from pyinstrument_gpu.cli.run_paths import found_runs
-from pyinstrument_gpu.core.process_state import ProcessState
+from pyinstrument_gpu.core.condition import ProcessState
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.job.condition import FRESH_NS, Sighting
 from pyinstrument_gpu.job.ending_report import ending_report, job_ending

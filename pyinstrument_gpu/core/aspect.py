@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:  # what only reads runs needs no pictures
     from pyinstrument_gpu.core.file.found import Found
     from pyinstrument_gpu.core.live import LiveView
-    from pyinstrument_gpu.core.source_line import SourceLine
-    from pyinstrument_gpu.parts.curves import Curves
-    from pyinstrument_gpu.parts.parts import Part
+    from pyinstrument_gpu.core.record import SourceLine
+    from pyinstrument_gpu.parts.parts import Curves, Part
 
 
 class Aspect:
@@ -119,3 +118,8 @@ def live_views() -> list[LiveView]:
     """What `watch` shows of aspects, in the order in which it does."""
     views = [aspect.live for aspect in aspects() if aspect.live is not None]
     return sorted(views, key=lambda view: view.place)
+
+
+def profiled_ranges(given: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
+    """The steps of a run with these arguments that an aspect has slowed; see `profiled_steps`."""
+    return tuple(steps for aspect in aspects() for steps in aspect.profiled_steps(given))

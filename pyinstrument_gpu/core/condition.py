@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a recording is, or how it ended, in a word: the words of `watch` and `why`."""
+"""How a recording, its program and its process are, or how they ended.
+
+The values of `Condition` are the words of `watch` and `why`.
+"""
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 
 class Condition(str, enum.Enum):
@@ -44,3 +49,45 @@ class Condition(str, enum.Enum):
             *(Condition.FAILED, Condition.CUT_OFF, Condition.LOST, Condition.STOPPED),
             *(Condition.SILENT, Condition.UNWRITTEN),
         )
+
+
+class ProgramEnd(NamedTuple):
+    """How a program ended. None is unknown.
+
+    Attributes:
+        exit_code: with which exit code.
+        exception: by an exception of which type.
+        lost_peer: whether that says that another rank did not answer, so that it was not the first.
+    """
+
+    exit_code: int | None = None
+    exception: str | None = None
+    lost_peer: bool = False
+
+    @classmethod
+    def of(cls, environment: Mapping[str, Any]) -> ProgramEnd:
+        """What a run's environment says of it."""
+        found = environment.get("program_end", {})
+        exception = found.get("exception") or None
+        return cls(found.get("exit_code"), exception, found.get("lost_peer", False))
+
+    @property
+    def has_failed(self) -> bool:
+        return bool(self.exit_code) or self.exception is not None
+
+    @property
+    def condition(self) -> Condition:
+        """How the program ended, provided that its recording was ended."""
+        if self.has_failed:
+            return Condition.FAILED
+        return Condition.ENDED if self.exit_code is None else Condition.FINISHED
+
+
+class ProcessState(enum.Enum):
+    """Whether a process is there, as far as that can be seen."""
+
+    ALIVE = "alive"
+    STOPPED = "stopped"
+    """By a signal, or by a debugger."""
+    GONE = "gone"
+    UNKNOWN = "unknown"

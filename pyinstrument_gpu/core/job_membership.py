@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which runs belong together: whether one is given twice, and which can't be ranks of one job.
 
-Only what is certain is said. A run file need not say which job it is from, so runs of which nothing
-is said here may still be of several.
+Only what is certain counts. A run file need not say which job it is from, so runs that pass all
+checks here may still be from several jobs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import permutations
 from typing import Any, Protocol
 
-from pyinstrument_gpu.core.anchor import began_ns
+from pyinstrument_gpu.core.clocks import began_ns
 
 _LONGEST_WAIT_NS = 30 * 60 * 10**9
 """The longer of the times that the process groups of torch wait by default (NCCL's: 10 minutes,
@@ -137,7 +137,7 @@ def _first_two_alike(names: Sequence[str], values: Sequence[Any]) -> tuple[str, 
 
 def _had_ended(run: Recorded, other: Recorded, before_ns: int = _LONGEST_WAIT_NS) -> bool:
     """Whether by both clocks of a machine a run had ended that long before the other began. The
-    wall clock may have been set in between, and the monotonic one begins anew when the machine
+    wall clock may have been set in between, and the monotonic one restarts when the machine
     does."""
     return all(
         begin_ns is not None

@@ -5,18 +5,18 @@ from __future__ import annotations
 
 import os
 
-_told: dict[str, int] = {}
+_noted: dict[str, int] = {}
 
 
-def tell_of_launcher(**numbers: int) -> None:
-    """Say what a framework knows that launches ranks itself and tells the environment only part of
-    it: RANK, WORLD_SIZE and LOCAL_RANK. Nothing where there is one rank."""
+def note_launcher(**numbers: int) -> None:
+    """Note what a framework knows that launches ranks itself and puts only part of it into the
+    environment: RANK, WORLD_SIZE and LOCAL_RANK. Does nothing where there is only one rank."""
     if numbers.get("WORLD_SIZE", 1) > 1:
-        _told.update(numbers)
+        _noted.update(numbers)
 
 
 def launcher_number(variable: str) -> int | None:
     """A number that a launcher such as torchrun has put into the environment, or that a framework
-    has told; else None."""
+    has noted; else None."""
     text = os.environ.get(variable, "")
-    return int(text) if text.isascii() and text.isdigit() else _told.get(variable)
+    return int(text) if text.isascii() and text.isdigit() else _noted.get(variable)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.core.distinct import places_in
+from pyinstrument_gpu.core.arrays import places_in
 from pyinstrument_gpu.core.file.framing import PAYLOAD_BYTES
 from pyinstrument_gpu.core.file.items import SPAN_ITEM
 from pyinstrument_gpu.parts.choice import Choice, Sorts

@@ -14,19 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pyinstrument_gpu.core.anchor import LATEST_START_NS, began_ns
-from pyinstrument_gpu.core.aspect import aspects
-from pyinstrument_gpu.core.device_clock import DeviceClock
-from pyinstrument_gpu.core.device_timing_summary import DeviceTimingSummary
-from pyinstrument_gpu.core.distinct import distinct
+from pyinstrument_gpu.core.arrays import distinct
+from pyinstrument_gpu.core.aspect import aspects, profiled_ranges
+from pyinstrument_gpu.core.clocks import LATEST_START_NS, DeviceClock, began_ns
 from pyinstrument_gpu.core.file import reader
 from pyinstrument_gpu.core.file.blocks import Blocks
-from pyinstrument_gpu.core.open_phase import OpenPhase
 from pyinstrument_gpu.core.paths import join_paths
-from pyinstrument_gpu.core.profiled import ProfiledSteps
 from pyinstrument_gpu.core.program_facts import ProgramFacts
+from pyinstrument_gpu.core.record import DeviceTimingSummary, OpenPhase, SourceLine, Stream, Thread
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, SpanFlag, has_device_times, span_scopes
-from pyinstrument_gpu.core.source_line import SourceLine
 from pyinstrument_gpu.core.statistics import (
     PhaseStatistics,
     Scope,
@@ -34,11 +30,8 @@ from pyinstrument_gpu.core.statistics import (
     fold_spans,
     over_scopes,
 )
-from pyinstrument_gpu.core.step_totals import StepTotals, fold_steps, no_steps
-from pyinstrument_gpu.core.steps import Step, Steps
-from pyinstrument_gpu.core.stream import Stream
+from pyinstrument_gpu.core.steps import ProfiledSteps, Step, Steps, StepTotals, fold_steps, no_steps
 from pyinstrument_gpu.core.syncs import Syncs
-from pyinstrument_gpu.core.thread import Thread
 
 if TYPE_CHECKING:  # what runs hold of aspects is found by their table
     from pyinstrument_gpu.aspects.collectives.data import Collectives
@@ -108,7 +101,7 @@ class Run:
         module_spans: The passes through them, in the columns of `MODULE_SPAN_DTYPE`; for each
             thread in the order in which they ended. History, like `spans`.
         module_step_weights: For each closed step of `steps`, for how many steps the passes in it
-            stand (int64), 0 where modules were not timed. None: they were timed in all steps.
+            stand (int64), 0 where modules were not timed; None if they were timed in all steps.
         operations: What torch.profiler has seen in the steps that were profiled, or None.
         memory: Memory by phase and over steps, and when there was none left; None if it was not
             read.
@@ -203,7 +196,7 @@ class Run:
         self.device_timing = device_timing
         self.pending_device_work = dict(pending_device_work or {})
         self.steps = Steps() if steps is None else steps
-        profiled_steps = ProfiledSteps.of(aspects(), recorded)
+        profiled_steps = ProfiledSteps(profiled_ranges(recorded))
         if step_totals is None:
             closed = self.steps.closed
             profiled = profiled_steps.among(closed["index"])
@@ -412,7 +405,7 @@ class Run:
     @property
     def profiled(self) -> ProfiledSteps:
         """Which steps were profiled."""
-        return ProfiledSteps.of(aspects(), vars(self))
+        return ProfiledSteps(profiled_ranges(vars(self)))
 
     @property
     def steps_ended(self) -> int:

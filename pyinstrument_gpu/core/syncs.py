@@ -9,9 +9,8 @@ from dataclasses import astuple, dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.core.array_fields import ArrayFields
-from pyinstrument_gpu.core.distinct import distinct
-from pyinstrument_gpu.core.source_line import SourceLine
+from pyinstrument_gpu.core.arrays import ArrayFields, distinct
+from pyinstrument_gpu.core.record import SourceLine
 from pyinstrument_gpu.core.sync_kind import SyncKind
 
 SYNC_DTYPE = np.dtype(

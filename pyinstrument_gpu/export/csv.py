@@ -13,7 +13,7 @@ from pyinstrument_gpu.core.paths import without_surrogates
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.export.atomic_file import atomic_write
 from pyinstrument_gpu.export.ranges import slices_of
-from pyinstrument_gpu.export.run_facts import json_text, metadata
+from pyinstrument_gpu.export.runs import json_text, metadata
 from pyinstrument_gpu.export.tables import TableColumn, TablePart, tables_of
 from pyinstrument_gpu.export.text import TextColumn, chunk_rows, integers, lines, reals, texts
 

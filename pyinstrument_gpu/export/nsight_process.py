@@ -15,9 +15,8 @@ from itertools import chain
 
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.export.labels import Label, labels_of
-from pyinstrument_gpu.export.lanes import lane_name
-from pyinstrument_gpu.export.ranges import Ranges
-from pyinstrument_gpu.export.ranks import UniqueIds, offsets_ns_of, process_name
+from pyinstrument_gpu.export.ranges import Ranges, lane_name
+from pyinstrument_gpu.export.runs import UniqueIds, offsets_ns_of, process_name
 from pyinstrument_gpu.export.timeline import RunTimeline, Track
 
 ID_LIMIT = 1 << 24

@@ -18,8 +18,7 @@ from pyinstrument_gpu.core.paths import without_surrogates
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import ExportError, needed_for
 from pyinstrument_gpu.export.atomic_file import atomic_write
-from pyinstrument_gpu.export.ranks import ranks_of
-from pyinstrument_gpu.export.run_facts import json_text, metadata, run_facts
+from pyinstrument_gpu.export.runs import json_text, metadata, ranks_of, run_facts
 from pyinstrument_gpu.export.tables import TablePart, tables_of
 
 _METADATA_KEY = "pyinstrument_gpu"

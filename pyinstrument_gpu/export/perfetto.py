@@ -26,10 +26,15 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.aspects.modules.data import ModulePass
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.export.labels import Label, RangeKind, labels_of
-from pyinstrument_gpu.export.lanes import lane_name
-from pyinstrument_gpu.export.ranges import NOTHING, Ranges, joined, slices_of
-from pyinstrument_gpu.export.ranks import UniqueIds, offsets_ns_of, process_name, ranks_of
-from pyinstrument_gpu.export.run_facts import json_text, run_facts
+from pyinstrument_gpu.export.ranges import NOTHING, Ranges, joined, lane_name, slices_of
+from pyinstrument_gpu.export.runs import (
+    UniqueIds,
+    json_text,
+    offsets_ns_of,
+    process_name,
+    ranks_of,
+    run_facts,
+)
 from pyinstrument_gpu.export.text import (
     TextColumn,
     chunk_rows,

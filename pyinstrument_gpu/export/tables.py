@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.step_times import phases_ns
 from pyinstrument_gpu.aspects.modules.data import ModulePass
-from pyinstrument_gpu.core.distinct import distinct, places_in
+from pyinstrument_gpu.core.arrays import distinct, places_in
 from pyinstrument_gpu.core.paths import labels_of
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
@@ -21,7 +21,7 @@ from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export.phases_by_step import known_steps, matrix, phases_by_step
 from pyinstrument_gpu.export.ranges import slices_of
-from pyinstrument_gpu.export.ranks import offsets_ns_of, ranks_of
+from pyinstrument_gpu.export.runs import offsets_ns_of, ranks_of
 from pyinstrument_gpu.sinks.phase_times import PHASE_TIME_DTYPE
 
 MAX_PATHS = 64

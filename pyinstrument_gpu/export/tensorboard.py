@@ -26,7 +26,7 @@ from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.export.atomic_file import atomic_write
 from pyinstrument_gpu.export.phases_by_step import matrix, phases_by_step
 from pyinstrument_gpu.export.ranges import slices_of
-from pyinstrument_gpu.export.ranks import ranks_of
+from pyinstrument_gpu.export.runs import ranks_of
 from pyinstrument_gpu.sinks.scalars import GROUPS, MAX_PATHS
 from pyinstrument_gpu.sinks.sink import steps_of_metrics
 

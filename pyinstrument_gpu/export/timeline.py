@@ -25,12 +25,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.aspects.modules.data import ModulePass
-from pyinstrument_gpu.core.distinct import distinct, places_in
+from pyinstrument_gpu.core.arrays import distinct, places_in
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, has_device_times
 from pyinstrument_gpu.export.labels import RangeKind
-from pyinstrument_gpu.export.lanes import Lanes
-from pyinstrument_gpu.export.ranges import Ranges, RangeTable, by_begin, range_tables, slices_of
+from pyinstrument_gpu.export.ranges import (
+    Lanes,
+    Ranges,
+    RangeTable,
+    by_begin,
+    range_tables,
+    slices_of,
+)
 from pyinstrument_gpu.export.tour import Tour
 
 MARK_DTYPE = np.dtype(

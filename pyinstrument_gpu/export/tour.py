@@ -23,8 +23,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.export.lanes import ends_when_nested
-from pyinstrument_gpu.export.ranges import NOTHING, Ranges, joined
+from pyinstrument_gpu.export.ranges import NOTHING, Ranges, ends_when_nested, joined
 
 _Times: TypeAlias = NDArray[np.int64]
 

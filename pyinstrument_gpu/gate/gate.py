@@ -34,7 +34,7 @@ DEFAULT_RUNS = 5
 DEFAULT_MAX_RUNS = 3
 """Times the runs of the first look."""
 _MANY_OTHERS = 0.1
-"""Share of the processors that others use from which on it is said."""
+"""From this share of the processors on, their use by others is reported."""
 _MUST_AGREE = {"host": "another machine", "gpus": "another GPU", "world_size": "other ranks"}
 
 
@@ -197,7 +197,7 @@ class Gate:
             GateError: a side failed, or the sides can't be compared.
             MissingDependencyError: scipy is not installed.
         """
-        t_quantile(CONFIDENCE, 1)  # what is missing is said before the runs
+        t_quantile(CONFIDENCE, 1)  # a missing package is reported before the runs
         pairs = pairs_in_order(self.random)
         taken = 0
         for look in self.plan.looks:

@@ -13,7 +13,7 @@ import threading
 from typing import Any
 
 from pyinstrument_gpu.auto import AutoPhases
-from pyinstrument_gpu.core import launcher
+from pyinstrument_gpu.core.launcher import note_launcher
 from pyinstrument_gpu.errors import PyinstrumentGpuError
 from pyinstrument_gpu.integrations.training_recording import (
     RecordsTraining,
@@ -146,7 +146,7 @@ class GpuPhaseProfiler(RecordsTraining, _Profiler):  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         state = {**vars(self), "_open": {}}
-        state.pop("_lightning_module", None)  # a proxy that Lightning makes anew
+        state.pop("_lightning_module", None)  # a proxy that Lightning makes again
         return state
 
     def setup(self, stage: str, local_rank: int | None = None, log_dir: str | None = None) -> None:
@@ -199,15 +199,15 @@ class GpuPhaseProfiler(RecordsTraining, _Profiler):  # type: ignore[misc]
 
 def _begin(training: TrainingRecording, trainer: Any) -> None:
     with contextlib.suppress(Exception):  # it need not be one of Lightning's own
-        launcher.tell_of_launcher(
+        note_launcher(
             RANK=trainer.global_rank, WORLD_SIZE=trainer.world_size, LOCAL_RANK=trainer.local_rank
         )
     module = type(trainer).__module__.partition(".")[0]
     package = next((one for one in _modules if one.__name__.startswith(module)), _modules[0])
-    training.begin(_PACKAGES[package.__name__], version_of(package), _hear_of_fetchers)
+    training.begin(_PACKAGES[package.__name__], version_of(package), _observe_fetchers)
 
 
-def _hear_of_fetchers(phases: AutoPhases) -> None:
+def _observe_fetchers(phases: AutoPhases) -> None:
     from pyinstrument_gpu.auto import batches  # here, as it needs torch
 
     for module in _modules:

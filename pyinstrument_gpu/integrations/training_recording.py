@@ -27,7 +27,7 @@ _current: TrainingRecording | None = None
 
 
 class TrainingRecording:
-    """Records each training that a callback is told of.
+    """Records each training that a callback reports.
 
     If a recording is active when a training begins, none is started: that one gets the phases and
     steps. But for the constructor, nothing raises: what goes wrong is a RuntimeWarning.
@@ -98,7 +98,7 @@ class TrainingRecording:
             self.recording = record(self._path, **self._options)
             with self.recording:
                 return
-        if self._is_on:  # nobody has told of the end of the one before
+        if self._is_on:  # the end of the one before was not reported
             self.end()
         self._is_on = True
         self._framework, self._version = framework, version
@@ -216,7 +216,7 @@ class RecordsTraining:
 
     @property
     def run(self) -> Run:
-        """The run of the newest training. It can be had when that is over."""
+        """The run of the newest training. It is available when that is over."""
         return self._training.run
 
 

@@ -10,7 +10,7 @@ import weakref
 from typing import Any
 
 from pyinstrument_gpu.auto import AutoPhases
-from pyinstrument_gpu.core import launcher
+from pyinstrument_gpu.core.launcher import note_launcher
 from pyinstrument_gpu.integrations.training_recording import (
     RecordsTraining,
     TrainingRecording,
@@ -62,7 +62,7 @@ class GpuPhaseCallback(RecordsTraining, _TrainerCallback):  # type: ignore[misc]
         self, args: Any, state: Any, control: Any, optimizer: Any = None, **_: Any
     ) -> None:
         """Begin to record."""
-        launcher.tell_of_launcher(
+        note_launcher(
             RANK=getattr(args, "process_index", 0),
             WORLD_SIZE=getattr(args, "world_size", 1),
             LOCAL_RANK=getattr(args, "local_process_index", 0),

@@ -15,8 +15,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.core.anchor import began_ns
-from pyinstrument_gpu.core.groups import groups as grouped
+from pyinstrument_gpu.core.arrays import groups as grouped
+from pyinstrument_gpu.core.clocks import began_ns
 from pyinstrument_gpu.job.condition import machines_of
 from pyinstrument_gpu.job.findings import MOST_ROWS, CollectiveUse
 from pyinstrument_gpu.job.job import RankData

@@ -15,10 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pyinstrument_gpu.aspects.stalls.data import Stall
-from pyinstrument_gpu.core.anchor import SAME_BOOT_NS, began_ns, booted_ns
-from pyinstrument_gpu.core.condition import Condition
-from pyinstrument_gpu.core.process_state import ProcessState
-from pyinstrument_gpu.core.program_end import ProgramEnd
+from pyinstrument_gpu.core.clocks import SAME_BOOT_NS, began_ns, booted_ns
+from pyinstrument_gpu.core.condition import Condition, ProcessState, ProgramEnd
 from pyinstrument_gpu.job.job import RankData
 
 FRESH_NS = 2 * 10**9

@@ -21,9 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pyinstrument_gpu.core.condition import Condition
-from pyinstrument_gpu.core.process_state import ProcessState
-from pyinstrument_gpu.core.program_end import ProgramEnd
+from pyinstrument_gpu.core.condition import Condition, ProcessState, ProgramEnd
 from pyinstrument_gpu.job.condition import (
     LAG_NS,
     Sighting,

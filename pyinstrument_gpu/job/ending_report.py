@@ -7,9 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pyinstrument_gpu.core.condition import Condition
-from pyinstrument_gpu.core.program_end import ProgramEnd
-from pyinstrument_gpu.core.rank_numbers import reasons_of_ranks
+from pyinstrument_gpu.core.condition import Condition, ProgramEnd
 from pyinstrument_gpu.job import ending as analysis
 from pyinstrument_gpu.job.condition import (
     Sighting,
@@ -23,7 +21,7 @@ from pyinstrument_gpu.job.job import Job, RankData
 from pyinstrument_gpu.job.ranks import MissingRank, missing_ranks
 from pyinstrument_gpu.job.waits import last_collectives
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, Table, table
-from pyinstrument_gpu.parts.words import UNKNOWN, counted, duration, printable
+from pyinstrument_gpu.parts.words import UNKNOWN, counted, duration, printable, reasons_of_ranks
 from pyinstrument_gpu.report.console import for_terminal
 from pyinstrument_gpu.report.notes import notes_parts
 from pyinstrument_gpu.report.plain import rounded

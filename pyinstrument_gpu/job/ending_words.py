@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from pyinstrument_gpu.core.condition import Condition
-from pyinstrument_gpu.core.program_end import ProgramEnd
-from pyinstrument_gpu.core.rank_numbers import ranks_text
+from pyinstrument_gpu.core.condition import Condition, ProgramEnd
 from pyinstrument_gpu.job.condition import LAG_NS, Sighting, monotonic_end_ns, stuck_ns
 from pyinstrument_gpu.job.ending import Conclusion, Doubt, Outcome
 from pyinstrument_gpu.job.job import Job, RankData
 from pyinstrument_gpu.job.waits import Wait
-from pyinstrument_gpu.parts.words import capitalised, duration, size
+from pyinstrument_gpu.parts.words import capitalised, duration, ranks_text, size
 
 _MOST_CHARACTERS = 200
 _ALIKE = (

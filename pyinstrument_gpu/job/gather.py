@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.step_times import were_profiled
 from pyinstrument_gpu.aspects.collectives.data import Collectives
-from pyinstrument_gpu.core.distinct import distinct
+from pyinstrument_gpu.core.arrays import distinct
 from pyinstrument_gpu.core.file.run_files import (
     earlier_left_out,
     files_in,
@@ -27,14 +27,14 @@ from pyinstrument_gpu.core.file.run_files import (
     of_last_attempts,
 )
 from pyinstrument_gpu.core.job_membership import not_one_job, same_run_twice
-from pyinstrument_gpu.core.open_phase import OpenPhase
-from pyinstrument_gpu.core.rank_numbers import ranks_text, reasons_of_ranks
+from pyinstrument_gpu.core.record import OpenPhase
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SpanFlag, span_scopes
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.core.steps import Step
 from pyinstrument_gpu.errors import JobError, RunFileError, RunFileVersionError
 from pyinstrument_gpu.job.job import Job, RankData, RunEnd
+from pyinstrument_gpu.parts.words import ranks_text, reasons_of_ranks
 
 _LAST_STEPS = 5
 _MOST_CELLS = 16_000_000

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.aspects.collectives.data import Collectives
 from pyinstrument_gpu.aspects.memory.data import OutOfMemory
 from pyinstrument_gpu.aspects.stalls.data import Stall
-from pyinstrument_gpu.core.array_fields import ArrayFields
+from pyinstrument_gpu.core.arrays import ArrayFields
 from pyinstrument_gpu.core.run import Run, above
 from pyinstrument_gpu.core.steps import Step
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.core.distinct import distinct
+from pyinstrument_gpu.core.arrays import distinct
 from pyinstrument_gpu.job.job import RankData
 from pyinstrument_gpu.job.joined import Joined, MatchedGroup, phases_at
 

@@ -11,13 +11,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.core.rank_numbers import ranks_text, reasons_of_ranks
 from pyinstrument_gpu.job.analysis import JobAnalysis
 from pyinstrument_gpu.job.findings import BETWEEN_STEPS, MOST_ROWS, OUTSIDE_PHASES, where_text
 from pyinstrument_gpu.job.job import Job, RankData
 from pyinstrument_gpu.job.joined import Joined
 from pyinstrument_gpu.parts.parts import Emphasis, Part, Row, Sentence, table
-from pyinstrument_gpu.parts.words import Unit, counted, duration, printable
+from pyinstrument_gpu.parts.words import (
+    Unit,
+    counted,
+    duration,
+    printable,
+    ranks_text,
+    reasons_of_ranks,
+)
 
 _MAX_PHASE_COLUMNS = 5
 _MAX_MISSING = 8

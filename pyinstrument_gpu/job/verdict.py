@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass
 
 from pyinstrument_gpu.aspects.stalls.data import Stall
-from pyinstrument_gpu.core.rank_numbers import ranks_text
 from pyinstrument_gpu.job.analysis import JobAnalysis
 from pyinstrument_gpu.job.findings import (
     CollectiveUse,
@@ -22,7 +21,14 @@ from pyinstrument_gpu.job.findings import (
 from pyinstrument_gpu.job.job import Job
 from pyinstrument_gpu.job.ranks import JobSteps
 from pyinstrument_gpu.parts.parts import Sentence
-from pyinstrument_gpu.parts.words import capitalised, counted, duration, printable, small_percent
+from pyinstrument_gpu.parts.words import (
+    capitalised,
+    counted,
+    duration,
+    printable,
+    ranks_text,
+    small_percent,
+)
 
 _MAX_STALLS = 8
 

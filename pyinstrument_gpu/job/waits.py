@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pyinstrument_gpu.aspects.collectives.data import ProcessGroup
-from pyinstrument_gpu.core.program_end import ProgramEnd
+from pyinstrument_gpu.core.condition import ProgramEnd
 from pyinstrument_gpu.job.condition import long_ns, open_stall, stuck_ns
 from pyinstrument_gpu.job.job import Job, RankData
 

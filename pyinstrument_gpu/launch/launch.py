@@ -26,7 +26,6 @@ from pyinstrument_gpu.aspects.modules.watch import RootWatch
 from pyinstrument_gpu.aspects.operations.profile_steps import ProfiledRecording, window_options
 from pyinstrument_gpu.aspects.syncs.watching import Watching
 from pyinstrument_gpu.auto import AutoPhases
-from pyinstrument_gpu.core import launcher
 from pyinstrument_gpu.core.file.run_path import (
     check_writable,
     in_the_way,
@@ -34,6 +33,7 @@ from pyinstrument_gpu.core.file.run_path import (
     path_of_attempt,
     path_of_rank,
 )
+from pyinstrument_gpu.core.launcher import launcher_number
 from pyinstrument_gpu.core.program_facts import CHILDREN
 from pyinstrument_gpu.errors import PyinstrumentGpuError, RunPathError
 from pyinstrument_gpu.launch.program import Program, note_interrupt
@@ -279,8 +279,8 @@ class Launch:
             note_interrupt()
 
     def _report(self) -> Iterator[str]:
-        rank = launcher.launcher_number("RANK") or 0
-        ranks = launcher.launcher_number("WORLD_SIZE") or 1
+        rank = launcher_number("RANK") or 0
+        ranks = launcher_number("WORLD_SIZE") or 1
         if rank == 0:
             yield ""
         if self._recording is None:
@@ -351,7 +351,7 @@ class Launch:
     def _report_by_child(self, error: Exception) -> str:
         """The report by another process, which has nothing of what the program has changed here."""
         reason = f"pyinstrument-gpu: the report failed: {error!r}"
-        is_first = (launcher.launcher_number("RANK") or 0) == 0
+        is_first = (launcher_number("RANK") or 0) == 0
         if self._recording is None or self._options.no_report or not is_first:
             return reason
         path = self._recording.path
@@ -371,7 +371,7 @@ class Launch:
 def _set_up_flight_recorder(time_collectives: bool) -> None:
     """Have torch's flight recorder note collective operations, in a program that is one of several
     ranks. What its environment says of that stays."""
-    if (launcher.launcher_number("WORLD_SIZE") or 1) > 1 and not any(
+    if (launcher_number("WORLD_SIZE") or 1) > 1 and not any(
         name in os.environ for name in SIZE_VARIABLES
     ):
         os.environ[SIZE_VARIABLES[0]] = _FLIGHT_RECORDER_ENTRIES

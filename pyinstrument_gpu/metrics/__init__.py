@@ -14,9 +14,9 @@ except ModuleNotFoundError as error:
 
 from pyinstrument_gpu.metrics.binary_accumulator import BinaryAccumulator
 from pyinstrument_gpu.metrics.metric_accumulator import MetricAccumulator
-from pyinstrument_gpu.metrics.periodic_log import tqdm_postfix
 from pyinstrument_gpu.metrics.regression_accumulator import RegressionAccumulator
 from pyinstrument_gpu.metrics.values import Reading
+from pyinstrument_gpu.metrics.window import tqdm_postfix
 
 __all__ = [
     "BinaryAccumulator",

@@ -21,9 +21,15 @@ from torch import Tensor
 from pyinstrument_gpu.metrics import device_memory, kernels
 from pyinstrument_gpu.metrics.accumulator_options import MAX_NAME_BYTES, AccumulatorOptions
 from pyinstrument_gpu.metrics.addition import number
-from pyinstrument_gpu.metrics.state import MAX_SCALARS, RESET_OFFSET, STATE_DTYPE, MetricState, word
+from pyinstrument_gpu.metrics.state import (
+    MAX_SCALARS,
+    RESET_OFFSET,
+    STATE_DTYPE,
+    MetricState,
+    StateSnapshot,
+    word,
+)
 from pyinstrument_gpu.metrics.state_dict import loaded, state_dict_of
-from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
 from pyinstrument_gpu.metrics.torch_modes import never_compiled, outside_modes
 from pyinstrument_gpu.metrics.values import Reading
 from pyinstrument_gpu.native import IMPORT_ERROR, native
@@ -335,7 +341,7 @@ class AccumulatedState(ABC):
 
     def _place(self, tensor: Tensor) -> bool:
         """Have the state on the device of the first tensor. Where that fails the update is lost. It
-        is not done during a capture: each replay of the graph would make the state anew."""
+        is not done during a capture: each replay of the graph would allocate the state again."""
         with self._lock:
             if self._is_placed:
                 return True

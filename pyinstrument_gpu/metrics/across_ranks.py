@@ -36,8 +36,8 @@ from pyinstrument_gpu.metrics.state import (
     Merge,
     MetricState,
     RunningValue,
+    StateSnapshot,
 )
-from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
 from pyinstrument_gpu.metrics.torch_modes import outside_modes
 from pyinstrument_gpu.metrics.values import clash_of
 

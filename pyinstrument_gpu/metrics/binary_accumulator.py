@@ -17,14 +17,14 @@ from pyinstrument_gpu.metrics.accumulator_options import (
     check_ema,
 )
 from pyinstrument_gpu.metrics.addition import Addition
-from pyinstrument_gpu.metrics.binary_values import curves_of, ratios_of
 from pyinstrument_gpu.metrics.reference import add_counts, flat
-from pyinstrument_gpu.metrics.state import CALIBRATION_SUMS, STATE_DTYPE, word
-from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
+from pyinstrument_gpu.metrics.state import CALIBRATION_SUMS, STATE_DTYPE, StateSnapshot, word
 from pyinstrument_gpu.metrics.values import (
     calibration_error,
     counts_of,
+    curves_of,
     ratio,
+    ratios_of,
     scalar_values_of,
     with_averages,
 )

@@ -16,8 +16,7 @@ from pyinstrument_gpu.metrics import reference
 from pyinstrument_gpu.metrics.accumulator import Accumulator
 from pyinstrument_gpu.metrics.addition import Addition
 from pyinstrument_gpu.metrics.options import MetricOptions
-from pyinstrument_gpu.metrics.state import CALIBRATION_SUMS, MetricState
-from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
+from pyinstrument_gpu.metrics.state import CALIBRATION_SUMS, MetricState, StateSnapshot
 from pyinstrument_gpu.metrics.values import (
     calibration_error,
     counts_of,

@@ -18,7 +18,7 @@ from pyinstrument_gpu.metrics.accumulator_options import (
 )
 from pyinstrument_gpu.metrics.addition import Addition
 from pyinstrument_gpu.metrics.reference import add_counts, flat, fold
-from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
+from pyinstrument_gpu.metrics.state import StateSnapshot
 from pyinstrument_gpu.metrics.values import (
     counts_of,
     ema_of,

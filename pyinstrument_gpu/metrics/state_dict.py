@@ -12,8 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pyinstrument_gpu.metrics.accumulator_options import AccumulatorOptions, differences
-from pyinstrument_gpu.metrics.state import FIELDS, MAX_SCALARS, STATE_DTYPE, MetricState, word
-from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
+from pyinstrument_gpu.metrics.state import (
+    FIELDS,
+    MAX_SCALARS,
+    STATE_DTYPE,
+    MetricState,
+    StateSnapshot,
+    word,
+)
 from pyinstrument_gpu.metrics.values import clash_of
 
 _VERSION = 1

@@ -127,11 +127,11 @@ def observe_modules(
     mode_count: object,
     without_modes: object,
 ) -> bool:
-    """Hear of the calls of modules and of backward passes. False where that can't be."""
+    """Observe the calls of modules and backward passes. False where that is not possible."""
 
 def unobserve_modules() -> None: ...
 def set_root_function(function: Callable[[Any], bool] | None) -> None:
-    """Have a function called with each module that is called while no other call is heard of, until
+    """Have a function called with each module that is called while no other call is observed, until
     it returns True for it, while a recording is active."""
 
 def watch_module(module: object, name: str, parent: int) -> int:
@@ -215,7 +215,7 @@ class MetricAccumulator:
         self, state: Any, scratch: Any, logits: Any, target: Any, weight: Any
     ) -> bool | None: ...
     def read(self, state: Any) -> tuple[bytes, int, bytes | None] | None:
-        """The newest state that can be had without waiting, how many updates the device has lost,
+        """The newest state that is available without waiting, how many updates the device has lost,
         and three sums for each class; None where there is none, and in host memory while an
         addition by other means is under way.
 
@@ -365,13 +365,13 @@ def hook_call(
     """Listen to the calls of a method in C, as it stands in its class, of a builtin function, or of
     one in Python that a slot of a type calls. `glance` is how to tell that a call touches no device
     (csrc/hooks/call_listener.h). `from_c`: one in Python, whose type stays; on Python 3.11 it is
-    heard of only where a slot of a type calls it, or `function(*args)`. False where it can't be
+    observed only where a slot of a type calls it, or `function(*args)`. False where it can't be
     hooked."""
 
 def unhook(leave: Callable[[Any, Any, bool], object]) -> None:
     """Take all hooks of the listeners with this `leave` back."""
 
-# Whether the calling thread is in a call inside which no listener hears anything.
+# Whether the calling thread is in a call inside which no listener is called.
 def in_watched_call() -> bool: ...
 def set_in_watched_call(on: bool, /) -> None: ...
 
@@ -432,8 +432,12 @@ def take_tap(recording: object, number: int) -> bytes:
 
 def close_tap(recording: object, number: int) -> None: ...
 def set_document(recording: object, name: str, json: bytes) -> None:
-    """The new version of "environment", "operations", "memory", "energy" or "collective_groups", to
-    be written by the recorder's thread: never waits for a disk."""
+    """The new version of a document, a JSON object, to be written by the recorder's thread: never
+    waits for a disk. "environment", "operations", "memory", "energy" and "collective_groups" have
+    blocks of their own; under any other name it is a member of the block ASPECTS.
+
+    Raises ValueError if the name has other characters than small letters, digits and underscores.
+    """
 
 def append_collectives(recording: object, items: bytes) -> int:
     """Adds items of the log of collectives (docs/run-file.md). Returns for how many there was room,

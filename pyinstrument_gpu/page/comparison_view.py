@@ -12,8 +12,7 @@ from pyinstrument_gpu.analysis.compare import Comparison, PhaseChange, TimeChang
 from pyinstrument_gpu.core.paths import names_of
 from pyinstrument_gpu.core.phase_tree import MAX_PATHS
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.core.statistic import merge_known
-from pyinstrument_gpu.core.statistics import Scope
+from pyinstrument_gpu.core.statistics import Scope, merge_known
 from pyinstrument_gpu.export.labels import STEP_COLOR, color_of
 from pyinstrument_gpu.page.bars import css_color
 from pyinstrument_gpu.page.histograms import plain_histograms

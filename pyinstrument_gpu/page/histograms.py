@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pyinstrument_gpu.core.statistic import Statistic, bucket_bounds
+from pyinstrument_gpu.core.statistics import Statistic, bucket_bounds
 from pyinstrument_gpu.parts.words import printable
 
 _BUCKETS_PER_COLUMN = 4

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from pyinstrument_gpu.core.rank_numbers import ranks_text
 from pyinstrument_gpu.job.findings import phase_text
 from pyinstrument_gpu.job.report import JobDocument, job_sections
 from pyinstrument_gpu.parts.parts import without_blanks
-from pyinstrument_gpu.parts.words import UNKNOWN, Unit, duration
+from pyinstrument_gpu.parts.words import UNKNOWN, Unit, duration, ranks_text
 
 MAX_RANKS = 8
 """Of a job on a page, whose runs are there in full."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.step_times import were_profiled
-from pyinstrument_gpu.core.distinct import places_in
+from pyinstrument_gpu.core.arrays import places_in
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.core.statistics import Scope

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.step_times import were_profiled
-from pyinstrument_gpu.core.distinct import places_in
+from pyinstrument_gpu.core.arrays import places_in
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.steps import Step
 from pyinstrument_gpu.errors import ExportError
-from pyinstrument_gpu.export.ranks import offsets_ns_of
+from pyinstrument_gpu.export.runs import offsets_ns_of
 from pyinstrument_gpu.page.bars import BarLabels, RunBars
 from pyinstrument_gpu.page.step_series import StepSeries
 from pyinstrument_gpu.parts.words import printable

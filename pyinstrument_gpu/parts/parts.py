@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a report is made of: sentences and tables that know nothing of where they are shown.
+"""What a report is made of: sentences, tables and curves that know nothing of where they are shown.
 
 The terminal (console.py), the page and `watch` each set the same parts in their own way, so none of
 them has to read what another one made.
@@ -7,9 +7,12 @@ them has to read what another one made.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from pyinstrument_gpu.parts.words import printable
 
 Kind: TypeAlias = Literal["", "title", "note", "warn", "alert", "failure"]
 """How a sentence is meant: as plain text, the title of what follows, a remark that can be skipped,
@@ -88,3 +91,36 @@ def table(headers: Sequence[str], blocks: Sequence[Sequence[Row]], **options: An
 def without_blanks(parts: Iterable[Part]) -> list[Part]:
     """The parts without the empty lines between them."""
     return [part for part in parts if isinstance(part, Table) or part.text.strip()]
+
+
+class Curves(NamedTuple):
+    """Some values over one axis.
+
+    Attributes:
+        title: what they are.
+        data: what the script draws: the names of the axis and of the curves, their unit, the places
+            on the axis, ascending, and for each curve a value at each of them; None where it is
+            unknown or not finite.
+        remark: what the picture does not show.
+    """
+
+    title: str
+    data: Mapping[str, Any]
+    remark: str = ""
+
+
+def curve_data(
+    axis: str, unit: str, x: Iterable[int], curves: Mapping[str, Iterable[float]]
+) -> dict[str, Any]:
+    """The data of curves of these names, over the steps or updates `x`."""
+    return {
+        "x_name": axis,
+        "unit": unit,
+        "names": [*map(printable, curves)],
+        "x": [*map(int, x)],
+        "y": [[*map(_finite, of)] for of in curves.values()],
+    }
+
+
+def _finite(value: float) -> float | None:
+    return float(f"{value:.7g}") if math.isfinite(value) else None

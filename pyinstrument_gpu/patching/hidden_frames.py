@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tracebacks of a program's exceptions, as they would be without us: our frames are taken
-out, which are those of the launcher and of the preview."""
+"""Tracebacks of a program's exceptions, as they would be without this package: the frames of the
+launcher and of the preview are taken out."""
 
 from __future__ import annotations
 

@@ -19,15 +19,15 @@ from pyinstrument_gpu.native import native
 Arguments = tuple[Any, ...]
 Options = dict[str, Any]
 Enter = Callable[[Arguments, Options | None], Any]
-"""Hears of a call that begins: its arguments, `self` first, and its keywords. Returns a token, or
-None where the call is of no interest."""
+"""Called when a call begins, with its arguments, `self` first, and its keywords. Returns a token,
+or None where the call is of no interest."""
 Leave = Callable[[Any, Arguments, bool], object]
-"""Hears of the end of that call: the token, the arguments, and whether it raised no exception."""
+"""Called when that call ends, with the token, the arguments, and whether it raised no exception."""
 
 
 class Glance(enum.IntEnum):
-    """How it can be told of a call, by its arguments, that no listener needs it: no device
-    is touched. csrc/hooks/call_listener.h has the same numbers."""
+    """How to see from the arguments of a call that no listener needs it: no device is touched.
+    csrc/hooks/call_listener.h has the same numbers."""
 
     NEVER = 0
     FIRST = 1  # its first argument is a tensor of the host

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to say of the recorder's own problems."""
+"""How the recorder reports its own problems."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def not_seen(what: str, functions: Sequence[str]) -> str:
 
 
 def warn_of(*problems: str) -> None:
-    """A RuntimeWarning for each. Where warnings are errors it is a line on standard error: none of
-    ours ends a program, and on our own threads nobody would catch it."""
+    """Give a RuntimeWarning for each. Where warnings are errors, print a line to standard error
+    instead: no warning of this package ends a program, and on our threads none would be caught."""
     for problem in problems:
         try:
             warnings.warn(problem, RuntimeWarning, stacklevel=4)

@@ -19,11 +19,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.core.array_fields import ArrayFields
+from pyinstrument_gpu.core.arrays import ArrayFields
 from pyinstrument_gpu.core.file.live_log import LiveLog, Tap
 from pyinstrument_gpu.core.file.statistics import decode_statistics
-from pyinstrument_gpu.core.statistic import Statistic
-from pyinstrument_gpu.core.statistics import PhaseStatistics, as_if_not_profiled, over_scopes
+from pyinstrument_gpu.core.statistics import (
+    PhaseStatistics,
+    Statistic,
+    as_if_not_profiled,
+    over_scopes,
+)
 from pyinstrument_gpu.errors import RecordingError
 from pyinstrument_gpu.native import native
 

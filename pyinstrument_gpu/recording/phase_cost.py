@@ -9,11 +9,11 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from time import monotonic
 
-from pyinstrument_gpu.core.phase_cost import PhaseCost
 from pyinstrument_gpu.errors import RecordingError
 from pyinstrument_gpu.native import DISABLED, require_native
 from pyinstrument_gpu.recording.recording import record
 from pyinstrument_gpu.recording.self_overhead import empty_loop, per_use_ns, phase_loop
+from pyinstrument_gpu.report.overhead import PhaseCost
 
 ROUNDS = 100
 _SECONDS = 6.0

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from pyinstrument_gpu.core import launcher
+from pyinstrument_gpu.core.launcher import launcher_number
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.import_hook import when_imported
 from pyinstrument_gpu.patching.own_imports import OwnImports
@@ -109,7 +109,7 @@ class ProgramWatch:
 
     def _ranks(self) -> int | None:
         groups = self._groups
-        known = launcher.launcher_number("WORLD_SIZE") or 0
+        known = launcher_number("WORLD_SIZE") or 0
         if groups is not None:
             known = max(known, groups.ranks)
         if known > 1:

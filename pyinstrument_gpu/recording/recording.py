@@ -532,7 +532,7 @@ def record(options: RecordingOptions) -> Recording:
             is reset, and nothing waits for the GPU. "exact" finds the exact peak of every phase on
             the GPU: it reads in every step, and resets the allocator's peaks in between, which
             Python code doesn't see; each phase takes some ten microseconds longer. Where
-            that can't be had, memory is sampled, and `Run.notes` say why. False turns it off.
+            that is not possible, memory is sampled, and `Run.notes` say why. False turns it off.
         energy: read the GPU's energy counter ten times a second, by a thread of its own that needs
             the GIL for some microseconds each time. Without NVML or such a counter, the run has
             no energy.

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from pyinstrument_gpu import analysis
+from pyinstrument_gpu.core.arrays import groups
 from pyinstrument_gpu.core.aspect import aspects
-from pyinstrument_gpu.core.groups import groups
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SpanFlag
 from pyinstrument_gpu.parts.parts import Sentence

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.step_times import phases_ns
-from pyinstrument_gpu.core.groups import groups
+from pyinstrument_gpu.core.arrays import groups
 from pyinstrument_gpu.core.paths import in_tree_order
 from pyinstrument_gpu.core.phase_tree import phase_table
 from pyinstrument_gpu.core.run import Run

@@ -6,16 +6,63 @@ from __future__ import annotations
 import dataclasses
 import platform
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from pyinstrument_gpu.analysis.step_times import RunStep
-from pyinstrument_gpu.core.phase_cost import PhaseCost
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
 from pyinstrument_gpu.parts.words import counted, duration, printable, small_percent
 from pyinstrument_gpu.report.console import printed
 
 _WIDTH = 80
 _FEW_ROUNDS = 10
+
+
+@dataclass(frozen=True)
+class PhaseCost:
+    """The cost of one use of a phase, or of another context manager, without the loop around it.
+
+    What could not be measured has the reason in `missing`, and no times.
+    """
+
+    name: str
+    is_ours: bool
+    best_ns: float | None = None
+    median_ns: float | None = None
+    rounds: int = 0
+    missing: str | None = None
+
+
+@dataclass(frozen=True)
+class RunStep:
+    """A typical step of a run: the mean number of phases on its own thread, the median duration
+    (within 1.6 %), and where it was recorded."""
+
+    phases: float
+    median_ns: int
+    host: str | None = None
+    device_timed: bool = False
+
+    @classmethod
+    def of(cls, run: Run) -> RunStep:
+        """Raises ValueError if the run has no steps, or they took no time."""
+        totals = run.step_totals
+        if not totals.count or not totals.duration.total_ns:
+            raise ValueError(
+                "the run has no steps, so there is no step to take a share of: loop over "
+                "gpu_steps(loader), or put `with gpu_step():` around an iteration"
+            )
+        phases = sum(phase.count for phase in run.phases_in(Scope.STEP).values())
+        return cls(
+            phases / totals.count,
+            max(totals.duration.p50_ns, 1),
+            run.environment.get("host"),
+            bool(run.device_clocks),
+        )
+
+    def share(self, use_ns: float) -> float:
+        return self.phases * use_ns / self.median_ns
 
 
 def overhead_report(costs: Sequence[PhaseCost], step: RunStep | None = None) -> str:

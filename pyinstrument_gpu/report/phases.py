@@ -17,8 +17,7 @@ from pyinstrument_gpu.analysis.step_times import (
 from pyinstrument_gpu.core.paths import in_tree_order
 from pyinstrument_gpu.core.phase_tree import phase_table
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.core.statistic import Statistic
-from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope
+from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, Statistic
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence
 from pyinstrument_gpu.parts.words import Unit
 

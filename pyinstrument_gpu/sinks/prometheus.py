@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyinstrument_gpu.core.paths import labels_of, without_surrogates
-from pyinstrument_gpu.core.statistic import Statistic, bucket_index
-from pyinstrument_gpu.core.statistics import PhaseStatistics
-from pyinstrument_gpu.core.step_totals import StepTotals
+from pyinstrument_gpu.core.statistics import PhaseStatistics, Statistic, bucket_index
+from pyinstrument_gpu.core.steps import StepTotals
 from pyinstrument_gpu.errors import SinkError, needed_for
 from pyinstrument_gpu.sinks.sink import RunUpdate, Sink
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.core.statistics import PhaseStatistics
-from pyinstrument_gpu.core.step_totals import StepTotals
+from pyinstrument_gpu.core.steps import StepTotals
 
 
 @dataclass(frozen=True)

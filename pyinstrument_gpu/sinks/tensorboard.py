@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorBoard scalars by step; docs/exporters/tensorboard.md lists the tags."""
+"""TensorBoard scalars by step; docs/exporters/tensorboard.md lists the tags.
+
+A file of its own, as each sink has one.
+"""
 
 from __future__ import annotations
 

@@ -22,8 +22,7 @@ from pyinstrument_gpu.core.file.state import State
 from pyinstrument_gpu.core.live import LiveWindow, places_in_series
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
-from pyinstrument_gpu.core.statistic import known_mean_ns
-from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope
+from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, known_mean_ns
 from pyinstrument_gpu.watch.sign_of_life import SignOfLife
 
 _NEWEST_STEPS = 20

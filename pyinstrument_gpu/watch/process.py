@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pyinstrument_gpu.core.anchor import SAME_BOOT_NS, booted_ns
+from pyinstrument_gpu.core.clocks import SAME_BOOT_NS, booted_ns
+from pyinstrument_gpu.core.condition import ProcessState
 from pyinstrument_gpu.core.file.run_files import is_run_file
-from pyinstrument_gpu.core.process_state import ProcessState
 from pyinstrument_gpu.job.condition import Sighting
 from pyinstrument_gpu.job.job import Job, RankData
 

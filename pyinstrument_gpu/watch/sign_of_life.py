@@ -12,11 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from pyinstrument_gpu.core.condition import Condition
+from pyinstrument_gpu.core.condition import Condition, ProcessState, ProgramEnd
 from pyinstrument_gpu.core.file.follower import Whereabouts
 from pyinstrument_gpu.core.file.state import State
-from pyinstrument_gpu.core.process_state import ProcessState
-from pyinstrument_gpu.core.program_end import ProgramEnd
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.job.condition import FRESH_NS, Sighting
 from pyinstrument_gpu.job.gather import innermost_phase

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.bottleneck import Bottleneck, RunAhead
-from pyinstrument_gpu.core.device_clock import DeviceClock
+from pyinstrument_gpu.core.clocks import DeviceClock
+from pyinstrument_gpu.core.record import named_streams
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
-from pyinstrument_gpu.core.stream import named_streams
 from tests.helpers.made_runs import run_of
 
 US = 1_000

@@ -9,10 +9,10 @@ import pytest
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.intervals import covered_before
 from pyinstrument_gpu.analysis.ledger import DEVICE_COLUMNS, LedgerEntries
+from pyinstrument_gpu.core.record import named_streams
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import STEP_DTYPE
 from pyinstrument_gpu.core.steps import Steps
-from pyinstrument_gpu.core.stream import named_streams
 from pyinstrument_gpu.core.sync_kind import SyncKind
 from pyinstrument_gpu.core.syncs import SYNC_DTYPE, Syncs, SyncSite
 from tests.helpers.device_program import attached_cuda

@@ -300,7 +300,7 @@ def test_copies_to_a_device(recording: pig.Recording, monkeypatch: pytest.Monkey
     assert auto._active.copies == {(False, False): [4, 48], (False, True): [1, 12]}
 
 
-def test_nothing_of_ours_raises() -> None:
+def test_the_recorder_raises_nothing() -> None:
     def fail() -> None:
         raise RuntimeError("ours")
 

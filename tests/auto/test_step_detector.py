@@ -81,45 +81,51 @@ def detector_of(log: Log) -> StepDetector:
     return StepDetector(log, threading.get_ident())
 
 
-def steps_of(activities: str, optimizers: str = "o") -> str:
-    """The log of a loop.
+def perform(
+    detector: StepDetector,
+    activities: str,
+    optimizers: str = "o",
+    write: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Tell a detector what a loop does; `write` is called with each activity of the loop.
 
     d: the training loader has an item; . : it has none. w: it starts its workers. v and , : those
     of another loader. V: of another one under no_grad. z: clear gradients. h: copy to the device.
     f: forward. e: forward without training. b: backward. Other letters: the step of an optimizer.
-    s: something that is none of our business. $: the end.
+    s: something that does not concern the detector. $: the end.
     """
-    log = Log(len(optimizers))
-    detector = detector_of(log)
-    made = {letter: number for number, letter in enumerate(optimizers)}
+    calls: dict[str, Callable[[], None]] = {
+        "w": lambda: detector.starts_loader(TRAINING),
+        "z": detector.clears_gradients,
+        "h": detector.copies_to_device,
+        "f": detector.runs_forward,
+        "e": detector.evaluates,
+        "b": detector.runs_backward,
+        "$": detector.finish,
+    }
     for activity in activities.replace(" ", ""):
-        if activity == "w":
-            detector.starts_loader(TRAINING)
-        elif activity in "d.":
-            detector.asks_for_item(TRAINING, True)
-        elif activity in "v,V":
-            detector.asks_for_item(VALIDATION, activity != "V")
-        elif activity == "z":
-            detector.clears_gradients()
-        elif activity == "h":
-            detector.copies_to_device()
-        elif activity == "f":
-            detector.runs_forward()
-        elif activity == "e":
-            detector.evaluates()
-        elif activity == "b":
-            detector.runs_backward()
-        elif activity == "$":
-            detector.finish()
-        elif activity in made:
-            detector.begins_update(made[activity])
-        log.text += activity if activity not in ".,$" else ""
-        if activity in "dvV":
-            detector.got_item(4)
-        elif activity in ".,":
-            detector.got_none(TRAINING if activity == "." else VALIDATION)
-        elif activity in made:
-            detector.ends_update(made[activity])
+        if activity in "d.v,V":
+            loader = TRAINING if activity in "d." else VALIDATION
+            detector.asks_for_item(loader, activity != "V")
+            write(activity.strip(".,"))
+            detector.got_none(loader) if activity in ".," else detector.got_item(4)
+        elif activity in optimizers:
+            detector.begins_update(optimizers.index(activity))
+            write(activity)
+            detector.ends_update(optimizers.index(activity))
+        else:
+            calls.get(activity, lambda: None)()
+            write(activity.strip("$"))
+
+
+def steps_of(activities: str, optimizers: str = "o") -> str:
+    """The log of a loop; activities as in `perform`."""
+    log = Log(len(optimizers))
+
+    def write(text: str) -> None:
+        log.text += text
+
+    perform(detector_of(log), activities, optimizers, write)
     return " ".join(log.text.split())
 
 
@@ -582,25 +588,6 @@ def test_update_that_a_finished_recording_has_cut_in_two_is_no_step() -> None:
     detector.finish()
     assert log.text.split() == ["!"]
     assert detector.optimizer_seen is True
-
-
-def perform(detector: StepDetector, activities: str) -> None:
-    """Activities as in `steps_of`, of one loader and one optimizer."""
-    for activity in activities:
-        if activity == "d":
-            detector.asks_for_item(TRAINING, True)
-            detector.got_item(4)
-        elif activity == "z":
-            detector.clears_gradients()
-        elif activity == "h":
-            detector.copies_to_device()
-        elif activity == "f":
-            detector.runs_forward()
-        elif activity == "b":
-            detector.runs_backward()
-        elif activity == "o":
-            detector.begins_update(1)
-            detector.ends_update(1)
 
 
 def test_optimizers_that_are_made_anew_in_each_step() -> None:

@@ -20,11 +20,10 @@ from click.testing import CliRunner, Result
 
 import pyinstrument_gpu
 from pyinstrument_gpu.cli import _COMMANDS, main
-from pyinstrument_gpu.core.open_phase import OpenPhase
+from pyinstrument_gpu.core.record import OpenPhase, Thread
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.core.steps import Steps
-from pyinstrument_gpu.core.thread import Thread
 from pyinstrument_gpu.export import FOLDER, FORMATS
 from pyinstrument_gpu.report.document import document_of
 from pyinstrument_gpu.report.json_text import json_text

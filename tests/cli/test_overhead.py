@@ -15,15 +15,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.analysis.step_times import RunStep
 from pyinstrument_gpu.cli import main
-from pyinstrument_gpu.core.device_clock import DeviceClock
-from pyinstrument_gpu.core.phase_cost import PhaseCost
+from pyinstrument_gpu.core.clocks import DeviceClock
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import RecordingActiveError
 from pyinstrument_gpu.recording import phase_cost
 from pyinstrument_gpu.recording.phase_cost import measure_phase_costs
-from pyinstrument_gpu.report.overhead import overhead_facts, overhead_report
+from pyinstrument_gpu.report.overhead import PhaseCost, RunStep, overhead_facts, overhead_report
 from tests.cli.test_commands import made_run
 from tests.helpers.run_writer import save
 from tests.helpers.script import run_script

@@ -65,7 +65,7 @@ def test_the_call_comes_first_then_the_environment_then_the_file(
     assert options_of(pig.record())["memory"] is False
 
 
-def test_the_nearest_file_with_a_table_of_ours_counts(folder: Path) -> None:
+def test_the_nearest_file_with_our_table_counts(folder: Path) -> None:
     write(folder, '[tool.other]\nname = "tool.pyinstrument_gpu"\n')
     write(folder.parent, "[tool.pyinstrument_gpu.record]\nnvtx = false\n")
     write(folder.parent.parent, "[tool.pyinstrument_gpu.record]\nenergy = true\n")

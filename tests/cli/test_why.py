@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pyinstrument_gpu.cli import main
-from pyinstrument_gpu.core.open_phase import OpenPhase
-from pyinstrument_gpu.core.process_state import ProcessState
+from pyinstrument_gpu.core.condition import ProcessState
+from pyinstrument_gpu.core.record import OpenPhase
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.steps import Step, Steps
 from pyinstrument_gpu.watch.process import MachineClocks, sightings_of

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyinstrument_gpu.core.device_clock import ASSUMED_DRIFT, DeviceClock
+from pyinstrument_gpu.core.clocks import ASSUMED_DRIFT, DeviceClock
 
 
 def clock(*points: tuple[int, int, int]) -> DeviceClock:

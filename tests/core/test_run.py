@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.core.device_clock import DeviceClock
+from pyinstrument_gpu.core.clocks import DeviceClock
+from pyinstrument_gpu.core.record import Stream, named_streams
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE, SpanFlag, span_scopes
-from pyinstrument_gpu.core.statistic import Statistic
-from pyinstrument_gpu.core.statistics import Scope
+from pyinstrument_gpu.core.statistics import Scope, Statistic
 from pyinstrument_gpu.core.steps import Step, Steps
-from pyinstrument_gpu.core.stream import Stream, named_streams
 
 
 def make_steps() -> Steps:

@@ -9,8 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyinstrument_gpu.core.statistic import BUCKET_COUNT, Statistic, bucket_bounds, bucket_index
-from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, fold_spans
+from pyinstrument_gpu.core.statistics import (
+    BUCKET_COUNT,
+    PhaseStatistics,
+    Scope,
+    Statistic,
+    bucket_bounds,
+    bucket_index,
+    fold_spans,
+)
 
 durations = st.one_of(st.integers(0, 100), st.integers(0, 10**10), st.integers(0, 2**64 - 1))
 

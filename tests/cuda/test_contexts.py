@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which calls of the simulated driver need a current context, and which tell of its error."""
+"""Which calls of the simulated driver need a current context, and which return its error."""
 
 import ctypes
 from collections.abc import Callable

@@ -17,12 +17,12 @@ pytest.importorskip("scipy")
 
 from examples.cases import measure, page, prediction
 from examples.cases.case import CASES, SIDES, Case
+from pyinstrument_gpu.core.record import Thread
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.core.steps import Steps
 from pyinstrument_gpu.core.sync_kind import SyncKind
 from pyinstrument_gpu.core.syncs import SYNC_DTYPE, Syncs, SyncSite
-from pyinstrument_gpu.core.thread import Thread
 from tests.helpers.script import run_script
 
 MS = 1_000_000

@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 
 from pyinstrument_gpu import export as export_module
+from pyinstrument_gpu.core.record import Thread
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE, SPAN_DTYPE
-from pyinstrument_gpu.core.statistic import Statistic
-from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope
-from pyinstrument_gpu.core.thread import Thread
+from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, Statistic
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export import FOLDER, FORMATS, Exporter, export
 from pyinstrument_gpu.export.csv import write

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.export import nsys_sqlite, nvtxt, perfetto, ranges
-from pyinstrument_gpu.export.lanes import Lanes
-from pyinstrument_gpu.export.ranges import RangeTable, by_begin, range_tables
+from pyinstrument_gpu.export.ranges import Lanes, RangeTable, by_begin, range_tables
 from tests.helpers.made_runs import runs, with_lengths_on_device, written
 from tests.helpers.nsight import read_nvtxt
 

@@ -6,7 +6,7 @@ import numpy as np
 from pyinstrument_gpu.core.schema import STEP_DTYPE
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.core.steps import Steps
-from pyinstrument_gpu.export.run_facts import losses
+from pyinstrument_gpu.export.runs import losses
 from tests.helpers.made_runs import run_of
 
 STEPS = [(0, 0, 10, 1, 1, True, 0), (1, 10, 20, 1, 1, False, 0)]

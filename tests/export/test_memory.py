@@ -8,10 +8,10 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from pyinstrument_gpu.core.record import Thread
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.core.steps import Steps
-from pyinstrument_gpu.core.thread import Thread
 from pyinstrument_gpu.export import FORMATS, ranges
 
 PHASES = 6

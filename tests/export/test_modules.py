@@ -21,7 +21,7 @@ from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export import csv as csv_export
 from pyinstrument_gpu.export import nsys_sqlite, nvtxt, perfetto
 from pyinstrument_gpu.export.labels import MODULE_COLORS
-from pyinstrument_gpu.export.run_facts import losses
+from pyinstrument_gpu.export.runs import losses
 from tests.helpers.csv_rows import csv_rows
 from tests.helpers.made_runs import run_of, written
 from tests.helpers.nsight import needs_nsight, nvtx_sum, read_nvtxt

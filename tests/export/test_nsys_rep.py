@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from pyinstrument_gpu.cli import main
-from pyinstrument_gpu.core.open_phase import OpenPhase
+from pyinstrument_gpu.core.record import OpenPhase
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import STEP_DTYPE
 from pyinstrument_gpu.core.steps import Steps

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 
 import pyinstrument_gpu
-from pyinstrument_gpu.core.open_phase import OpenPhase
+from pyinstrument_gpu.core.record import OpenPhase
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.core.steps import Step, Steps

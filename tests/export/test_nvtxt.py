@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from pyinstrument_gpu.core.open_phase import OpenPhase
+from pyinstrument_gpu.core.record import OpenPhase, Thread
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.core.steps import Step, Steps
-from pyinstrument_gpu.core.thread import Thread
 from pyinstrument_gpu.export.labels import STEP_COLOR, color_of
 from pyinstrument_gpu.export.nvtxt import write
 from tests.helpers.made_runs import (

@@ -14,12 +14,10 @@ from hypothesis import given, settings
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.aspects.modules.data import ModulePass
-from pyinstrument_gpu.core.open_phase import OpenPhase
+from pyinstrument_gpu.core.record import OpenPhase, Thread, named_streams
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.core.steps import Steps
-from pyinstrument_gpu.core.stream import named_streams
-from pyinstrument_gpu.core.thread import Thread
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export import ranges
 from pyinstrument_gpu.export import text as export_text

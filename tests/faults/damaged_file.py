@@ -3,10 +3,10 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.aspects.collectives.data import Collectives

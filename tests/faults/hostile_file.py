@@ -17,13 +17,12 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from pyinstrument_gpu.analysis.compare import compare
-from pyinstrument_gpu.analysis.step_times import RunStep
 from pyinstrument_gpu.aspects.collectives.data import COLLECTIVE_DTYPE, Collectives, ProcessGroup
 from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
 from pyinstrument_gpu.cli import main
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.framing import read_blocks
-from pyinstrument_gpu.core.open_phase import OpenPhase
+from pyinstrument_gpu.core.record import OpenPhase
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.core.steps import Step, Steps
@@ -35,6 +34,7 @@ from pyinstrument_gpu.parts.choice import Choice
 from pyinstrument_gpu.report.comparison import comparison_facts, comparison_report
 from pyinstrument_gpu.report.document import document_of
 from pyinstrument_gpu.report.json_text import json_text
+from pyinstrument_gpu.report.overhead import RunStep
 from pyinstrument_gpu.watch.live_run import LiveRun
 from pyinstrument_gpu.watch.process import MachineClocks
 from pyinstrument_gpu.watch.views import VIEWS, heading
@@ -282,7 +282,16 @@ def _made(
     progress = (GroupProgress("0", 2, None, 1, "all_reduce"),)
     stacks = (("MainThread", 'File "train.py", line 3 in load'),)
     paths = ((0, run.paths[0]),)
-    run.stalls = (Stall(30 * _MS, 45 * _MS, None, 10 * _MS, -1, paths, stacks, None, progress),)
+    stall = Stall(
+        since_ns=30 * _MS,
+        noticed_ns=45 * _MS,
+        limit_ns=10 * _MS,
+        step=-1,
+        paths=paths,
+        stacks=stacks,
+        groups=progress,
+    )
+    run.stalls = (stall,)
     return run
 
 

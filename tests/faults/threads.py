@@ -96,7 +96,7 @@ def short_lived(trial: Trial) -> None:
             thread = threading.Thread(target=work, args=[number], name=str(number))
             thread.start()
             thread.join()
-            # The recorder hears of the end later than Python: when the system's thread ends.
+            # The recorder notices the end later than Python: when the system's thread ends.
             while os.path.exists(f"/proc/self/task/{thread.native_id}"):
                 os.sched_yield()
             if number % 10 == 0:

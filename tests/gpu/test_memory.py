@@ -168,7 +168,7 @@ def test_out_of_memory_in_backward_names_the_phase_of_the_step() -> None:
     assert (event.path, event.step) == ("backward", 0)
 
 
-def test_a_recording_that_began_before_cuda_hears_of_it_too(tmp_path: Path) -> None:
+def test_a_recording_that_began_before_cuda_notices_it_too(tmp_path: Path) -> None:
     path = tmp_path / "a.gpurun"
     run_script(f"""
 import pyinstrument_gpu as pig

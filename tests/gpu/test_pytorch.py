@@ -218,7 +218,7 @@ def no_synchronising() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_nothing_of_ours_synchronises(
+def test_the_package_never_synchronises(
     kernels: CudaKernels, timed: Timed, no_synchronising: None
 ) -> None:
     """While the stream is on hold, whatever waits for it would wait until the hold gives up."""

@@ -10,10 +10,10 @@ from dataclasses import asdict, astuple, fields
 from typing import Any
 
 import numpy as np
+from msgspec import to_builtins
 
 from pyinstrument_gpu.aspects.collectives.data import Collectives
-from pyinstrument_gpu.aspects.stalls import file as stalls_file
-from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
+from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall, _StallFacts
 from pyinstrument_gpu.core.file import MAGIC, cursor, framing, names
 from pyinstrument_gpu.core.file import statistics as statistics_file
 from pyinstrument_gpu.core.file import syncs as syncs_file
@@ -25,11 +25,11 @@ from pyinstrument_gpu.core.file.framing import (
 )
 from pyinstrument_gpu.core.file.state import State
 from pyinstrument_gpu.core.file.statistics import StatisticsDocument
-from pyinstrument_gpu.core.statistic import Statistic
-from pyinstrument_gpu.core.step_totals import StepTotals
+from pyinstrument_gpu.core.record import Thread
+from pyinstrument_gpu.core.statistics import Statistic
+from pyinstrument_gpu.core.steps import StepTotals
 from pyinstrument_gpu.core.sync_kind import ALLOWED
 from pyinstrument_gpu.core.syncs import Syncs, SyncSite
-from pyinstrument_gpu.core.thread import Thread
 
 
 def pack_file_header(run_id: int) -> bytes:
@@ -67,18 +67,7 @@ def encode_thread(thread: Thread) -> bytes:
 
 
 def encode_state(state: State) -> bytes:
-    fields = dict(vars(state))
-    step, device = fields.pop("open_step"), fields.pop("device")
-    return encode_json(
-        {
-            "open": fields.pop("open_phases"),
-            "open_step": None if step is None else step._asdict(),
-            "device": None
-            if device is None
-            else {**asdict(device.timing), "pending": device.pending},
-            **fields,
-        }
-    )
+    return encode_json(to_builtins(state))
 
 
 def encode_stalls(stalls: Sequence[Stall], paths: Sequence[str]) -> bytes:
@@ -87,7 +76,7 @@ def encode_stalls(stalls: Sequence[Stall], paths: Sequence[str]) -> bytes:
         {
             "stalls": [
                 {
-                    **{name: getattr(stall, name) for name in stalls_file._FACTS},
+                    **{name: getattr(stall, name) for name in _StallFacts.__struct_fields__},
                     "paths": [[thread, paths.index(path)] for thread, path in stall.paths],
                     "answer": {"stacks": stall.stacks, "groups": list(map(_row, stall.groups))},
                 }

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from pyinstrument_gpu.core.record import Thread
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE, SpanFlag
 from pyinstrument_gpu.core.steps import Steps
-from pyinstrument_gpu.core.thread import Thread
 
 ANCHOR = {"run_ns": 0, "monotonic_ns": 10**12, "realtime_ns": 10**18}
 

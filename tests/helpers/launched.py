@@ -17,7 +17,7 @@ ROOT = Path(pyinstrument_gpu.__file__).parents[1]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
 
 # Programs that do not import torch are forks of a process that has imported what our report needs,
-# and nothing of ours.
+# and nothing of this package.
 _LIGHT = PythonServer("click", "numpy", "rich.console", "rich.padding", "rich.table")
 
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import random
 import struct
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.aspects.collectives.data import COLLECTIVE_DTYPE, Collectives, ProcessGroup
 from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
-from pyinstrument_gpu.core.device_clock import DeviceClock
-from pyinstrument_gpu.core.device_timing_summary import DeviceTimingSummary
+from pyinstrument_gpu.core.clocks import DeviceClock
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.items import (
     COLLECTIVE_ITEM,
@@ -33,11 +32,10 @@ from pyinstrument_gpu.core.file.items import (
 )
 from pyinstrument_gpu.core.file.state import DeviceState, OpenPhaseState, OpenStepState, State
 from pyinstrument_gpu.core.file.statistics import StatisticsDocument
+from pyinstrument_gpu.core.record import Stream, Thread, named_streams
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE, SpanFlag
 from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, fold_spans
-from pyinstrument_gpu.core.step_totals import StepTotals, fold_steps
-from pyinstrument_gpu.core.stream import Stream, named_streams
-from pyinstrument_gpu.core.thread import Thread
+from pyinstrument_gpu.core.steps import StepTotals, fold_steps
 from tests.helpers.encoders import (
     encode_collective_groups,
     encode_json,
@@ -229,9 +227,9 @@ class Recording:
             if open_step is None
             else (OpenPhaseState(0, 0, self._now_ns - 5, open_step.serial, 0),),
             device=DeviceState(
-                DeviceTimingSummary(
-                    1 + len(self.versions), 2 * len(self._raw_times), 7 * self._now_ns
-                ),
+                1 + len(self.versions),
+                2 * len(self._raw_times),
+                7 * self._now_ns,
                 self._pending_by_path(),
             ),
         )
@@ -262,7 +260,15 @@ class Recording:
         progress = (GroupProgress("0", tick, None, None, "all_reduce"),)
         stacks = (("MainThread", f"a line\nanother, at tick {tick}"),)
         path = self.names[0].replace("/", "%2F")
-        new = Stall(tick, tick + 50, None, 30, tick, ((0, path),), stacks, None, progress)
+        new = Stall(
+            since_ns=tick,
+            noticed_ns=tick + 50,
+            limit_ns=30,
+            step=tick,
+            paths=((0, path),),
+            stacks=stacks,
+            groups=progress,
+        )
         self.stalls += [*before, new]
         content = encode_stalls([*before, new], [path])
         self._writer.write_document(BlockType.STALLS, content)
@@ -347,7 +353,7 @@ class Recording:
     def _leave_step_open(self) -> OpenStepState:
         self._open = serial, begin_ns = self._begin_step()
         self._span(self._path(-1, "data"), serial)
-        return OpenStepState(serial, 0, begin_ns, 3.0, 1)
+        return OpenStepState(serial=serial, thread=0, begin_ns=begin_ns, samples=3.0, items=1)
 
     def _index(self, serial: int) -> int:
         if serial == NONE or serial in self._dropped:

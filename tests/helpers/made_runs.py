@@ -10,14 +10,12 @@ import numpy as np
 from hypothesis import strategies as st
 
 from pyinstrument_gpu.aspects.modules.data import MODULE_SPAN_DTYPE, ModulePass
-from pyinstrument_gpu.core.open_phase import OpenPhase
+from pyinstrument_gpu.core.record import OpenPhase, Thread, named_streams
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.core.steps import Steps
-from pyinstrument_gpu.core.stream import named_streams
 from pyinstrument_gpu.core.sync_kind import SyncKind
 from pyinstrument_gpu.core.syncs import SYNC_DTYPE, Syncs, SyncSite
-from pyinstrument_gpu.core.thread import Thread
 
 STREAMS = named_streams([*((0, handle) for handle in range(2, 16)), (1, 0), (1, 7)])
 """Of device 0 the default stream and 13 more, with their numbers; of device 1 that and another."""

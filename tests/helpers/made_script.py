@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from pyinstrument_gpu.core.record import Thread
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.core.steps import Steps
 from pyinstrument_gpu.core.sync_kind import SyncKind
 from pyinstrument_gpu.core.syncs import SYNC_DTYPE, Syncs, SyncSite, blocked_ns, totals_of
-from pyinstrument_gpu.core.thread import Thread
 
 
 class Script:

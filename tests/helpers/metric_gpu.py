@@ -129,7 +129,7 @@ def wait_for_kernels() -> None:
 
 
 streams_recorded: list[tuple[int, int]] = []
-"""The tensors, by their addresses, and streams that PyTorch's allocator was told of."""
+"""The tensors, by their addresses, and streams that were recorded with PyTorch's allocator."""
 
 
 def _record_stream(tensor: torch.Tensor, stream: int) -> None:

@@ -3,7 +3,7 @@
 
 To start Python and to import torch takes seconds; to fork a process that has done so takes
 milliseconds. `run_python` runs what `python ARGUMENTS` would run in a fork of such a server, from
-its `__main__` to the end of the interpreter. The server has imported torch and nothing of ours.
+its `__main__` to the end of the interpreter. The server has imported torch and not this package.
 Where that makes a difference (the program must see torch be imported), `run_fresh_python` is right.
 A program gets a new process too if its environment has variables that only a new one reads.
 

@@ -9,8 +9,8 @@ from pyinstrument_gpu.core.file.items import (
     SPAN_ITEM,
 )
 from pyinstrument_gpu.core.file.state import State
+from pyinstrument_gpu.core.record import Thread
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.core.thread import Thread
 from tests.helpers.encoders import encode_state, encode_text, encode_thread
 from tests.helpers.run_writer import RunWriter
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import to_builtins
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.aspects.operations.file import encode as encode_operations
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.framing import PAYLOAD_BYTES, SLOT_BYTES, SLOTS_OFFSET
 from pyinstrument_gpu.core.file.items import (
@@ -113,7 +113,7 @@ def encode(run: Run) -> bytearray:
     if run.stalls:
         writer.write_document(BlockType.STALLS, encode_stalls(run.stalls, run.paths))
     if run.operations is not None:
-        document = encode_json(encode_operations(run.operations))
+        document = encode_json(to_builtins(run.operations))
         writer.write_document(BlockType.OPERATIONS, document)
     counts = len(spans), len(steps), len(device_times)
     statistics = StatisticsDocument(*counts, run.step_totals, run.statistics, run.profiled_totals)
@@ -164,12 +164,18 @@ def _state(run: Run, spans: int, closed_steps: int, device_times: int) -> State:
         phases_recorded=run.phases_recorded,
         open_step=None
         if step is None
-        else OpenStepState(step.index, step.thread, step.begin_ns, step.samples, step.items),
+        else OpenStepState(
+            serial=step.index,
+            thread=step.thread,
+            begin_ns=step.begin_ns,
+            samples=step.samples,
+            items=step.items,
+        ),
         open_phases=tuple(
             OpenPhaseState(one.thread, path_ids[one.path], one.begin_ns, one.step, one.depth)
             for one in run.open_phases
         ),
-        device=None if timing is None else DeviceState(timing, pending),
+        device=None if timing is None else DeviceState(**asdict(timing), pending=pending),
     )
 
 

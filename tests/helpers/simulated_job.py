@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.aspects.collectives.data import COLLECTIVE_DTYPE, Collectives, ProcessGroup
+from pyinstrument_gpu.core.record import Thread
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE, SpanFlag
 from pyinstrument_gpu.core.steps import Steps
-from pyinstrument_gpu.core.thread import Thread
 from pyinstrument_gpu.job.job import Job, RankData
 
 MS = 1_000_000

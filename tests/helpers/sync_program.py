@@ -18,7 +18,7 @@ import numpy as np
 
 from pyinstrument_gpu import gpu_phase, gpu_step
 from pyinstrument_gpu.aspects.memory.data import Memory
-from pyinstrument_gpu.core.device_clock import DeviceClock
+from pyinstrument_gpu.core.clocks import DeviceClock
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.sync_kind import SyncKind
 from pyinstrument_gpu.core.syncs import SYNC_DTYPE, Syncs, SyncSite, blocked_ns, totals_of

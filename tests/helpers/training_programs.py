@@ -21,7 +21,7 @@ ENDINGS = (
     *("thread", "child", "child at once"),
 )
 SUDDEN_ENDINGS = ("terminated", "killed", "aborted", "at once")
-"""Those that Python doesn't hear of."""
+"""Those that Python does not notice."""
 RUN_RANKS = ("-m", "pyinstrument_gpu", "run")
 WAYS: dict[str, list[str]] = {"run": [], "preview": ["--as-if-cuda"]}
 PACKAGED = "tuning.sft"

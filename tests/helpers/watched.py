@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from pyinstrument_gpu.core.open_phase import OpenPhase
-from pyinstrument_gpu.core.process_state import ProcessState
+from pyinstrument_gpu.core.condition import ProcessState
+from pyinstrument_gpu.core.record import OpenPhase, Thread
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE, SPAN_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.core.steps import Step, Steps
 from pyinstrument_gpu.core.sync_kind import SyncKind
 from pyinstrument_gpu.core.syncs import SYNC_DTYPE, Syncs, SyncSite, SyncTotals
-from pyinstrument_gpu.core.thread import Thread
 from pyinstrument_gpu.watch.live_run import LiveRun
 from pyinstrument_gpu.watch.process import MachineClocks
 from pyinstrument_gpu.watch.watch import WatchedRun

@@ -36,7 +36,7 @@ def steps_of(run: Run) -> list[tuple[int, float | None]]:
 
 @contextmanager
 def our_warnings() -> Iterator[list[str]]:
-    """Those of ours, when the block has ended."""
+    """The warnings of this package, once the block has ended."""
     found: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

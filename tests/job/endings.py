@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
-from pyinstrument_gpu.core.process_state import ProcessState
+from pyinstrument_gpu.core.condition import ProcessState
 from pyinstrument_gpu.job.condition import Sighting
 from pyinstrument_gpu.job.ending_report import JobEnding, job_ending
 from tests.helpers.job_endings import S, collectives, job, rank
@@ -18,7 +18,15 @@ def _hanging() -> JobEnding:
     """Rank 0 has waited for rank 1, whose watchdog has seen that nothing happens."""
     progress = (GroupProgress("0", 40, None, None, "all_reduce"),)
     stacks = (("MainThread", 'File "train.py", line 3 in load'),)
-    stall = Stall(0, 30 * S, None, 30 * S, 41, ((0, "data"),), stacks, None, progress)
+    stall = Stall(
+        since_ns=0,
+        noticed_ns=30 * S,
+        limit_ns=30 * S,
+        step=41,
+        paths=((0, "data"),),
+        stacks=stacks,
+        groups=progress,
+    )
     asked = [(number, number * S // 10, "all_reduce") for number in range(41)]
     behind = rank(1, path="data", stuck_ns=31 * S, stalls=(stall,), collectives=collectives(*asked))
     waiting = rank(0, stuck_ns=31 * S)

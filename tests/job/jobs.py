@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import structs
 
 from pyinstrument_gpu.aspects.collectives.data import Collectives
 from pyinstrument_gpu.aspects.stalls.data import Stall
@@ -164,8 +165,14 @@ def unknown() -> MadeJob:
 
 def broken() -> MadeJob:
     """Of 5 ranks two are missing, one was killed and two stand still."""
-    stall = Stall(9_000 * MS, 41_000 * MS, None, 30_000 * MS, 90, ((0, "backward"),))
-    over = replace(stall, since_ns=1_000 * MS, noticed_ns=32_000 * MS, ended_ns=33_000 * MS)
+    stall = Stall(
+        since_ns=9_000 * MS,
+        noticed_ns=41_000 * MS,
+        limit_ns=30_000 * MS,
+        step=90,
+        paths=((0, "backward"),),
+    )
+    over = structs.replace(stall, since_ns=1_000 * MS, noticed_ns=32_000 * MS, ended_ns=33_000 * MS)
     ranks = (
         rank_of(0, stalls=(over, stall), notes=("cut off",), dropped={"ring_full": 5}),
         rank_of(1, stalls=(stall,), notes=("cut off",)),

@@ -12,7 +12,7 @@ import pytest
 from pyinstrument_gpu.aspects.collectives.data import Collectives
 from pyinstrument_gpu.aspects.memory.data import OutOfMemory
 from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
-from pyinstrument_gpu.core.process_state import ProcessState
+from pyinstrument_gpu.core.condition import ProcessState
 from pyinstrument_gpu.job.condition import Sighting
 from pyinstrument_gpu.job.ending_report import JobEnding, job_ending
 from pyinstrument_gpu.job.job import Job, RankData
@@ -106,7 +106,14 @@ def test_of_another_machine_it_can_not_be_seen_whether_it_lives() -> None:
 
 
 def test_out_of_memory_is_said_where_it_was_noted() -> None:
-    event = OutOfMemory("forward", 41, None, 0, 2 << 30, 8 << 30, 1 << 30, None, None, None, None)
+    event = OutOfMemory(
+        path="forward",
+        step=41,
+        device=0,
+        request_bytes=2 << 30,
+        limit_bytes=8 << 30,
+        free_bytes=1 << 30,
+    )
     oom = rank(1, complete=True, exception="OutOfMemoryError")
     oom = replace(oom, end=replace(oom.end, out_of_memory=event))
     document = said(job(rank(0, complete=True, lost_peer=True), oom), GONE, GONE)
@@ -242,7 +249,14 @@ def stalled(of: RankData, *enqueued: int, stacks: tuple[tuple[str, str], ...] = 
         for one, last in zip(groups, enqueued, strict=True)
     )
     since_ns = of.end.path_begin_ns
-    stall = Stall(since_ns, since_ns + 30 * S, None, 30 * S, 41, stacks=stacks, groups=progress)
+    stall = Stall(
+        since_ns=since_ns,
+        noticed_ns=since_ns + 30 * S,
+        limit_ns=30 * S,
+        step=41,
+        stacks=stacks,
+        groups=progress,
+    )
     return replace(of, stalls=(stall,))
 
 

@@ -12,11 +12,11 @@ import pytest
 from pyinstrument_gpu import Job, JobError
 from pyinstrument_gpu.aspects.collectives.data import COLLECTIVE_DTYPE, Collectives
 from pyinstrument_gpu.aspects.operations.data import Operations
-from pyinstrument_gpu.core.open_phase import OpenPhase
-from pyinstrument_gpu.core.rank_numbers import ranks_text
+from pyinstrument_gpu.core.record import OpenPhase
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.job import gather
 from pyinstrument_gpu.job.gather import job_of, rank_data
+from pyinstrument_gpu.parts.words import ranks_text
 from tests.helpers.job_files import ANCHOR, rank_environment, rank_run
 from tests.helpers.run_writer import encode, save
 

@@ -92,7 +92,7 @@ def test_program_that_does_not_import_its_own_modules_executes_none(
         *(pytest.param(n, marks=pytest.mark.thorough) for n in ("json", *LATE) if n != "numpy"),
     ],
 )
-def test_script_that_is_called_like_a_module_of_ours_is_executed_once(
+def test_script_that_is_called_like_one_of_our_modules_is_executed_once(
     tmp_path: Path, name: str
 ) -> None:
     write(tmp_path, f"{name}.py", "print('executed as', __name__)")

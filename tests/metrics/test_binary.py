@@ -21,7 +21,7 @@ nan, inf = math.nan, math.inf
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 ROUNDING = 1e-9
-"""Far above that of ours: sums of some sixty to some thousand weights, none of them negative."""
+"""Far above what occurs: sums of some sixty to some thousand weights, none of them negative."""
 accumulators = partial(both_ways, pig.BinaryAccumulator)
 
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A function on a stack of its own, which can be left in the middle and gone on with later. The
-// sanitizers are told of each change of stacks.
+// sanitizers are informed of each change of stacks.
 #pragma once
 
 #undef _FORTIFY_SOURCE  // it takes a jump to another stack for a mistake

@@ -233,7 +233,7 @@ Result Machine::device_attribute(Thread&, int* value, int attribute, int ordinal
 }
 
 Result Machine::library_load(Thread& thread, uint64_t* library, const void* code) {
-  // A library belongs to no context, but the current one, if any, tells of its error.
+  // A library belongs to no context, but an error of the current one, if any, is returned.
   std::shared_ptr<Context> context;
   const Result current_result = current(thread, &context);
   if (context != nullptr && current_result != kSuccess) return current_result;

@@ -400,7 +400,7 @@ void test_a_frame_that_was_not_opened_lies_inside_or_around_one_that_was() {
 }
 
 /// Tasks that are always in a phase, one or the other, never leave the stack empty.
-void test_taking_turns_for_ever() {
+void test_taking_turns_forever() {
   constexpr uint64_t kTurns = 20 * ThreadState::kMaxFrames;
   for (const uintptr_t second : {kFirst, kSecond}) {  // generators of one task, and tasks
     Recording recording;
@@ -746,7 +746,7 @@ int main() {
   test_the_innermost_path_is_that_of_the_task_that_runs();
   test_more_tasks_than_frames();
   test_a_frame_that_was_not_opened_lies_inside_or_around_one_that_was();
-  test_taking_turns_for_ever();
+  test_taking_turns_forever();
   test_full_table_of_paths();
   test_full_ring();
   test_folded_spans_of_an_undecided_step();

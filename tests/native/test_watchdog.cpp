@@ -140,10 +140,10 @@ void a_collective_counts_from_when_it_was_created() {
   Program program;
   program.step();  // at 1 s
   program.wait(20);
-  program.progress.collective_ns = 15 * kSecondNs;  // heard of at 22 s
+  program.progress.collective_ns = 15 * kSecondNs;  // noticed at 22 s
   CHECK_EQ(program.wait(100), 45);
   CHECK_EQ(program.watchdog.stall().since_ns, 15 * kSecondNs);
-  // The last one before it stood still is heard of after that was noticed: no end.
+  // The last one before it stood still is seen after that was noticed: no end.
   program.progress.collective_ns = 16 * kSecondNs;
   CHECK_EQ(program.wait(3, Change::kEnded), -1);
   program.progress.collective_ns = 47 * kSecondNs;

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from pyinstrument_gpu.core.record import Thread
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE, SPAN_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.core.steps import Steps
 from pyinstrument_gpu.core.sync_kind import SyncKind
 from pyinstrument_gpu.core.syncs import SYNC_DTYPE, Syncs, SyncSite, SyncTotals
-from pyinstrument_gpu.core.thread import Thread
 from tests.helpers.made_runs import ANCHOR, STREAMS
 
 US = 1_000

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from pyinstrument_gpu.core.statistic import Statistic
+from pyinstrument_gpu.core.statistics import Statistic
 from pyinstrument_gpu.page.histograms import columns_of, plain_histograms, spark_path, time_bounds
 
 

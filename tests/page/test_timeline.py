@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pyinstrument_gpu.aspects.modules.data import MODULE_SPAN_DTYPE
-from pyinstrument_gpu.core.open_phase import OpenPhase
+from pyinstrument_gpu.core.record import OpenPhase
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE
 from pyinstrument_gpu.export.labels import RangeKind, color_of

@@ -44,8 +44,8 @@ def told() -> dict[str, dict[str, int]]:
     """What torch counted: graphs, breaks and their reasons.
 
     Not the frames, which are counted when torch has only looked at them: where the interpreter
-    calls a function of ours by itself in the middle of a compiled one, as it may while something is
-    recorded, there is one more.
+    calls one of our functions by itself in the middle of a compiled one, as it may while
+    something is recorded, there is one more.
     """
     kinds = ("stats", "graph_break", "unimplemented", "recompiles")
     return {kind: dict(counters[kind]) for kind in kinds if kind in counters}

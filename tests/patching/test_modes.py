@@ -55,7 +55,7 @@ def waits() -> None:
     x[0] = 2.0
 
 
-def test_a_mode_of_functions_hears_the_same() -> None:
+def test_a_mode_of_functions_sees_the_same() -> None:
     def observe() -> Heard:
         training, heard = Training(), Heard()
         with Functions(heard):
@@ -66,7 +66,7 @@ def test_a_mode_of_functions_hears_the_same() -> None:
     assert len(seen_alike(observe, *WAYS.values())) > 200
 
 
-def test_a_mode_of_operators_hears_the_same() -> None:
+def test_a_mode_of_operators_sees_the_same() -> None:
     def observe() -> Heard:
         training, heard = Training(), Heard()
         with Operators(heard):
@@ -78,7 +78,7 @@ def test_a_mode_of_operators_hears_the_same() -> None:
 
 
 class Listening(Tensor):
-    """A class that hears of its functions and operators."""
+    """A class that sees its functions and operators."""
 
     heard: ClassVar[Heard] = []
 

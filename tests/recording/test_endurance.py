@@ -15,8 +15,7 @@ import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
-from pyinstrument_gpu.core.statistic import Statistic
-from pyinstrument_gpu.core.statistics import Scope
+from pyinstrument_gpu.core.statistics import Scope, Statistic
 from tests.helpers.clock import fake_clock
 from tests.helpers.endurance import THREADS
 from tests.helpers.spans import dropped_of

@@ -130,7 +130,7 @@ def test_interrupt_hits_one_step_and_no_other(loop: Callable[[], None]) -> None:
             raise
 
     with pig.record():
-        for _ in range(2):  # Python 3.13 tells of a function's instructions from the second call on
+        for _ in range(2):  # Python 3.13 reports a function's instructions from the second call on
             interrupter.call(loop)
     points = [*interrupter.signal_points(), len(interrupter.seen)]
     assert len(points) > 7 * ITEMS
@@ -155,7 +155,7 @@ def test_interrupt_hits_one_step_and_no_other(loop: Callable[[], None]) -> None:
     assert any(hits) and not hits[-1]
     assert complete[-2] == [True] * ITEMS
     kept.clear()
-    gc.collect()  # coroutines that were never awaited are told of here
+    gc.collect()  # coroutines that were never awaited are reported here
 
 
 def test_interrupt_of_what_the_recorder_calls_reaches_the_program(

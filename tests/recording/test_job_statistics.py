@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.core.statistic import Statistic
-from pyinstrument_gpu.core.statistics import PhaseStatistics
+from pyinstrument_gpu.core.statistics import PhaseStatistics, Statistic
 from pyinstrument_gpu.errors import RecordingError
 from pyinstrument_gpu.recording.job_statistics import MAX_PHASES, RECORD_BYTES, packed, unpacked
 from tests.helpers.clock import fake_clock

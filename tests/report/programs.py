@@ -20,9 +20,8 @@ from pyinstrument_gpu.aspects.modules.data import (
     Modules,
     fold_module_spans,
 )
-from pyinstrument_gpu.aspects.operations.data import DeviceGaps, DeviceUse, Operation, Operations
-from pyinstrument_gpu.core.device_timing_summary import DeviceTimingSummary
-from pyinstrument_gpu.core.open_phase import OpenPhase
+from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation, Operations, PhaseGaps
+from pyinstrument_gpu.core.record import DeviceTimingSummary, OpenPhase
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE
 from tests.helpers import made_runs
@@ -98,7 +97,7 @@ def with_everything(run: Run, layers: int = 12) -> Run:
             Operation(f"aten::op{i}", run.paths[i % 3], "layers.*.attn", 8, MS, 2 * MS, 8)
             for i in range(12)
         ),
-        device=DeviceUse(1, 20 * MS, 25 * MS, (DeviceGaps(run.paths[0], 30, 5 * MS, 2 * MS),)),
+        device=DeviceUse(1, 20 * MS, 25 * MS, (PhaseGaps(run.paths[0], 30, 5 * MS, 2 * MS),)),
         stopped_ns=300 * MS,
         trace="trace.json",
     )

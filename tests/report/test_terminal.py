@@ -19,15 +19,12 @@ from rich.cells import cell_len
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.step_times import phases_ns
-from pyinstrument_gpu.core.device_clock import DeviceClock
-from pyinstrument_gpu.core.device_timing_summary import DeviceTimingSummary
-from pyinstrument_gpu.core.open_phase import OpenPhase
+from pyinstrument_gpu.core.clocks import DeviceClock
+from pyinstrument_gpu.core.record import DeviceTimingSummary, OpenPhase, named_streams
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, SpanFlag
-from pyinstrument_gpu.core.statistic import Statistic
-from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope
+from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, Statistic
 from pyinstrument_gpu.core.steps import Step, Steps
-from pyinstrument_gpu.core.stream import named_streams
 from pyinstrument_gpu.core.sync_kind import SyncKind
 from pyinstrument_gpu.core.syncs import SYNC_DTYPE, Syncs, SyncSite, SyncTotals
 from tests.helpers.made_script import Script

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sinks are told of device times and metrics, and when."""
+"""Which device times and metrics sinks are given, and when."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_a_step_comes_with_its_device_times() -> None:
     assert times[-1] == run.span_device_ns[0] >= 50_000_000
 
 
-def test_a_step_does_not_wait_for_ever() -> None:
+def test_a_step_does_not_wait_forever() -> None:
     """Its point has no device time; the statistics have it as soon as it is known."""
     sink = KeepingSink()
     with attached_cuda() as cuda:

@@ -10,8 +10,8 @@ import numpy as np
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.items import METRIC_ITEM, NONE
 from pyinstrument_gpu.core.file.state import OpenStepState, State
+from pyinstrument_gpu.sinks.feeder import RunTail
 from pyinstrument_gpu.sinks.sink import RunUpdate
-from pyinstrument_gpu.sinks.tail import RunTail
 from tests.helpers.encoders import encode_state, encode_text
 
 ENVIRONMENT = {"anchor": {"run_ns": 0, "realtime_ns": 5}}
@@ -66,7 +66,11 @@ def dropped_steps(*serials: int) -> bytes:
 
 
 def state(spans: int, open_step: int | None = None) -> bytes:
-    step = None if open_step is None else OpenStepState(open_step, 0, 0, None, 0)
+    step = (
+        None
+        if open_step is None
+        else OpenStepState(serial=open_step, thread=0, begin_ns=0, items=0)
+    )
     return record(
         BlockType.STATE, encode_state(State(spans=spans, phases_recorded=spans, open_step=step))
     )

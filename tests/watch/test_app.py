@@ -14,8 +14,8 @@ pytest.importorskip("textual", reason="textual is not installed: pip install '.[
 
 from textual.pilot import Pilot
 
+from pyinstrument_gpu.core.condition import ProcessState
 from pyinstrument_gpu.core.file.control_path import control_path
-from pyinstrument_gpu.core.process_state import ProcessState
 from pyinstrument_gpu.watch import watch as watch_module
 from pyinstrument_gpu.watch.app import WatchApp
 from pyinstrument_gpu.watch.process import MachineClocks

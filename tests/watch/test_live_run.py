@@ -15,8 +15,7 @@ from pyinstrument_gpu.core import live as live_module
 from pyinstrument_gpu.core.file import follower
 from pyinstrument_gpu.core.file.state import State
 from pyinstrument_gpu.core.live import SERIES
-from pyinstrument_gpu.core.statistic import Statistic
-from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope
+from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, Statistic
 from pyinstrument_gpu.watch.live_run import (
     LivePhase,
     LiveRecorder,

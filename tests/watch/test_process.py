@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.core.process_state import ProcessState
+from pyinstrument_gpu.core.condition import ProcessState
 from pyinstrument_gpu.watch.process import (
     MachineClocks,
     children,

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pyinstrument_gpu.core.condition import Condition
-from pyinstrument_gpu.core.process_state import ProcessState
+from pyinstrument_gpu.core.condition import Condition, ProcessState
 from pyinstrument_gpu.parts.words import time_text
 from pyinstrument_gpu.watch.live_run import LiveRun
 from pyinstrument_gpu.watch.process import MachineClocks

@@ -14,7 +14,7 @@ from pyinstrument_gpu.analysis.intervals import interval_at
 from pyinstrument_gpu.analysis.rules.case import READS, Case, Guidance, Worth, ms, worth_of
 from pyinstrument_gpu.analysis.rules.occasions import MAX_SHARE
 from pyinstrument_gpu.analysis.savings import Change
-from pyinstrument_gpu.core.distinct import distinct
+from pyinstrument_gpu.core.arrays import distinct
 from pyinstrument_gpu.core.sync_kind import COPY_KINDS, SyncKind
 
 SMALL_BYTES = 1 << 20

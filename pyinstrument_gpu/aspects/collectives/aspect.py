@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pyinstrument_gpu.aspects.collectives.data import Collectives
-from pyinstrument_gpu.aspects.collectives.file import known_collectives
+from pyinstrument_gpu.aspects.collectives.data import Collectives, known_collectives
 from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found
@@ -32,8 +31,9 @@ class CollectivesAspect(Aspect):
         )
         if log is None:
             return {}
-        found.notes += log.notes
-        return {"collectives": log.collectives}
+        collectives, notes = log
+        found.notes += notes
+        return {"collectives": collectives}
 
     def join_history(self, run: Run, earlier: Run) -> None:
         run.collectives = replace(run.collectives, events=earlier.collectives.events)

@@ -1,15 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The collective operations of a run, as PyTorch's flight recorder has noted them."""
+"""The collective operations of a run, as PyTorch's flight recorder has noted them.
+
+What a run file says of process groups is the COLLECTIVE_GROUPS document (docs/run-file.md), and the
+operations are a log.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.core.array_fields import ArrayFields
+from pyinstrument_gpu.core.arrays import ArrayFields
+from pyinstrument_gpu.core.file.blocks import INDEX_LIMIT, Blocks, BlockType, true_prefix
+from pyinstrument_gpu.core.file.device_clocks import TIME_LIMIT_NS
+from pyinstrument_gpu.core.file.items import COLLECTIVE_ITEM, COLLECTIVE_P2P, columns
+from pyinstrument_gpu.core.file.json_document import decode_object
+from pyinstrument_gpu.core.file.state import State
 
+_COUNT_LIMIT = 1 << 62
 _ON_STREAMS = ("nccl", "rccl", "xccl", "hccl")
 
 COLLECTIVE_DTYPE = np.dtype(
@@ -45,8 +57,8 @@ class ProcessGroup:
 
     name: str
     description: str = field(compare=False)
-    ranks: tuple[int, ...] | None
-    backend: str
+    ranks: tuple[Annotated[int, Meta(ge=0, lt=1 << 31)], ...] | None = None
+    backend: str = ""
 
     @property
     def label(self) -> str:
@@ -78,3 +90,62 @@ class Collectives(ArrayFields):
     events: NDArray[np.void] = field(default_factory=lambda: np.empty(0, COLLECTIVE_DTYPE))
     missed: int = 0
     was_read: bool = False
+
+
+class _Document(Struct, frozen=True):
+    """The COLLECTIVE_GROUPS document."""
+
+    was_read: bool = False
+    missed: Annotated[int, Meta(ge=0, lt=INDEX_LIMIT)] = 0
+    groups: tuple[ProcessGroup, ...] = ()
+    operations: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def known_collectives(
+    data: bytes, blocks: Blocks, state: State
+) -> tuple[Collectives, tuple[str, ...]]:
+    """The operations up to the first that can't be true, and notes for the run.
+
+    Args:
+        data: the document of groups.
+        blocks: where the operations are.
+
+    Raises:
+        RunFileDamagedError: the document does not fit, or an item is cut off.
+    """
+    found = decode_object(data, "COLLECTIVE_GROUPS", _Document)
+    log = blocks.records(BlockType.COLLECTIVES, COLLECTIVE_ITEM)
+    items = log.items[: _true_items(log.items, len(found.groups), len(found.operations))]
+    written = min(state.collectives, INDEX_LIMIT)
+    lost = max(written, log.first + len(log.items)) - log.first - len(items)
+    notes = found.notes
+    if lost:
+        notes += (f"missing at the end of the history: {lost:,} collective operations",)
+    made_room = 0 if BlockType.COLLECTIVES in blocks.shortened else log.first
+    events = columns(items, COLLECTIVE_DTYPE, is_p2p=(items["flags"] & COLLECTIVE_P2P) != 0)
+    collectives = Collectives(
+        groups=found.groups,
+        operations=found.operations,
+        events=events[_by_creation(events["created_ns"])],
+        missed=found.missed + made_room + lost,
+        was_read=found.was_read,
+    )
+    return collectives, notes
+
+
+def _true_items(items: NDArray[np.void], groups: int, operations: int) -> int:
+    """How many items there are before the first that can't be true."""
+    good = (items["group"] < groups) & (items["operation"] < operations)
+    for name in ("created_ns", "started_ns", "ended_ns", "duration_ns"):
+        good &= (items[name] >= -1) & (items[name] < TIME_LIMIT_NS)
+    good &= (items["bytes"] >= -1) & (items["bytes"] < _COUNT_LIMIT)
+    good &= (items["sequence"] >= 0) & (items["sequence"] < _COUNT_LIMIT)
+    return true_prefix(good)
+
+
+def _by_creation(created_ns: NDArray[np.int64]) -> NDArray[np.intp]:
+    """The order in which operations were created; one whose time is unknown stays behind those
+    that it was written after."""
+    known = np.maximum.accumulate(created_ns) if len(created_ns) else created_ns
+    return np.argsort(np.where(created_ns < 0, known, created_ns), kind="stable")

@@ -20,12 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.aspects.energy.data import GpuEnergy
-from pyinstrument_gpu.aspects.energy.file import decode_energy
+from pyinstrument_gpu.aspects.energy.data import GpuEnergy, decode_energy
+from pyinstrument_gpu.core.arrays import groups
 from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found
-from pyinstrument_gpu.core.groups import groups
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Part, Sentence
 from pyinstrument_gpu.parts.words import printable

@@ -1,19 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Energy that GPUs have used during a run."""
+"""Energy that GPUs have used during a run, and the ENERGY document (docs/run-file.md)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta, Struct, field
 from numpy.typing import NDArray
+
+from pyinstrument_gpu.core.clocks import began_ns
+from pyinstrument_gpu.core.file.blocks import nonsense
+from pyinstrument_gpu.core.file.json_document import Count, decode_object
 
 ENERGY_DTYPE = np.dtype([("time_ns", np.int64), ("energy_mj", np.int64)])
 """A reading of a counter: when it was, since the run began, and millijoules since some time."""
 
+_Reading = Annotated[int, Meta(ge=0, lt=1 << 62)]
 
-@dataclass(frozen=True)
-class GpuEnergy:
+
+class _Gpu(Struct, frozen=True):
+    """What the file says as it is known to users."""
+
+    device: Count
+    uuid: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9-]{1,100}\Z")]
+
+
+class GpuEnergy(_Gpu, frozen=True):
     """The readings of one GPU's energy counter.
 
     Attributes:
@@ -22,8 +36,6 @@ class GpuEnergy:
         samples: In the columns of `ENERGY_DTYPE`, ascending.
     """
 
-    device: int
-    uuid: str
     samples: NDArray[np.void] = field(default_factory=lambda: np.empty(0, ENERGY_DTYPE))
 
     @property
@@ -51,3 +63,37 @@ class GpuEnergy:
             times_ns, known_ns, joules, left=np.nan, right=np.nan
         )
         return found
+
+
+class _GpuReadings(_Gpu, frozen=True):
+    samples: tuple[tuple[_Reading, _Reading], ...]
+
+
+class _Document(Struct, frozen=True):
+    """The ENERGY document."""
+
+    gpus: tuple[_GpuReadings, ...] = ()
+
+
+def decode_energy(data: bytes, anchor: Mapping[str, int]) -> tuple[GpuEnergy, ...]:
+    """What the document says.
+
+    Args:
+        anchor: the first reading of the machine's clocks.
+
+    Raises:
+        RunFileDamagedError: the document does not fit, or there is no time axis without an anchor.
+    """
+    found = decode_object(data, "ENERGY", _Document)
+    run_began_ns = began_ns(anchor, "monotonic_ns")
+    if run_began_ns is None:
+        raise nonsense("ENERGY", "when the run began by the machine's clock is not known")
+    return tuple(_energy(gpu, run_began_ns) for gpu in found.gpus)
+
+
+def _energy(found: _GpuReadings, run_began_ns: int) -> GpuEnergy:
+    samples = np.array(list(found.samples), ENERGY_DTYPE)
+    if (np.diff(samples["time_ns"]) <= 0).any() or (np.diff(samples["energy_mj"]) < 0).any():
+        raise nonsense("ENERGY", "its readings do not ascend")
+    samples["time_ns"] -= run_began_ns
+    return GpuEnergy(found.device, found.uuid, samples)

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec.structs import asdict
 
 from pyinstrument_gpu.analysis.advice import Finding, unpriced
-from pyinstrument_gpu.aspects.memory.data import Memory, OutOfMemory, PhaseMemory
-from pyinstrument_gpu.aspects.memory.file import decode_memory
+from pyinstrument_gpu.aspects.memory.data import Memory, OutOfMemory, PhaseMemory, decode_memory
 from pyinstrument_gpu.aspects.memory.growth import FEWEST_POINTS, MemoryGrowth, memory_growth
 from pyinstrument_gpu.aspects.memory.live import LiveMemory
 from pyinstrument_gpu.core.aspect import Aspect
@@ -21,8 +21,7 @@ from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.paths import in_tree_order
 from pyinstrument_gpu.core.phase_tree import phase_table
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.parts.curves import Curves, curve_data
-from pyinstrument_gpu.parts.parts import Part, Row, Sentence
+from pyinstrument_gpu.parts.parts import Curves, Part, Row, Sentence, curve_data
 from pyinstrument_gpu.parts.words import UNKNOWN, counted, duration, printable, size, size_interval
 
 _EXPANDABLE = "expandable_segments:True"

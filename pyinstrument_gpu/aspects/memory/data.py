@@ -1,32 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of a run: by phase, over steps, and when there was none left."""
+"""Memory of a run: by phase, over steps, and when there was none left.
+
+Its declarations are also those of the MEMORY document (docs/run-file.md).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta, Struct, convert, field
+from msgspec.structs import asdict
 from numpy.typing import NDArray
+
+from pyinstrument_gpu.core.clocks import began_ns
+from pyinstrument_gpu.core.file.blocks import nonsense
+from pyinstrument_gpu.core.file.items import NONE
+from pyinstrument_gpu.core.file.json_document import Count, decode_object
+from pyinstrument_gpu.core.file.steps import StepNumbering
 
 MEMORY_POINT_DTYPE = np.dtype(
     [("step", np.int64), ("allocated_bytes", np.int64), ("reserved_bytes", np.int64)]
 )
 """Memory at the end of a step: the step's index, and bytes; reserved ones are -1 if unknown."""
 
+_LIMIT = 1 << 62
+_MOST_POINTS = 1000  # the time and memory of a slope grow with their square
 
-@dataclass(frozen=True)
-class MedianBytes:
+_Bytes = Annotated[int, Meta(ge=0, lt=_LIMIT)]
+_Change = Annotated[int, Meta(gt=-_LIMIT, lt=_LIMIT)]
+_Serial = Annotated[int, Meta(ge=0, lt=NONE)]
+
+
+class MedianBytes(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The median of what was read, in bytes, and an interval that holds the true one in at least
     95 % of cases, as long as what was read is independent."""
 
-    median: int
-    low: int
-    high: int
+    median: _Change
+    low: _Change
+    high: _Change
+
+    def __post_init__(self) -> None:
+        if not self.low <= self.median <= self.high:
+            raise ValueError("a median lies outside of its interval")
 
 
-@dataclass(frozen=True)
-class PhaseMemory:
+class PhaseMemory(Struct, frozen=True):
     """Memory around the calls of one phase, in the steps that were read.
 
     Attributes:
@@ -42,18 +62,31 @@ class PhaseMemory:
         own_left_bytes: The same without phases within.
     """
 
-    calls: int
-    steps: int
-    begin_bytes: int
-    end_bytes: int
-    peak_bytes: int
+    calls: Count
+    steps: Count
+    begin_bytes: _Bytes
+    end_bytes: _Bytes
+    peak_bytes: _Bytes
     peak_is_exact: bool
-    left_bytes: MedianBytes | None
-    own_left_bytes: MedianBytes | None
+    left_bytes: MedianBytes | None = None
+    own_left_bytes: MedianBytes | None = None
 
 
-@dataclass(frozen=True)
-class OutOfMemory:
+class _OutOfMemoryFacts(Struct, frozen=True, kw_only=True):
+    """What the file says as it is known to users."""
+
+    step: Count | None = None
+    module: str | None = None
+    device: Count
+    request_bytes: _Bytes
+    limit_bytes: _Bytes
+    free_bytes: _Bytes
+    allocated_bytes: _Bytes | None = None
+    reserved_bytes: _Bytes | None = None
+    settings: str | None = None
+
+
+class OutOfMemory(_OutOfMemoryFacts, frozen=True, kw_only=True):
     """One time that the allocator of a device had no memory left.
 
     What is not known is None.
@@ -72,21 +105,24 @@ class OutOfMemory:
         settings: PYTORCH_ALLOC_CONF, or PYTORCH_CUDA_ALLOC_CONF.
     """
 
-    path: str | None
-    step: int | None
-    module: str | None
-    device: int
-    request_bytes: int
-    limit_bytes: int
-    free_bytes: int
-    allocated_bytes: int | None
-    reserved_bytes: int | None
-    time_ns: int | None
-    settings: str | None
+    path: str | None = None
+    time_ns: int | None = None
 
 
-@dataclass(frozen=True)
-class Memory:
+class _MemoryFacts(Struct, frozen=True, kw_only=True):
+    """What the file says as it is known to users."""
+
+    device: Count | None = None
+    steps: Count = 0
+    lost: Count = 0
+    peak_bytes: _Bytes | None = None
+    reserved_peak_bytes: _Bytes | None = None
+    phases_lost: Count = 0
+    outside_left_bytes: MedianBytes | None = None
+    notes: tuple[str, ...] = ()
+
+
+class Memory(_MemoryFacts, frozen=True, kw_only=True):
     """Memory in those steps of a run that were read.
 
     Attributes:
@@ -103,18 +139,87 @@ class Memory:
             were read all, or every so many.
         out_of_memory_count: How often a device had no memory left.
         out_of_memory: The first of these times, and the last.
-        notes: What could not be had as asked, in sentences.
+        notes: What could not be recorded as requested, in sentences.
     """
 
-    device: int | None = None
-    steps: int = 0
-    lost: int = 0
-    peak_bytes: int | None = None
-    reserved_peak_bytes: int | None = None
     phases: Mapping[str, PhaseMemory] = field(default_factory=dict)
-    phases_lost: int = 0
-    outside_left_bytes: MedianBytes | None = None
     points: NDArray[np.void] = field(default_factory=lambda: np.empty(0, MEMORY_POINT_DTYPE))
     out_of_memory_count: int = 0
     out_of_memory: Sequence[OutOfMemory] = ()
-    notes: tuple[str, ...] = ()
+
+
+class _NotedPhase(PhaseMemory, frozen=True, kw_only=True):
+    path: Count
+
+
+class _NotedEvent(_OutOfMemoryFacts, frozen=True, kw_only=True):
+    path: Count | None = None
+    monotonic_ns: Annotated[int, Meta(ge=0, lt=_LIMIT)] | None = None
+
+
+class _Events(Struct, frozen=True):
+    count: Count = 0
+    events: tuple[_NotedEvent, ...] = ()
+
+
+class _Document(_MemoryFacts, frozen=True, kw_only=True):
+    """The MEMORY document."""
+
+    phases: tuple[_NotedPhase, ...] = ()
+    points: Annotated[
+        tuple[tuple[_Serial, _Bytes, _Bytes | None], ...], Meta(max_length=_MOST_POINTS)
+    ] = ()
+    out_of_memory: _Events = _Events()
+
+
+def decode_memory(
+    data: bytes, paths: Sequence[str], numbering: StepNumbering, anchor: Mapping[str, int]
+) -> Memory:
+    """What the document says; of phases, those whose path the file has.
+
+    Args:
+        paths: the run's paths.
+        numbering: makes the steps' indices of their serial numbers.
+        anchor: the first reading of the machine's clocks.
+
+    Raises:
+        RunFileDamagedError: it does not fit.
+    """
+    found = decode_object(data, "MEMORY", _Document)
+    points = _points(found, numbering)
+    if (np.diff(points["step"]) <= 0).any():
+        raise nonsense("MEMORY", "its points do not ascend")
+    events = tuple(_event(one, paths, anchor) for one in found.out_of_memory.events)
+    made: dict[str, Any] = {
+        "phases": {
+            paths[one.path]: convert(one, PhaseMemory, from_attributes=True)
+            for one in found.phases
+            if one.path < len(paths)
+        },
+        "points": points,
+        "out_of_memory_count": max(len(events), found.out_of_memory.count),
+        "out_of_memory": events,
+    }
+    return Memory(**asdict(found) | made)
+
+
+def _points(found: _Document, numbering: StepNumbering) -> NDArray[np.void]:
+    """Memory at the end of those steps whose index is known."""
+    points = []
+    for serial, allocated, reserved in found.points:
+        step = numbering.index(serial)
+        # The numbers of the steps are made before it is known which of them will be dropped.
+        if step is not None and step >= 0:
+            points.append((step, allocated, -1 if reserved is None else reserved))
+    return np.array(points, MEMORY_POINT_DTYPE)
+
+
+def _event(found: _NotedEvent, paths: Sequence[str], anchor: Mapping[str, int]) -> OutOfMemory:
+    facts = asdict(found)
+    path, at_ns = facts.pop("path"), facts.pop("monotonic_ns")
+    run_began_ns = began_ns(anchor, "monotonic_ns")
+    return OutOfMemory(
+        **facts,
+        path=None if path is None or path >= len(paths) else paths[path],
+        time_ns=None if at_ns is None or run_began_ns is None else at_ns - run_began_ns,
+    )

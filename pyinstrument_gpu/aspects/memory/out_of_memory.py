@@ -3,7 +3,7 @@
 
 PyTorch's allocator calls observers with the device, the bytes asked for, those that the process may
 have at most, and those that are free on the device, before it raises `OutOfMemoryError`. An
-observer can't be taken back, so there is one for the process, which passes on what it hears.
+observer can't be taken back, so there is one for the process, which passes on what it is given.
 """
 
 from __future__ import annotations

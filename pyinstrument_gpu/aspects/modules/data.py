@@ -15,10 +15,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.core.groups import groups
+from pyinstrument_gpu.core.arrays import groups
 from pyinstrument_gpu.core.paths import without_indices
 from pyinstrument_gpu.core.schema import has_device_times
-from pyinstrument_gpu.core.statistic import Statistic, merge_known, of_known
+from pyinstrument_gpu.core.statistics import Statistic, merge_known, of_known
 
 MODULE_SPAN_DTYPE = np.dtype(
     [

@@ -11,7 +11,7 @@ import numpy as np
 from pyinstrument_gpu.aspects.modules.data import ModulePass
 from pyinstrument_gpu.core.live import LiveView, LiveWindow
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.core.statistic import known_mean_ns
+from pyinstrument_gpu.core.statistics import known_mean_ns
 from pyinstrument_gpu.parts.choice import Choice, Sorts, as_recorded
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence
 from pyinstrument_gpu.parts.words import Unit, counted

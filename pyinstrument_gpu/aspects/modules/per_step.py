@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.intervals import covered_before, joined
 from pyinstrument_gpu.analysis.step_times import were_profiled
 from pyinstrument_gpu.aspects.modules.data import ModulePass
-from pyinstrument_gpu.core.distinct import distinct
+from pyinstrument_gpu.core.arrays import distinct
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import has_device_times
 

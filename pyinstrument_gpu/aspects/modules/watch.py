@@ -40,7 +40,7 @@ _MOST_EVERY = 1_000_000
 _watches: list[ModuleWatch] = []
 """Those that are active, of the whole process."""
 _lock = threading.Lock()
-_is_heard_of = False
+_is_observed = False
 
 
 class ModuleWatch:
@@ -70,7 +70,7 @@ class ModuleWatch:
             for number in self._numbers.values():
                 native.unwatch_module(number)
             _choose_steps()
-            _stop_hearing()
+            _stop_observing()
 
     def __enter__(self) -> ModuleWatch:
         return self
@@ -105,7 +105,7 @@ class ModuleWatch:
             if silent and len(silent) == len(self._numbers):
                 yield (
                     "none of the watched modules was called while it was recorded: inside "
-                    "torch.compile, and in scripted modules, calls are not heard of"
+                    "torch.compile, and in scripted modules, calls can't be observed"
                 )
 
 
@@ -136,7 +136,7 @@ class RootWatch:
         native.set_root_function(None)
         for watch in self._watches:
             watch.remove()
-        _stop_hearing()
+        _stop_observing()
 
     def _begin(self) -> None:
         if IMPORT_ERROR is None and _observe() is None:
@@ -291,11 +291,11 @@ def _unwrapped(model: Any) -> Any:
 
 def _observe() -> str | None:
     """Observe the calls of modules; returns why that can't be done."""
-    global _is_heard_of
+    global _is_observed
     from pyinstrument_gpu.aspects.modules.torch_model import observe
 
-    _is_heard_of = _is_heard_of or observe()
-    return None if _is_heard_of else not_seen("modules", ["Module.__call__", "run_backward"])
+    _is_observed = _is_observed or observe()
+    return None if _is_observed else not_seen("modules", ["Module.__call__", "run_backward"])
 
 
 def _choose_steps() -> None:
@@ -305,12 +305,12 @@ def _choose_steps() -> None:
     )
 
 
-def _stop_hearing() -> None:
+def _stop_observing() -> None:
     """Where nobody watches any more."""
-    global _is_heard_of
+    global _is_observed
     if not _watches and _root_watch is None:
         native.unobserve_modules()
-        _is_heard_of = False
+        _is_observed = False
 
 
 def _listed(names: list[str]) -> str:

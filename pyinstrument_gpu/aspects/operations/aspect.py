@@ -5,19 +5,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.aspects.operations.data import DeviceGaps, DeviceUse, Operation, Operations
-from pyinstrument_gpu.aspects.operations.file import decode_operations
+from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation, Operations
 from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found
-from pyinstrument_gpu.core.profiled import ProfiledSteps
+from pyinstrument_gpu.core.file.json_document import decode_object
 from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.steps import ProfiledSteps
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
 from pyinstrument_gpu.parts.words import UNKNOWN, Unit, counted, duration, percent, printable, share
 
@@ -49,6 +50,21 @@ class OperationTimes:
     host_ns: float
     launches: float | None
     device_ns: float | None
+
+
+@dataclass(frozen=True)
+class DeviceGaps:
+    """When devices had nothing to do before work that the host enqueued in one phase.
+
+    Attributes:
+        path: that phase; unknown outside of all.
+        total_ns, longest_ns: the sum of all gaps, and the longest.
+    """
+
+    path: str | None
+    count: int
+    total_ns: int
+    longest_ns: int
 
 
 @dataclass(frozen=True)
@@ -117,7 +133,9 @@ class OperationsAspect(Aspect):
 
     def read(self, found: Found) -> dict[str, Any]:
         operations = found.document(
-            BlockType.OPERATIONS, "what was profiled", lambda data: (decode_operations(data), 0)
+            BlockType.OPERATIONS,
+            "what was profiled",
+            lambda data: decode_object(data, "OPERATIONS", Operations),
         )
         if operations is not None:
             found.notes += operations.notes
@@ -264,7 +282,8 @@ def _per_step(sums: Iterable[Operation], steps: int) -> tuple[OperationTimes, ..
 
 
 def _idle(device: DeviceUse) -> DeviceIdle:
-    return DeviceIdle(device.devices, device.idle_ns, device.elapsed_ns, device.gaps)
+    gaps = tuple(DeviceGaps(**asdict(one)) for one in device.gaps)
+    return DeviceIdle(device.devices, device.idle_ns, device.elapsed_ns, gaps)
 
 
 _MOST_ROWS = 15

@@ -23,7 +23,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from pyinstrument_gpu.aspects.operations.data import DeviceGaps, DeviceUse, Operation, Operations
+from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation, Operations, PhaseGaps
 from pyinstrument_gpu.aspects.operations.events import DeviceEvent, Events, HostEvent
 from pyinstrument_gpu.aspects.operations.module_calls import ModuleTimeline
 from pyinstrument_gpu.aspects.operations.phase_timeline import PhaseTimeline
@@ -125,7 +125,7 @@ def device_use(work: Iterable[DeviceEvent], path_of: Callable[[int], str | None]
         elapsed_ns += done_ns - begin_ns
         busy_ns += done_ns - begin_ns - idle_ns
     by_path = [
-        DeviceGaps(path, len(lengths_ns), sum(lengths_ns), max(lengths_ns))
+        PhaseGaps(path, len(lengths_ns), sum(lengths_ns), max(lengths_ns))
         for path, lengths_ns in gaps.items()
     ]
     by_path.sort(key=lambda one: one.total_ns, reverse=True)

@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a window of torch.profiler has seen, by operation, phase and module."""
+"""What a window of torch.profiler has seen, by operation, phase and module.
+
+The declarations are also those of the OPERATIONS document (docs/run-file.md), whose rows are
+operations and gaps.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from pyinstrument_gpu.core.file.json_document import Count
 
 
-@dataclass(frozen=True)
-class Operation:
+class Operation(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The calls of one operation in one phase and one module, in all profiled steps together.
 
     Attributes:
@@ -27,10 +34,10 @@ class Operation:
     name: str | None
     path: str | None
     module: str | None
-    calls: int
-    host_ns: int
-    device_ns: int | None
-    launches: int | None
+    calls: Count
+    host_ns: Count
+    device_ns: Count | None
+    launches: Count | None
 
     def __add__(self, other: Operation) -> Operation:
         return replace(
@@ -42,8 +49,7 @@ class Operation:
         )
 
 
-@dataclass(frozen=True)
-class DeviceGaps:
+class PhaseGaps(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """When devices had nothing to do before work that the host enqueued in one phase.
 
     Attributes:
@@ -52,13 +58,16 @@ class DeviceGaps:
     """
 
     path: str | None
-    count: int
-    total_ns: int
-    longest_ns: int
+    count: Count
+    total_ns: Count
+    longest_ns: Count
+
+    def __post_init__(self) -> None:
+        if self.longest_ns > self.total_ns:
+            raise ValueError("one gap is longer than all of them")
 
 
-@dataclass(frozen=True)
-class DeviceUse:
+class DeviceUse(Struct, frozen=True):
     """How busy devices were between the first and the last work that was seen of each.
 
     Attributes:
@@ -69,18 +78,21 @@ class DeviceUse:
         gaps: by phase.
     """
 
-    devices: int
-    busy_ns: int
-    elapsed_ns: int
-    gaps: tuple[DeviceGaps, ...]
+    devices: Count
+    busy_ns: Count
+    elapsed_ns: Count
+    gaps: tuple[PhaseGaps, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.busy_ns > self.elapsed_ns:
+            raise ValueError("devices are busy for longer than the time that has elapsed")
 
     @property
     def idle_ns(self) -> int:
         return self.elapsed_ns - self.busy_ns
 
 
-@dataclass(frozen=True)
-class Operations:
+class Operations(Struct, frozen=True):
     """What torch.profiler has seen in a window of steps.
 
     Attributes:
@@ -100,17 +112,21 @@ class Operations:
         notes: what went wrong, and why.
     """
 
-    profiled: tuple[tuple[int, int], ...] = ()
-    first_step: int | None = None
-    last_step: int | None = None
-    steps: int = 0
+    profiled: tuple[tuple[Count, Count], ...] = ()
+    first_step: Count | None = None
+    last_step: Count | None = None
+    steps: Count = 0
     operations: tuple[Operation, ...] = ()
-    annotations_ns: int = 0
+    annotations_ns: Count = 0
     device: DeviceUse | None = None
-    stopped_ns: int = 0
+    stopped_ns: Count = 0
     modules_unknown: str | None = None
     trace: str | None = None
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if any(first > last for first, last in self.profiled):
+            raise ValueError("a window of profiled steps ends before it begins")
 
     def by_operation(self) -> Mapping[tuple[str | None, str | None], Operation]:
         """The sums over modules, by name and phase, the longest first."""

@@ -102,7 +102,7 @@ class ModuleCalls:
     def _leave(self, module: Any, _: Any, __: Any) -> None:
         try:
             stack = self._this_thread.stack
-            # A call inside it that was left by an exception may not have been heard.
+            # A call inside it that was left by an exception may not have been seen.
             while stack and stack.pop()[0] != id(module):
                 pass
             self._note(time.time_ns())

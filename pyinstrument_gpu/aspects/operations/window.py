@@ -16,11 +16,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyinstrument_gpu.aspects.operations import file as operations_format
+from msgspec import to_builtins
+from msgspec.structs import replace
+
 from pyinstrument_gpu.aspects.operations.attribution import attribute, wall_to_run
 from pyinstrument_gpu.aspects.operations.data import Operations
 from pyinstrument_gpu.aspects.operations.events import events_of
@@ -48,7 +50,7 @@ class OperationsDocument:
 
     def set(self, content: Operations) -> None:
         self.content = replace(content, notes=content.notes[:_MOST_NOTES])
-        data = json.dumps(operations_format.encode(self.content)).encode()
+        data = json.dumps(to_builtins(self.content)).encode()
         native.set_document(self._recording, "operations", data)
 
     def note(self, sentence: str) -> None:

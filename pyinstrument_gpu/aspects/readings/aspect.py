@@ -19,8 +19,7 @@ from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.file.items import METRIC_ITEM
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE
-from pyinstrument_gpu.parts.curves import Curves
-from pyinstrument_gpu.parts.parts import Part
+from pyinstrument_gpu.parts.parts import Curves, Part
 
 
 class ReadingsAspect(Aspect):

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.parts.curves import Curves, curve_data
+from pyinstrument_gpu.parts.parts import Curves, curve_data
 
 MAX_POINTS = 600
 MAX_METRICS = 24

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.aspects.stalls.data import Stall
-from pyinstrument_gpu.aspects.stalls.file import decode_stalls
+from pyinstrument_gpu.aspects.stalls.data import Stall, decode_stalls
 from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found

@@ -1,13 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A time in which no step began or ended for far longer than steps take."""
+"""A time in which no step began or ended for far longer than steps take.
+
+The declarations are also those of the STALLS document (docs/run-file.md).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Sequence
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from pyinstrument_gpu.core.file.device_clocks import TIME_LIMIT_NS
+from pyinstrument_gpu.core.file.json_document import Count, decode_object
+
+_MOST_STALLS = 8
+_MOST_TEXT = 1 << 18
+_NO_FRAME = "<no Python frame>"
+_THREAD = re.compile(r"(?:Current t|T)hread (0x[0-9a-f]{1,16})\b.*\(most recent call first\):")
+
+_Time = Annotated[int, Meta(ge=0, lt=TIME_LIMIT_NS)]
+_Name = Annotated[str, Meta(max_length=300)]
+_Stack = Annotated[str, Meta(max_length=_MOST_TEXT)]
 
 
-@dataclass(frozen=True)
-class GroupProgress:
+class GroupProgress(Struct, frozen=True):
     """How far a process group had come.
 
     Attributes:
@@ -24,8 +42,23 @@ class GroupProgress:
     operation: str | None
 
 
-@dataclass(frozen=True)
-class Stall:
+class _StallFacts(Struct, frozen=True, kw_only=True):
+    """What the file says as it is known to users."""
+
+    since_ns: _Time
+    noticed_ns: _Time
+    ended_ns: _Time | None = None
+    limit_ns: _Time
+    step: Annotated[int, Meta(ge=-1, lt=TIME_LIMIT_NS)]
+
+    def __post_init__(self) -> None:
+        if self.since_ns > self.noticed_ns:
+            raise ValueError("a stall was noticed before it began")
+        if self.ended_ns is not None and self.noticed_ns > self.ended_ns:
+            raise ValueError("a stall ended before it was noticed")
+
+
+class Stall(_StallFacts, frozen=True):
     """What the watchdog saw. Times are ns since the run began.
 
     Attributes:
@@ -41,12 +74,93 @@ class Stall:
         groups: how far the process groups had come.
     """
 
-    since_ns: int
-    noticed_ns: int
-    ended_ns: int | None
-    limit_ns: int
-    step: int
     paths: tuple[tuple[int, str], ...] = ()
     stacks: tuple[tuple[str, str], ...] = ()
     device_event_ns: int | None = None
     groups: tuple[GroupProgress, ...] = ()
+
+
+class _Progress(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    group: _Name
+    enqueued: Count | None
+    started: Count | None
+    completed: Count | None
+    operation: _Name | None
+
+
+class _Answer(Struct, frozen=True):
+    stacks: tuple[tuple[_Name, _Stack], ...] = ()
+    groups: tuple[_Progress, ...] = ()
+
+
+class _NotedStall(_StallFacts, frozen=True):
+    paths: tuple[tuple[Count, Count], ...] = ()
+    answer: _Answer | None = None
+    traceback: str | None = None
+
+
+class _Document(Struct, frozen=True):
+    """The STALLS document."""
+
+    stalls: Annotated[tuple[_NotedStall, ...], Meta(max_length=_MOST_STALLS)] = ()
+
+
+def decode_stalls(data: bytes, paths: Sequence[str], threads: int) -> tuple[Stall, ...]:
+    """What the document says; of open phases, those whose path and thread the file has.
+
+    Args:
+        paths: of the run.
+        threads: how many it has.
+
+    Raises:
+        RunFileDamagedError: the document does not fit.
+    """
+    found = decode_object(data, "STALLS", _Document)
+    return tuple(_stall(one, paths, threads) for one in found.stalls)
+
+
+def _stall(found: _NotedStall, paths: Sequence[str], threads: int) -> Stall:
+    answer = found.answer or _Answer()
+    stacks = tuple(
+        (_shown(name), "\n".join(map(_shown, text.split("\n")))) for name, text in answer.stacks
+    )
+    # It is of the time when the GIL could not be taken; Python has answered after that.
+    traceback = (found.traceback or "")[:_MOST_TEXT]
+    return Stall(
+        **{name: getattr(found, name) for name in _StallFacts.__struct_fields__},
+        paths=tuple(
+            (thread, paths[path])
+            for thread, path in found.paths
+            if thread < threads and path < len(paths)
+        ),
+        stacks=_stacks_of(traceback) or stacks,
+        groups=tuple(map(_progress, answer.groups)),
+    )
+
+
+def _progress(found: _Progress) -> GroupProgress:
+    return GroupProgress(
+        _shown(found.group),
+        -1 if found.enqueued is None else found.enqueued,
+        found.started,
+        found.completed,
+        None if found.operation is None else _shown(found.operation),
+    )
+
+
+def _shown(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def _stacks_of(traceback: str) -> tuple[tuple[str, str], ...]:
+    """What CPython has printed of all threads, which knows no names. It begins with the newest, so
+    the main thread comes last: here it comes first, and last those that run no Python."""
+    stacks: list[tuple[str, list[str]]] = []
+    for line in traceback.splitlines():
+        heading = _THREAD.fullmatch(line.strip())
+        if heading is not None:
+            stacks.append((f"thread {int(heading[1], 16)}", []))
+        elif stacks and line.strip():
+            stacks[-1][1].append(_shown(line.strip()))
+    stacks = sorted(reversed(stacks), key=lambda stack: stack[1] == [_NO_FRAME])
+    return tuple((name, "\n".join(lines)) for name, lines in stacks)

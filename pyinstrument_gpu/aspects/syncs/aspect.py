@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.aspects.syncs.live import LiveWaits
 from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.program_facts import CHILDREN
+from pyinstrument_gpu.core.record import SourceLine
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.core.source_line import SourceLine
 from pyinstrument_gpu.core.sync_kind import SyncKind
 from pyinstrument_gpu.core.syncs import SomeWaits, Syncs, SyncSite
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table

@@ -32,6 +32,7 @@ class BlockType(enum.IntEnum):
     ENERGY = 8
     COLLECTIVE_GROUPS = 9
     STALLS = 10
+    ASPECTS = 11
     NAMES = 16
     PATHS = 17
     THREADS = 18

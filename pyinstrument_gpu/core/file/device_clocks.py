@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.core.device_clock import DeviceClock
-from pyinstrument_gpu.core.distinct import distinct
+from pyinstrument_gpu.core.arrays import distinct
+from pyinstrument_gpu.core.clocks import DeviceClock
 from pyinstrument_gpu.core.file.blocks import true_prefix
 
 TIME_LIMIT_NS = 1 << 61

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.core.device_clock import DeviceClock
+from pyinstrument_gpu.core.clocks import DeviceClock
 from pyinstrument_gpu.core.file.blocks import true_prefix
 from pyinstrument_gpu.core.file.device_clocks import TIME_LIMIT_NS
 from pyinstrument_gpu.core.file.items import NO_STREAM, SPAN_INDEX_BITS, TIME_UNFINISHED
 from pyinstrument_gpu.core.file.state import State
+from pyinstrument_gpu.core.record import Stream
 from pyinstrument_gpu.core.schema import SpanFlag
-from pyinstrument_gpu.core.stream import Stream
 
 _STREAM_MASK = np.uint64(0xFFFF)
 _STREAM_SHIFT = np.uint64(SPAN_INDEX_BITS)

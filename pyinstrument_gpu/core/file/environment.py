@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ENVIRONMENT document: where a run was recorded, one schema for all that it may say.
+"""The ENVIRONMENT document: where a run was recorded, with a declaration of all that it may say.
 
 Whoever reads `Run.environment` relies on these types and ranges, and on file names, numbers of
 processes and times made of them. So what does not fit is left out, and the run says so.
@@ -7,117 +7,136 @@ processes and times made of them. So what does not fit is left out, and the run 
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Annotated, Any, TypedDict, get_type_hints
 
-from pyinstrument_gpu.core import program_facts
-from pyinstrument_gpu.core.anchor import LATEST_START_NS
-from pyinstrument_gpu.core.file import fits
-from pyinstrument_gpu.core.file.json_document import Object, Schema, fitting, json_object
+from msgspec import Meta, convert
 
-_MOST_ITEMS = 10_000
+from pyinstrument_gpu.core.clocks import LATEST_START_NS
+from pyinstrument_gpu.core.file.json_document import Count, decode_object
+
 _PID_LIMIT = 1 << 31  # what a process id, and a rank of a collective, is counted in
+_MOST = Meta(max_length=10_000)
 
-
-def _is_os_text(value: Any) -> bool:
-    """What Python makes of the bytes that the system passes: they need not be UTF-8."""
-    if not isinstance(value, str) or "\0" in value:
-        return False
-    try:
-        value.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _is_absolute_path(value: Any) -> bool:
-    return _is_os_text(value) and value.startswith("/")
-
-
-def _is_number(value: Any) -> bool:
-    """A finite number from 0 on."""
-    return type(value) in (int, float) and 0 <= value < 1e18 and math.isfinite(value)
-
-
-_is_text = fits.text(1000)
-_is_time_ns = fits.integer(0, LATEST_START_NS)
-_is_version = fits.matches(r"[0-9A-Za-z.+!_-]{1,100}")
-_is_copy = fits.fields(
-    pinned=fits.truth, non_blocking=fits.truth, count=fits.count, bytes=fits.count
-)
-_is_phase_line = fits.fields(phase=_is_text, file=_is_os_text, line=fits.integer(0, _PID_LIMIT))
-
-SCHEMA: Schema = {
-    "host": _is_text,
-    "rank": fits.integer(0, _PID_LIMIT),
-    "world_size": fits.integer(1, _PID_LIMIT),
-    "local_rank": fits.integer(0, _PID_LIMIT),
-    "job": _is_text,
-    "restarts": fits.integer(0, _PID_LIMIT),
-    "pid": fits.integer(1, _PID_LIMIT),
-    "python": _is_version,
-    "platform": _is_text,
-    "cores": fits.integer(1, _PID_LIMIT),
-    "torch": _is_text,
-    "cuda": fits.or_null(_is_text),
-    "gpus": fits.list_of(_is_text, _MOST_ITEMS),
-    "gpus_error": _is_os_text,
-    "command": fits.list_of(_is_os_text, _MOST_ITEMS),
-    "cwd": fits.or_null(_is_absolute_path),
-    "program_folder": _is_absolute_path,
-    "started": fits.matches(
-        r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})"
+# No control or format characters, separators of lines, lone surrogates or private characters.
+_Text = Annotated[
+    str,
+    Meta(
+        max_length=1000,
+        pattern=r"\A[^\0-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e"
+        r"\u2060-\u206f\ud800-\uf8ff\ufeff]*\Z",
     ),
-    "version": _is_version,
-    "revision": fits.matches(r"[0-9A-Za-z]{1,64}"),
-    "run_id": fits.matches(r"[0-9a-f]{16}"),
-    "clock": Object(
-        {
-            "kind": fits.matches(r"[a-z_]{1,100}"),
-            "frequency_hz": _is_number,
-        }
-    ),
-    "anchor": Object(
-        {
-            "run_ns": _is_time_ns,
-            "monotonic_ns": _is_time_ns,
-            "monotonic_raw_ns": _is_time_ns,
-            "realtime_ns": _is_time_ns,
-        }
-    ),
-    "overhead": Object({"phase_ns": _is_number, "step_ns": _is_number}),
-    "limits": Object({"history_spans": fits.or_null(fits.count), "max_bytes": fits.count}),
-    "device_timing": Object(
-        {
-            "mode": _is_text,
-            "budget": fits.or_null(_is_number),
-            "share_boundaries_ns": fits.count,
-        },
-        may_be_null=True,
-    ),
-    "children_cpu_s": _is_number,
-    "optimizer_seen": fits.or_null(fits.truth),
-    "copies_to_device": fits.list_of(_is_copy, _MOST_ITEMS),
-    "phase_lines": fits.list_of(_is_phase_line, _MOST_ITEMS),
-    "module_notes": fits.list_of(_is_text, _MOST_ITEMS),
-    "program_end": Object(
-        {"exit_code": fits.integer(0, 256), "exception": _is_text, "lost_peer": fits.truth}
-    ),
-    "framework": _is_text,
-    "framework_steps": fits.count,
-    program_facts.KEY: Object(
-        {
-            "loader_workers": fits.count,
-            "loader_pins": fits.truth,
-            "loader_prefetch": fits.count,
-            "loader_persistent": fits.truth,
-            "other_streams": fits.truth,
-            "ranks": fits.integer(1, _PID_LIMIT),
-            "rendezvous_ns": fits.count,
-        }
-    ),
-}
-"""What each field has to be. Fields of a newer version, which are not in here, are ignored."""
+]
+# What Python makes of the bytes that the system passes: they need not be UTF-8.
+_SystemText = Annotated[str, Meta(pattern=r"\A[^\0\ud800-\udc7f\udd00-\udfff]*\Z")]
+_Folder = Annotated[str, Meta(pattern=r"\A/[^\0\ud800-\udc7f\udd00-\udfff]*\Z")]
+_Version = Annotated[str, Meta(pattern=r"\A[0-9A-Za-z.+!_-]{1,100}\Z")]
+_IsoTime = Annotated[
+    str, Meta(pattern=r"(?a)\A\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)\Z")
+]
+_Number = Annotated[int, Meta(ge=0, lt=10**18)] | Annotated[float, Meta(ge=0, lt=1e18)]
+_From0 = Annotated[int, Meta(ge=0, lt=_PID_LIMIT)]
+_From1 = Annotated[int, Meta(ge=1, lt=_PID_LIMIT)]
+_Time = Annotated[int, Meta(ge=0, lt=LATEST_START_NS)]
+
+
+class _Clock(TypedDict, total=False):
+    kind: Annotated[str, Meta(pattern=r"\A[a-z_]{1,100}\Z")]
+    frequency_hz: _Number
+
+
+class _Anchor(TypedDict, total=False):
+    run_ns: _Time
+    monotonic_ns: _Time
+    monotonic_raw_ns: _Time
+    realtime_ns: _Time
+
+
+class _Overhead(TypedDict, total=False):
+    phase_ns: _Number
+    step_ns: _Number
+
+
+class _Limits(TypedDict, total=False):
+    history_spans: Count | None
+    max_bytes: Count
+
+
+class _DeviceTiming(TypedDict, total=False):
+    mode: _Text
+    budget: _Number | None
+    share_boundaries_ns: Count
+
+
+class _Copy(TypedDict):
+    pinned: bool
+    non_blocking: bool
+    count: Count
+    bytes: Count
+
+
+class _PhaseLine(TypedDict):
+    phase: _Text
+    file: _SystemText
+    line: _From0
+
+
+class _ProgramEnd(TypedDict, total=False):
+    exit_code: Annotated[int, Meta(ge=0, lt=256)]
+    exception: _Text
+    lost_peer: bool
+
+
+class _ProgramFacts(TypedDict, total=False):
+    loader_workers: Count
+    loader_pins: bool
+    loader_prefetch: Count
+    loader_persistent: bool
+    other_streams: bool
+    ranks: _From1
+    rendezvous_ns: Count
+
+
+class Environment(TypedDict, total=False):
+    """What each field has to be. Fields of a newer version, which are not in here, are ignored."""
+
+    host: _Text
+    rank: _From0
+    world_size: _From1
+    local_rank: _From0
+    job: _Text
+    restarts: _From0
+    pid: _From1
+    python: _Version
+    platform: _Text
+    cores: _From1
+    torch: _Text
+    cuda: _Text | None
+    gpus: Annotated[list[_Text], _MOST]
+    gpus_error: _SystemText
+    command: Annotated[list[_SystemText], _MOST]
+    cwd: _Folder | None
+    program_folder: _Folder
+    started: _IsoTime
+    version: _Version
+    revision: Annotated[str, Meta(pattern=r"\A[0-9A-Za-z]{1,64}\Z")]
+    run_id: Annotated[str, Meta(pattern=r"\A[0-9a-f]{16}\Z")]
+    clock: _Clock
+    anchor: _Anchor
+    overhead: _Overhead
+    limits: _Limits
+    device_timing: _DeviceTiming | None
+    children_cpu_s: _Number
+    optimizer_seen: bool | None
+    copies_to_device: Annotated[list[_Copy], _MOST]
+    phase_lines: Annotated[list[_PhaseLine], _MOST]
+    module_notes: Annotated[list[_Text], _MOST]
+    program_end: _ProgramEnd
+    framework: _Text
+    framework_steps: Count
+    program_facts: _ProgramFacts
+
+
+_FIELDS = get_type_hints(Environment, include_extras=True)
 
 
 def decode_environment(data: bytes) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -126,6 +145,12 @@ def decode_environment(data: bytes) -> tuple[dict[str, Any], tuple[str, ...]]:
     Raises:
         RunFileDamagedError: the document is no JSON object.
     """
-    left_out: list[str] = []
-    facts = fitting(json_object(data, "ENVIRONMENT"), SCHEMA, left_out)
+    found = decode_object(data, "ENVIRONMENT", dict[str, Any])
+    facts: dict[str, Any] = {}
+    left_out = []
+    for name in [name for name in _FIELDS if name in found]:
+        try:
+            facts[name] = convert(found[name], _FIELDS[name])
+        except ValueError:
+            left_out.append(name)
     return facts, tuple(left_out)

@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.core.file.blocks import Blocks, BlockType, Records
 from pyinstrument_gpu.core.file.items import STEP_PROFILED
+from pyinstrument_gpu.core.file.json_document import decode_object
 from pyinstrument_gpu.core.file.names import LogTables
 from pyinstrument_gpu.core.file.state import State
 from pyinstrument_gpu.core.file.steps import StepNumbering
@@ -55,20 +57,30 @@ class Found:
         return profiled
 
     def document(
-        self, block_type: BlockType, what: str, decode: Callable[[bytes], tuple[_Part, int]]
+        self, where: BlockType | str, what: str, decode: Callable[[bytes], _Part]
     ) -> _Part | None:
         """A document that the rest of the run does not rest on; None, with a note, where it is
-        damaged. `decode` also gives how many of its parts make no sense."""
+        damaged or makes no sense.
+
+        Args:
+            where: its block, or its name among the documents that share the block ASPECTS.
+            what: it is, as the note says it.
+        """
         try:
-            part, left_out = self.blocks.document(block_type, decode) or (None, 0)
+            data = self._content(where)
+            return None if data is None else decode(data)
         except RunFileError as error:
             self.notes.append(f"{what} was left out: {error}")
             return None
-        if left_out:
-            self.notes.append(
-                f"{left_out:,} parts of {what} were left out, because they make no sense"
-            )
-        return part
+
+    def _content(self, where: BlockType | str) -> bytes | None:
+        if isinstance(where, BlockType):
+            return self.blocks.documents.get(where)
+        data = self.blocks.documents.get(BlockType.ASPECTS)
+        if data is None:
+            return None
+        members = decode_object(data, "ASPECTS", dict[str, Any])
+        return json.dumps(members[where]).encode() if where in members else None
 
     def note_lacking(
         self, block_type: BlockType, what: str, records: Records, kept: int, written: int

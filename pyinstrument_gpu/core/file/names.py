@@ -12,7 +12,7 @@ from pyinstrument_gpu.core.file.blocks import Blocks, BlockType, true_prefix
 from pyinstrument_gpu.core.file.cursor import Cursor
 from pyinstrument_gpu.core.file.items import NONE, PATH_ITEM
 from pyinstrument_gpu.core.paths import join_paths
-from pyinstrument_gpu.core.thread import Thread
+from pyinstrument_gpu.core.record import Thread
 from pyinstrument_gpu.errors import RunFileDamagedError
 
 _NATIVE_ID = struct.Struct("<Q")

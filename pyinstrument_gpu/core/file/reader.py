@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.core.aspect import aspects
+from pyinstrument_gpu.core.aspect import aspects, profiled_ranges
 from pyinstrument_gpu.core.file.blocks import INDEX_LIMIT, Blocks, BlockType
 from pyinstrument_gpu.core.file.device_clocks import known_clocks
 from pyinstrument_gpu.core.file.device_times import apply_device_times, mark_unfinished
@@ -51,13 +51,10 @@ from pyinstrument_gpu.core.file.steps import (
     known_steps,
 )
 from pyinstrument_gpu.core.file.syncs import known_syncs
-from pyinstrument_gpu.core.open_phase import OpenPhase
-from pyinstrument_gpu.core.profiled import ProfiledSteps
+from pyinstrument_gpu.core.record import OpenPhase, named_streams
 from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.core.statistics import Scope
-from pyinstrument_gpu.core.step_totals import fold_steps, no_steps
-from pyinstrument_gpu.core.steps import Steps
-from pyinstrument_gpu.core.stream import named_streams
+from pyinstrument_gpu.core.steps import ProfiledSteps, Steps, fold_steps, no_steps
 from pyinstrument_gpu.core.syncs import blocked_ns
 from pyinstrument_gpu.errors import RunFileError
 
@@ -154,7 +151,7 @@ def decode_blocks(blocks: Blocks) -> dict[str, Any]:
     recorded: dict[str, Any] = {}
     for aspect in aspects():
         recorded |= aspect.read(found)
-    profiled_steps = ProfiledSteps.of(aspects(), recorded)
+    profiled_steps = ProfiledSteps(profiled_ranges(recorded))
     if statistics is None:
         statistics = StatisticsDocument(0, 0, 0, no_steps(), {})
         notes.append("the statistics cover only the spans and steps that are in the file")

@@ -4,123 +4,86 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated
 
-from pyinstrument_gpu.core.device_timing_summary import DeviceTimingSummary
-from pyinstrument_gpu.core.file import fits
+from msgspec import Meta, Struct, field
+
 from pyinstrument_gpu.core.file.device_clocks import TIME_LIMIT_NS
-from pyinstrument_gpu.core.file.json_document import Schema, checked, picked
+from pyinstrument_gpu.core.file.items import NONE
+from pyinstrument_gpu.core.file.json_document import Count, decode_object
+from pyinstrument_gpu.core.record import DeviceTimingSummary
+
+_Time = Annotated[int, Meta(ge=0, lt=TIME_LIMIT_NS)]
+_Serial = Annotated[int, Meta(ge=0, lt=NONE)]
+_Samples = Annotated[float, Meta(gt=-1e300, lt=1e300)]
 
 
-class OpenStepState(NamedTuple):
+class OpenStepState(Struct, frozen=True, kw_only=True):
     """The step that is open, with its serial number."""
 
-    serial: int
-    thread: int
-    begin_ns: int
-    samples: float | None
-    items: int
+    serial: _Serial
+    thread: _Serial
+    begin_ns: _Time
+    samples: _Samples | None = None
+    items: Count
 
 
-class OpenPhaseState(NamedTuple):
+class OpenPhaseState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A phase that is open, with the serial number of its step (-1 none)."""
 
-    thread: int
-    path: int
-    begin_ns: int
-    step_serial: int
-    depth: int
+    thread: _Serial
+    path: _Serial
+    begin_ns: _Time
+    step_serial: Annotated[int, Meta(ge=-1, lt=NONE)]
+    depth: Annotated[int, Meta(ge=0, lt=2**16 - 1)]
 
 
-class DeviceState(NamedTuple):
+class DeviceState(Struct, frozen=True):
     """What STATE says of device timing; `pending` are pairs of a path and a number of spans."""
 
-    timing: DeviceTimingSummary
-    pending: tuple[tuple[int, int], ...] = ()
+    every: Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
+    records: Count
+    record_ns: Count
+    pending: tuple[tuple[Count, Count], ...] = ()
+
+    @property
+    def timing(self) -> DeviceTimingSummary:
+        return DeviceTimingSummary(self.every, self.records, self.record_ns)
 
 
-@dataclass(frozen=True)
-class State:
+class State(Struct, frozen=True, kw_only=True):
     """The STATE document. Its defaults are those of a run of which nothing is known."""
 
-    now_ns: int = 0
+    now_ns: _Time = 0
     final: bool = False
-    anchor: Mapping[str, int] = field(default_factory=dict)
-    spans: int = 0
-    steps: int = 0
-    device_times: int = 0
-    step_drops: int = 0
-    metrics: int = 0
-    collectives: int = 0
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    harvester_cpu_ns: int = 0
-    phases_recorded: int = 0
+    anchor: Mapping[str, Count] = field(default_factory=dict)
+    spans: Count = 0
+    steps: Count = 0
+    device_times: Count = 0
+    step_drops: Count = 0
+    metrics: Count = 0
+    collectives: Count = 0
+    dropped: Mapping[str, Count] = field(default_factory=dict)
+    harvester_cpu_ns: Count = 0
+    phases_recorded: Count = 0
     open_step: OpenStepState | None = None
-    open_phases: tuple[OpenPhaseState, ...] = ()
+    open_phases: tuple[OpenPhaseState, ...] = field(default=(), name="open")
     device: DeviceState | None = None
     error: str | None = None
 
 
-def _are_counts(value: Any) -> bool:
-    return isinstance(value, dict) and all(map(fits.count, value.values()))
+class _Document(State, frozen=True, kw_only=True):
+    """A STATE as it is written: what every version has said can't be missing."""
 
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) < 1e300
-
-
-_COUNTS = ("spans", "steps", "device_times", "step_drops", "harvester_cpu_ns", "phases_recorded")
-_is_time = fits.integer(0, TIME_LIMIT_NS)
-_is_serial = fits.integer(0, 2**32 - 1)
-_is_serial_or_none = fits.integer(-1, 2**32 - 1)
-_is_depth = fits.integer(0, 2**16 - 1)
-_REQUIRED: Schema = {"now_ns": _is_time, "final": fits.truth, **dict.fromkeys(_COUNTS, fits.count)}
-_OPTIONAL: Schema = {
-    "anchor": _are_counts,
-    "metrics": fits.count,
-    "collectives": fits.count,
-    "dropped": _are_counts,
-    "open_step": fits.or_null(
-        fits.fields(
-            serial=_is_serial,
-            thread=_is_serial,
-            begin_ns=_is_time,
-            samples=fits.or_null(_is_number),
-            items=fits.count,
-        )
-    ),
-    "open": fits.list_of(fits.row(_is_serial, _is_serial, _is_time, _is_serial_or_none, _is_depth)),
-    "device": fits.or_null(
-        fits.fields(
-            every=fits.integer(1, fits.COUNT_LIMIT),
-            records=fits.count,
-            record_ns=fits.count,
-            pending=fits.or_null(fits.list_of(fits.row(fits.count, fits.count))),
-        )
-    ),
-    "error": fits.or_null(fits.string()),
-}
+    now_ns: _Time
+    final: bool
+    spans: Count
+    steps: Count
+    device_times: Count
+    step_drops: Count
+    harvester_cpu_ns: Count
+    phases_recorded: Count
 
 
 def decode_state(data: bytes) -> State:
-    found = checked(data, "STATE", _REQUIRED, _OPTIONAL)
-    step, device = found.pop("open_step", None), found.pop("device", None)
-    opened = found.pop("open", [])
-    return State(
-        **found,
-        open_step=None if step is None else _open_step(step),
-        open_phases=tuple(OpenPhaseState(*phase) for phase in opened),
-        device=None if device is None else _device(device),
-    )
-
-
-def _open_step(found: Mapping[str, Any]) -> OpenStepState:
-    step = OpenStepState(**picked(found, OpenStepState._fields))
-    return step if step.samples is None else step._replace(samples=float(step.samples))
-
-
-def _device(found: Mapping[str, Any]) -> DeviceState:
-    timing = DeviceTimingSummary(found["every"], found["records"], found["record_ns"])
-    pending = found.get("pending") or ()
-    return DeviceState(timing, tuple((path, spans) for path, spans in pending))
+    return decode_object(data, "STATE", _Document)

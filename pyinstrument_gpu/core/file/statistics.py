@@ -18,9 +18,16 @@ from pyinstrument_gpu.core.file.blocks import Records, nonsense
 from pyinstrument_gpu.core.file.cursor import Cursor
 from pyinstrument_gpu.core.file.device_times import DeviceTimes
 from pyinstrument_gpu.core.file.state import State
-from pyinstrument_gpu.core.statistic import BUCKET_COUNT, Statistic, bucket_bounds
-from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, fold_spans, merged
-from pyinstrument_gpu.core.step_totals import StepTotals, no_steps
+from pyinstrument_gpu.core.statistics import (
+    BUCKET_COUNT,
+    PhaseStatistics,
+    Scope,
+    Statistic,
+    bucket_bounds,
+    fold_spans,
+    merged,
+)
+from pyinstrument_gpu.core.steps import StepTotals, no_steps
 from pyinstrument_gpu.errors import RunFileDamagedError
 
 Phases: TypeAlias = Mapping[tuple[int, Scope], PhaseStatistics]

@@ -16,7 +16,7 @@ from pyinstrument_gpu.core.file.device_clocks import TIME_LIMIT_NS
 from pyinstrument_gpu.core.file.items import NONE, SYNC_ITEM, columns
 from pyinstrument_gpu.core.file.state import State
 from pyinstrument_gpu.core.file.steps import StepNumbering, is_behind_its_step
-from pyinstrument_gpu.core.source_line import SourceLine
+from pyinstrument_gpu.core.record import SourceLine
 from pyinstrument_gpu.core.sync_kind import ALLOWED, SyncKind
 from pyinstrument_gpu.core.syncs import SYNC_DTYPE, Syncs, SyncSite, SyncTotals, totals_of
 

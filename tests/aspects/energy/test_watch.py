@@ -10,9 +10,10 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_step
-from pyinstrument_gpu.aspects.energy.file import decode_energy
+from pyinstrument_gpu.aspects.energy.data import decode_energy
 from pyinstrument_gpu.aspects.energy.nvml import EnergyCounter, NvmlError
 from pyinstrument_gpu.aspects.energy.watch import MOST_SAMPLES, EnergyWatch
+from pyinstrument_gpu.errors import RunFileDamagedError
 from tests.helpers.energy import NOT_SUPPORTED, SimulatedNvml
 
 NEVER_S = 1e6
@@ -144,9 +145,10 @@ def test_a_series_is_bounded() -> None:
         {"device": 0, "uuid": "a", "samples": [[2, 5], [2, 6]]},
     ],
 )
-def test_what_makes_no_sense_is_left_out(gpu: Any) -> None:
+def test_what_makes_no_sense_is_refused(gpu: Any) -> None:
     good = {"device": 1, "uuid": "GPU-b", "samples": [[10, 1], [20, 3]]}
-    data = json.dumps({"gpus": [gpu, good]}).encode()
-    found, left_out = decode_energy(data, {"monotonic_ns": 5, "run_ns": 100})
-    assert left_out == 1
-    assert found[0].samples.tolist() == [(105, 1), (115, 3)]
+    anchor = {"monotonic_ns": 5, "run_ns": 100}
+    (found,) = decode_energy(json.dumps({"gpus": [good]}).encode(), anchor)
+    assert found.samples.tolist() == [(105, 1), (115, 3)]
+    with pytest.raises(RunFileDamagedError, match="ENERGY"):
+        decode_energy(json.dumps({"gpus": [gpu, good]}).encode(), anchor)

@@ -365,7 +365,7 @@ def test_nobody_listens_without_a_recording() -> None:
     assert recording.run.memory is None
 
 
-def test_an_error_of_ours_stays_with_us(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_watch_stays_inside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "open_place", lambda: 1 / 0)
     with recording_of(SimulatedDevice()):
         run_out()

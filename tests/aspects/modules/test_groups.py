@@ -15,7 +15,7 @@ from pyinstrument_gpu.aspects.modules.data import (
     PassStatistics,
 )
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.core.statistic import Statistic
+from pyinstrument_gpu.core.statistics import Statistic
 
 FORWARD, BACKWARD, RECOMPUTE = ModulePass
 

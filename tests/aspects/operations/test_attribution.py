@@ -8,7 +8,7 @@ import pytest
 
 from pyinstrument_gpu.aspects.operations import attribution
 from pyinstrument_gpu.aspects.operations.attribution import attribute, wall_to_run
-from pyinstrument_gpu.aspects.operations.data import DeviceGaps, DeviceUse, Operation
+from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation, PhaseGaps
 from pyinstrument_gpu.aspects.operations.events import DeviceEvent, Events, HostEvent, events_of
 from pyinstrument_gpu.aspects.operations.module_calls import ModuleChange, ModuleTimeline
 from pyinstrument_gpu.aspects.operations.phase_timeline import PhaseSpan, PhaseTimeline
@@ -97,7 +97,7 @@ def test_device_times_launches_and_gaps() -> None:
         devices=2,
         busy_ns=200 + 50 + 5 + 100,
         elapsed_ns=365 + 100,
-        gaps=(DeviceGaps("loss", 1, 100, 100), DeviceGaps(None, 1, 10, 10)),
+        gaps=(PhaseGaps("loss", 1, 100, 100), PhaseGaps(None, 1, 10, 10)),
     )
     assert found.device.idle_ns == 110
 

@@ -5,9 +5,10 @@ import json
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
-from pyinstrument_gpu.aspects.operations.data import DeviceGaps, DeviceUse, Operation, Operations
-from pyinstrument_gpu.aspects.operations.file import decode_operations, encode
+from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation, Operations, PhaseGaps
+from pyinstrument_gpu.core.file.json_document import decode_object
 from pyinstrument_gpu.errors import RunFileDamagedError
 
 OPERATIONS = Operations(
@@ -21,9 +22,7 @@ OPERATIONS = Operations(
         Operation(None, "forward", None, 1, 0, 0, 0),
     ),
     annotations_ns=3,
-    device=DeviceUse(
-        2, 900, 1_000, (DeviceGaps("forward", 2, 60, 40), DeviceGaps(None, 1, 40, 40))
-    ),
+    device=DeviceUse(2, 900, 1_000, (PhaseGaps("forward", 2, 60, 40), PhaseGaps(None, 1, 40, 40))),
     stopped_ns=12,
     modules_unknown="because",
     trace="/tmp/a.json",
@@ -31,34 +30,36 @@ OPERATIONS = Operations(
 )
 
 
+def decode(document: Any) -> Operations:
+    return decode_object(json.dumps(document).encode(), "OPERATIONS", Operations)
+
+
 @pytest.mark.parametrize("operations", [OPERATIONS, Operations()])
 def test_what_is_written_is_read(operations: Operations) -> None:
-    assert decode_operations(json.dumps(encode(operations)).encode()) == operations
+    assert decode(to_builtins(operations)) == operations
+
+
+def test_gaps_of_a_device_may_be_missing() -> None:
+    device = {"devices": 1, "busy_ns": 3, "elapsed_ns": 4}
+    assert decode({"device": device}).device == DeviceUse(1, 3, 4)
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
         {"profiled": [[5, 3]]},
-        {"profiled": [3]},
-        {"profiled": [[-1, 3]]},
         {"first_step": -1},
         {"steps": None},
-        {"operations": {}},
         {"operations": [["aten::mm", "forward", None, 1, 2, 3]]},
         {"operations": [[3, "forward", None, 1, 2, None, None]]},
-        {"operations": [["aten::mm", "forward", None, 1.5, 2, None, None]]},
-        {"operations": [["aten::mm", "forward", None, 1, 2, -3, None]]},
         {"operations": [["aten::mm", "forward", None, 1, 2, None, 1 << 63]]},
         {"annotations_ns": True},
-        {"device": 3},
         {"device": {"devices": 1, "busy_ns": 5, "elapsed_ns": 4, "gaps": []}},
         {"device": {"devices": 1, "busy_ns": 3, "elapsed_ns": 4, "gaps": [["a", 1, 1, 2]]}},
-        {"trace": 3},
         {"notes": [3]},
     ],
 )
 def test_what_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
-    document = {**encode(OPERATIONS), **wrong}
+    document = {**to_builtins(OPERATIONS), **wrong}
     with pytest.raises(RunFileDamagedError, match="OPERATIONS"):
-        decode_operations(json.dumps(document).encode())
+        decode(document)

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the report says of profiled steps, on runs made by hand."""
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
-from pyinstrument_gpu.aspects.operations.data import DeviceGaps, DeviceUse, Operation, Operations
+from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation, Operations, PhaseGaps
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import STEP_DTYPE
 from pyinstrument_gpu.core.steps import Steps
@@ -28,7 +27,7 @@ OPERATIONS = Operations(
         1,
         20 * MS,
         25 * MS,
-        (DeviceGaps("forward", 30, 4 * MS, 2 * MS), DeviceGaps(None, 1, MS, MS)),
+        (PhaseGaps("forward", 30, 4 * MS, 2 * MS), PhaseGaps(None, 1, MS, MS)),
     ),
     stopped_ns=300 * MS,
     trace="/tmp/trace.json",
@@ -128,7 +127,7 @@ def test_texts_are_shown_as_they_are() -> None:
     strange = replace(
         OPERATIONS,
         operations=(Operation(name, name, name, 1, 100, 5, 1),),
-        device=DeviceUse(1, 5, 9, (DeviceGaps(name, 1, 4, 4),)),
+        device=DeviceUse(1, 5, 9, (PhaseGaps(name, 1, 4, 4),)),
         trace=name,
     )
     text = section(run_with(strange, STEPS_MS))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
-from pyinstrument_gpu.aspects.stalls.file import decode_stalls
+from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall, decode_stalls
+from pyinstrument_gpu.errors import RunFileDamagedError
 
 STALL = {
     "since_ns": 5,
@@ -52,15 +52,14 @@ def decoded(*stalls: Any) -> Any:
 
 
 def test_all_of_it() -> None:
-    assert decoded(STALL) == ((READ,), 0)
-    assert decoded() == ((), 0)
+    assert decoded(STALL) == (READ,)
+    assert decoded() == ()
 
 
 def test_stacks_that_python_did_not_give_are_those_of_the_traceback() -> None:
-    ((stall,), left_out) = decoded({**STALL, "answer": None, "traceback": TRACEBACK})
-    assert left_out == 0
+    (stall,) = decoded({**STALL, "answer": None, "traceback": TRACEBACK})
     # What Python says after that is of a later time.
-    assert decoded({**STALL, "traceback": TRACEBACK})[0][0].stacks == stall.stacks
+    assert decoded({**STALL, "traceback": TRACEBACK})[0].stacks == stall.stacks
     assert stall.stacks == (
         ("thread 32513", 'File "b.py", line 3 in inner\nFile "b.py", line 9 in outer'),
         ("thread 17", 'File "a.py", line 1 in helper'),
@@ -70,7 +69,7 @@ def test_stacks_that_python_did_not_give_are_those_of_the_traceback() -> None:
 
 def test_a_thread_of_a_number_that_none_has() -> None:
     text = f"Thread 0x{'f' * 6000} (most recent call first):\n  a\n{TRACEBACK}"
-    ((stall,), _) = decoded({**STALL, "answer": None, "traceback": text})
+    (stall,) = decoded({**STALL, "answer": None, "traceback": text})
     assert [name for name, _ in stall.stacks] == ["thread 32513", "thread 17", "thread 16"]
 
 
@@ -87,40 +86,30 @@ def test_a_thread_of_a_number_that_none_has() -> None:
         {**STALL, "ended_ns": 39},
         {**STALL, "step": -2},
         {**STALL, "step": "7"},
+        {**STALL, "paths": 3},
+        {**STALL, "answer": 3},
+        {**STALL, "answer": {"stacks": [["a"]], "groups": []}},
+        {**STALL, "answer": {"stacks": [], "groups": [["0", -1, None, None, None]]}},
+        {**STALL, "answer": {"stacks": [], "groups": [[0, 1, None, None, None]]}},
     ],
 )
-def test_one_that_makes_no_sense_is_left_out(wrong: Any) -> None:
-    assert decoded(wrong, STALL) == ((READ,), 1)
+def test_what_makes_no_sense_is_refused(wrong: Any) -> None:
+    with pytest.raises(RunFileDamagedError, match="STALLS"):
+        decoded(wrong, STALL)
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        {"paths": [[0, 2]]},
-        {"paths": [[1, 0]]},
-        {"paths": 3},
-        {"answer": 3},
-        {"answer": {"stacks": [["a"]], "groups": []}},
-        {"answer": {"stacks": [], "groups": [["0", -1, None, None, None]]}},
-        {"answer": {"stacks": [], "groups": [[0, 1, None, None, None]]}},
-    ],
-)
-def test_a_part_that_makes_no_sense_is_left_out(part: Any) -> None:
-    ((stall,), left_out) = decoded({**STALL, **part})
-    assert left_out == 1
-    assert (stall.since_ns, stall.step) == (5, 7)
+def test_more_than_are_kept_are_refused() -> None:
+    with pytest.raises(RunFileDamagedError, match="STALLS"):
+        decoded(*[STALL] * 9)
+
+
+def test_phases_whose_path_or_thread_the_file_lost_are_left_out() -> None:
+    (stall,) = decoded({**STALL, "paths": [[0, 2], [1, 0], [0, 1]]})
+    assert stall == READ
 
 
 def test_texts_are_shown_without_control_characters() -> None:
     answer = {"stacks": [["a\x1b", "b\x1b\nc"]], "groups": [["\n", 1, 1, 1, "\t"]]}
-    ((stall,), _) = decoded({**STALL, "answer": answer})
+    (stall,) = decoded({**STALL, "answer": answer})
     assert stall.stacks == (("a?", "b?\nc"),)
     assert stall.groups == (GroupProgress("?", 1, 1, 1, "?"),)
-
-
-def test_stalls_that_are_no_list_are_left_out() -> None:
-    assert decode_stalls(b'{"stalls": 3}', (), 0) == ((), 1)
-
-
-def test_many_are_cut() -> None:
-    assert len(decoded(*[STALL] * 20)[0]) == 8

@@ -20,8 +20,8 @@ from torch import nn
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.aspects.syncs import watching
+from pyinstrument_gpu.core.record import SourceLine
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.core.source_line import SourceLine
 from pyinstrument_gpu.core.sync_kind import SyncKind
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import tensor_device
@@ -695,7 +695,7 @@ def test_watch_can_be_switched_off(programs: Programs, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_uncaught_error_has_no_frames_of_ours(
+def test_uncaught_error_has_none_of_our_frames(
     programs: Programs, tmp_path: Path, call: str
 ) -> None:
     program = tmp_path / "program.py"

@@ -4,7 +4,6 @@
 import numpy as np
 import pytest
 
-from pyinstrument_gpu.core.device_timing_summary import DeviceTimingSummary
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.items import (
     DEVICE_CLOCK_ITEM,
@@ -13,10 +12,10 @@ from pyinstrument_gpu.core.file.items import (
 )
 from pyinstrument_gpu.core.file.state import DeviceState, State
 from pyinstrument_gpu.core.file.statistics import StatisticsDocument
+from pyinstrument_gpu.core.record import DeviceTimingSummary
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SpanFlag
-from pyinstrument_gpu.core.statistic import Statistic
-from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope
+from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, Statistic
 from tests.helpers.encoders import encode_statistics, pack_block, pack_file_header
 from tests.helpers.run_items import ONE_PHASE, span_item, written
 from tests.helpers.run_writer import RunWriter
@@ -181,7 +180,7 @@ def test_newer_device_times_add_to_the_statistics_once() -> None:
 
 
 def test_device_timing_and_pending_work() -> None:
-    device = DeviceState(DeviceTimingSummary(every=4, records=10, record_ns=1500), ((0, 3), (1, 2)))
+    device = DeviceState(4, 10, 1500, ((0, 3), (1, 2)))
     run = written(State(device=device), **ONE_PHASE)
 
     assert run.device_timing == DeviceTimingSummary(4, 10, 1500)

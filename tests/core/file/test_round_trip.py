@@ -8,18 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.core.device_clock import DeviceClock
-from pyinstrument_gpu.core.device_timing_summary import DeviceTimingSummary
+from pyinstrument_gpu.core.clocks import DeviceClock
 from pyinstrument_gpu.core.file.steps import is_behind_its_step
-from pyinstrument_gpu.core.open_phase import OpenPhase
+from pyinstrument_gpu.core.record import DeviceTimingSummary, OpenPhase, Thread, named_streams
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE, SpanFlag
-from pyinstrument_gpu.core.statistic import Statistic
-from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope
-from pyinstrument_gpu.core.step_totals import StepTotals
-from pyinstrument_gpu.core.steps import Step, Steps
-from pyinstrument_gpu.core.stream import named_streams
-from pyinstrument_gpu.core.thread import Thread
+from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, Statistic
+from pyinstrument_gpu.core.steps import Step, Steps, StepTotals
 from tests.helpers.run_writer import encode
 
 ENVIRONMENTS = st.fixed_dictionaries(

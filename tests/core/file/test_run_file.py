@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from pyinstrument_gpu.core.file.state import OpenPhaseState, State
-from pyinstrument_gpu.core.open_phase import OpenPhase
+from pyinstrument_gpu.core.record import OpenPhase
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SpanFlag
 from tests.helpers.encoders import pack_file_header

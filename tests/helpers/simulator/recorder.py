@@ -9,16 +9,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pyinstrument_gpu.core.device_clock import DeviceClock
-from pyinstrument_gpu.core.device_timing_summary import DeviceTimingSummary
+from pyinstrument_gpu.core.clocks import DeviceClock
 from pyinstrument_gpu.core.program_facts import KEY, ProgramFacts
+from pyinstrument_gpu.core.record import DeviceTimingSummary, Thread, named_streams
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE, SpanFlag
 from pyinstrument_gpu.core.steps import Steps
-from pyinstrument_gpu.core.stream import named_streams
 from pyinstrument_gpu.core.sync_kind import SyncKind
 from pyinstrument_gpu.core.syncs import SYNC_DTYPE, Syncs, SyncSite, blocked_ns, totals_of
-from pyinstrument_gpu.core.thread import Thread
 from tests.helpers.simulator.program import Program
 from tests.helpers.simulator.stream import Stream
 

@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clock of a device, and what it says on the run's time axis.
+"""The clocks of a machine and of its devices, beside the clock of the run.
 
-Points tie the two together. Between two of them a time is interpolated, beyond them it goes on with
-the slope of the nearest two; docs/device-time.md says how well that holds.
+Points tie a device's clock to the run's time axis. Between two of them a time is interpolated,
+beyond them it goes on with the slope of the nearest two; docs/device-time.md says how well that
+holds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.core.array_fields import ArrayFields
+from pyinstrument_gpu.core.arrays import ArrayFields
+
+SAME_BOOT_NS = 10 * 10**9
+"""Readings of one machine agree on its start within this: its wall clock may have been set."""
+
+LATEST_START_NS = 1 << 62
+"""No run begins that late (in 2116); with any time of a run added, it stays within 64 bits."""
 
 ASSUMED_DRIFT = 200e-6
 """What a clock of which only one point is known may be off by, per time: twice what is usual."""
@@ -97,3 +105,23 @@ class DeviceClock(ArrayFields):
         device_ns, run_ns = np.diff(self.device_ns), np.diff(self.run_ns)
         drifts: NDArray[np.float64] = (run_ns - device_ns) / device_ns
         return drifts if len(drifts) else np.zeros(1)
+
+
+def began_ns(anchor: Mapping[str, int], clock: str) -> int | None:
+    """When the run began by a clock of its machine; None where the reading lacks one of the two.
+
+    Args:
+        anchor: a reading, as in `Run.anchor`.
+        clock: "monotonic_ns" or "realtime_ns".
+    """
+    if not {clock, "run_ns"} <= anchor.keys():
+        return None
+    return anchor[clock] - anchor["run_ns"]
+
+
+def booted_ns(anchor: Mapping[str, int]) -> int | None:
+    """When the machine was started, by its wall clock: where its monotonic clock was zero. None
+    where the reading lacks one of the two."""
+    if not {"monotonic_ns", "realtime_ns"} <= anchor.keys():
+        return None
+    return anchor["realtime_ns"] - anchor["monotonic_ns"]

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the numbers of a run refer to: threads, streams, open phases, lines of source code."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+_INSTALLED = re.compile(
+    r".*[/\\](?:site-packages|dist-packages|lib[/\\]python3\.\d+t?)[/\\](.+)", re.DOTALL
+)
+
+_CELL = re.compile(r"Cell In\[\d+\]")
+
+_LAST_DEFAULT_HANDLE = 2
+
+
+@dataclass(frozen=True)
+class Thread:
+    """A thread that ended a span or a step.
+
+    Attributes:
+        native_id: the operating system's number of the thread.
+        name: its name when it was first seen.
+    """
+
+    native_id: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A stream of a device.
+
+    Attributes:
+        device: the device's ordinal.
+        handle: the driver's handle; 0, 1 and 2 mean the default stream.
+        name: "default stream", or "stream 1", "stream 2" and so on for each device.
+    """
+
+    device: int
+    handle: int
+    name: str
+
+    @property
+    def is_default(self) -> bool:
+        return self.handle <= _LAST_DEFAULT_HANDLE
+
+
+def named_streams(places: Iterable[tuple[int, int]]) -> tuple[Stream, ...]:
+    """Streams given by device and handle, with their names: numbered in order of appearance."""
+    numbers: dict[int, int] = {}
+    streams = []
+    for device, handle in places:
+        name = "default stream"
+        if handle > _LAST_DEFAULT_HANDLE:
+            numbers[device] = numbers.get(device, 0) + 1
+            name = f"stream {numbers[device]}"
+        streams.append(Stream(device, handle, name))
+    return tuple(streams)
+
+
+@dataclass(frozen=True)
+class OpenPhase:
+    """A phase that had begun and not ended when the run was last written.
+
+    Attributes:
+        path: its path, as in `Run.paths`.
+        thread: its thread, as an index into `Run.threads`.
+        begin_ns: begin, in ns since the run began.
+        step: index of the step it belongs to; -1 none.
+        depth: number of phases around it.
+    """
+
+    path: str
+    thread: int
+    begin_ns: int
+    step: int
+    depth: int
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """A line of source code.
+
+    Attributes:
+        file: path of the file, or "Cell In[2]" for a cell of a notebook.
+        line: its number.
+        function: name of the function around it.
+    """
+
+    file: str
+    line: int
+    function: str
+
+    def seen_from(self, folders: Sequence[str]) -> str:
+        """The line as `file:line`, or as "Cell In[2], line 3". Installed code has its library's
+        name, as in `transformers/trainer.py:2345`. Other files are named from the first of these
+        folders that they lie in, or in full."""
+        if _CELL.fullmatch(self.file):
+            return f"{self.file}, line {self.line}"
+        installed = _INSTALLED.fullmatch(self.file)
+        name = installed[1] if installed else self.file
+        for folder in () if installed else folders:
+            inside = folder.rstrip(os.sep) + os.sep
+            if inside != os.sep and self.file.startswith(inside):
+                name = self.file[len(inside) :]
+                break
+        return f"{name}:{self.line}"
+
+
+@dataclass(frozen=True)
+class DeviceTimingSummary:
+    """How the device was timed.
+
+    Attributes:
+        every: It was timed in every step whose number this one divides. It may change as a run
+            goes on; this is its last value.
+        records: The number of events that the program's threads recorded.
+        record_ns: The total host time of the driver calls that they made for it.
+    """
+
+    every: int
+    records: int
+    record_ns: int

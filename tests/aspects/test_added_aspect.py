@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The aspect that docs/architecture.md adds: one folder and its rows are all that it takes."""
+
+import gc
+import json
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from jsonschema.validators import validator_for
+
+import pyinstrument_gpu as pig
+from examples.aspect.collector.aspect import CollectorAspect
+from examples.aspect.collector.watch import CollectorWatch
+from pyinstrument_gpu import gpu_step
+from pyinstrument_gpu.aspects import table, watchers
+from pyinstrument_gpu.cli import main
+from pyinstrument_gpu.core.aspect import aspects
+from pyinstrument_gpu.core.file.blocks import BlockType
+from pyinstrument_gpu.core.file.framing import read_blocks
+from pyinstrument_gpu.core.file.state import State
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.watcher import watcher_table
+from pyinstrument_gpu.native import native
+from tests.helpers.encoders import encode_state
+from tests.helpers.forged_file import without
+from tests.helpers.run_items import ONE_PHASE, span_item
+from tests.helpers.run_writer import RunWriter
+
+SCHEMAS = Path(__file__).parents[2] / "docs" / "make_report_schema.py"
+
+
+@pytest.fixture
+def added(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patched:
+        patched.setattr(table, "ASPECTS", (*table.ASPECTS, CollectorAspect()))
+        row = {"collector": lambda options: CollectorWatch()}
+        patched.setattr(watchers, "WATCHERS", {**watchers.WATCHERS, **row})
+        aspects.cache_clear()
+        watcher_table.cache_clear()
+        yield
+    aspects.cache_clear()
+    watcher_table.cache_clear()
+
+
+def recorded(path: Path) -> bytes:
+    """The file of a recording of two steps, in the second of which objects are collected."""
+    with pig.record(path):
+        with gpu_step():
+            pass
+        with gpu_step():
+            gc.collect()
+    return path.read_bytes()
+
+
+def collector_of(run: Any) -> Any:
+    """A run that type checkers know has no such attribute."""
+    return run.collector
+
+
+def reported(path: Path, *options: str) -> str:
+    """What `pyinstrument-gpu report` prints of a file."""
+    done = CliRunner().invoke(main, ["report", str(path), *options])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.mark.usefixtures("added")
+def test_its_section_is_in_report_json_schema_and_page(tmp_path: Path) -> None:
+    path = tmp_path / "a.gpurun"
+    known = collector_of(Run.from_bytes(recorded(path)))
+    assert known.count >= 1
+    assert 0 < known.longest_ns <= known.in_steps_ns <= known.total_ns
+    assert known.longest_step == 1
+
+    report = reported(path)
+    assert "Python's garbage collector\n" in report
+    assert ", in step 1\n" in report
+    printed = json.loads(reported(path, "--json"))
+    assert printed["collector"]["longest_step"] == 1
+    made = runpy.run_path(str(SCHEMAS))
+    schema = json.loads(made["schema_text"](made["PRINTED"][0]))
+    assert "what Python's garbage collector took" in json.dumps(schema)
+    validator_for(schema)(schema).validate(printed)
+    reported(path, "--html")
+    assert "The longest took " in (tmp_path / "a.html").read_text("utf-8")
+
+
+@pytest.mark.usefixtures("added")
+def test_what_was_not_watched_is_unknown(tmp_path: Path) -> None:
+    path = tmp_path / "a.gpurun"
+    path.write_bytes(without(recorded(path), BlockType.ASPECTS))
+    assert collector_of(Run.load(path)) is None
+    assert "Time of the garbage collector: " in str(json.loads(reported(path, "--json"))["unknown"])
+
+
+@pytest.mark.usefixtures("added")
+@pytest.mark.parametrize(
+    "damaged",
+    [b"", b"{", b"[]", b"\xff", b'{"collector":{}}', b'{"collector":{"count":-1}}', b"[" * 100_000],
+)
+def test_a_document_that_makes_no_sense_is_refused_as_a_whole(damaged: bytes) -> None:
+    writer = RunWriter(run_id=1)
+    for name, items in {**ONE_PHASE, "SPANS": [span_item()]}.items():
+        writer.append(BlockType[name], items)
+    writer.write_document(BlockType.STATE, encode_state(State(spans=1, phases_recorded=1)))
+    writer.write_document(BlockType.ASPECTS, damaged)
+    run = Run.from_bytes(writer.data)
+    assert collector_of(run) is None
+    lead = "what was noted of the garbage collector was left out: "
+    assert [note for note in run.notes if note.startswith(lead)]
+    assert run.phases["a"].count == 1
+
+
+def test_without_it_the_file_is_read_and_says_nothing_of_it(tmp_path: Path) -> None:
+    run = Run.from_bytes(recorded(tmp_path / "a.gpurun"))
+    assert run.steps_ended == 2
+    assert not run.notes
+
+
+def test_documents_of_several_aspects_share_a_block(tmp_path: Path) -> None:
+    path = tmp_path / "a.gpurun"
+    with pig.record(path) as recording:
+        for name, content in (("a", b'{"b":1}'), ("b_2", b"{}"), ("a", b'{"b":2}')):
+            native.set_document(recording, name, content)
+        native.harvest()
+        native.set_document(recording, "c", b"[]")
+        with pytest.raises(ValueError, match="small letters"):
+            native.set_document(recording, 'a"b', b"{}")
+    shared = json.loads(read_blocks(path.read_bytes()).documents[BlockType.ASPECTS])
+    assert shared == {"a": {"b": 2}, "b_2": {}, "c": []}
+    assert not Run.load(path).notes
