@@ -80,12 +80,22 @@ def of_model(model: str, recorder: Recorder, rounds: int, seconds: float) -> Ite
 def _of_sync(
     name: str, savings: Sequence[ReplayedSaving], before_ns: np.ndarray, after_ns: np.ndarray
 ) -> Iterator[Figure]:
-    likely_us = float(np.median([saving.likely_ns for saving in savings])) / 1e3
-    at_most_us = float(np.median([saving.at_most_ns for saving in savings])) / 1e3
+    likely_us, predicted_low_us, predicted_high_us, at_most_us = (
+        float(np.median([getattr(saving, column) for saving in savings])) / 1e3
+        for column in ("likely_ns", "low_ns", "high_ns", "at_most_ns")
+    )
+    told = sum(saving.is_told for saving in savings)
     change = relative_difference(before_ns, after_ns)
     step_us = float(np.median(before_ns)) / 1e3
     got_us, low_us, high_us = (-step_us * x for x in (change.value, change.high, change.low))
-    yield Figure(f"{name}: predicted as likely", likely_us, "us a step")
+    yield Figure(
+        f"{name}: predicted as likely",
+        likely_us,
+        "us a step",
+        low=predicted_low_us,
+        high=predicted_high_us,
+        note=f"the range is what was predicted; likely is shown in {told} of {len(savings)} runs",
+    )
     yield Figure(
         f"{name}: got",
         got_us,
@@ -95,6 +105,9 @@ def _of_sync(
         goal=at_most_us,
         note="the goal is what was predicted at most",
     )
+    if 2 * told < len(savings):
+        # No reader sees what was likely.
+        return
     yield Figure(
         f"{name}: got less what was likely",
         100 * (got_us - likely_us) / step_us,

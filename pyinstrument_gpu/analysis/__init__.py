@@ -171,5 +171,6 @@ class Analysis:
 
     @cached_property
     def doubts(self) -> list[Finding]:
-        """What may be worth a change or not, because the run can't tell; the likeliest first."""
+        """What may be worth a change or not, because the run can't tell; what may
+        save most first."""
         return advice.doubts(self._run, self.savings, self.premises)

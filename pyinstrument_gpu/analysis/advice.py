@@ -22,7 +22,8 @@ EDIT_SHARE = 0.01
 """The least share of the step that a change must save, by the low end of its range, to be
 worth an edit. Of changes between steps it is the share of the elapsed time."""
 TOGETHER = 1.2
-"""How many times as much as any of them alone all syncs together must save to be named."""
+"""How many times as much as any of them alone all syncs together must save to be named, at the low
+end or at the high one."""
 DOUBT_SHARE = 0.05
 """The least share that one which is not recommended may save, to be named all the same."""
 MIN_STEPS = 5
@@ -146,8 +147,8 @@ def _finding(
 
 
 def doubts(run: Run, found: ReplayedSavings, premises: Premises) -> list[Finding]:
-    """What may be worth an edit or not: the run can't tell. First what was not recorded, then the
-    likeliest."""
+    """What may be worth an edit or not: the run can't tell. First what was not recorded, then what
+    may save most."""
     rows = [
         row
         for row in _candidates(found, premises)
@@ -155,7 +156,7 @@ def doubts(run: Run, found: ReplayedSavings, premises: Premises) -> list[Finding
         and row.high_ns >= DOUBT_SHARE * found.whole_ns(row)
         and _launches(run, row) != 0
     ]
-    rows.sort(key=lambda row: (row.likely_ns, row.high_ns), reverse=True)
+    rows.sort(key=lambda row: row.high_ns, reverse=True)
     doubted = [_finding("doubt", run, found, row, _doubt(run, row, premises)) for row in rows]
     return [*_unseen(run, found), *doubted]
 
@@ -193,7 +194,9 @@ def _candidates(found: ReplayedSavings, premises: Premises) -> Iterator[Replayed
     for row in found.rows:
         if _may_not_help(row, premises):
             row = replace(row, low_ns=0.0)
-        is_more = all(row.likely_ns >= TOGETHER * one.likely_ns for one in alone)
+        is_more = row.low_ns >= EDIT_SHARE * found.whole_ns(row)
+        is_more &= all(row.low_ns >= TOGETHER * one.low_ns for one in alone)
+        is_more |= all(row.high_ns >= TOGETHER * one.high_ns for one in alone)
         if row.change != Change.ALL_SYNCS or (alone and is_more):
             yield row
 
@@ -225,6 +228,8 @@ def _doubt(run: Run, saving: ReplayedSaving, premises: Premises) -> str:
     has_no_device = run.environment.get("gpus") == []
     if saving.change == Change.DATA_WAIT and has_no_device and premises.one_rank is not False:
         return "to hand over a batch that is there may take as long"
+    if premises.lacks_times:
+        return f"{premises.lost_times:.0%} of the device's times were lost"
     if premises.doubt is not None:
         return f"the stream may wait {premises.doubt} where it looks busy"
     return "events don't tell how much work the device has behind it"

@@ -34,6 +34,9 @@ READY_SPREAD = 0.5
 """To hand over a batch takes no longer than this, and about as long each time: the standard
 deviation is less than this share of the mean. Batches that several workers are late with come in
 bursts."""
+FAST_QUANTILE, FAST_HANDINGS = 0.05, 3
+"""The fastest batches were there, or nearly: to hand over any of them takes no longer than so many
+times as long as those did."""
 BUSY_HANDING_NS = 20_000_000
 """To hand over a batch takes no longer than this, even if the loop has no core to itself. On two
 busy cores, four workers and the loop took 2 to 11 ms for most of them."""
@@ -79,9 +82,23 @@ class LoaderBatches:
         return waited
 
     @property
-    def handing_ns(self) -> int:
-        """To hand over a batch takes no longer than this."""
-        return self.ready_ns if self.interval_ns is not None else BUSY_HANDING_NS
+    def start_waits_ns(self) -> NDArray[np.int64]:
+        """How long the loop waited for the loader to start, each time."""
+        waits_ns: NDArray[np.int64] = (self.given_ns - self.asked_ns)[self.is_start]
+        return waits_ns
+
+    def handing_ns(self, *, has_device: bool) -> int:
+        """To hand over a batch takes no longer than this. If there is a device, the loop's core is
+        its own, because it mostly launches and waits."""
+        if not has_device:
+            return self.ready_ns if self.interval_ns is not None else BUSY_HANDING_NS
+        return min(HANDING_NS, FAST_HANDINGS * self.fast_ns) if len(self.asked_ns) else HANDING_NS
+
+    @property
+    def fast_ns(self) -> int:
+        """What the fastest batches took, which were there already, or nearly."""
+        took_ns = self.given_ns - self.asked_ns
+        return int(quantiles(took_ns, [FAST_QUANTILE])[0]) if len(took_ns) else 0
 
 
 def batches(run: Run, timeline: HostTimeline) -> LoaderBatches:

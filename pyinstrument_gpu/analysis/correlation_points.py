@@ -19,6 +19,7 @@ from pyinstrument_gpu.analysis.host_timeline import HostTimeline
 from pyinstrument_gpu.analysis.intervals import covered_before
 from pyinstrument_gpu.core.arrays import least_of
 from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import SpanFlag
 from pyinstrument_gpu.core.sync_kind import COPY_KINDS, SyncKind
 
 CALL_NS = 20_000
@@ -45,6 +46,8 @@ _OPENING, _CLOSING = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 MAX_CONTRADICTED = 0.02
 """The share of a site's waits that may seem to end before the stream is empty, at most, for it to
 be one that drains the stream."""
+MAX_LOST_TIMES = 0.01
+"""The share of device times that may be lost, at most, with no more to say of it."""
 _DRAIN_NOTHING = (
     SyncKind.EVENT_SYNCHRONIZE,
     SyncKind.STREAM_SYNCHRONIZE,
@@ -103,8 +106,9 @@ class CorrelationPoints:
         which each window begins where the one before it ends, the first at 0.
 
         What the device did across a cut is not known, only how far behind the host it was on both
-        sides. One more point stands at the end, where the host is then; nothing is enqueued before
-        it, and nothing is known of the device before the first point.
+        sides. One more point stands at the end of each window, where the host is then. Nothing is
+        enqueued before it if the device was timed; else the device may work until then. Nothing is
+        known of the device before the first point.
         """
         first = np.searchsorted(self.host_ns, begins_ns, side="left")
         beyond = np.searchsorted(self.host_ns, ends_ns, side="right")
@@ -124,11 +128,25 @@ class CorrelationPoints:
             "is_behind_cut": np.diff(window, prepend=-1) > 0,
         }
         chained |= {name: getattr(self, name)[places] for name in _COLUMNS if name not in chained}
-        last_ns = device_ns[-1] if len(places) else 0
+        ends = np.append(np.flatnonzero(np.diff(window)), len(places) - 1)
+        closed_ns = np.append(np.cumsum(ends_ns - begins_ns)[window[ends[:-1]]], end_ns)
+        last_ns = device_ns[ends] if len(places) else np.zeros(1, np.int64)
+        none = np.zeros_like(closed_ns)
+        closing: dict[str, Any] = dict.fromkeys(_COLUMNS, none)
+        closing |= {
+            "host_ns": closed_ns,
+            "resume_ns": closed_ns,
+            "path": none - 1,
+            "site": none - 1,
+        }
+        closing["device_ns"] = last_ns if self.stream >= 0 else np.maximum(last_ns, closed_ns)
+        closing["kind"] = np.full_like(closed_ns, _CLOSING)
+        if len(places):
+            closing |= {name: chained[name][ends] for name in ("uncertainty_ns", "slack_ns")}
         opening = (0, 0, 0, 0, 0, -1, -1, _OPENING, False)
-        closing = (end_ns, end_ns, last_ns, 0, 0, -1, -1, _CLOSING, False)
-        for name, opened, closed in zip(_COLUMNS, opening, closing, strict=True):
-            chained[name] = np.concatenate([[opened], chained[name], [closed]])
+        for name, opened in zip(_COLUMNS, opening, strict=True):
+            column = np.insert(chained[name], ends + 1, closing[name])
+            chained[name] = np.concatenate([[opened], column])
         return replace(self, **chained)
 
     def with_device_off(self, sign: int) -> CorrelationPoints:
@@ -257,12 +275,20 @@ class Premises:
         one_rank: whether no other process took part in the training; None unknown.
         loader_workers: the worker processes of the loader; None unknown.
         cores: the processors that the process may use; None unknown.
+        lost_times: of the spans of steps that were timed on the device, the share whose times did
+            not become known.
     """
 
     one_stream: bool | None
     one_rank: bool | None
     loader_workers: int | None
     cores: int | None
+    lost_times: float
+
+    @property
+    def lacks_times(self) -> bool:
+        """Whether so many device times are lost that segments are not what they seem."""
+        return self.lost_times > MAX_LOST_TIMES
 
     @property
     def lacks_cores(self) -> bool:
@@ -300,4 +326,13 @@ def premises(run: Run, points: CorrelationPoints) -> Premises:
         one_rank=None if ranks is None else ranks == 1,
         loader_workers=facts.loader_workers,
         cores=run.environment.get("cores"),
+        lost_times=_lost_times(run, points.thread),
     )
+
+
+def _lost_times(run: Run, thread: int) -> float:
+    spans = run.spans
+    timed = (spans["thread"] == thread) & (spans["step"] >= 0)
+    timed &= (spans["flags"] & SpanFlag.DEVICE) != 0
+    lost = timed & (run.span_device_ns < 0)
+    return float(lost.sum()) / max(1, int(timed.sum()))

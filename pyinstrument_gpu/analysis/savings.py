@@ -11,17 +11,18 @@ import enum
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis import taken_out
-from pyinstrument_gpu.analysis.batches import BUSY_HANDING_NS, LoaderBatches
+from pyinstrument_gpu.analysis.batches import BUSY_HANDING_NS, READY_NS, LoaderBatches
 from pyinstrument_gpu.analysis.correlation_points import CorrelationPoints, Premises
 from pyinstrument_gpu.analysis.host_timeline import HostTimeline
-from pyinstrument_gpu.analysis.intervals import covered_before, quantiles
+from pyinstrument_gpu.analysis.intervals import covered_before, interval_at, quantiles
 from pyinstrument_gpu.analysis.ledger import BUSY, are_data, device_pieces
-from pyinstrument_gpu.analysis.replay import WORK_SHARE, ReplayedSteps, replayed_steps
+from pyinstrument_gpu.analysis.replay import KEPT_LEAD, WORK_SHARE, ReplayedSteps, replayed_steps
 from pyinstrument_gpu.analysis.scenario import scenarios
 from pyinstrument_gpu.analysis.taken_out import Change as Change
 from pyinstrument_gpu.analysis.taken_out import TakenOut
@@ -37,6 +38,10 @@ SAMPLING_ERRORS = 2
 """How many standard errors of a mean over some of the steps the range reaches beyond it."""
 SPREAD = (0.1, 0.9)
 """The quantiles over steps."""
+LATE_SHARE = 0.05
+"""The share of its time for which a loop waits for workers that are often late, at least."""
+FULL_QUEUE_NS = 1_000_000
+"""What a full launch queue holds takes the device at least so long: 1,024 commands of 1 us."""
 _FOREVER_NS = 1 << 62
 
 
@@ -162,7 +167,8 @@ def savings(
         if matters(taken.change, taken.time_ns)
     ]
     rows = [row for row in rows if matters(row.change, row.high_ns * len(steps))]
-    rows.sort(key=lambda row: (row.low_ns, row.likely_ns, row.high_ns), reverse=True)
+    # What is likely is not always told, and then nothing may be in its order.
+    rows.sort(key=lambda row: (row.low_ns, row.high_ns), reverse=True)
     return ReplayedSavings(
         steps=len(steps),
         replayed=len(case.replayed),
@@ -195,7 +201,18 @@ class _Case:
             self._pieces = device_pieces(run, points)
             self._last_ns = int(points.host_ns[-1]), int(points.device_ns[-1])
         self.replayed = replayed_steps(run, points, steps)
+        self._are_usual = self._usual_steps()
         self._scenarios = scenarios(run, self.replayed, loader, premises)
+
+    def _usual_steps(self) -> NDArray[np.bool_]:
+        """Of the steps that are played again, those that may speak for others: not the first of the
+        run, in which much is done once, nor those in which the loader starts."""
+        steps, starts = self._steps, self._loader.asked_ns[self._loader.is_start]
+        are_unusual = steps["index"] == self._run.steps.array["index"][0]
+        step = interval_at(steps["begin_ns"], steps["end_ns"], starts)
+        are_unusual[step[step >= 0]] = True
+        are_usual: NDArray[np.bool_] = ~are_unusual[self.replayed.are_replayed]
+        return are_usual if np.count_nonzero(are_usual) > 1 else np.ones_like(are_usual)
 
     @property
     def busy_in_steps_ns(self) -> float | None:
@@ -214,28 +231,30 @@ class _Case:
         steps, found = len(self._steps), self._scenarios
         at_most_ns, limit = self._at_most(taken)
         likely = [scenario.gains_ns(taken) for scenario in found.likely]
-        likely_ns = sum(float(gains.sum()) for gains in likely) / len(likely)
-        sums_ns = [float(end.gains_ns(taken).sum()) for end in (found.low, found.high)]
-        sums_ns += [float(gains.sum()) for gains in likely]
-        rest = untimed_steps(self.replayed, taken, likely[0])
-        likely_ns = rest.added(likely_ns, 0.0, WORK_SHARE)
-        low_ns = rest.added(min(sums_ns), -SAMPLING_ERRORS, 0.0)
-        high_ns = rest.added(max(sums_ns), SAMPLING_ERRORS, 1.0)
-        if not self._premises.stream_never_waits:
+        gains = [*likely, found.low.gains_ns(taken), found.high.gains_ns(taken)]
+        rest = untimed_steps(self.replayed, taken, likely[0], self._are_usual)
+        likely_ns = sum(rest.added(one, 0.0, WORK_SHARE) for one in likely) / len(likely)
+        low_ns = min(rest.added(one, -SAMPLING_ERRORS, 0.0) for one in gains)
+        high_ns = max(rest.added(one, SAMPLING_ERRORS, 1.0) for one in gains) + rest.longer_ns
+        if not self._premises.stream_never_waits or self._premises.lacks_times:
             high_ns = math.inf
         if taken.change == Change.DATA_WAIT and self.replayed.points.stream < 0:
             low_ns, likely_ns, high_ns = self._without_device(taken)
+        if taken.change == Change.DATA_WAIT:
+            low_ns -= self._handing_ns(taken)
         if taken.change == Change.DATA_WAIT and self._premises.loader_workers != 0:
-            # Faster workers may take as long to start.
-            waits_ns = self._loader.given_ns - self._loader.asked_ns
-            low_ns -= int(waits_ns[self._loader.is_start].sum())
-        if taken.change == Change.DATA_WAIT and self._premises.loader_workers == 0:
-            # Workers that make the batches have to hand them over, and nothing shows how long that
-            # takes.
-            lasts_ns = taken.ends_ns - taken.begins_ns
-            low_ns -= int(np.minimum(lasts_ns, BUSY_HANDING_NS).sum())
-        if taken.change == Change.LAUNCHES or self._premises.one_rank is False:
-            # How much of the time is launches, or what other ranks wait for, is not known.
+            # Faster workers may take as long to start, and have to do so at least once.
+            starts_ns = self._loader.start_waits_ns
+            low_ns -= int(starts_ns.sum())
+            likely_ns -= int(starts_ns[:1].sum())
+            usual_ns = min(self._loader.fast_ns, READY_NS)
+            likely_ns -= int(np.minimum(taken.ends_ns - taken.begins_ns, usual_ns).sum())
+        if (
+            taken.change == Change.LAUNCHES
+            or self._premises.one_rank is False
+            or (taken.change != Change.DATA_WAIT and self._may_wait_for_loader)
+        ):
+            # How much of the time is launches, or what comes later anyhow, is not known.
             low_ns = 0.0
         most_ns = max(min(taken.time_ns, at_most_ns), 0.0)
         likely_ns = min(max(likely_ns, 0.0), most_ns)
@@ -255,11 +274,34 @@ class _Case:
             limit=limit,
         )
 
+    @cached_property
+    def _queued_ns(self) -> int:
+        """For how long the launch queue may have been full, in all: the time of the segments in
+        which the host kept its lead. A graph takes one place in it, which leaves room."""
+        points = self.replayed.points
+        leads_ns = points.device_ns - points.host_ns
+        times_ns = points.host_ns[1:] - points.resume_ns[:-1]
+        kept = (leads_ns[:-1] >= FULL_QUEUE_NS) & (leads_ns[1:] >= KEPT_LEAD * leads_ns[:-1])
+        queued_ns = int(times_ns[kept].sum())
+        return queued_ns * len(self._steps) // max(1, len(self.replayed))
+
+    @property
+    def _may_wait_for_loader(self) -> bool:
+        """Whether the loop waits for workers, and there are no times at which to play that again:
+        a loop that asks sooner may wait longer."""
+        loader = self._loader
+        is_late = loader.waited & ~loader.is_start
+        late_ns = int((loader.given_ns - loader.asked_ns)[is_late].sum())
+        is_paced = self.replayed.points.stream < 0 and self._premises.loader_workers != 0
+        return is_paced and late_ns > LATE_SHARE * self.steps_ns
+
     def _at_most(self, taken: TakenOut) -> tuple[float, Limit]:
         is_wait = taken.change not in (Change.DATA_WAIT, Change.LAUNCHES)
         if self._premises.one_rank is False or (self._run.syncs.dropped and is_wait):
             return math.inf, Limit.NONE
         at_most_ns = taken.time_ns + round(2 * taken.calls * self._event_ns)
+        if taken.change == Change.LAUNCHES:
+            at_most_ns += self._queued_ns
         if taken.change in (Change.COPIES, Change.ALL_SYNCS):
             # From pinned memory they take the device less time, too.
             at_most_ns += taken.copies_ns
@@ -279,12 +321,21 @@ class _Case:
     def _without_device(self, taken: TakenOut) -> tuple[float, float, float]:
         """Of a wait for data, when the device was not timed. Where there is a device, it may have
         to do what takes as long. Where there is none, and no worker, the cores that workers would
-        need may be those that train. To hand over a batch that is there takes its time."""
+        need may be those that train."""
         if self._run.environment.get("gpus") != [] or self._premises.loader_workers == 0:
             return 0.0, taken.time_ns, taken.time_ns
-        lasts_ns = taken.ends_ns - taken.begins_ns
-        low_ns = np.maximum(lasts_ns - self._loader.handing_ns, 0).sum()
-        return float(low_ns), taken.time_ns, taken.time_ns
+        return taken.time_ns, taken.time_ns, taken.time_ns
+
+    def _handing_ns(self, taken: TakenOut) -> int:
+        """How much of a wait for data stays at most with workers that are always in time, because
+        they have to hand over each batch. If there are none yet, nothing shows how long that takes.
+        """
+        most_ns = BUSY_HANDING_NS
+        if self._premises.loader_workers != 0:
+            is_timed = self.replayed.points.stream >= 0
+            has_device = is_timed or bool(self._run.environment.get("gpus"))
+            most_ns = self._loader.handing_ns(has_device=has_device)
+        return int(np.minimum(taken.ends_ns - taken.begins_ns, most_ns).sum())
 
 
 @dataclass(frozen=True)
@@ -292,31 +343,39 @@ class UntimedSteps:
     """The steps that are not played again: those that were not timed on the device.
 
     Attributes:
-        taken_ns: what is taken out of the steps that are played again.
-        usual_ns: what is taken out of the others, of each no more than of any of the former.
+        are_usual: which of the steps that are played again show what is saved in the others.
+        taken_ns: what is taken out of those.
+        usual_ns: what is taken out of the others, of each no more than of any of those.
         sure_ns: what is taken out of the others beyond that, and saved in any case.
         excess_ns: what is taken out of the others beyond both.
+        longer_ns: by how much the others are longer than any that was played again, in all. Without
+            the waits for the device the host may be ahead by so much when it comes to that.
         error: the standard error of the share that is saved of what is taken out.
     """
 
+    are_usual: NDArray[np.bool_]
     taken_ns: int
     usual_ns: int
     sure_ns: int
     excess_ns: int
+    longer_ns: int
     error: float
 
-    def added(self, sum_ns: float, errors: float, excess_share: float) -> float:
+    def added(self, gains_ns: NDArray[np.int64], errors: float, excess_share: float) -> float:
         """What is saved in all steps, if so much is saved in those that are played again: of the
         usual the same share, give or take so many errors, and of the excess this one."""
-        ratio = sum_ns / max(1, self.taken_ns)
+        ratio = float(gains_ns[self.are_usual].sum()) / max(1, self.taken_ns)
         if errors and self.usual_ns:
             ratio += errors * self.error
         usual_ns = self.usual_ns * min(max(ratio, 0.0), 1.0)
-        return sum_ns + usual_ns + self.sure_ns + self.excess_ns * excess_share
+        return float(gains_ns.sum()) + usual_ns + self.sure_ns + self.excess_ns * excess_share
 
 
 def untimed_steps(
-    replayed: ReplayedSteps, taken: TakenOut, gains_ns: NDArray[np.int64]
+    replayed: ReplayedSteps,
+    taken: TakenOut,
+    gains_ns: NDArray[np.int64],
+    are_usual: NDArray[np.bool_],
 ) -> UntimedSteps:
     """What is taken out of them, and how well the steps that are played again, which gain so much,
     show it."""
@@ -325,7 +384,8 @@ def untimed_steps(
     taken_ns = np.diff(covered_before(taken.begins_ns, taken.ends_ns, edges_ns))
     # What comes after the last step is played in none.
     is_known = np.append(replayed.are_replayed, False)
-    known_ns, other_ns = taken_ns[is_known], taken_ns[~is_known]
+    known_ns, other_ns = taken_ns[is_known][are_usual], taken_ns[~is_known]
+    gains_ns = gains_ns[are_usual]
     usual_ns = np.minimum(other_ns, known_ns.max())
     # A wait for data beyond any that was played again leaves the device idle as soon as it has
     # done what it was behind by; a wait for the device may be anything.
@@ -339,4 +399,10 @@ def untimed_steps(
         variance = float((off_ns.astype(np.float64) ** 2).sum()) * len(off_ns)
         error = math.sqrt(variance / (len(off_ns) - 1)) / sum_ns
     excess = int((other_ns - usual_ns).sum())
-    return UntimedSteps(sum_ns, int(usual_ns.sum()), sure, excess - sure, error)
+    longer_ns = 0
+    if taken.change in (Change.SYNC, Change.COPIES, Change.ALL_SYNCS):
+        lasts_ns = np.diff(edges_ns[:-1])
+        lasts_ns = lasts_ns[~replayed.are_replayed] - lasts_ns[replayed.are_replayed].max()
+        longer_ns = int(np.maximum(lasts_ns, 0).sum())
+    usual = int(usual_ns.sum())
+    return UntimedSteps(are_usual, sum_ns, usual, sure, excess - sure, longer_ns, error)

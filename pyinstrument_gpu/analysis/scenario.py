@@ -116,6 +116,8 @@ def scenarios(
     ) -> Scenario:
         points = replayed.points.with_device_off(device_sign)
         segments = fit(points, empty_segments(run, points)[1], work_share)
+        if work_share == LOW_WORK_SHARE:
+            segments = segments.with_lead_as_it_was(points)
         if work_share == LOW_WORK_SHARE and premises.one_stream is False:
             segments = segments.with_waits_as_they_were(points)
         starts = loader.is_start if work_share == LOW_WORK_SHARE else loader.may_start

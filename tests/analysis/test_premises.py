@@ -16,6 +16,7 @@ from pyinstrument_gpu.core.program_facts import KEY
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.core.sync_kind import SyncKind
+from tests.helpers.calibration import judged
 from tests.helpers.simulator.duration import Duration
 from tests.helpers.simulator.edit import Edit
 from tests.helpers.simulator.loader import LoaderOptions
@@ -85,6 +86,155 @@ def test_how_much_of_a_wait_is_the_copy_of_a_large_result_is_open() -> None:
     assert row.likely_ns == pytest.approx(600 * US, rel=0.1)
     assert row.high_ns == pytest.approx(3_000 * US, rel=0.05)
     assert not row.is_told
+
+
+# --- loaders ---
+
+
+def with_workers(workers: int, make_ns: int, fetch_ns: int) -> Program:
+    """4 ms of work on the device, and a loop that reads its result in each step."""
+    loader = LoaderOptions(Duration(make_ns), workers=workers, fetch=Duration(fetch_ns))
+    step = (Phase("data", (NextBatch(),)), phase("forward", 1, 100, 5 * US, 4 * MS), read(2))
+    return program(*step, loader=loader)
+
+
+def test_more_workers_do_not_make_it_faster_to_hand_over_batches() -> None:
+    # Eight workers make a batch every 0.5 ms, which is there when the loop comes for it.
+    found = simulated(with_workers(8, 4 * MS, 400 * US))
+    row = saving(found.run, Change.DATA_WAIT)
+    (truth_ns,) = found.saved_ns(Edit("workers"))
+
+    assert truth_ns < 0.02 * analysis.of(found.run).savings.step_ns
+    assert row.time_ns == pytest.approx(400 * US, rel=0.3)
+    assert row.low_ns <= truth_ns
+    assert "wait for data" not in about(analysis.of(found.run).advice)
+
+
+def test_workers_that_are_late_are_told_from_what_it_takes_to_hand_over_batches() -> None:
+    found = simulated(with_workers(1, 8 * MS, 400 * US))
+    row = saving(found.run, Change.DATA_WAIT)
+    (truth_ns,) = found.saved_ns(Edit("workers"))
+
+    assert truth_ns == pytest.approx(3_600 * US, rel=0.1)
+    assert row.low_ns <= truth_ns <= row.high_ns
+    assert about(analysis.of(found.run).advice)[0] == "wait for data"
+
+
+# --- what is likely ---
+
+
+def test_a_device_that_is_far_behind_has_likely_been_at_work() -> None:
+    # The host launches in 1 ms what takes the device 12 ms, and so keeps it waiting very shortly.
+    found = simulated(program(*DEVICE_BOUND, read(3)))
+    row = saving(found.run, Change.SYNC, site=0)
+    (truth_ns,) = found.saved_ns(Edit("sync", site=0))
+
+    assert not row.is_told
+    assert row.likely_ns < 2 * truth_ns
+
+
+def test_what_is_not_told_orders_nothing() -> None:
+    found = simulated(
+        program(*DEVICE_BOUND, read(3), phase("log", 4, 1, 300 * US, 2 * US), read(5, site=1))
+    )
+    rows = analysis.of(found.run).savings.rows
+    doubts = [each for each in analysis.of(found.run).doubts if each.high_ns is not None]
+
+    assert [*rows] == sorted(rows, key=lambda row: (row.low_ns, row.high_ns), reverse=True)
+    assert doubts == sorted(doubts, key=lambda each: each.high_ns or 0.0, reverse=True)
+
+
+def test_a_loop_that_waits_for_workers_may_wait_longer_for_them() -> None:
+    # A batch comes every 3 ms, and the loop needs it after 2. The device is not timed.
+    loader = LoaderOptions(Duration(3 * MS), workers=1, fetch=Duration(50 * US))
+    step = (Phase("data", (NextBatch(),)), phase("forward", 1, 100, 15 * US, 300 * US), read(2))
+    found = simulated(program(*step, loader=loader, recorder=RecorderOptions(times_device=False)))
+    (truth_ns,) = found.saved_ns(Edit("sync", site=0))
+
+    assert truth_ns < 5 * US
+    assert saving(found.run, Change.SYNC, site=0).low_ns <= truth_ns
+
+
+# --- the launch queue ---
+
+
+def test_a_pause_is_hidden_for_no_longer_than_the_launch_queue_lasts() -> None:
+    # Without the read the host would be ahead of 9 ms a step by as many as the queue holds, which
+    # are seven. The pause lasts as long as 33 steps.
+    loader = LoaderOptions(Duration(100 * US), pause_every=30, pause_ns=300 * MS)
+    step = (Phase("data", (NextBatch(),)), phase("forward", 1, 150, 5 * US, 9 * MS), read(2))
+    found = simulated(program(*step, loader=loader))
+    row = saving(found.run, Change.SYNC, site=0)
+    (truth_ns,) = found.saved_ns(Edit("sync", site=0))
+
+    assert row.low_ns <= truth_ns < row.high_ns
+    assert truth_ns < 0.3 * row.high_ns
+
+
+def test_one_graph_leaves_room_in_the_queue_for_other_launches() -> None:
+    # 1,600 launches a step, and a loader that is late at times. A graph takes one place in the
+    # queue, so that the host is further ahead when it comes to that.
+    program = judged("deep queue", 9055)
+    launches = [each for each in program.outcomes if each.edit.kind == "launches" and each.saving]
+
+    assert any(each.truth_ns > each.saving.time_ns for each in launches)
+    assert not any(each.is_beaten for each in launches)
+
+
+def test_the_host_may_be_late_with_the_work_of_a_phase_before_which_it_was_ahead() -> None:
+    # Behind 3 ms of work launched in 1 ms the host computes for 5 ms, and launches 4 ms more.
+    late = Phase("backward", (Work(2, Duration(5 * MS)), *phase("", 3, 100, 5 * US, 4 * MS).body))
+    found = simulated(program(phase("forward", 1, 200, 5 * US, 3 * MS), late, read(4)))
+    row = saving(found.run, Change.SYNC, site=0)
+    (truth_ns,) = found.saved_ns(Edit("sync", site=0))
+
+    assert truth_ns > 2 * MS
+    assert row.low_ns < truth_ns < 1.01 * row.high_ns
+
+
+# --- steps that were not timed ---
+
+
+def test_lost_device_times_leave_the_high_end_open() -> None:
+    recorder = RecorderOptions(lost_share=0.3)
+    found = simulated(program(*DEVICE_BOUND, read(3), recorder=recorder))
+    row = saving(found.run, Change.SYNC, site=0)
+    (doubt,) = analysis.of(found.run).doubts
+
+    assert row.high_ns == min(row.time_ns, row.at_most_ns)
+    assert analysis.of(found.run).premises.lost_times == pytest.approx(0.3, abs=0.1)
+    assert doubt.evidence.endswith("% of the device's times were lost")
+    whole = simulated(program(*DEVICE_BOUND, read(3))).run
+    assert analysis.of(whole).premises.lost_times == 0
+
+
+def test_the_start_of_the_workers_does_not_speak_for_steps_that_were_not_timed() -> None:
+    # One step in 20 is timed, and the first one waits for the workers. Two workers make a batch
+    # every 4.5 ms, for 4 ms of work; at times they are late.
+    make = Duration(9 * MS, spread=0.3)
+    loader = LoaderOptions(make, workers=2, startup_ns=120 * MS, fetch=Duration(100 * US))
+    step = (Phase("data", (NextBatch(),)), phase("forward", 1, 100, 5 * US, 4 * MS), read(2))
+    recorder = RecorderOptions(every=20)
+    found = simulated(program(*step, loader=loader, recorder=recorder))
+    row = saving(found.run, Change.DATA_WAIT)
+    (truth_ns,) = found.saved_ns(Edit("workers"))
+
+    assert row.low_ns <= truth_ns <= row.high_ns
+    assert row.likely_ns < 2 * truth_ns
+
+
+def test_what_the_host_does_between_timed_steps_is_not_taken_for_work_of_the_device() -> None:
+    # The device is idle for 3 ms behind each read, while the host works between steps.
+    between = (Work(3, Duration(3 * MS)),)
+    step = (phase("forward", 1, 100, 5 * US, 4 * MS), read(2))
+    recorder = RecorderOptions(every=3)
+    found = simulated(program(*step, between=between, recorder=recorder))
+    row = saving(found.run, Change.SYNC, site=0)
+    (truth_ns,) = found.saved_ns(Edit("sync", site=0))
+
+    assert truth_ns > 3 * MS
+    assert row.low_ns <= truth_ns <= row.high_ns
+    assert about(analysis.of(found.run).advice)[0] == ".item() at train.py:10"
 
 
 # --- other streams and ranks ---

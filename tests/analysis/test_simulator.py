@@ -117,6 +117,22 @@ def test_workers_make_batches_in_turn_and_hand_them_over_in_order() -> None:
     assert loader.next_ns(605) == 617
 
 
+def test_workers_that_are_enough_start_once_and_hand_over_each_batch() -> None:
+    options = LoaderOptions(
+        Duration(0), workers=2, prefetch_factor=1, fork_ns=50, startup_ns=1000, epoch=2
+    )
+    loader = Loader(options, [500, 500, 500], [7, 7, 7], is_fast=True)
+
+    assert loader.next_ns(0) == 50 + 1000 + 7
+    assert loader.next_ns(2000) == 2007
+    # The next epoch has the same workers.
+    assert loader.next_ns(3000) == 3007
+    in_process = LoaderOptions(Duration(0), pause_every=2, pause_ns=900)
+    assert Loader(in_process, [500], [7], is_fast=True).next_ns(0) == 7
+    paused = Loader(in_process, [500, 500], [7, 7])
+    assert [paused.next_ns(0), paused.next_ns(500)] == [500, 1900]
+
+
 def test_what_is_asked_for_is_bounded_by_workers_times_prefetch_factor() -> None:
     options = LoaderOptions(Duration(0), workers=1, prefetch_factor=2)
     loader = Loader(options, [10] * 5, [0] * 5)

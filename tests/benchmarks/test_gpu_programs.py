@@ -149,8 +149,15 @@ def test_what_was_predicted_stands_beside_what_was_got() -> None:
         assert got.value > 0
         likely = figures[f"resnet, {sync}: predicted as likely"]
         assert 0 < likely.value <= got.goal
-        off = figures[f"resnet, {sync}: got less what was likely"]
-        assert off.value == pytest.approx(100 * (got.value - likely.value) / step.value)
+        assert likely.low is not None
+        assert likely.high is not None
+        assert likely.low <= likely.value <= likely.high
+        # What is likely is judged only where a reader sees it.
+        is_told = likely.note.endswith("shown in 2 of 2 runs")
+        off = figures.get(f"resnet, {sync}: got less what was likely")
+        assert (off is not None) == is_told
+        if off is not None:
+            assert off.value == pytest.approx(100 * (got.value - likely.value) / step.value)
 
 
 # --- identical runs ---

@@ -212,7 +212,8 @@ def test_saving_of_a_few_steps_says_so(slow: int) -> None:
     """Of 40 steps that wait 30 us each, one waits for 300 ms."""
     run = training([100_000] * (40 - slow) + [1_000 * MS] * slow, on_device=False)
     document = document_of(run)
-    found = next(one for one in document.findings if one.kind == "advice")
+    # Without device times nothing says what the device had to do behind the last wait.
+    found = next(one for one in document.findings if one.kind == ("doubt" if slow else "advice"))
     assert found.is_rare is (bool(slow) if found.likely_ns is not None else None)
     assert ("most of it in few steps" in document.verdict) is bool(found.is_rare)
 

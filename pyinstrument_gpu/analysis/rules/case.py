@@ -122,6 +122,11 @@ class Case:
         return mean.time_ns if mean.computing_ns is None else mean.computing_ns
 
     @cached_property
+    def all_computing_ns(self) -> float:
+        """The same in all phases and outside of them, per step."""
+        return sum(map(self.computing_ns, self._means))
+
+    @cached_property
     def _means(self) -> Mapping[int, LedgerEntry]:
         return self.found.ledger.means()[1]
 

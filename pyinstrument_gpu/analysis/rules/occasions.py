@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.analysis.bottleneck import LEAD_NS
 from pyinstrument_gpu.analysis.intervals import interval_at
 from pyinstrument_gpu.analysis.ledger import DATA_PHASES
 from pyinstrument_gpu.core.arrays import distinct, least_of
@@ -84,7 +85,8 @@ class OutermostPhases:
         around = distinct(spans["path"][is_around])
         parents = run.path_parents[spans["path"]]
         is_outermost = (parents < 0) | np.isin(parents, around)
-        self._spans = spans[chosen & ~is_around & is_outermost]
+        kept = chosen & ~is_around & is_outermost
+        self._spans, self._stream_ns = spans[kept], run.span_device_ns[kept]
         self._run = run
         self._names = [run.names[name].rstrip("0123456789 ").lower() for name in run.path_names]
         self._steps, self._reads = steps, reads
@@ -216,7 +218,7 @@ class OutermostPhases:
         edges_ns: tuple[NDArray[np.int64], NDArray[np.int64]],
     ) -> Occasions:
         """The time of some phases at their places, which have these begins and ends. The device may
-        do earlier work while they are blocked."""
+        do earlier work while they are blocked, or wait for room in the launch queue."""
         wanted = distinct(places[chosen])
         spans, place = self._spans[chosen], np.searchsorted(wanted, places[chosen])
         host_ns = np.maximum(spans["host_end_ns"] - spans["host_begin_ns"], 0)
@@ -224,9 +226,22 @@ class OutermostPhases:
         if self._reads is not None:
             known = spans["blocked_ns"] >= 0
             blocked_ns = np.where(known, np.minimum(spans["blocked_ns"], host_ns), host_ns)
+        # Behind a lead that the host has at both ends the device had work all the time, and what
+        # the phase launches is part of that.
+        stream_ns = self._stream_ns[chosen]
+        lead_ns = np.minimum(
+            spans["device_begin_ns"] - spans["host_begin_ns"],
+            spans["device_end_ns"] - spans["host_end_ns"],
+        )
+        is_behind = (stream_ns >= 0) & (lead_ns >= LEAD_NS)
+        is_behind = np.isin(spans["path"], spans["path"][is_behind])
+        longest_ns = np.zeros(len(self._run.paths), np.int64)
+        np.maximum.at(longest_ns, spans["path"], stream_ns)
+        blocked_ns = np.where(is_behind, host_ns, blocked_ns)
+        most_ns = np.where(is_behind, np.maximum(host_ns, longest_ns[spans["path"]]), host_ns)
         low_ns, high_ns = (
             np.bincount(place, times_ns, minlength=len(wanted)).astype(np.int64)
-            for times_ns in (host_ns - blocked_ns, host_ns)
+            for times_ns in (host_ns - blocked_ns, most_ns)
         )
         return Occasions(edges_ns[0][wanted], edges_ns[1][wanted], low_ns, high_ns)
 

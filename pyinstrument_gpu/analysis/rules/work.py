@@ -34,9 +34,10 @@ _MAY_BE_ROLLOUTS = (
 def loader_workers(case: Case) -> Iterator[Guidance]:
     """How long the loader takes for a batch, and how many workers the loop would need.
 
-    The loop takes for a batch what its step takes without what the wait for data is worth. The
-    number of workers is a bound: it is assumed that twice as many deliver twice as much. It is not
-    given where the loop waits so little that the time between batches is its own.
+    The loop takes for a batch what its step takes without what the wait for data is worth, and as
+    long as it may take to hand it over. The number of workers is a bound: it is assumed that twice
+    as many deliver twice as much. It is not given where the loop waits so little that the time
+    between batches is its own.
     """
     saving, loader = case.saving(Change.DATA_WAIT), case.found.batches
     if saving is None:
@@ -57,17 +58,23 @@ def loader_workers(case: Case) -> Iterator[Guidance]:
     else:
         loop_ns = (worth.of_ns - worth.high_ns) / per_step
         evidence = f"a batch takes {ms(batch_ns)} to make, the loop needs one every {ms(loop_ns)}"
+        handing_ns = loader.handing_ns(has_device=case.has_device) if workers else 0
+        loop_ns += min(handing_ns, saving.time_ns / per_step)
         evidence += _needed(case, workers, batch_ns, loop_ns)
     yield Guidance("use more loader workers, prefetching or pinned memory", None, *worth, evidence)
 
 
 def _needed(case: Case, workers: int, batch_ns: float, loop_ns: float) -> str:
+    """How many workers it takes at least, if the loop needs a batch after so long, which includes
+    as much as it may take to hand one over."""
     if loop_ns <= 0:
         return ""
     needed = max(1, math.ceil(batch_ns * max(workers, 1) / loop_ns))
+    if needed <= workers:
+        return "; to hand over a batch may take what it waits, and then more workers gain nothing"
     cores = case.run.environment.get("cores")
     are_few = cores is not None and needed > cores
-    return f"; if workers scale, {needed} would do instead of {workers}" + (
+    return f"; if workers scale, it takes at least {needed} instead of {workers}" + (
         f", but there are {cores} cores" if are_few else ""
     )
 
@@ -76,8 +83,9 @@ def batch_size(case: Case) -> Iterator[Guidance]:
     """A larger batch: what the host takes for launches it takes for any batch. Per sample, of a
     batch twice as large. Of programs that time the device.
 
-    Launch-bound phases alone are sure to be cheaper by the sample. What the device takes for a
-    larger batch can't be told from a run with one size.
+    All that the host does once a step may be cheaper by the sample, in whichever phase, if there
+    are launch-bound ones. What the device takes for a larger batch can't be told from a run with
+    one size: it is assumed to take as long for a sample.
     """
     judged = case.found.bottlenecks(Scope.STEP)
     kinds = {one.kind for one in judged.values()} - {Bottleneck.UNKNOWN}
@@ -88,13 +96,15 @@ def batch_size(case: Case) -> Iterator[Guidance]:
         yield Guidance("double the batch size", None, *UNKNOWN, "no phase is launch-bound")
         return
     fixed_ns = sum(case.computing_ns(path) for path in launches)
+    host_ns = case.all_computing_ns
     names = ", ".join(case.run.paths[path] for path in launches[:3])
     yield Guidance(
         "double the batch size",
         None,
-        *Worth(0.0, fixed_ns / 2, case.step_ns),
-        f"by the sample: launch-bound phases ({names}) take {ms(fixed_ns)} of the host per step, "
-        "the same for any size as far as they launch; what the device gains is open",
+        *Worth(0.0, host_ns / 2, case.step_ns),
+        f"by the sample: the host computes for {ms(host_ns)} per step, {ms(fixed_ns)} of it in "
+        f"launch-bound phases ({names}), the same for any size as far as they launch; what the "
+        "device gains is open",
     )
 
 

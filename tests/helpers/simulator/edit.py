@@ -14,9 +14,10 @@ class Edit:
         kind: "sync" takes the calls of a site out, or, where it is a copy, makes it from pinned
             memory with `non_blocking`. "all syncs" does that to all sites. "copies" makes all
             copies to the device so. "data" has the batches there at once; between steps, those of
-            an evaluation, and it starts workers in no time. "launches" enqueues what a phase itself
-            launches at once, as a replayed graph: the kernels stay, and so does what the host does
-            there beside launching.
+            an evaluation, and it starts workers in no time. "workers" does what advice can: workers
+            that are enough, kept from epoch to epoch, which still hand over each batch. "launches"
+            enqueues what a phase itself launches at once, as a replayed graph: the kernels stay,
+            and so does what the host does there beside launching.
         site: of "sync" its site; else -1.
         path: of "launches" the path of its phase; else "".
         is_inside: None, where it is a change to both.

@@ -22,6 +22,7 @@ from tests.helpers.simulator.operations import (
     AwaitStaged,
     BeginEpoch,
     Copy,
+    Flush,
     Launches,
     MakeBatch,
     NextBatch,
@@ -54,6 +55,12 @@ FAMILIES = (
     "accumulation",
     "epochs",
     "mixed",
+    "hand-over",
+    "pauses",
+    "slow start",
+    "unwatched",
+    "lost times",
+    "busy processor",
 )
 _READS = (SyncKind.ITEM, SyncKind.FLOAT, SyncKind.CPU, SyncKind.TOLIST, SyncKind.BOOL)
 _MAX_KERNELS = 50_000
@@ -82,12 +89,15 @@ class _Draw:
     jitter: float = 0.0
     step_ns: float = 0.0
     accumulates: int = 0
+    taken_part: float = -1.0
+    quantum_ns: float = 0.0
 
     def __post_init__(self) -> None:
         self.rng = random.Random(f"{self.family} {self.seed}")
         self.features = {self.family}
         if self.family == "mixed":
-            others = [each for each in FAMILIES if each not in ("mixed", "cpu only")]
+            before = FAMILIES[: FAMILIES.index("mixed")]
+            others = [each for each in before if each != "cpu only"]
             self.features |= set(self.rng.sample(others, self.rng.randint(2, 5)))
 
     # --- the whole ---
@@ -103,6 +113,9 @@ class _Draw:
         if "launch bound" in self.features:
             ratio, self.launch_ns = self.log_uniform(0.8, 4), self.log_uniform(8_000, 40_000)
             kernels = self.log_uniform(50, 500)
+        if "hand-over" in self.features:
+            ratio, kernels = self.log_uniform(0.1, 1), self.log_uniform(50, 300)
+            self.launch_ns = self.log_uniform(5_000, 20_000)
         if is_deep:
             ratio, self.launch_ns = self.log_uniform(0.1, 0.7), self.log_uniform(4_000, 15_000)
             kernels = self.log_uniform(800, 2000)
@@ -184,6 +197,10 @@ class _Draw:
             body += [Phase(name, tuple(inside), every)] if is_named else inside
         for _ in range(self.read_count()):
             self.put_read(body)
+        if "pauses" in self.features:
+            body.append(self.read())
+        if "unwatched" in self.features:
+            self.put_flush(body)
         return data, body
 
     # --- parts ---
@@ -278,6 +295,15 @@ class _Draw:
         else:
             body.insert(number, self.read(self.how_often()))
 
+    def put_flush(self, body: list[Operation]) -> None:
+        """The allocator gives memory back in a phase, in each step or now and then."""
+        phases = [each for each in body if isinstance(each, Phase) and each.every == 1]
+        at = self.rng.choice(phases)
+        flush = Phase("grow", (Flush(),), self.rng.choice((1, 1, 4, 16)))
+        where = self.rng.randint(0, len(at.body))
+        inner = at.body[:where] + (flush.body if flush.every == 1 else (flush,)) + at.body[where:]
+        body[body.index(at)] = replace(at, body=inner)
+
     def how_often(self) -> int:
         return self.rng.choice((1, 1, 1, 1, 1, 10))
 
@@ -317,6 +343,11 @@ class _Draw:
         ratio = (
             self.log_uniform(0.3, 2) if "workers" in self.features else self.log_uniform(0.01, 1)
         )
+        fetch_ns = self.log_uniform(20_000, 300_000)
+        if "hand-over" in self.features:
+            # Batches are nearly always there.
+            workers, ratio = rng.choice((2, 4, 8)), self.log_uniform(0.05, 0.7)
+            fetch_ns = self.log_uniform(60_000, 1_500_000)
         make_ns = self.step_ns * ratio * max(1, workers)
         stalls = "stalls" in self.features and rng.random() < 0.6
         make = Duration(
@@ -328,14 +359,20 @@ class _Draw:
             stall_ns=make_ns,
         )
         startup_ns = round(self.step_ns * self.log_uniform(0.5, 8)) if workers else 0
+        if "slow start" in self.features:
+            workers = workers or rng.choice((1, 2, 4))
+            startup_ns = round(self.step_ns * self.log_uniform(3, 30))
+        pauses = "pauses" in self.features
         return LoaderOptions(
             make,
             workers=workers,
             prefetch_factor=rng.choice((2, 2, 2, 4)),
-            fetch=Duration(self.log_uniform(20_000, 300_000), spread=rng.uniform(0.05, 0.4)),
+            fetch=Duration(fetch_ns, spread=rng.uniform(0.05, 0.4)),
             fork_ns=round(startup_ns * rng.uniform(0.05, 0.5)),
             startup_ns=startup_ns,
             epoch=rng.randint(10, 40) if "epochs" in self.features else None,
+            pause_every=rng.randint(15, 40) if pauses else None,
+            pause_ns=round(self.step_ns * self.log_uniform(3, 30)) if pauses else 0,
         )
 
     def periodic(self, steps: int) -> tuple[Periodic, ...]:
@@ -362,6 +399,8 @@ class _Draw:
         every: int | None = rng.choice((1, 1, None))
         if "sampled" in self.features:
             every = rng.choice((None, None, 2, 3, 5, 8, 16, 32, 64))
+        if "slow start" in self.features:
+            every = rng.choice((3, 9, 27, 27))
         uncertainty_ns = round(self.log_uniform(500, 8_000))
         if "clock error" in self.features:
             uncertainty_ns = round(self.log_uniform(5_000, 300_000))
@@ -374,6 +413,7 @@ class _Draw:
             resolution_ns=rng.choice((32, 500)),
             uncertainty_ns=uncertainty_ns,
             drift=rng.uniform(-100e-6, 100e-6),
+            lost_share=rng.uniform(0.02, 0.4) if "lost times" in self.features else 0.0,
             knows_program=rng.random() < 0.9,
         )
 
@@ -400,6 +440,8 @@ class _Draw:
     def host(self, typical_ns: float, stalls_per: int = 1) -> Duration:
         rng = self.rng
         stalls = "stalls" in self.features and rng.random() < 0.5
+        if "busy processor" in self.features:
+            return self.preempted(typical_ns)
         return Duration(
             typical_ns,
             spread=self.jitter,
@@ -407,6 +449,17 @@ class _Draw:
             stall_ns=self.step_ns * self.log_uniform(0.05, 0.5),
             stall_alpha=rng.uniform(1.1, 2.5),
         )
+
+    def preempted(self, typical_ns: float) -> Duration:
+        """What the host takes if other programs have the processor for a part of the time, a few
+        milliseconds each time. It is the same part for all that it does."""
+        if self.taken_part < 0:
+            self.taken_part = self.rng.uniform(0.2, 0.9)
+            self.quantum_ns = self.log_uniform(1 * MS, 4 * MS)
+        # A stall takes three times its scale in the mean.
+        share = typical_ns * self.taken_part / (1 - self.taken_part) / (3 * self.quantum_ns)
+        stalls = min(1.0, share)
+        return Duration(typical_ns, self.jitter, 0.0, 1.0, stalls, self.quantum_ns, 1.5)
 
     def call(self) -> Duration:
         return Duration(self.rng.uniform(5_000, 25_000), spread=0.1)

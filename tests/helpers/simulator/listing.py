@@ -30,7 +30,8 @@ def listing(program: Program) -> Iterator[str]:
         yield (
             f"loader: {loader.workers} workers, prefetch {loader.prefetch_factor}, "
             f"{_duration(loader.make)} a batch, {_duration(loader.fetch)} to fetch one, "
-            f"{_us(loader.startup_ns)} to start, epochs of {loader.epoch}"
+            f"{_us(loader.startup_ns)} to start, epochs of {loader.epoch}, pauses of "
+            f"{_us(loader.pause_ns)} every {loader.pause_every}"
         )
     yield "step:"
     yield from _body(program.step, 1)

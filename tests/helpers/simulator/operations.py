@@ -80,6 +80,12 @@ class Copy:
 
 
 @dataclass(frozen=True)
+class Flush:
+    """The host waits until the stream is empty, which no watch sees, as where the allocator returns
+    its memory to the driver."""
+
+
+@dataclass(frozen=True)
 class NextBatch:
     """The next batch is taken from the loader."""
 
@@ -151,6 +157,7 @@ Operation = (
     | Launches
     | Read
     | Copy
+    | Flush
     | NextBatch
     | BeginEpoch
     | MakeBatch

@@ -37,6 +37,7 @@ class RecorderOptions:
             points where the two are compared. It is off by up to as much.
         drift: how much faster the device's clock is.
         compared_every_ns: how often the clocks are compared.
+        lost_share: so many spans lose their device times.
         knows_program: whether the run holds what the recorder learns of the program: streams,
             ranks, workers.
     """
@@ -51,6 +52,7 @@ class RecorderOptions:
     uncertainty_ns: int = 2_000
     drift: float = 20e-6
     compared_every_ns: int = 2_000_000_000
+    lost_share: float = 0.0
     knows_program: bool = True
 
 

@@ -21,6 +21,7 @@ from tests.helpers.simulator.operations import (
     AwaitStaged,
     BeginEpoch,
     Copy,
+    Flush,
     Launches,
     MakeBatch,
     NextBatch,
@@ -37,6 +38,9 @@ from tests.helpers.simulator.recorder import Recorder
 from tests.helpers.simulator.stream import Kernels, Stream
 
 _STAGING_BYTES_PER_NS = 8
+_LOADER_EDITS = ("data", "workers")
+_HANDED_OVER = 1_000_000
+"""Added to the place where a batch is made, it is the place where a worker hands it over."""
 _Do = Callable[[int], None]
 
 
@@ -98,7 +102,8 @@ class Rank:
                 program.loader,
                 *times_ns,
                 is_instant=Edit("data") in self._edits,
-                forks=Edit("data", is_inside=False) not in self._edits,
+                forks=not self._edits & {Edit(kind, is_inside=False) for kind in _LOADER_EDITS},
+                is_fast=Edit("workers") in self._edits,
             )
 
     @property
@@ -200,6 +205,9 @@ class Rank:
         if isinstance(operation, MakeBatch):
             if self._has("data"):
                 return None
+            if self._has("workers") and self._program.loader is not None:
+                handed_over = operation.place + _HANDED_OVER
+                operation = MakeBatch(handed_over, self._program.loader.fetch)
             return self._doing(Work(operation.place, operation.host), turns, warm_up)
         if isinstance(operation, Launches):
             return self._launching(operation, turns, warm_up)
@@ -213,6 +221,8 @@ class Rank:
             return self._begin_epoch
         if isinstance(operation, StageBatch):
             return self._staging(operation, turns)
+        if isinstance(operation, Flush):
+            return self._flush
         if isinstance(operation, AwaitStaged):
             return lambda turn: self._compute.wait_until(self._staged_ns)
         assert isinstance(operation, AwaitReduced)
@@ -286,6 +296,9 @@ class Rank:
         done_ns = self._compute.put(called_ns, copy_ns)
         self.now_ns = done_ns + self._program.wake_ns + call_ns - call_ns // 2
         self.recorder.sync(site, begin_ns, self.now_ns, size)
+
+    def _flush(self, turn: int) -> None:
+        self.now_ns = max(self.now_ns, self._compute.free_ns) + self._program.wake_ns
 
     def _copying(self, operation: Copy, turns: int) -> _Do:
         [calls_ns] = self._times_ns(operation.place, turns, operation.call)

@@ -167,8 +167,10 @@ class Recorder:
         spans["host_begin_ns"] = begin_ns + _STARTED_NS
         spans["host_end_ns"] = span_end_ns + _STARTED_NS
         timed = (begin_stamp_ns >= 0) & (end_stamp_ns >= 0)
-        spans["device"] = spans["stream"] = np.where(timed, 0, -1)
         spans["flags"] = SpanFlag.DEVICE * timed | SpanFlag.STEP_THREAD * (step >= 0)
+        if options.lost_share:
+            timed &= rng.random(len(rows)) >= options.lost_share
+        spans["device"] = spans["stream"] = np.where(timed, 0, -1)
         zero_ns = int(rng.integers(10**9, 10**12))
         clock = self._clock(rng, zero_ns, end_ns)
         begins_ns, ends_ns = (
