@@ -198,8 +198,8 @@ def test_a_wait_for_a_value_is_what_its_replay_saves() -> None:
     found = prediction.without_reads(made_run(waits=[(SyncKind.ITEM, 8, 9)]))
 
     # The next step waits for nothing that was waited for here: there is only one wait per step.
-    assert found.likely_ns == found.high_ns == 1 * MS
-    assert 0 < found.low_ns <= 1 * MS
+    assert found.likely_ns is not None and found.high_ns == 1 * MS
+    assert 0 <= found.low_ns <= 0.9 * MS < found.likely_ns <= found.high_ns
 
 
 def test_an_edit_of_two_kinds_saves_what_both_do() -> None:
@@ -215,7 +215,7 @@ def test_an_edit_of_two_kinds_saves_what_both_do() -> None:
 
 @pytest.mark.parametrize(
     ("workers", "cores", "likely_ns"),
-    [(2, 8, 2 * MS), (2, 4, 2 * MS), (2, 3, 0), (2, 2, 0), (None, 8, None), (2, None, None)],
+    [(2, 8, 1.7 * MS), (2, 4, 1.7 * MS), (2, 3, 0), (2, 2, 0), (None, 8, None), (2, None, None)],
 )
 def test_more_workers_need_cores(
     workers: int | None, cores: int | None, likely_ns: float | None
@@ -227,6 +227,7 @@ def test_more_workers_need_cores(
 
     found = prediction.with_more_workers(run)
 
+    # A batch that is there still has to be handed over, which may take 0.3 ms.
     assert (found.low_ns, found.likely_ns, found.high_ns) == (0, likely_ns, 2 * MS)
 
 
