@@ -10,8 +10,6 @@ import numpy as np
 
 from pyinstrument_gpu.analysis.advice import Finding
 from pyinstrument_gpu.aspects.readings import section as sections
-from pyinstrument_gpu.aspects.readings.curves import metric_curves
-from pyinstrument_gpu.aspects.readings.file import known_metrics
 from pyinstrument_gpu.aspects.readings.live import LiveReadings
 from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.file.blocks import BlockType
@@ -40,7 +38,7 @@ class ReadingsAspect(Aspect):
     def read(self, found: Found) -> dict[str, Any]:
         names = found.tables.metric_names
         records = found.blocks.table(BlockType.METRICS, METRIC_ITEM)
-        metrics = known_metrics(records, found.numbering, len(names), found.state)
+        metrics = sections.known_metrics(records, found.numbering, len(names), found.state)
         what, written = "values of metrics", found.state.metrics
         found.note_lacking(BlockType.METRICS, what, records, len(metrics), written)
         return {"metric_names": names, "metrics": metrics}
@@ -58,7 +56,7 @@ class ReadingsAspect(Aspect):
         return sections.failures(run)
 
     def curves(self, run: Run) -> Iterable[Curves]:
-        return metric_curves(run)
+        return sections.metric_curves(run)
 
 
 ASPECT = ReadingsAspect()

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.core.aspect import aspects, profiled_ranges
-from pyinstrument_gpu.core.file.blocks import INDEX_LIMIT, Blocks, BlockType
-from pyinstrument_gpu.core.file.device_clocks import known_clocks
+from pyinstrument_gpu.core.file.blocks import INDEX_LIMIT, Blocks, BlockType, Records, true_prefix
+from pyinstrument_gpu.core.file.device_clocks import TIME_LIMIT_NS, known_clocks
 from pyinstrument_gpu.core.file.device_times import apply_device_times, mark_unfinished
 from pyinstrument_gpu.core.file.environment import decode_environment
 from pyinstrument_gpu.core.file.found import Found
@@ -34,7 +34,6 @@ from pyinstrument_gpu.core.file.items import (
 from pyinstrument_gpu.core.file.names import (
     LogTables,
 )
-from pyinstrument_gpu.core.file.spans import known_spans
 from pyinstrument_gpu.core.file.state import DeviceState, OpenPhaseState, State, decode_state
 from pyinstrument_gpu.core.file.statistics import (
     StatisticsDocument,
@@ -52,7 +51,7 @@ from pyinstrument_gpu.core.file.steps import (
 )
 from pyinstrument_gpu.core.file.syncs import known_syncs
 from pyinstrument_gpu.core.record import OpenPhase, named_streams
-from pyinstrument_gpu.core.schema import span_scopes
+from pyinstrument_gpu.core.schema import SPAN_DTYPE, span_scopes
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.core.steps import ProfiledSteps, Steps, fold_steps, no_steps
 from pyinstrument_gpu.core.syncs import blocked_ns
@@ -286,3 +285,47 @@ def _open_phases(
         step = -1 if state.step_serial < 0 else numbering.index(state.step_serial)
         if step is not None and state.path < len(paths) and state.thread < threads:
             yield OpenPhase(paths[state.path], state.thread, state.begin_ns, step, state.depth)
+
+
+# Spans are converted in chunks whose input and output fit the processor's cache.
+_CHUNK = 8192
+
+
+def known_spans(
+    records: Records,
+    numbering: StepNumbering,
+    path_names: NDArray[np.uint32],
+    threads: int,
+    state: State,
+) -> tuple[NDArray[np.void], NDArray[np.int64]]:
+    """The spans up to the first that can't be true, and their self times; nothing of a device."""
+    spans = np.empty(len(records.items), SPAN_DTYPE)
+    self_ns = np.empty(len(spans), np.int64)
+    for begin in range(0, len(spans), _CHUNK):
+        items = records.items[begin : begin + _CHUNK]
+        host_begin_ns = np.ascontiguousarray(items["host_begin_ns"])
+        duration_ns = items["host_end_ns"] - host_begin_ns
+        own_ns = np.ascontiguousarray(items["self_ns"])
+        serials = np.ascontiguousarray(items["step"])
+        good = true_prefix(
+            numbering.is_certain(serials, state.spans - records.first - begin)
+            & (items["path"] < len(path_names))
+            & (items["thread"] < threads)
+            & (host_begin_ns >= 0)
+            & (duration_ns >= 0)
+            & (items["host_end_ns"] < TIME_LIMIT_NS)
+            & (own_ns >= -1)
+            & (own_ns <= duration_ns)
+        )
+        items = items[:good]
+        chunk = spans[begin : begin + good]
+        for column in ("host_begin_ns", "host_end_ns", "path", "thread", "depth", "flags"):
+            chunk[column] = items[column]
+        chunk["phase"] = path_names[items["path"]]
+        chunk["step"] = numbering.indices(serials[:good])
+        for column in ("device", "stream", "device_begin_ns", "device_end_ns", "blocked_ns"):
+            chunk[column] = -1
+        self_ns[begin : begin + good] = own_ns[:good]
+        if good < len(serials):
+            return spans[: begin + good], self_ns[: begin + good]
+    return spans, self_ns
