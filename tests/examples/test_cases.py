@@ -197,9 +197,11 @@ def test_waiting_is_not_other_work() -> None:
 def test_a_wait_for_a_value_is_what_its_replay_saves() -> None:
     found = prediction.without_reads(made_run(waits=[(SyncKind.ITEM, 8, 9)]))
 
-    # The next step waits for nothing that was waited for here: there is only one wait per step.
-    assert found.likely_ns == found.high_ns == 1 * MS
-    assert 0 < found.low_ns <= 1 * MS
+    # The next step waits for nothing that was waited for here: there is only one wait per step. At
+    # the low end, it then waits for workers, of which nothing is known.
+    assert found.likely_ns == pytest.approx(1 * MS, rel=0.05)
+    assert found.high_ns == 1 * MS
+    assert found.low_ns == 0
 
 
 def test_an_edit_of_two_kinds_saves_what_both_do() -> None:
@@ -215,11 +217,12 @@ def test_an_edit_of_two_kinds_saves_what_both_do() -> None:
 
 @pytest.mark.parametrize(
     ("workers", "cores", "likely_ns"),
-    [(2, 8, 2 * MS), (2, 4, 2 * MS), (2, 3, 0), (2, 2, 0), (None, 8, None), (2, None, None)],
+    [(2, 8, 1.7 * MS), (2, 4, 1.7 * MS), (2, 3, 0), (2, 2, 0), (None, 8, None), (2, None, None)],
 )
 def test_more_workers_need_cores(
     workers: int | None, cores: int | None, likely_ns: float | None
 ) -> None:
+    # To hand over a batch is likely to take 0.3 ms of the 2 ms.
     run = made_run()
     run.environment["program_facts"] = {"loader_workers": workers}
     if cores is not None:
