@@ -1,26 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of aspects. One more is a folder beside this file and a row here."""
+"""The table of aspects. One more is a folder beside this file and a row here.
+
+It imports none of them, as a recording loads only their watchers, and no numpy.
+"""
 
 from __future__ import annotations
 
-from pyinstrument_gpu.aspects.collectives.aspect import CollectivesAspect
-from pyinstrument_gpu.aspects.energy.aspect import EnergyAspect
-from pyinstrument_gpu.aspects.memory.aspect import MemoryAspect
-from pyinstrument_gpu.aspects.modules.aspect import ModulesAspect
-from pyinstrument_gpu.aspects.operations.aspect import OperationsAspect
-from pyinstrument_gpu.aspects.readings.aspect import ReadingsAspect
-from pyinstrument_gpu.aspects.stalls.aspect import StallsAspect
-from pyinstrument_gpu.aspects.syncs.aspect import SyncsAspect
-from pyinstrument_gpu.core.aspect import Aspect
+from typing import NamedTuple
 
-ASPECTS: tuple[Aspect, ...] = (
-    ModulesAspect(),
-    SyncsAspect(),
-    OperationsAspect(),
-    MemoryAspect(),
-    EnergyAspect(),
-    ReadingsAspect(),
-    CollectivesAspect(),
-    StallsAspect(),
+
+class AspectRow(NamedTuple):
+    """An aspect.
+
+    Attributes:
+        package: its folder. Its `aspect.py` has the `ASPECT`.
+        watch: the module in it whose function `watcher` makes, of the options of a recording, what
+            learns it in Python; empty where nothing does.
+        option: of `record` that asks for it; empty: every recording has it. Nothing of what nobody
+            asked for is loaded.
+    """
+
+    package: str
+    watch: str = ""
+    option: str = ""
+
+
+_HERE = "pyinstrument_gpu.aspects"
+
+ASPECTS: tuple[AspectRow, ...] = (
+    AspectRow(f"{_HERE}.modules", "watch"),
+    AspectRow(f"{_HERE}.syncs"),
+    AspectRow(f"{_HERE}.operations", "profile_steps"),
+    AspectRow(f"{_HERE}.memory", "watch", "memory"),
+    AspectRow(f"{_HERE}.energy", "watch", "energy"),
+    AspectRow(f"{_HERE}.readings", "watch"),
+    AspectRow(f"{_HERE}.collectives", "watch"),
+    AspectRow(f"{_HERE}.stalls", "watch"),
 )
 """In the order in which a report shows them."""

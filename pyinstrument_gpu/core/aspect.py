@@ -108,10 +108,10 @@ class Aspect:
 def aspects() -> tuple[Aspect, ...]:
     """The aspects, in the order in which a report shows them.
 
-    The table is found by its name, as what it lists builds on this package.
+    Their table is found by its name, as what it lists builds on this package.
     """
-    table: tuple[Aspect, ...] = importlib.import_module("pyinstrument_gpu.aspects.table").ASPECTS
-    return table
+    rows = importlib.import_module("pyinstrument_gpu.aspects.table").ASPECTS
+    return tuple(importlib.import_module(f"{row.package}.aspect").ASPECT for row in rows)
 
 
 def live_views() -> list[LiveView]:

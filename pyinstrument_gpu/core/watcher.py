@@ -2,14 +2,13 @@
 """Watchers: what is learnt in Python of the program while one recording goes on.
 
 The recording goes over its watchers and names none of them. One more is a file of an aspect and a
-row of pyinstrument_gpu/aspects/watchers.py.
+row of pyinstrument_gpu/aspects/table.py.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Collection, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -89,13 +88,19 @@ def active() -> ActiveRecording | None:
     return owner
 
 
-@cache
-def watcher_table() -> Mapping[str, Callable[[Any], Watcher | None]]:
-    """What makes the watchers of a recording of its options, by name; None: it needs none.
+def watchers_of(options: Any) -> dict[str, Watcher]:
+    """New watchers for a recording with these options, by the names of their aspects.
 
-    The table is found by its name, as what it lists builds on this package.
+    The table of aspects is found by its name, as what it lists builds on this package.
     """
     with OwnImports():
-        module = importlib.import_module("pyinstrument_gpu.aspects.watchers")
-    table: Mapping[str, Callable[[Any], Watcher | None]] = module.WATCHERS
-    return table
+        rows = importlib.import_module("pyinstrument_gpu.aspects.table").ASPECTS
+        return {
+            row.package.rpartition(".")[2]: _module(row).watcher(options)
+            for row in rows
+            if row.watch and (not row.option or getattr(options, row.option))
+        }
+
+
+def _module(row: Any) -> Any:
+    return importlib.import_module(f"{row.package}.{row.watch}")

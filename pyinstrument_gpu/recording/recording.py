@@ -22,7 +22,7 @@ from pyinstrument_gpu.core.file.run_path import (
     path_of_attempt,
     path_of_rank,
 )
-from pyinstrument_gpu.core.watcher import watcher_table
+from pyinstrument_gpu.core.watcher import watchers_of
 from pyinstrument_gpu.errors import RecordingActiveError, RecordingError, RunPathError
 from pyinstrument_gpu.native import DISABLED, native, require_native
 from pyinstrument_gpu.recording import device_timing, environment, self_overhead
@@ -80,8 +80,7 @@ class Recording:
         self._program = ProgramWatch()
         # For its watchers, see `ActiveRecording`; neither is for programs.
         self.facts: dict[str, Any] = {}
-        made = ((name, make(options)) for name, make in watcher_table().items())
-        self.watchers = {name: watcher for name, watcher in made if watcher is not None}
+        self.watchers = watchers_of(options)
 
     @property
     def path(self) -> Path | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The aspect that docs/architecture.md adds: one folder and its rows are all that it takes."""
+"""The aspect that docs/architecture.md adds: one folder and one row are all that it takes."""
 
 import gc
 import json
@@ -13,17 +13,14 @@ from click.testing import CliRunner
 from jsonschema.validators import validator_for
 
 import pyinstrument_gpu as pig
-from examples.aspect.collector.aspect import CollectorAspect
-from examples.aspect.collector.watch import CollectorWatch
 from pyinstrument_gpu import gpu_step
-from pyinstrument_gpu.aspects import table, watchers
+from pyinstrument_gpu.aspects import table
 from pyinstrument_gpu.cli import main
 from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.framing import read_blocks
 from pyinstrument_gpu.core.file.state import State
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.core.watcher import watcher_table
 from pyinstrument_gpu.native import native
 from tests.helpers.encoders import encode_state
 from tests.helpers.forged_file import without
@@ -36,14 +33,11 @@ SCHEMAS = Path(__file__).parents[2] / "docs" / "make_report_schema.py"
 @pytest.fixture
 def added(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patched:
-        patched.setattr(table, "ASPECTS", (*table.ASPECTS, CollectorAspect()))
-        row = {"collector": lambda options: CollectorWatch()}
-        patched.setattr(watchers, "WATCHERS", {**watchers.WATCHERS, **row})
+        row = table.AspectRow("examples.aspect.collector", "watch")
+        patched.setattr(table, "ASPECTS", (*table.ASPECTS, row))
         aspects.cache_clear()
-        watcher_table.cache_clear()
         yield
     aspects.cache_clear()
-    watcher_table.cache_clear()
 
 
 def recorded(path: Path) -> bytes:

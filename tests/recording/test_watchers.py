@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is learnt in Python while recording: a recording goes over its watchers, and names none."""
 
-from collections.abc import Mapping
+import sys
+from types import SimpleNamespace
 
 import pytest
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.aspects import watchers as table
+from pyinstrument_gpu.aspects import table
+from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
 
 
@@ -33,8 +35,13 @@ class Noting(Watcher):
 def noting(monkeypatch: pytest.MonkeyPatch) -> Noting:
     """A watcher that has a row of the table."""
     watcher = Noting()
-    rows: Mapping[str, object] = {**table.WATCHERS, "noting": lambda options: watcher}
-    monkeypatch.setattr("pyinstrument_gpu.recording.recording.watcher_table", lambda: rows)
+    module = SimpleNamespace(watcher=lambda options: watcher)
+    monkeypatch.setitem(sys.modules, "noted.noting", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "noted.noting.watch", module)
+    aspect = SimpleNamespace(ASPECT=Aspect())
+    monkeypatch.setitem(sys.modules, "noted.noting.aspect", aspect)
+    row = table.AspectRow("noted.noting", "watch")
+    monkeypatch.setattr(table, "ASPECTS", (*table.ASPECTS, row))
     return watcher
 
 

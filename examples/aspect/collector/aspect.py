@@ -78,3 +78,6 @@ class CollectorAspect(Aspect):
     def unknown(self, run: Any) -> Iterable[str]:
         if run.collector is None:
             yield "Time of the garbage collector: it was not watched."
+
+
+ASPECT = CollectorAspect()

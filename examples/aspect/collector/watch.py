@@ -55,3 +55,7 @@ class CollectorWatch(Watcher):
             self._in_steps_ns += took_ns
         if took_ns > self._longest_ns:
             self._longest_ns, self._longest_step = took_ns, step if step >= 0 else None
+
+
+def watcher(options: object) -> Watcher:
+    return CollectorWatch()

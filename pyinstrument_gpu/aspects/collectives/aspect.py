@@ -37,3 +37,6 @@ class CollectivesAspect(Aspect):
 
     def join_history(self, run: Run, earlier: Run) -> None:
         run.collectives = replace(run.collectives, events=earlier.collectives.events)
+
+
+ASPECT = CollectivesAspect()

@@ -185,3 +185,7 @@ def _last_asked_for(progress: Sequence[_Progress]) -> str:
         f"; the last collective operation asked for in group {group} is number "
         f"{status.enqueued:,}{f' ({operation})' if operation else ''}{ended}"
     )
+
+
+def watcher(options: object) -> Watcher:
+    return CollectiveWatch()

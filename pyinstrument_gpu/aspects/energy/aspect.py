@@ -202,3 +202,6 @@ def _joules(joules: float) -> str:
     if joules >= 1e4:
         return f"{joules / 1e3:,.1f} kJ"
     return f"{joules:.1f} J" if joules >= 10 else f"{joules:.3g} J"
+
+
+ASPECT = EnergyAspect()

@@ -345,3 +345,6 @@ def _matters(growth: MemoryGrowth, memory: Memory) -> bool:
     first, last = memory.points[0], memory.points[-1]
     grown_bytes = growth.low_bytes * (int(last["step"]) - int(first["step"]))
     return bool(grown_bytes >= _LEAST_GROWTH * first["allocated_bytes"])
+
+
+ASPECT = MemoryAspect()

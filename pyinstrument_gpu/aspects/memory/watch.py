@@ -203,3 +203,7 @@ class MemoryWatch(Watcher):
         if self._out_of_memory.add(device, request, limit, free, statistics):
             self.write()
             native.harvest()
+
+
+def watcher(options: Any) -> Watcher:
+    return MemoryWatch(exact=options.memory == "exact")

@@ -248,3 +248,6 @@ def _remarks(modules: ModulesSection) -> Iterator[Sentence]:
             f"Stream times are known of {modules.timed_passes:,} of {modules.passes:,} passes; "
             "their mean stands for all"
         )
+
+
+ASPECT = ModulesAspect()

@@ -329,3 +329,7 @@ class ModuleNotes(Watcher):
         if notes and recording is not None:
             recording.facts["module_notes"] = notes
         super().end()
+
+
+def watcher(options: object) -> Watcher:
+    return ModuleNotes()

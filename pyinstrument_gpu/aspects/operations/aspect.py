@@ -12,11 +12,15 @@ import numpy as np
 from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation, Operations
+from pyinstrument_gpu.aspects.operations.data import (
+    DeviceUse,
+    Operation,
+    Operations,
+    decode_operations,
+)
 from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found
-from pyinstrument_gpu.core.file.json_document import decode_object
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.steps import ProfiledSteps
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
@@ -135,7 +139,7 @@ class OperationsAspect(Aspect):
         operations = found.document(
             BlockType.OPERATIONS,
             "what was profiled",
-            lambda data: decode_object(data, "OPERATIONS", Operations),
+            decode_operations,
         )
         if operations is not None:
             found.notes += operations.notes
@@ -366,3 +370,6 @@ def _cost(operations: OperationsSection) -> Iterator[Sentence]:
 
 def _others(time_ns: float | None, when: str) -> Iterable[str]:
     return [] if time_ns is None else [f"{duration(time_ns)} {when}"]
+
+
+ASPECT = OperationsAspect()

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from pyinstrument_gpu.core.file.json_document import Count
+from pyinstrument_gpu.core.file.json_document import Count, decode_object
 
 
 class Operation(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -150,6 +150,23 @@ class Operations(Struct, frozen=True):
         if self.device is None or not self.steps:
             return None
         return 0.0 if found is None else (found.launches or 0) / self.steps
+
+
+class _Document(Operations, frozen=True, kw_only=True):
+    """As it is written: what is missing is not 0."""
+
+    steps: Count
+    annotations_ns: Count
+    stopped_ns: Count
+
+
+def decode_operations(data: bytes) -> Operations:
+    """What an OPERATIONS document says.
+
+    Raises:
+        RunFileDamagedError: it does not fit.
+    """
+    return Operations(**asdict(decode_object(data, "OPERATIONS", _Document)))
 
 
 def _summed(operations: Iterable[Operation]) -> list[Operation]:

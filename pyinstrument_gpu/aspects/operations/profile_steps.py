@@ -169,3 +169,7 @@ def window_options(
         trace = path_of_rank(path_of_attempt(Path(keep_trace).absolute()))
         check_writable(trace)
     return WindowOptions(steps, trace, with_stack, record_shapes)
+
+
+def watcher(options: object) -> Watcher:
+    return ProfiledRecording()

@@ -59,3 +59,6 @@ class ReadingsAspect(Aspect):
 
     def curves(self, run: Run) -> Iterable[Curves]:
         return metric_curves(run)
+
+
+ASPECT = ReadingsAspect()

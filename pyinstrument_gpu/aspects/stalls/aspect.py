@@ -44,3 +44,6 @@ def _with_device_events(stalls: Sequence[Stall], spans: NDArray[np.void]) -> lis
         end_ns = int(before_ns.max()) if len(before_ns) else None
         known.append(replace(stall, device_event_ns=end_ns))
     return known
+
+
+ASPECT = StallsAspect()

@@ -93,3 +93,7 @@ def _where(stacks: list[tuple[str, str]]) -> str:
     """Where the main thread is, the first one."""
     line = stacks[0][1].partition("\n")[0] if stacks else ""
     return f"; the main thread is at {line[:1].lower()}{line[1:]}" if line else ""
+
+
+def watcher(options: object) -> Watcher:
+    return StallWatch()

@@ -320,3 +320,6 @@ def preview_verdict(syncs: SyncsSection) -> str:
     once = f"; {counted(len(others), 'other line')} would once, or outside steps" if others else ""
     doubts = "; not all of this is certain" if syncs.doubts else ""
     return f"A preview on the host: {would}{once}{doubts}."
+
+
+ASPECT = SyncsAspect()
