@@ -89,6 +89,13 @@ class Order:
             return None
         return bool(np.corrcoef(ranks, self._sides)[0, 1] ** 2 < _NOT_IN_TURN)
 
+    @property
+    def alternates(self) -> bool:
+        """Whether each run was followed by one of the other side, as far as that is known."""
+        if self._starts is None or len(self._starts) < 4:
+            return False
+        return bool(np.diff(self._sides[self._starts.argsort()]).all())
+
     def difference(self, values: NDArray[np.float64]) -> tuple[float, float, float] | None:
         """The difference of the sides' means less a drift that is linear in time, its standard
         error, and the degrees of freedom. None where there are too few runs to see a drift.
