@@ -22,7 +22,7 @@ def install(count: Callable[[torch.Tensor, bool], None]) -> Hooks:
     """Hook the methods.
 
     Args:
-        count: is called with each tensor that is copied, and with whether the copy is `non_blocking`.
+        count: called with each tensor that is copied, and whether the copy is `non_blocking`.
     """
 
     def entering(source_of: Callable[..., Any]) -> Enter:
