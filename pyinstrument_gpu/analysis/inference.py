@@ -81,8 +81,8 @@ class Order:
 
     @property
     def is_in_turn(self) -> bool | None:
-        """Whether the sides took turns; None where that is not known."""
-        if self._starts is None:
+        """Whether the sides took turns; None where that is not known, or there are two runs only."""
+        if self._starts is None or len(self._starts) < 3:
             return None
         ranks = self._starts.argsort().argsort()
         if len(set(self._starts)) == 1 or not 0 < self._sides.mean() < 1:

@@ -281,6 +281,12 @@ def test_what_alternates_is_not_told_from_what_happens_in_every_second_run() -> 
         assert (comparison.verdict in TOLD_APART) is alternates
 
 
+def test_one_run_per_side_has_no_order() -> None:
+    before, after = started([100], [0]), started([80], [60])
+    assert compare(before, after).warnings == ()
+    assert compare(before, after, noise_percent=2).verdict is Verdict.FASTER
+
+
 def test_warnings_that_decide_on_the_verdict_come_first() -> None:
     before = started([100, 100.2, 99.9], [0, 60, 120])
     after = started([105, 105.1, 104.9], [180, 240, 300], steps=30)
