@@ -81,7 +81,7 @@ class Order:
 
     @property
     def is_in_turn(self) -> bool | None:
-        """Whether the sides took turns; None where that is not known, or there are two runs only."""
+        """Whether the sides took turns; None where that is not known, as of two runs."""
         if self._starts is None or len(self._starts) < 3:
             return None
         ranks = self._starts.argsort().argsort()
