@@ -37,6 +37,7 @@ MIN_RUNS = 6
 """Of both sides together, for a verdict. A program that runs in one of two modes, by chance, has
 all runs of one side in one mode and all of the other side in the other in 2 * 0.5**n of the cases.
 That is below 5 % from six on."""
+_RECORD_IN_TURN = "Record in turn, in an order that changes at random, as `gate` does"
 _UNEVEN_CALLS = 0.1
 _UNEVEN_SHARE = 0.001
 _NEVER = Outside(0.0, 0.0)
@@ -144,7 +145,7 @@ class Comparison:
         steps: number of steps of each run that were compared.
         phases: the largest change first; the changes add up to that of the elapsed time.
         finals: the last values of the metrics that all runs have.
-        warnings: sentences on why the sides may not be comparable.
+        warnings: sentences on why the sides may not be comparable; first what decides on a verdict.
     """
 
     unit: str
@@ -175,6 +176,11 @@ class Comparison:
             and self.elapsed.interval is not None
             and not self.elapsed.interval[0] <= self._inside_share <= self.elapsed.interval[1]
         )
+
+    @property
+    def is_noise_known(self) -> bool:
+        """Whether changes of phases can be told from the noise between runs."""
+        return any(phase.interval_ns is not None for phase in self.phases)
 
     @property
     def left_ns(self) -> float:
@@ -456,6 +462,27 @@ def _warnings(
     sides: Sequence[Sequence[RunSample]],
     order: Order,
 ) -> list[str]:
+    warnings = []
+    if any(not sample.is_end_known for side in sides for sample in side):
+        warnings.append(
+            "it is not known when the device was done with the steps of some runs, so there is no "
+            "verdict: record with device timing, or read a result at the end"
+        )
+    if order.is_in_turn is False:
+        warnings.append(
+            "the sides did not take turns: what drifts from run to run (clock rates, temperature, "
+            "other programs) looks like a change, so the interval is as wide as the drift allows. "
+            f"{_RECORD_IN_TURN}"
+        )
+    if order.alternates:
+        warnings.append(
+            "each run was followed by one of the other side: what happens in every second run "
+            f"can't be told from a difference between the sides. {_RECORD_IN_TURN}"
+        )
+    if any(not run.complete for run in (*before, *after)):
+        warnings.append("some runs were not recorded to their end")
+    if any(len(run.spans) < run.phases_recorded for run in (*before, *after)):
+        warnings.append("some history is missing: some time of phases counts as unattributed")
     both = before, after
     facts: dict[str, list[set[Any]]] = {
         "samples per step differ": [{round(s.samples_per_step or 0, 3) for s in o} for o in sides],
@@ -465,26 +492,11 @@ def _warnings(
         facts[f"{what} differs"] = [
             {str(run.environment.get(key, "unknown")) for run in runs} for runs in both
         ]
-    warnings = [
+    warnings += [
         f"{what}: {' and '.join(', '.join(map(str, sorted(values))) for values in found)}"
         for what, found in facts.items()
         if found[0] != found[1]
     ]
-    if order.is_in_turn is False:
-        warnings.append(
-            "the sides did not take turns: what drifts from run to run (clock rates, temperature, "
-            "other programs) looks like a change, so the interval is as wide as the drift allows. "
-            "Record before, after, before, after, ..."
-        )
-    if any(not sample.is_end_known for side in sides for sample in side):
-        warnings.append(
-            "it is not known when the device was done with the steps of some runs, so there is no "
-            "verdict: record with device timing, or read a result at the end"
-        )
-    if any(not run.complete for run in (*before, *after)):
-        warnings.append("some runs were not recorded to their end")
-    if any(len(run.spans) < run.phases_recorded for run in (*before, *after)):
-        warnings.append("some history is missing: some time of phases counts as unattributed")
     return warnings
 
 

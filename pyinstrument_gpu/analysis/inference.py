@@ -81,13 +81,20 @@ class Order:
 
     @property
     def is_in_turn(self) -> bool | None:
-        """Whether the sides took turns; None where that is not known."""
-        if self._starts is None:
+        """Whether the sides took turns; None where that is not known, as of two runs."""
+        if self._starts is None or len(self._starts) < 3:
             return None
         ranks = self._starts.argsort().argsort()
         if len(set(self._starts)) == 1 or not 0 < self._sides.mean() < 1:
             return None
         return bool(np.corrcoef(ranks, self._sides)[0, 1] ** 2 < _NOT_IN_TURN)
+
+    @property
+    def alternates(self) -> bool:
+        """Whether each run was followed by one of the other side, as far as that is known."""
+        if self._starts is None or len(self._starts) < 4:
+            return False
+        return bool(np.diff(self._sides[self._starts.argsort()]).all())
 
     def difference(self, values: NDArray[np.float64]) -> tuple[float, float, float] | None:
         """The difference of the sides' means less a drift that is linear in time, its standard

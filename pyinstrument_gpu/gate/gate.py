@@ -13,6 +13,8 @@ from pathlib import Path
 from random import Random, SystemRandom
 from typing import TextIO
 
+import numpy as np
+
 from pyinstrument_gpu.analysis.compare import (
     CODE_REVISION,
     CONFIDENCE,
@@ -35,6 +37,9 @@ DEFAULT_MAX_RUNS = 3
 """Times the runs of the first look."""
 _MANY_OTHERS = 0.1
 """From this share of the processors on, their use by others is reported."""
+_ORDERS_DRAWN = 20
+_LONGEST_PERIOD = 7
+"""Runs after which something repeats that no order of runs may follow."""
 _MUST_AGREE = {"host": "another machine", "gpus": "another GPU", "world_size": "other ranks"}
 
 
@@ -198,13 +203,12 @@ class Gate:
             MissingDependencyError: scipy is not installed.
         """
         t_quantile(CONFIDENCE, 1)  # a missing package is reported before the runs
-        pairs = pairs_in_order(self.random)
         taken = 0
         for look in self.plan.looks:
             taken += 1
-            while len(self.runs[0]) < look.runs:
-                for side in next(pairs):
-                    self._record(side, look.runs)
+            pairs = look.runs - len(self.runs[0])
+            for side in next_runs(self.order, pairs, self.random):
+                self._record(side, look.runs)
             comparison = compare(
                 *self.runs,
                 margin_percent=self.plan.margin_percent,
@@ -316,17 +320,34 @@ class Gate:
         return warnings
 
 
-def pairs_in_order(random: Random) -> Iterator[tuple[int, int]]:
-    """Pairs of both sides (0, 1), without end: of each two pairs, one begins with either side, and
-    chance decides which of the two comes first.
+def next_runs(order: Sequence[int], pairs: int, random: Random) -> list[int]:
+    """The sides (0, 1) of so many more pairs of runs, behind those in `order`.
 
-    Within four runs (0 1 1 0, or 1 0 0 1) a drift that is linear in time cancels, which it does not
-    if one side always comes first. Chance keeps the sides from following something periodic, such
-    as a job that starts every minute: the randomized interleaved trials of Abedi and Brecht
-    (Conducting repeatable experiments in highly variable cloud computing environments, ICPE 2017),
-    in blocks of four.
+    They are drawn in blocks of two and four runs, which hold both sides equally often in any order:
+    the randomized interleaved trials of Abedi and Brecht (Conducting repeatable experiments in
+    highly variable cloud computing environments, ICPE 2017), in blocks whose length varies. A block
+    of one length only would lock to whatever repeats with that length. Several orders are drawn,
+    and the one is taken in which a drift and a repetition coincide least with a side: the
+    rerandomization of Morgan and Rubin (Annals of Statistics 40, 2012).
     """
-    while True:
-        first = random.randrange(2)
-        yield first, 1 - first
-        yield 1 - first, first
+    drawn = [[*order, *_blocks(pairs, random)] for _ in range(_ORDERS_DRAWN)]
+    return min(drawn, key=_explained)[len(order) :]
+
+
+def _blocks(pairs: int, random: Random) -> Iterator[int]:
+    while pairs:
+        length = min(random.randint(1, 2), pairs)
+        yield from random.sample([*range(2)] * length, 2 * length)
+        pairs -= length
+
+
+def _explained(order: Sequence[int]) -> float:
+    """The largest share of the sides' variance that something else explains: a linear drift, or
+    what repeats every few runs, at least twice."""
+    sides, places = 2.0 * np.array(order) - 1, np.arange(len(order))
+    shares = [float(np.corrcoef(places, sides)[0, 1]) ** 2]
+    for period in range(2, min(_LONGEST_PERIOD, len(order) // 2) + 1):
+        phases = places % period
+        means = np.bincount(phases, sides) / np.bincount(phases)
+        shares.append(float(np.mean(means[phases] ** 2)))
+    return max(shares)

@@ -18,7 +18,7 @@ from pyinstrument_gpu.page.bars import css_color
 from pyinstrument_gpu.page.histograms import plain_histograms
 from pyinstrument_gpu.parts.parts import Sentence, Table, without_blanks
 from pyinstrument_gpu.parts.words import duration, printable
-from pyinstrument_gpu.report.comparison import comparison_parts
+from pyinstrument_gpu.report.comparison import comparison_parts, unmoved
 
 _MOST_ENDS = 10
 _MIDDLE = 430
@@ -54,7 +54,7 @@ def comparison_view(
     files: Sequence[str],
 ) -> dict[str, Any]:
     """Two sides for the template; `files` are those of `before` and then of `after`."""
-    warnings = {f"! {warning}" for warning in comparison.warnings}  # these stand first
+    warnings = {f"! {warning}" for warning in comparison.warnings}  # the template has these
     parts = [
         part
         for part in without_blanks(comparison_parts(comparison))
@@ -71,6 +71,7 @@ def comparison_view(
         **_dots(comparison.elapsed),
         "flow": flow,
         "flow_height": height,
+        "unmoved": unmoved(comparison),
         "overlaid": [*_overlaid(comparison, before, after)],
         "files": [
             (side, file, str(run.environment.get("started", "")))

@@ -24,7 +24,8 @@ def comparison_report(comparison: Comparison, width: int = 80) -> str:
 
 
 def comparison_parts(comparison: Comparison) -> list[Part]:
-    """The parts of the comparison: the verdict, the phases, what moved, and metrics."""
+    """The parts of the comparison: the verdict with its warnings, the phases, what moved, and
+    metrics."""
     elapsed, inside = comparison.elapsed, comparison.inside
     unit = Unit.fitting(max(elapsed.before_mean_ns, elapsed.after_mean_ns))
 
@@ -43,6 +44,7 @@ def comparison_parts(comparison: Comparison) -> list[Part]:
     headers = [f"{unit.name} per step", "before", "after", "change", "% elapsed"]
     parts: list[Part] = [
         *map(Sentence, _verdict_lines(comparison)),
+        *(Sentence(f"! {warning}") for warning in comparison.warnings),
         Sentence(),
         table(headers, [phases(is_outside=False), whole("step", inside)]),
         Sentence(),
@@ -55,7 +57,6 @@ def comparison_parts(comparison: Comparison) -> list[Part]:
         parts += [Sentence(), _finals(comparison.finals)]
     if any(final.differs is None for final in comparison.finals):
         parts.append(Sentence("A difference without an interval cannot be told from noise"))
-    parts += [Sentence(f"! {warning}") for warning in comparison.warnings]
     return parts
 
 
@@ -81,7 +82,12 @@ def comparison_facts(comparison: Comparison) -> dict[str, Any]:
 def _verdict_lines(comparison: Comparison) -> list[str]:
     elapsed, confidence = comparison.elapsed, comparison.confidence
     what = f"elapsed time per {comparison.unit}"
-    lines = [f"{comparison.verdict.value}: {_change(elapsed, what, confidence)}"]
+    before_runs, after_runs = len(elapsed.before_ns), len(elapsed.after_ns)
+    runs = f"{counted(before_runs, 'run')} before, {counted(after_runs, 'run')} after"
+    is_too_few = elapsed.interval is None and not comparison.is_noise_known
+    from_what = "one run per side" if before_runs == after_runs == 1 else runs
+    reason = f"can't tell from {from_what}: " if is_too_few else ""
+    lines = [f"{comparison.verdict.value}: {reason}{_change(elapsed, what, confidence)}"]
     inside = _change(comparison.inside, f"per {comparison.unit}", confidence)
     if comparison.is_moved_out:
         lines.append(
@@ -107,11 +113,9 @@ def _verdict_lines(comparison: Comparison) -> list[str]:
         )
     else:
         lines.append(f"Over {counted(comparison.steps, 'step')} of each run")
-    runs = (
-        f"{counted(len(elapsed.before_ns), 'run')} before, "
-        f"{counted(len(elapsed.after_ns), 'run')} after"
-    )
-    if elapsed.smallest_effect is None:
+    if elapsed.smallest_effect is None and not is_too_few:
+        lines.append(f"{runs}: no verdict, for the reason that follows")
+    elif elapsed.smallest_effect is None:
         lines.append(
             f"{runs}: they cannot separate the change from noise. Record at least "
             f"{MIN_RUNS // 2} per side, in turn, or pass --noise"
@@ -139,7 +143,7 @@ def _moved(comparison: Comparison, unit: Unit) -> str:
     left = [phase for phase in significant if phase.change_ns < 0]
     arrived = [phase for phase in significant if phase.change_ns > 0]
     if not significant:
-        return "No phase changed by more than the noise between runs"
+        return unmoved(comparison)
     elapsed = comparison.elapsed
     share = 100 * (elapsed.after_mean_ns / elapsed.before_mean_ns - 1)
     sides = []
@@ -151,6 +155,13 @@ def _moved(comparison: Comparison, unit: Unit) -> str:
     if comparison.moved_ns > 0:
         return f"{text}. {unit.text(comparison.moved_ns)} {unit.name} only moved"
     return text
+
+
+def unmoved(comparison: Comparison) -> str:
+    """What there is to say of phases where none changed for certain."""
+    if comparison.is_noise_known:
+        return "No phase changed by more than the noise between runs"
+    return "Which phases changed can't be told from so few runs: their noise is not known"
 
 
 def _names(phases: list[PhaseChange]) -> str:

@@ -65,6 +65,10 @@ def test_few_runs_show_nothing_without_a_floor_of_noise() -> None:
         assert comparison.significant_phases == ()
         text = " ".join(comparison_report(comparison).split())
         assert "they cannot separate the change from noise" in text
+        assert "Which phases changed can't be told from so few runs" in text
+        assert "more than the noise" not in text
+        told = "one run per side" if counts == (1, 1) else f"{counts[0]} run"
+        assert text.startswith(f"AMBIGUOUS: can't tell from {told}")
     before, after = runs_of(100), runs_of(80)
     assert compare(before, after, noise_percent=2).verdict is Verdict.FASTER
     assert compare(before, after, noise_percent=20).verdict is Verdict.AMBIGUOUS
@@ -244,9 +248,9 @@ def test_phase_around_the_steps_is_no_part_of_what_is_outside() -> None:
 # The order of the runs
 
 
-def started(times_ms: ArrayLike, starts_s: ArrayLike) -> list[Run]:
+def started(times_ms: ArrayLike, starts_s: ArrayLike, steps: int = 20) -> list[Run]:
     return [
-        made_run([ms * MS] * 20, anchor={"run_ns": 0, "realtime_ns": int(s * 1e9)})
+        made_run([ms * MS] * steps, anchor={"run_ns": 0, "realtime_ns": int(s * 1e9)})
         for ms, s in zip(np.asarray(times_ms), np.asarray(starts_s), strict=True)
     ]
 
@@ -264,6 +268,33 @@ def test_drift_between_runs_that_did_not_take_turns_is_no_change() -> None:
             warned = any("take turns" in warning for warning in comparison.warnings)
             assert warned is not is_in_turn
         assert found / pairs <= 0.05
+
+
+def test_what_alternates_is_not_told_from_what_happens_in_every_second_run() -> None:
+    places, starts = np.arange(8), 60.0 * np.arange(8)
+    for order, alternates in ((places % 2, True), (np.array([0, 1, 1, 0, 0, 1, 0, 1]), False)):
+        sides = [started(100 + 5 * (places % 2)[order == n], starts[order == n]) for n in (0, 1)]
+        comparison = compare(*sides)
+        warned = any("every second run" in warning for warning in comparison.warnings)
+        assert warned is alternates
+        # A verdict that only the order explains, and none where the order changes.
+        assert (comparison.verdict in TOLD_APART) is alternates
+
+
+def test_one_run_per_side_has_no_order() -> None:
+    before, after = started([100], [0]), started([80], [60])
+    assert compare(before, after).warnings == ()
+    assert compare(before, after, noise_percent=2).verdict is Verdict.FASTER
+
+
+def test_warnings_that_decide_on_the_verdict_come_first() -> None:
+    before = started([100, 100.2, 99.9], [0, 60, 120])
+    after = started([105, 105.1, 104.9], [180, 240, 300], steps=30)
+    comparison = compare(before, after)
+    assert comparison.warnings[0].startswith("the sides did not take turns")
+    assert comparison.warnings[1].startswith("numbers of steps differ")
+    text = comparison_report(comparison, 1_000)
+    assert text.index("! the sides did not take turns") < text.index("ms per step")
 
 
 def test_change_that_no_drift_explains_is_found_in_runs_that_did_not_take_turns() -> None:
@@ -579,7 +610,7 @@ def test_fail_if_slower(files: dict[str, list[str]], percent: str, exit_code: in
 
 def test_command_with_single_runs(files: dict[str, list[str]]) -> None:
     sides = ["--before", files["fast"][0], "--after", files["slow"][0]]
-    assert invoke(*sides).stdout.startswith("AMBIGUOUS: +10.00 %")
+    assert invoke(*sides).stdout.startswith("AMBIGUOUS: can't tell from one run per side: +10.00 %")
     assert invoke(*sides, "--noise", "1").stdout.startswith("SLOWER: +10.00 %")
     assert invoke(*sides, "--noise", "1", "--fail-if-slower", "5").exit_code == 4
 

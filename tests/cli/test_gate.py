@@ -3,6 +3,7 @@
 
 import contextlib
 import json
+import operator
 import os
 import re
 import signal
@@ -97,10 +98,9 @@ def test_real_programs_are_recorded_in_turn(tmp_path: Path) -> None:
             assert run.complete and run.step_totals.count == 12
             assert run.environment["program_folder"] == str(tmp_path / folder)
             assert Path("kept", f"{name}.log").read_text().startswith("trains --lr 1\n")
-    # Of each two runs, one is of either side; of four, either side has an inner and an outer one.
-    ranks = [side == "candidate" for side in facts["order"]]
-    assert ranks[0] is not ranks[1]
-    assert ranks[2:4] == [ranks[1], ranks[0]]
+    # Neither first all of one side, nor in strict turns.
+    changes = sum(map(operator.ne, facts["order"], facts["order"][1:]))
+    assert 2 <= changes < made - 1
     assert f"gate: run 1 of 6 ({facts['order'][0]}), 0:0" in result.stderr
     assert "; up to 8 runs if it stays unclear\n" in result.stderr
     assert "left" not in result.stderr.splitlines()[0]

@@ -43,6 +43,16 @@ def gaussian(random: np.random.Generator, runs: int) -> np.ndarray:
     return np.exp(random.normal(0, np.exp(random.uniform(np.log(0.003), np.log(0.05))), runs))
 
 
+def repeating(period: int) -> Noise:
+    """Each run takes what the one took that was made a period before, apart from little."""
+
+    def noise(random: np.random.Generator, runs: int) -> np.ndarray:
+        levels = 1 + 0.05 * random.random(period)
+        return np.resize(levels, runs) + random.normal(0, 0.002, runs)
+
+    return noise
+
+
 NOISES = (drift, bimodal, stalls, other_programs, gaussian)
 
 
@@ -79,6 +89,14 @@ def test_same_program_is_called_slower_in_at_most_three_percent(noise: Noise) ->
     share = share_called_slower(400, 31, noise)
     print(f"{noise.__name__}: called slower {share:.4f}")
     assert share <= 0.03
+
+
+@pytest.mark.parametrize(
+    "gates", [40, pytest.param(400, marks=pytest.mark.slow)], ids=["few", "many"]
+)
+@pytest.mark.parametrize("period", [2, 3, 4])
+def test_what_repeats_every_few_runs_is_no_slowdown(period: int, gates: int) -> None:
+    assert share_called_slower(gates, 33, repeating(period)) <= 0.025
 
 
 @pytest.mark.slow
