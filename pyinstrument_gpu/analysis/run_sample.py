@@ -18,7 +18,7 @@ from pyinstrument_gpu.analysis.inference import difference_interval
 from pyinstrument_gpu.analysis.step_times import longest_row, were_profiled
 from pyinstrument_gpu.core.arrays import distinct
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.core.schema import span_scopes
+from pyinstrument_gpu.core.schema import metrics_by_name, span_scopes
 from pyinstrument_gpu.core.statistics import Scope
 
 UNATTRIBUTED = "unattributed"
@@ -353,9 +353,8 @@ def final_values(before: Sequence[Run], after: Sequence[Run]) -> tuple[FinalValu
 
 def _last_values(run: Run) -> Mapping[str, float]:
     values = {}
-    for number, name in enumerate(run.metric_names):
-        readings = run.metrics[run.metrics["name"] == number]
+    for name, readings in metrics_by_name(run.metric_names, run.metrics):
         is_result = not name.startswith(_OF_STEPS) and name.rpartition("/")[2] not in _NO_RESULTS
-        if len(readings) and is_result:
+        if is_result:
             values[name] = float(readings["value"][-1])
     return values

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +59,16 @@ METRIC_DTYPE = np.dtype(
 """One value of a reading of metrics. `update` is the number of the newest update in it, `step` the
 index of that update's step (-1 none, or not known), `host_ns` when it was read, `name` indexes
 `Run.metric_names`."""
+
+
+def metrics_by_name(
+    names: Sequence[str], metrics: NDArray[np.void]
+) -> Iterator[tuple[str, NDArray[np.void]]]:
+    """The readings of each metric that was read, in the order of the names."""
+    for number, name in enumerate(names):
+        readings = metrics[metrics["name"] == number]
+        if len(readings):
+            yield name, readings
 
 
 class SpanFlag(enum.IntFlag):
