@@ -157,7 +157,9 @@ def test_silent_connections_take_few_threads_and_end(
         assert scrape(sink)
         last = end.enter_context(socket.create_connection(("127.0.0.1", sink.port), HANGS_AFTER_S))
         recording.stop()
-        assert last.recv(1) == b""
+        # The kernel resets a connection which the server had not yet accepted.
+        with contextlib.suppress(ConnectionResetError):
+            assert last.recv(1) == b""
 
 
 def test_when_the_last_step_ended() -> None:
