@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 @click.argument("given", metavar="RUN...", nargs=-1, required=True)
 @click.option("--step", type=int, metavar="N", help="Show only the step with index N.")
 @click.option(
+    "-v", "--verbose", is_flag=True, help="Show everything that is known, in full tables."
+)
+@click.option(
     "--rank", type=int, metavar="N", help="Of the ranks of a job, show only the run of rank N."
 )
 @click.option(
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
 def report(
     given: tuple[str, ...],
     step: int | None,
+    verbose: bool,
     rank: int | None,
     width: int | None,
     as_json: bool,
@@ -110,7 +114,7 @@ def report(
                 found = document_of(run, name) if step is None else step_document(run, step, name)
                 text = json_text(found, most_rows)
             else:
-                text = run.report(step=step, width=width)
+                text = run.report(step=step, verbose=verbose, file=name, width=width)
         except KeyError as error:
             raise click.ClickException(f"{name}: {error.args[0]}") from error
         if len(paths) > 1 and not as_json:

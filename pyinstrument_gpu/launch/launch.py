@@ -292,7 +292,7 @@ class Launch:
         elif rank == 0:
             run = self._recording.run
             if not self._options.no_report:
-                yield run.report()
+                yield run.report(file=str(self._recording.path))
             elif not run.step_totals.count:
                 self._say(f"no steps: {no_steps(run)}")
             if self._options.html or not self._options.no_report:

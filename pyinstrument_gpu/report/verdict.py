@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.advice import BUSY_SHARE, MIN_STEPS, Finding
+from pyinstrument_gpu.analysis.advice import BUSY_SHARE, HEADLINE_SHARE, MIN_STEPS, Finding
 from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.program_facts import CHILDREN
 from pyinstrument_gpu.core.run import Run
@@ -110,8 +110,9 @@ def _placed(run: Run, path: int) -> str | None:
 
 def _what_helps(run: Run, findings: Sequence[Finding], guides: Guides | None) -> str:
     certain = [one for one in findings if one.is_certain and one.high_ns and one.of_ns]
-    if certain:
-        return f"one change could save {_saving(run, certain[0])}: {_change(certain[0])}"
+    large = [one for one in certain if (one.high_ns or 0) >= HEADLINE_SHARE * (one.of_ns or 0)]
+    if large:
+        return f"one change could save {_saving(run, large[0])}: {_change(large[0])}"
     savings = analysis.of(run).savings
     if savings.busy_ns is not None and savings.busy_ns >= BUSY_SHARE * savings.step_ns:
         busy = small_percent(savings.busy_ns, savings.step_ns)
@@ -123,6 +124,8 @@ def _what_helps(run: Run, findings: Sequence[Finding], guides: Guides | None) ->
             return f"what a change could save is not known: {first.evidence}"
         may = f"one change may save {_saving(run, first)}"
         return f"{may}, but this run can't tell: {_change(first)}"
+    if certain:
+        return f"no change that was looked at saves {HEADLINE_SHARE:.0%} of it"
     if guides is not None and guides.nothing_worth_an_edit:
         return "nothing that was looked at is worth an edit"
     return "what a change could save is not known from this run"

@@ -117,10 +117,12 @@ def test_help_of_export_has_every_format() -> None:
 
 
 def test_report_prints_what_run_report_says(file: str) -> None:
-    result = invoke("report", file, "--width", "90")
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout == Run.load(file).report(width=90, color=False) + "\n"
-    assert "trainbox" in result.stdout
+    for options, verbose in (([], False), (["-v"], True)):
+        result = invoke("report", file, "--width", "90", *options)
+        assert (result.exit_code, result.stderr) == (0, "")
+        report = Run.load(file).report(verbose=verbose, file=file, width=90, color=False)
+        assert result.stdout == report + "\n"
+        assert ("trainbox" in result.stdout) == verbose
 
 
 def test_report_of_one_step(file: str) -> None:
@@ -132,7 +134,7 @@ def test_report_of_one_step(file: str) -> None:
 def test_report_of_several_files_has_headings(file: str, tmp_path: Path) -> None:
     other = str(tmp_path / "other.gpurun")
     save(made_run(environment={"host": "elsewhere"}), other)
-    output = invoke("report", file, other).stdout
+    output = invoke("report", "-v", file, other).stdout
     assert output.startswith(f"=== {file}\n")
     assert f"\n\n=== {other}\n" in output
     assert output.index("trainbox") < output.index("elsewhere")
@@ -442,9 +444,9 @@ def test_run_with_modules(tmp_path: Path) -> None:
 def test_module_runs_as_the_command_and_pipes_plain_text(file: str) -> None:
     """A name that the output can't encode is escaped."""
     environment = {"TERM": "xterm", "PYTHONIOENCODING": "ascii"}
-    output, errors = command("report", file, env=environment).communicate()
+    output, errors = command("report", "--verbose", file, env=environment).communicate()
     assert errors == b""
-    report = Run.load(file).report(width=80, color=False) + "\n"
+    report = Run.load(file).report(verbose=True, width=80, color=False) + "\n"
     assert output == report.encode("ascii", "backslashreplace")
     assert rb"\xfcber" in output
 

@@ -331,7 +331,7 @@ def _uses(folder: Path, file: Path) -> list[Callable[[Run], object]]:
     """All that can be done with a run and its file."""
     uses: list[Callable[[Run], object]] = [
         lambda run: _watch(file),
-        lambda run: run.report(width=100).encode("utf-8", "surrogatepass"),
+        lambda run: run.report(verbose=True, width=100).encode("utf-8", "surrogatepass"),
         lambda run: json_text(document_of(run), None),
         RunStep.of,
         _use_as_rank,

@@ -460,7 +460,7 @@ def test_a_hung_device_holds_nothing_up(program: Program) -> None:
     assert run.span_device_ns[1] == -1
     assert run.spans["flags"][1] & SpanFlag.DEVICE_UNFINISHED
     assert dropped_of(run) == {"device_unfinished": 1}
-    assert "stuck" in run.report()
+    assert "stuck" in run.report(verbose=True)
 
 
 def test_a_device_that_hangs_from_the_beginning(program: Program) -> None:

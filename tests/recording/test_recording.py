@@ -444,7 +444,7 @@ assert os.listdir(os.path.dirname(path)) == []
 assert recording.run is recording.stop()
 for run in (snapshot, recording.run, pig.start(path).stop()):
     assert len(run.spans) == len(run.steps) == len(run.phases) == 0
-    assert "PYINSTRUMENT_GPU in the environment turns it off" in run.report()
+    assert "PYINSTRUMENT_GPU in the environment turns it off" in run.report(verbose=True)
 """
     run_script(script, tmp_path / "a.gpurun", environment={"PYINSTRUMENT_GPU": "0"})
 
