@@ -14,11 +14,12 @@ from pyinstrument_gpu.analysis.advice import HEADLINE_SHARE, Finding
 from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.paths import names_of
 from pyinstrument_gpu.core.phase_tree import phase_table
-from pyinstrument_gpu.parts.parts import Part, Row, Sentence, Table, without_blanks
+from pyinstrument_gpu.parts.parts import Part, Row, Sentence, Table
 from pyinstrument_gpu.parts.words import Unit, brief, capitalised, counted, printable, small_percent
 from pyinstrument_gpu.report.console import printed
 from pyinstrument_gpu.report.document import Document
 from pyinstrument_gpu.report.phases import PhaseCalls, PhaseInSteps
+from pyinstrument_gpu.report.run_info import RunInfo
 from pyinstrument_gpu.report.steps import StepTimes
 
 MOST_LINES = 25
@@ -68,7 +69,8 @@ def _parts(document: Document, phases: int, tries: int, lines: int) -> Iterator[
 
 def _what_ran(document: Document) -> str:
     run = document.run
-    facts = [_program(run.command)] if run.command else []
+    program = _program(run)
+    facts = [program] if program else []
     facts.append(f"{counted(document.step_count, 'step')} in {brief(run.duration_ns)}")
     if run.rank is not None:
         facts.append(f"rank {run.rank}" + (f" of {run.world_size}" if run.world_size else ""))
@@ -84,12 +86,16 @@ def _what_ran(document: Document) -> str:
     return ", ".join(facts)
 
 
-def _program(command: Sequence[str]) -> str:
-    """The command line from the program's name on, as far as there is room for it."""
-    words = [*command]
+def _program(run: RunInfo) -> str:
+    """The program and its arguments, as far as there is room for them."""
+    words = [*(run.arguments or run.command or ())]
     if len(words) > 1 and _PYTHON.search(os.path.basename(words[0])):
         del words[0]
-    words[0] = os.path.basename(words[0]) or words[0]
+    if not words:
+        return ""
+    folder, name = os.path.split(words[0])
+    # `python -m package` runs this file of it.
+    words[0] = os.path.basename(folder) if name == "__main__.py" and folder else name or words[0]
     text = shlex.join(words)
     return text if len(text) <= _PROGRAM_LENGTH else text[: _PROGRAM_LENGTH - 3] + "..."
 

@@ -77,6 +77,7 @@ ENVIRONMENT: dict[str, Any] = {
     "gpus": ["NVIDIA H200"],
     "gpus_error": "not\nready",
     "command": ["python", "train.py"],
+    "arguments": ["train.py"],
     "cwd": "/home/a",
     "program_folder": "/home/a",
     "started": "2026-01-02T03:04:05.678+00:00",

@@ -404,6 +404,7 @@ def test_environment_of_the_run() -> None:
     environment = recording.run.environment
     assert environment["pid"] == os.getpid()
     assert environment["command"] == sys.orig_argv
+    assert environment["arguments"] == sys.argv
     assert environment["version"] == pig.__version__
     assert environment["clock"] == {"kind": "injected", "frequency_hz": 1e9}
     assert environment["anchor"]["run_ns"] == 0
