@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 
 from pyinstrument_gpu.cli import main
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.gate.sides import editable_packages
+from pyinstrument_gpu.gate.sides import CommandSide, editable_packages
 from tests.helpers.launched import ENVIRONMENT, write
 from tests.helpers.run_writer import save
 from tests.helpers.timed_runs import MS, made_run, runs_of
@@ -466,3 +466,19 @@ def test_terminated_gate_leaves_no_process(tmp_path: Path) -> None:
         assert (gate.returncode, output) == (143, "")
         assert "Interrupted" not in errors
         until(lambda: not any(map(is_alive, pids)))
+
+
+def test_a_signal_that_comes_while_a_program_starts_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def interrupted(*words: Any, **options: Any) -> "subprocess.Popen[bytes]":
+        started.append(popen(*words, **options))
+        signal.raise_signal(signal.SIGINT)
+        return started[0]
+
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    write(Path(), "train.py", "import signal; signal.pause()")
+    with pytest.raises(KeyboardInterrupt):
+        CommandSide("train.py").record("baseline-01", Path())
+    assert started[0].returncode is not None
