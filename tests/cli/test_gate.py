@@ -468,7 +468,9 @@ def test_terminated_gate_leaves_no_process(tmp_path: Path) -> None:
         until(lambda: not any(map(is_alive, pids)))
 
 
-def test_a_signal_that_comes_while_a_program_starts_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_that_comes_while_a_program_starts_ends_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     started: list[subprocess.Popen[bytes]] = []
 
     def interrupted(*words: Any, **options: Any) -> "subprocess.Popen[bytes]":
