@@ -111,9 +111,10 @@ def _placed(run: Run, path: int) -> str | None:
 def _what_helps(run: Run, findings: Sequence[Finding], guides: Guides | None) -> str:
     certain = [one for one in findings if one.is_certain and one.high_ns and one.of_ns]
     if certain:
-        sure = f"one change could save {_saving(run, certain[0])}: {_change(certain[0])}"
-        leads = findings[0].kind == "doubt"
-        return f"{_may_save(run, findings[0])}; {sure}" if leads else sure
+        sure = f"could save {_saving(run, certain[0])}: {_change(certain[0])}"
+        if findings[0].kind == "doubt":
+            return f"{_may_save(run, findings[0])}; another {sure}"
+        return f"one change {sure}"
     savings = analysis.of(run).savings
     if savings.busy_ns is not None and savings.busy_ns >= BUSY_SHARE * savings.step_ns:
         busy = small_percent(savings.busy_ns, savings.step_ns)

@@ -16,6 +16,9 @@ from pyinstrument_gpu.core.program_facts import KEY
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.core.sync_kind import SyncKind
+from pyinstrument_gpu.parts.parts import Sentence
+from pyinstrument_gpu.report.savings import savings_parts
+from pyinstrument_gpu.report.verdict import verdict
 from tests.helpers.calibration import judged
 from tests.helpers.simulator.duration import Duration
 from tests.helpers.simulator.edit import Edit
@@ -211,15 +214,31 @@ def test_a_phase_whose_host_time_comes_back_is_not_device_bound_for_certain() ->
 # --- what comes first ---
 
 
-def test_a_doubt_that_may_save_far_more_comes_before_what_is_certain() -> None:
-    def finding(kind: str, about: str, low: float, high: float) -> Finding:
-        return Finding(kind, about, low, high, None, 100.0, "step", None, "", None, None)
+def finding(kind: str, name: str, low_ns: float, high_ns: float) -> Finding:
+    return Finding(kind, name, low_ns, high_ns, None, 100.0, "elapsed time", None, "", "", None)
 
-    sure, surer = finding("advice", "sure", 2, 12), finding("advice", "surer", 4, 5)
-    for high, first in ((48, "sure"), (49, "doubt")):
-        found = [sure, surer, finding("doubt", "doubt", 0, high), finding("failure", "bad", 0, 0)]
-        assert about(in_order(found))[:2] == ["bad", first]
-    assert about(in_order([finding("doubt", "doubt", 0, 49)])) == ["doubt"]
+
+SURE = finding("advice", "the sure", 4, 12), finding("advice", "the surer", 4, 5)
+
+
+def test_a_doubt_that_may_save_far_more_comes_before_what_is_certain() -> None:
+    for high_ns, first in ((48, "the sure"), (49, "the doubt")):
+        doubt, failure = finding("doubt", "the doubt", 0, high_ns), finding("failure", "bad", 0, 0)
+        assert about(in_order([*SURE, doubt, failure]))[:2] == ["bad", first]
+    assert about(in_order([doubt])) == ["the doubt"]
+
+
+def test_the_verdict_begins_with_such_a_doubt() -> None:
+    run = simulated(program(*DEVICE_BOUND, read(3))).run
+    found = in_order([*SURE, finding("doubt", "the doubt", 0, 60)])
+
+    assert verdict(run, (), found, None, {}).endswith(
+        "one change may save at most 60% of the elapsed time, but this run can't tell: removing "
+        "the doubt; another could save 4% to 12% of the elapsed time: removing the sure."
+    )
+    parts = (part for part in savings_parts(None, found) if isinstance(part, Sentence))
+    titles = [part.text for part in parts if part.kind == "title"]
+    assert titles == ["May be worth a try: this run can't tell", "What to change"]
 
 
 # --- steps that were not timed ---
