@@ -4,11 +4,9 @@
 import io
 import itertools
 import re
-import runpy
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -845,13 +843,6 @@ def test_colours_change_no_character() -> None:
     run = training().run()
     plain = re.sub(r"\x1b\[[0-9;]*m", "", run.report(verbose=True, width=80, color=True))
     assert [line.rstrip() for line in plain.splitlines()] == text(run).splitlines()
-
-
-def test_image_script_draws_the_report() -> None:
-    script = Path(__file__).parents[2] / "docs" / "make_report_image.py"
-    svg = runpy.run_path(str(script))["report_svg"](training().run(), "a title")
-    assert svg.startswith("<svg")
-    assert "attention" in svg
 
 
 @st.composite
