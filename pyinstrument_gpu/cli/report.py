@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pyinstrument_gpu.cli.run_paths import are_of_a_job, found_runs, say_what_is_left_out
+from pyinstrument_gpu.cli.run_paths import (
+    are_of_a_job,
+    found_runs,
+    say_what_is_left_out,
+    with_newest,
+)
 from pyinstrument_gpu.core.file.run_files import left_out
 from pyinstrument_gpu.core.job_membership import same_run_twice
 from pyinstrument_gpu.core.run import Run
@@ -25,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("given", metavar="RUN...", nargs=-1, required=True)
+@click.argument("given", metavar="[RUN...]", nargs=-1)
 @click.option("--step", type=int, metavar="N", help="Show only the step with index N.")
 @click.option(
     "-v", "--verbose", is_flag=True, help="Show everything that is known, in full tables."
@@ -75,9 +80,12 @@ def report(
 ) -> None:
     """Show where the time of each step went.
 
-    A RUN may also be a folder, which stands for the run files in it. Of several ranks of one job,
-    the report is that of the job: which rank the others wait for, and in which phase.
+    A RUN may also be a folder, which stands for the run files in it, or a program, which stands for
+    its newest run in the working directory. Without any, it is the newest run there. Of several
+    ranks of one job, the report is that of the job: which rank the others wait for, and in which
+    phase.
     """
+    given = with_newest(given)
     if all_rows and not as_json:
         raise click.UsageError("--all-rows is for --json; tables say what they leave out")
     if output is not None and not as_html:

@@ -291,11 +291,12 @@ class Launch:
                 )
         elif rank == 0:
             run = self._recording.run
-            if not self._options.no_report:
+            is_short = self._options.no_report or not run.phases
+            if not is_short:
                 yield run.report(file=str(self._recording.path))
             elif not run.step_totals.count:
                 self._say(f"no steps: {no_steps(run)}")
-            if self._options.html or not self._options.no_report:
+            if self._options.html or not is_short or ranks > 1:
                 yield from self._report_ending(ranks)
         yield from (f"pyinstrument-gpu: {sentence}" for sentence in self._said)
 
