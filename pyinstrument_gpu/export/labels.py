@@ -12,7 +12,7 @@ import enum
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pyinstrument_gpu.aspects.compilations.data import DYNAMO
+from pyinstrument_gpu.aspects.compilations import DYNAMO
 from pyinstrument_gpu.aspects.modules.data import ModulePass
 from pyinstrument_gpu.core.run import Run
 

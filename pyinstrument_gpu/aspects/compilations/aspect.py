@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from pyinstrument_gpu.analysis.advice import DOUBT_SHARE, MIN_STEPS, Finding
+from pyinstrument_gpu.aspects.compilations import DYNAMO, NAME
 from pyinstrument_gpu.aspects.compilations.data import (
-    DYNAMO,
-    NAME,
     Compilation,
     Compilations,
     CompiledPlace,

@@ -14,20 +14,14 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.aspects.compilations import (
+    MOST_COMPILATIONS,
+    MOST_LINES,
+    MOST_TEXT,
+    NAME,
+)
 from pyinstrument_gpu.core.file.device_clocks import TIME_LIMIT_NS
 from pyinstrument_gpu.core.file.json_document import Count, decode_object
-
-NAME = "compilations"
-"""Of the document in the run file, of the attribute of a `Run`, and of the section."""
-
-MOST_COMPILATIONS = 256
-MOST_LINES = 64
-"""Of the program at which graphs break, and of functions that reached a limit."""
-MOST_TEXT = 300
-
-DYNAMO = "dynamo"
-"""The kind of a compilation that begins with the function; others go on where one left off, as the
-one of its backward graph does."""
 
 COMPILATION_DTYPE = np.dtype(
     [(name, "<i8") for name in ("thread", "path", "step", "host_begin_ns", "host_end_ns", "number")]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Protocol
 
-from pyinstrument_gpu.aspects.compilations.data import (
+from pyinstrument_gpu.aspects.compilations import (
     DYNAMO,
     MOST_COMPILATIONS,
     MOST_LINES,
@@ -56,16 +56,14 @@ class CompilationLog:
 
     Args:
         records: of torch.
-        clocks: the time of the run, and the wall clock's, in ns.
+        clocks: the time of the run, and the wall clock's, in ns; None for those of the recording.
     """
 
     def __init__(
-        self,
-        records: DynamoRecords,
-        clocks: Callable[[], tuple[int, int]] = native.read_clocks,
+        self, records: DynamoRecords, clocks: Callable[[], tuple[int, int]] | None = None
     ) -> None:
         self._records = records
-        self._clocks = clocks
+        self._clocks = clocks or native.read_clocks
         # Again by the thread that has it: a signal's handler may call a compiled function.
         self._lock = threading.RLock()
         self._open: dict[int, _Open] = {}
@@ -123,9 +121,11 @@ class CompilationLog:
             return True
 
     def facts(self) -> dict[str, Any]:
-        """The document."""
+        """The document; empty where nothing was compiled."""
         with self._lock:
             self._learn()
+            if not (self._count or self._limits or self._breaks):
+                return {}
             return {
                 "count": self._count,
                 "total_ns": self._total_ns,

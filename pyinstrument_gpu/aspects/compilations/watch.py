@@ -16,7 +16,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from pyinstrument_gpu.aspects.compilations.data import MOST_TEXT, NAME
+from pyinstrument_gpu.aspects.compilations import MOST_TEXT, NAME
 from pyinstrument_gpu.aspects.compilations.log import CompilationLog
 from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
 from pyinstrument_gpu.native import native
@@ -52,13 +52,13 @@ class CompilationWatch(Watcher):
     """What is learnt of compilations during one recording.
 
     Args:
-        clocks: the time of the run, and the wall clock's, in ns.
+        clocks: as those of a `CompilationLog`.
         module: the name of Dynamo.
     """
 
     def __init__(
         self,
-        clocks: Callable[[], tuple[int, int]] = native.read_clocks,
+        clocks: Callable[[], tuple[int, int]] | None = None,
         module: str = "torch._dynamo",
     ) -> None:
         self._clocks = clocks
@@ -80,8 +80,10 @@ class CompilationWatch(Watcher):
 
     def write(self) -> None:
         recording, log = self._recording, self._log
-        facts = {"unknown": self._unknown} if log is None else log.facts()
-        if recording is not None and (log is not None or self._unknown is not None):
+        facts: dict[str, Any] = {} if log is None else log.facts()
+        if self._unknown is not None:
+            facts = {"unknown": self._unknown}
+        if recording is not None and facts:
             native.set_document(recording, NAME, json.dumps(facts).encode())
 
     def begins(self, *args: Any) -> None:

@@ -8,11 +8,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from pyinstrument_gpu.aspects.compilations.data import (
-    MOST_COMPILATIONS,
-    Compilations,
-    decode_compilations,
-)
+from pyinstrument_gpu.aspects.compilations import MOST_COMPILATIONS
+from pyinstrument_gpu.aspects.compilations.data import Compilations, decode_compilations
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE
 from pyinstrument_gpu.errors import RunFileDamagedError

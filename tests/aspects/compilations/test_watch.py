@@ -10,12 +10,8 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step
-from pyinstrument_gpu.aspects.compilations.data import (
-    MOST_COMPILATIONS,
-    MOST_LINES,
-    MOST_TEXT,
-    Compilations,
-)
+from pyinstrument_gpu.aspects.compilations import MOST_COMPILATIONS, MOST_LINES, MOST_TEXT
+from pyinstrument_gpu.aspects.compilations.data import Compilations
 from pyinstrument_gpu.core.schema import metrics_by_name
 from pyinstrument_gpu.report.document import document_of
 from tests.helpers.made_dynamo import FORWARD, MS, NAME, MadeDynamo
