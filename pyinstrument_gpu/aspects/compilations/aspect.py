@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pyinstrument_gpu.analysis.advice import DOUBT_SHARE, MIN_STEPS, Finding
+from pyinstrument_gpu.analysis.advice import DOUBT_SHARE, MIN_STEPS, Finding, unpriced
 from pyinstrument_gpu.aspects.compilations import DYNAMO, NAME
 from pyinstrument_gpu.aspects.compilations.data import (
     Compilation,
@@ -41,6 +41,7 @@ _DYNAMIC = (
     "let torch compile for any size: torch.compile(dynamic=True), or torch._dynamo.mark_dynamic "
     "for that dimension"
 )
+_CONSTANT = "keep constant what the reason names, or raise the limit if the versions are few"
 _LOOK = 'TORCH_LOGS="recompiles,graph_breaks" python PROGRAM'
 
 
@@ -75,6 +76,7 @@ class CompiledFunction:
         limit: the setting that ended its compilation, as "recompile_limit (8)".
         limit_step: the index of the step in which that was.
         limit_reason: why it would have been compiled once more.
+        limit_hint: what torch says to do about it.
         failure: why it could not be compiled, the last time that it could not.
     """
 
@@ -92,6 +94,7 @@ class CompiledFunction:
     limit: str | None
     limit_step: int | None
     limit_reason: str | None
+    limit_hint: str | None
     failure: str | None
 
     @property
@@ -213,6 +216,7 @@ def _functions(run: Run, found: Compilations) -> tuple[CompiledFunction, ...]:
                 limit=None if limit is None else limit.limit,
                 limit_step=None if limit is None else _step_at(run, limit.at_ns),
                 limit_reason=None if limit is None else limit.reason,
+                limit_hint=None if limit is None else limit.hint,
                 failure=next((one.failure for one in reversed(own) if one.failure), None),
             )
         )
@@ -359,36 +363,30 @@ def _function_parts(one: CompiledFunction) -> Iterator[Part]:
         reasons.append(f"{counted(more, 'more reason')}")
     yield Sentence(f"{text}: {'; '.join(reasons)}" if reasons else text)
     if one.limit is not None:
-        yield Sentence(_limit_text(one), "alert")
+        yield Sentence(_limit_text(one, "It"), "alert")
     if one.failure is not None:
         yield Sentence(f"It was left uncompiled: {printable(one.failure)}", "alert")
 
 
-def _limit_text(one: CompiledFunction) -> str:
+def _limit_text(one: CompiledFunction, who: str) -> str:
     step = "" if one.limit_step is None else f" in step {one.limit_step:,}"
     return (
-        f"It reached torch._dynamo.config.{one.limit}{step}: what fits none of its compiled "
+        f"{who} reached torch._dynamo.config.{one.limit}{step}: what fits none of its compiled "
         "versions runs eagerly from then on"
     )
 
 
 def _of_limit(one: CompiledFunction) -> Finding:
-    reason = one.limit_reason or ""
+    reason, edit = one.limit_reason or "", one.limit_hint
+    if edit is None and _SIZE in reason:
+        edit = _DYNAMIC
     last = f"; the last reason: {printable(reason)}" if reason else ""
-    return Finding(
-        kind="doubt",
-        about=f"recompilation of {one.name}",
-        low_ns=None,
-        high_ns=None,
-        likely_ns=None,
-        of_ns=None,
-        of=None,
-        promised=None,
-        evidence=f"{_limit_text(one)[3:]}{last}",
-        edit=_DYNAMIC
-        if _SIZE in reason
-        else "keep constant what the reason names, or raise the limit if the versions are few",
-        look=_LOOK,
+    return unpriced(
+        "doubt",
+        f"recompilation of {one.name}",
+        f"{_limit_text(one, one.name)}{last}",
+        printable(edit or _CONSTANT),
+        _LOOK,
     )
 
 

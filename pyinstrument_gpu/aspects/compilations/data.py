@@ -78,11 +78,13 @@ class ReachedLimit(CompiledPlace, frozen=True, kw_only=True):
         at_ns: when, since the run began.
         limit: the setting, as "recompile_limit (8)".
         reason: why it would have been compiled once more.
+        hint: what torch says to do about it.
     """
 
     at_ns: _Time
     limit: _Text
     reason: _Text | None = None
+    hint: _Text | None = None
 
 
 class GraphBreak(CompiledPlace, frozen=True, kw_only=True):

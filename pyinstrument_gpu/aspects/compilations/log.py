@@ -29,6 +29,7 @@ _BACKWARD = "lazy_backward"
 _MOST_FUNCTIONS = 4096
 _MOST_WAITING = 64
 _LIMIT = re.compile(r"exceeding the (\w+) cache size limit(?: \(currently set to (\d+)\))?")
+_HINT = re.compile(r" \(HINT: (.*)\)")
 _NUMBER = re.compile(r"^\S*/\d+: ")
 """Of the compiled version that did not fit, in front of a reason."""
 
@@ -204,7 +205,9 @@ class CompilationLog:
         now_ns, realtime_ns = self._clocks()
         at_ns = max(0, now_ns - (realtime_ns - record.end_time_us * 1000))
         words = limit[1] + (f" ({limit[2]})" if limit[2] else "")
-        self._limits.append(place | {"at_ns": at_ns, "limit": words})
+        hint = _HINT.search(str(reason))
+        more = {"at_ns": at_ns, "limit": words, "hint": _text(hint[1]) if hint else None}
+        self._limits.append(place | more)
 
     def _take_breaks(self, reasons: Sequence[Any]) -> None:
         # torch._dynamo.reset() clears them.
@@ -227,7 +230,8 @@ def _text(value: object) -> str:
 
 
 def _reason(reason: object) -> str:
-    return _text(_NUMBER.sub("", str(reason)))
+    """What failed, with the line of the guard, without torch's hint and stack."""
+    return _text(_HINT.sub("", _NUMBER.sub("", str(reason))).partition("\n")[0])
 
 
 def _break_reason(reason: object) -> str:

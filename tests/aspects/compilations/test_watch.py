@@ -162,11 +162,14 @@ def test_a_function_that_reaches_the_limit_is_named(dynamo: MadeDynamo) -> None:
         dynamo.now_ns += 6 * MS
         text = str(LIMIT["fail_reason"]).replace(" (currently set to 8)", "")
         dynamo.note("4/8", fail_type="Unsupported", fail_reason=text)  # as torch 2.10 writes it
+        reason = "2/7: self.n == 7  # gpt.py:9 in f (HINT: make it a tensor.) User\nstack: f"
+        dynamo.note("2/9", recompile_reason=reason, **LIMIT)
         dynamo.note("5/0", fail_type="InternalTorchDynamoError", fail_reason="no limit")
-    limit, older = found_in(recording).limits
+    limit, older, hinted = found_in(recording).limits
     assert (limit.function, limit.line, limit.at_ns) == ("forward", 88, 7 * MS)
     assert (limit.limit, limit.reason) == ("recompile_limit (8)", SIZE.format(9, 10))
     assert (older.function, older.limit) == (None, "recompile_limit")
+    assert (hinted.reason, hinted.hint) == ("self.n == 7 # gpt.py:9 in f User", "make it a tensor.")
 
 
 def test_graph_breaks_are_counted_by_line(dynamo: MadeDynamo) -> None:
