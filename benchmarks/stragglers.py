@@ -90,9 +90,9 @@ def straggler_cases() -> Iterator[Case]:
         yield Case(f"{kind}-{ranks}-rare", ranks, options, (1,), "forward", 11.0, says="told")
     yield Case("ddp-2-start", 2, "--parallel ddp --phase start --ms 4000", (1,), says="late")
     # Machines and process groups. A stage of a pipeline with data parallelism is a group.
-    for kind, slow in (("ddp", (2, 3)), ("fsdp", (0, 1)), ("mesh", (2, 3))):
+    for kind, those in (("ddp", (2, 3)), ("fsdp", (0, 1)), ("mesh", (2, 3))):
         options = f"--parallel {kind} --ms 50"
-        yield Case(f"{kind}-4-host", 4, options, slow, "forward", 50.0, ranks_per_host=2)
+        yield Case(f"{kind}-4-host", 4, options, those, "forward", 50.0, ranks_per_host=2)
     yield Case("ddp-8-host", 8, "--parallel ddp --ms 50", (2, 3), "forward", 50.0, 2)
     yield Case("mesh-4-tp-group", 4, "--parallel mesh --ms 50", (2, 3), "forward", 50.0)
     yield Case("mesh-4-dp-group", 4, "--parallel mesh --ms 50", (1, 3), "forward", 50.0)
@@ -194,7 +194,8 @@ def outcome(case: Case, job: Job) -> Outcome:
     one, how = found.stragglers.straggler, "named"
     if one is None and found.stragglers.hint is not None:
         one, how = found.stragglers.hint, "told"
-    ranks, said = (), found.stragglers.pattern.value
+    ranks: tuple[int, ...] = ()
+    said = found.stragglers.pattern.value
     if one is not None:
         ranks, said = one.ranks, f"{ranks_text(one.ranks)} in {one.path}"
         said += "" if one.host is None else f", {one.host}"
