@@ -33,7 +33,7 @@ from pyinstrument_gpu.core.schema import SpanFlag, span_scopes
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.core.steps import Step
 from pyinstrument_gpu.errors import JobError, RunFileError, RunFileVersionError
-from pyinstrument_gpu.job.job import Job, RankData, RunEnd
+from pyinstrument_gpu.job.job import Job, RankData, RankWaits, RunEnd
 from pyinstrument_gpu.parts.words import ranks_text, reasons_of_ranks
 
 _LAST_STEPS = 5
@@ -174,6 +174,7 @@ def rank_data(run: Run, file: str | None = None) -> RankData:
         self_ns=summed(np.maximum(run.span_self_ns[spans], 0)),
         stream_ns=stream_ns,
         collectives=_newest(run.collectives, max(1, _MOST_OPERATIONS // ranks)),
+        waits=_waits(run, steps, spans, paths),
         stalls=run.stalls,
         end=run_end(run),
     )
@@ -181,10 +182,44 @@ def rank_data(run: Run, file: str | None = None) -> RankData:
 
 def _newest(collectives: Collectives, most: int) -> Collectives:
     cut = len(collectives.events) - most
-    if cut <= 0:
-        return collectives
-    events = collectives.events[cut:].copy()
-    return replace(collectives, events=events, missed=collectives.missed + cut)
+    if cut > 0:
+        events = collectives.events[cut:].copy()
+        collectives = replace(collectives, events=events, missed=collectives.missed + cut)
+    return replace(collectives, waits=collectives.waits[:0].copy(), waits_since_ns=-1)
+
+
+def _waits(
+    run: Run, steps: NDArray[np.void], spans: NDArray[np.intp], paths: NDArray[Any]
+) -> RankWaits | None:
+    """Of these steps, in these spans of them."""
+    waits, since_ns = run.collectives.waits, run.collectives.waits_since_ns
+    if since_ns < 0 or not len(steps):
+        return None
+    step = np.searchsorted(steps["end_ns"], waits["begin_ns"])
+    waits, step = waits[step < len(steps)], step[step < len(steps)]
+    begin_ns, of_step = waits["begin_ns"], steps[step]
+    follows = np.diff(steps["index"], prepend=-1)[step] == 1
+    is_in = (begin_ns >= of_step["begin_ns"]) | (follows & (step > 0))
+    waits, step, begin_ns = waits[is_in], step[is_in], begin_ns[is_in]
+    row = np.where(begin_ns < steps["begin_ns"][step], len(paths) + 1, len(paths))
+    depths = run.spans["depth"][spans]
+    for depth in distinct(depths):
+        at_depth = run.spans[spans[depths == depth]]
+        at_depth = at_depth[np.argsort(at_depth["host_begin_ns"])]
+        last = np.searchsorted(at_depth["host_begin_ns"], begin_ns, side="right") - 1
+        inside = (last >= 0) & (begin_ns <= at_depth["host_end_ns"][last])
+        row[inside] = np.searchsorted(paths, at_depth["path"][last[inside]])
+    shape = len(paths) + 2, len(steps)
+    time_ns = waits["end_ns"] - begin_ns
+    total_ns = np.broadcast_to(np.int64(0), shape)
+    if len(waits):
+        total_ns = np.zeros(shape, np.int64)
+        np.add.at(total_ns, (row, step), time_ns)
+    p2p_ns = np.zeros(len(steps), np.int64)
+    np.add.at(p2p_ns, step[waits["is_p2p"]], time_ns[waits["is_p2p"]])
+    return RankWaits(
+        since_ns, total_ns, p2p_ns, np.bincount(row[~waits["is_p2p"]], minlength=len(paths) + 2)
+    )
 
 
 def load_job(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Job:

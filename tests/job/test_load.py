@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pyinstrument_gpu import Job, JobError
-from pyinstrument_gpu.aspects.collectives.data import COLLECTIVE_DTYPE, Collectives
+from pyinstrument_gpu.aspects.collectives.data import COLLECTIVE_DTYPE, WAIT_DTYPE, Collectives
 from pyinstrument_gpu.aspects.operations.data import Operations
 from pyinstrument_gpu.core.record import OpenPhase
 from pyinstrument_gpu.core.run import Run
@@ -91,6 +91,37 @@ def test_of_many_ranks_the_newest_is_kept(monkeypatch: pytest.MonkeyPatch) -> No
     assert kept.notes == ("of its 3 steps the last 2 are compared with those of other ranks",)
     assert kept.collectives.events["sequence"].tolist() == [3, 4]
     assert kept.collectives.missed == 6
+
+
+def test_waits_are_of_the_innermost_phase_in_which_they_began() -> None:
+    """Also where phases come several times in a step, as those of a pipeline."""
+    made = rank_run(0, TIMES_NS, rest_ns=50)
+    steps, spans = made.steps.closed, made.spans
+    data, backward = made.paths.index("data"), made.paths.index("backward")
+    of_step = spans[spans["step"] == 1]
+    moments = {
+        path: int(of_step["host_begin_ns"][of_step["path"] == path][0]) for path in (data, backward)
+    }
+    end_ns = int(steps["end_ns"][1])
+    waits = np.array(
+        [
+            (moments[data] + 1, moments[data] + 4, False),
+            (moments[backward], moments[backward] + 2, True),
+            (end_ns - 20, end_ns - 13, True),
+            (end_ns + 1, end_ns + 2, False),
+            (int(steps["end_ns"][-1]) + 1, int(steps["end_ns"][-1]) + 9, False),
+        ],
+        WAIT_DTYPE,
+    )
+    collectives = Collectives(was_read=True, waits=waits, waits_since_ns=0)
+    kept = rank_data(rank_run(0, TIMES_NS, rest_ns=50, collectives=collectives))
+    assert kept.waits is not None and kept.waits.since_ns == 0
+    assert kept.paths == ("data", "backward")
+    assert kept.waits.total_ns.tolist() == [[0, 3, 0], [0, 2, 0], [0, 7, 0], [0, 0, 1]]
+    assert kept.waits.p2p_ns.tolist() == [0, 9, 0]
+    assert kept.waits.collectives.tolist() == [1, 0, 0, 1]
+    assert not len(kept.collectives.waits)
+    assert rank_data(run(0)).waits is None
 
 
 def test_files_and_folders(tmp_path: Path) -> None:
