@@ -37,10 +37,10 @@ from pyinstrument_gpu.job.job import Job, RankData, RunEnd
 from pyinstrument_gpu.parts.words import ranks_text, reasons_of_ranks
 
 _LAST_STEPS = 5
-_MOST_CELLS = 16_000_000
+_MOST_CELLS = 6_000_000
 """Of all ranks together, so many phases of steps are kept: 32 bytes each, or 24 where there is no
-device."""
-_MOST_OPERATIONS = 4_000_000
+device. What is made of them takes twice that."""
+_MOST_OPERATIONS = 1_500_000
 """Of collective operations, 57 bytes each."""
 _MOST_RANKS = 10_000
 """A file that says there are more is not believed so far as to keep less of it."""

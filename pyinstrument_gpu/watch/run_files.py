@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
+from pyinstrument_gpu.core.file.blocks import BlockType
+from pyinstrument_gpu.core.file.environment import decode_environment
 from pyinstrument_gpu.core.file.follower import RunFollower
 from pyinstrument_gpu.core.file.run_files import SUFFIX
+from pyinstrument_gpu.core.file.state import State, decode_state
 from pyinstrument_gpu.core.job_membership import is_of_a_job, not_one_job
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import RunFileError
@@ -143,19 +146,18 @@ def _of_job(newest: Path) -> Callable[[], list[Path]]:
     if run is None or not is_of_a_job(run):
         return lambda: [newest]
     rank = run.environment["rank"]
-    known: dict[Path, Run | None] = {newest: run}
+    of_job: dict[int, Path] = {rank: newest}
+    seen = {newest}
 
     def find() -> list[Path]:
-        for path in _named_alike(newest, rank):
-            if known.get(path) is None:
-                known[path] = _run_of(path)
-        of_job = {newest: run}
-        for path, other in sorted(known.items()):
-            if other is not None and path not in of_job:
-                runs, names = [*of_job.values(), other], [*map(str, of_job), str(path)]
-                if not_one_job(runs, names) is None and is_of_a_job(other):
-                    of_job[path] = other
-        return sorted(of_job, key=lambda path: (of_job[path].environment["rank"], path))
+        for path in sorted(set(_named_alike(newest, rank)) - seen):
+            other = _run_of(path)
+            if other is None:
+                continue  # it may become one
+            seen.add(path)
+            if is_of_a_job(other) and not_one_job([run, other], ["", ""]) is None:
+                of_job.setdefault(other.environment["rank"], path)
+        return [path for _, path in sorted(of_job.items())]
 
     return find
 
@@ -174,6 +176,8 @@ def _named_alike(path: Path, rank: int) -> list[Path]:
 def _run_of(path: Path) -> Run | None:
     """What says which job a run is from, and no more of it: there may be a thousand."""
     with closing(RunFollower(path)) as follower, suppress(OSError, RunFileError):
-        run = Run.from_blocks(follower.look())
-        return Run(environment=run.environment, anchor=run.anchor, duration_ns=run.duration_ns)
+        blocks = follower.look(most_blocks=0)
+        environment, _ = blocks.document(BlockType.ENVIRONMENT, decode_environment) or ({}, ())
+        state = blocks.document(BlockType.STATE, decode_state) or State()
+        return Run(environment=environment, anchor=state.anchor, duration_ns=state.now_ns)
     return None
