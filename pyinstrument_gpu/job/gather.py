@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.step_times import were_profiled
-from pyinstrument_gpu.aspects.collectives.data import Collectives
+from pyinstrument_gpu.aspects.collectives.data import Collectives, ProcessGroup
 from pyinstrument_gpu.core.arrays import distinct
 from pyinstrument_gpu.core.file.run_files import (
     earlier_left_out,
@@ -187,12 +187,22 @@ def _newest(collectives: Collectives, most: int) -> Collectives:
     return replace(collectives, events=events, missed=collectives.missed + cut)
 
 
+def _with_shared_groups(
+    rank: RankData, known: dict[tuple[ProcessGroup, str], ProcessGroup]
+) -> RankData:
+    """The same with process groups that are those of other ranks: each lists all of its ranks, and
+    of thousands there are thousands of lists."""
+    groups = (known.setdefault((one, one.description), one) for one in rank.collectives.groups)
+    return replace(rank, collectives=replace(rank.collectives, groups=tuple(groups)))
+
+
 def load_job(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Job:
     """What `Job.load` gives."""
     ranks: list[RankData] = []
     unknown: dict[str, str] = {}
     unreadable: dict[int, str] = {}
     notes: list[str] = []
+    groups: dict[tuple[ProcessGroup, str], ProcessGroup] = {}
     files = list(_files(paths))
     _, earlier = of_last_attempts([path for path, _ in files])
     if earlier:
@@ -215,7 +225,7 @@ def load_job(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -
                 unreadable[int(found[1])] = reason
             continue
         if "rank" in run.environment and run.environment.get("world_size") != 1:
-            ranks.append(rank_data(run, str(path)))
+            ranks.append(_with_shared_groups(rank_data(run, str(path)), groups))
         elif is_named and run.environment:
             raise JobError(
                 f"{path} is not a rank of a job: it was recorded by a single process, or "
