@@ -20,12 +20,8 @@ from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.step_times import were_profiled
 from pyinstrument_gpu.aspects.collectives.data import Collectives, ProcessGroup
 from pyinstrument_gpu.core.arrays import distinct
-from pyinstrument_gpu.core.file.run_files import (
-    earlier_left_out,
-    files_in,
-    left_out,
-    of_last_attempts,
-)
+from pyinstrument_gpu.core.file.attempts import earlier_left_out, of_last_attempts
+from pyinstrument_gpu.core.file.run_files import files_in, left_out
 from pyinstrument_gpu.core.job_membership import not_one_job, same_run_twice
 from pyinstrument_gpu.core.record import OpenPhase
 from pyinstrument_gpu.core.run import Run
@@ -204,12 +200,12 @@ def load_job(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -
     notes: list[str] = []
     groups: dict[tuple[ProcessGroup, str], ProcessGroup] = {}
     files = list(_files(paths))
-    _, earlier = of_last_attempts([path for path, _ in files])
+    last, earlier = of_last_attempts([path for path, _ in files])
     if earlier:
         notes.append(earlier_left_out(earlier))
+        kept = set(last)
+        files = [one for one in files if one[0] in kept]
     for path, is_named in files:
-        if path in earlier:
-            continue
         found = _RANK_IN_NAME.search(path.name)
         try:
             run = Run.load(path)
@@ -235,7 +231,8 @@ def load_job(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -
             unreadable[int(found[1])] = f"{path} was cut short before it says what it is of"
         else:
             notes.append(f"left out: {path} does not say of which rank it is")
-    return job_of(ranks, unreadable, [*left_out(unknown), *notes])
+    job = job_of(ranks, unreadable, [*left_out(unknown), *notes])
+    return replace(job, earlier=tuple(tuple(map(str, attempt)) for attempt in earlier))
 
 
 def _files(

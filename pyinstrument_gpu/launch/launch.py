@@ -296,7 +296,7 @@ class Launch:
             if job is not None and shows:
                 from pyinstrument_gpu.job.report import job_report
 
-                # First: what is one rank's own says little of a job whose ranks wait for each other.
+                # First: one rank's own report says little of ranks that wait for each other.
                 yield job_report(job)
                 yield ""
                 yield "Rank 0 by itself"

@@ -60,9 +60,7 @@ class WatchedRun:
         self._changed_ns = 0
         self._has_changed = False
 
-    def look(
-        self, clocks: MachineClocks, most_blocks: int = MOST_BLOCKS
-    ) -> LiveRun | Unreadable:
+    def look(self, clocks: MachineClocks, most_blocks: int = MOST_BLOCKS) -> LiveRun | Unreadable:
         """What it says now; `most_blocks` as in `RunFollower.look`."""
         try:
             blocks = self._follower.look(most_blocks)
