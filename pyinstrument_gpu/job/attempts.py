@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from pyinstrument_gpu.job.job import Job, RankData
 from pyinstrument_gpu.parts.parts import Part, Sentence
-from pyinstrument_gpu.parts.words import counted, duration, printable
+from pyinstrument_gpu.parts.words import counted, printable, time_text
 
 MOST_ATTEMPTS = 20
 """Of more, the last are read."""
@@ -96,10 +96,10 @@ def attempts_parts(attempts: Sequence[Attempt]) -> Iterator[Part]:
     yield Sentence()
     yield Sentence(f"This is attempt {attempts[-1].attempt + 1}. Before it:", "title")
     for one in attempts:
-        took = f"{counted(one.steps, 'step')} in {duration(one.duration_ns)}"
+        took = f"{counted(one.steps, 'step')} in {time_text(one.duration_ns)}"
         yield Sentence(printable(f"Attempt {one.attempt}, {took}: {one.verdict}"))
         if one.lost_ns is not None:
             yield Sentence(
                 f"  From its last step to the first of attempt {one.attempt + 1} it took "
-                f"{duration(one.lost_ns)}."
+                f"{time_text(one.lost_ns)}."
             )
