@@ -42,13 +42,13 @@ def why(paths: tuple[str, ...], as_json: bool, width: int | None) -> None:
     """
     if as_json and width is not None:
         raise click.UsageError("--width is for text")
-    job, sightings = _look(paths)
+    job, sightings = look(paths)
     if any(
         one.process is ProcessState.GONE and one.silent_ns is not None and one.silent_ns < FRESH_NS
         for one in sightings.values()
     ):
         # It was there when its file was read, and may have ended well since.
-        job, sightings = _look(paths)
+        job, sightings = look(paths)
     document = job_ending(job, sightings, _attempts(job))
     if as_json:
         print(json_text(document, most_rows=None))
@@ -63,7 +63,7 @@ def _attempts(job: Job) -> list[Attempt]:
     numbered = list(enumerate(job.earlier, start=1))[-MOST_ATTEMPTS:]
     for number, files in reversed(numbered):
         try:
-            one, sightings = _look(files, wait=lambda: None)  # nothing writes into them any more
+            one, sightings = look(files, wait=lambda: None)  # nothing writes into them any more
         except (OSError, PyinstrumentGpuError):
             continue
         ending = job_ending(one, sightings)
@@ -73,9 +73,10 @@ def _attempts(job: Job) -> list[Attempt]:
     return found[::-1]
 
 
-def _look(
+def look(
     paths: Sequence[str], wait: Callable[[], None] = lambda: time.sleep(_WAIT_S)
 ) -> tuple[Job, dict[int, Sighting]]:
+    """The job whose files these are, and what can be seen of its ranks."""
     job = _job(paths)
     return job, sightings_of(job, MachineClocks.now(), wait)
 

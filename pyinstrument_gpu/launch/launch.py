@@ -77,6 +77,7 @@ class LaunchOptions:
     memory: Literal["sampled", "exact", "off"]
     energy: bool
     watchdog: float
+    on_hang: str | None
     time_collectives: bool
     no_report: bool
     html: bool
@@ -199,6 +200,7 @@ class Launch:
             memory=False if self._options.memory == "off" else self._options.memory,
             energy=self._options.energy,
             watchdog_s=self._options.watchdog or None,
+            on_hang=self._options.on_hang,
         )
         recording._path = path_of_rank(self._path)  # which is that of this attempt already
         recording._give_way = self._give_way

@@ -123,6 +123,11 @@ def _newest(paths: Iterable[Path]) -> Path | None:
     return next(readable, newest_first[0] if newest_first else None)
 
 
+def run_files_beside(path: Path) -> list[Path]:
+    """The run files in the folder of one that are of ranks of its job, and itself, by rank."""
+    return _of_job(path, path.parent)()
+
+
 def _of_job(newest: Path, folder: Path) -> Callable[[], list[Path]]:
     """The run files in a folder, of all ranks of the job of which this is one, as far as they are
     there."""

@@ -69,9 +69,10 @@ def test_duckdb_finds_the_slowest_rank(folder: Path) -> None:
         connection.sql(f"CREATE VIEW spans AS FROM {files}")
         found = connection.sql(_query())
         _check([dict(zip(found.columns, row, strict=True)) for row in found.fetchall()])
-        # Rank 2 comes last in each step but the first, by its 20 ms more in `data`.
+        # Rank 2 comes last in each step but the first.
         (last,) = connection.sql(_query(RANKS_PAGE)).fetchall()
-        assert last == (2, STEPS - 1, 20.0)
+        # Of four, the median lies between two of which one has a phase of its own.
+        assert last == (2, STEPS - 1, 19.5)
 
 
 @pytest.mark.slow

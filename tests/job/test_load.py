@@ -160,7 +160,7 @@ def test_a_world_that_shrank(tmp_path: Path) -> None:
 
 def test_a_job_that_was_started_again_by_hand(tmp_path: Path) -> None:
     """Into files of other names, by the same command in the same folder."""
-    start = {"command": ["python", "train.py"], "cwd": "/home"}
+    start: dict[str, Any] = {"command": ["python", "train.py"], "cwd": "/home"}
     for number, name in enumerate(("b", "a")):
         anchor = {**ANCHOR, "realtime_ns": ANCHOR["realtime_ns"] + number}
         for rank in range(2):
