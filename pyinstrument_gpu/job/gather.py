@@ -18,14 +18,10 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.step_times import were_profiled
-from pyinstrument_gpu.aspects.collectives.data import Collectives
+from pyinstrument_gpu.aspects.collectives.data import Collectives, ProcessGroup
 from pyinstrument_gpu.core.arrays import distinct
-from pyinstrument_gpu.core.file.run_files import (
-    earlier_left_out,
-    files_in,
-    left_out,
-    of_last_attempts,
-)
+from pyinstrument_gpu.core.file.attempts import earlier_left_out, of_last_attempts
+from pyinstrument_gpu.core.file.run_files import files_in, left_out
 from pyinstrument_gpu.core.job_membership import not_one_job, same_run_twice
 from pyinstrument_gpu.core.record import OpenPhase
 from pyinstrument_gpu.core.run import Run
@@ -37,10 +33,10 @@ from pyinstrument_gpu.job.job import Job, RankData, RankWaits, RunEnd
 from pyinstrument_gpu.parts.words import ranks_text, reasons_of_ranks
 
 _LAST_STEPS = 5
-_MOST_CELLS = 16_000_000
+_MOST_CELLS = 6_000_000
 """Of all ranks together, so many phases of steps are kept: 32 bytes each, or 24 where there is no
-device."""
-_MOST_OPERATIONS = 4_000_000
+device. What is made of them takes twice that."""
+_MOST_OPERATIONS = 1_500_000
 """Of collective operations, 57 bytes each."""
 _MOST_RANKS = 10_000
 """A file that says there are more is not believed so far as to keep less of it."""
@@ -222,19 +218,29 @@ def _waits(
     )
 
 
+def _with_shared_groups(
+    rank: RankData, known: dict[tuple[ProcessGroup, str], ProcessGroup]
+) -> RankData:
+    """The same with process groups that are those of other ranks: each lists all of its ranks, and
+    of thousands there are thousands of lists."""
+    groups = (known.setdefault((one, one.description), one) for one in rank.collectives.groups)
+    return replace(rank, collectives=replace(rank.collectives, groups=tuple(groups)))
+
+
 def load_job(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Job:
     """What `Job.load` gives."""
     ranks: list[RankData] = []
     unknown: dict[str, str] = {}
     unreadable: dict[int, str] = {}
     notes: list[str] = []
+    groups: dict[tuple[ProcessGroup, str], ProcessGroup] = {}
     files = list(_files(paths))
-    _, earlier = of_last_attempts([path for path, _ in files])
+    last, earlier = of_last_attempts([path for path, _ in files])
     if earlier:
         notes.append(earlier_left_out(earlier))
+        kept = set(last)
+        files = [one for one in files if one[0] in kept]
     for path, is_named in files:
-        if path in earlier:
-            continue
         found = _RANK_IN_NAME.search(path.name)
         try:
             run = Run.load(path)
@@ -250,7 +256,7 @@ def load_job(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -
                 unreadable[int(found[1])] = reason
             continue
         if "rank" in run.environment and run.environment.get("world_size") != 1:
-            ranks.append(rank_data(run, str(path)))
+            ranks.append(_with_shared_groups(rank_data(run, str(path)), groups))
         elif is_named and run.environment:
             raise JobError(
                 f"{path} is not a rank of a job: it was recorded by a single process, or "
@@ -260,7 +266,8 @@ def load_job(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -
             unreadable[int(found[1])] = f"{path} was cut short before it says what it is of"
         else:
             notes.append(f"left out: {path} does not say of which rank it is")
-    return job_of(ranks, unreadable, [*left_out(unknown), *notes])
+    job = job_of(ranks, unreadable, [*left_out(unknown), *notes])
+    return replace(job, earlier=tuple(tuple(map(str, attempt)) for attempt in earlier))
 
 
 def _files(

@@ -134,6 +134,8 @@ class Job:
         job_id: the launcher's; None if it gave none.
         missing: the ranks of which there is no run, and why, in a sentence each.
         notes: on the job as a whole: ranks with other phases, other revisions, a world that shrank.
+        earlier: the run files of attempts after which a launcher started the job again, by attempt;
+            the earliest first.
     """
 
     ranks: tuple[RankData, ...]
@@ -141,6 +143,7 @@ class Job:
     job_id: str | None = None
     missing: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    earlier: tuple[tuple[str, ...], ...] = ()
 
     @classmethod
     def load(cls, paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Job:
@@ -153,7 +156,8 @@ class Job:
         job: give their paths alone to read them.
 
         Args:
-            paths: a run file or a folder, or several. Of a folder all files `*.gpurun` in it.
+            paths: a run file or a folder, or several. Of a folder all files `*.gpurun` in it and in
+                those below.
 
         Raises:
             OSError: a path does not exist, or a folder cannot be read.

@@ -184,12 +184,41 @@ def test_a_world_that_shrank(tmp_path: Path) -> None:
     for rank in range(2):
         one = run(rank, 2, job="x", restarts=1, run_id=f"b{rank:015x}")
         save(one, tmp_path / f"b{rank}.gpurun")
-    with pytest.raises(JobError) as raised:
-        Job.load(tmp_path)
-    assert str(raised.value).splitlines()[1:] == [
-        f"    job x, 3 ranks: {tmp_path}/a0.gpurun {tmp_path}/a1.gpurun {tmp_path}/a2.gpurun",
-        f"    job x, 2 ranks, after 1 restart: {tmp_path}/b0.gpurun {tmp_path}/b1.gpurun",
+    job = Job.load(tmp_path)
+    assert [rank.file for rank in job.ranks] == [f"{tmp_path}/b{rank}.gpurun" for rank in range(2)]
+    assert job.earlier == (tuple(f"{tmp_path}/a{rank}.gpurun" for rank in range(3)),)
+
+
+def test_a_job_that_was_started_again_by_hand(tmp_path: Path) -> None:
+    """Into files of other names, by the same command in the same folder."""
+    start: dict[str, Any] = {"command": ["python", "train.py"], "cwd": "/home"}
+    for number, name in enumerate(("b", "a")):
+        anchor = {**ANCHOR, "realtime_ns": ANCHOR["realtime_ns"] + number}
+        for rank in range(2):
+            one = run(rank, run_id=f"{number}{rank:015x}", anchor=anchor, **start)
+            save(one, tmp_path / f"{name}.rank{rank}.gpurun")
+    job = Job.load(tmp_path)
+    assert [rank.file for rank in job.ranks] == [
+        f"{tmp_path}/a.rank{rank}.gpurun" for rank in range(2)
     ]
+    assert job.earlier == (tuple(f"{tmp_path}/b.rank{rank}.gpurun" for rank in range(2)),)
+
+
+@pytest.mark.parametrize("names", [("job", "job"), ("job-a", "job-b")])
+def test_folders_of_machines(tmp_path: Path, names: tuple[str, str]) -> None:
+    """Which have files of one name or of two, and both of two attempts."""
+    for number, attempt in enumerate(("", ".restart1")):
+        anchor = {**ANCHOR, "realtime_ns": ANCHOR["realtime_ns"] + number}
+        for rank, name in enumerate(names):
+            (tmp_path / f"node{rank}").mkdir(exist_ok=True)
+            one = run(rank, job="x", run_id=f"{number}{rank:015x}", anchor=anchor)
+            save(one, tmp_path / f"node{rank}" / f"{name}{attempt}.rank{rank}.gpurun")
+    job = Job.load(tmp_path)
+    assert [rank.file for rank in job.ranks] == [
+        f"{tmp_path}/node{rank}/{name}.restart1.rank{rank}.gpurun"
+        for rank, name in enumerate(names)
+    ]
+    assert [len(files) for files in job.earlier] == [2]
 
 
 @pytest.mark.parametrize("last", ["", ".restart1", ".requeue1.restart2"])
@@ -208,8 +237,9 @@ def test_of_several_attempts_the_last_one_is_the_job(tmp_path: Path, last: str) 
         files = [f"{tmp_path}/job{last}.rank{rank}.gpurun" for rank in range(2)]
         assert [rank.file for rank in job.ranks] == files
         (note,) = job.notes
-        assert note.startswith("left out: runs of earlier attempts of the job")
+        assert note.startswith("left out: runs of 2 earlier attempts of the job")
         assert all(str(path) in note for path in earlier)
+        assert sorted(sum(job.earlier, ())) == sorted(map(str, earlier))
     assert Job.load(earlier[:2]).notes == ()
 
 
