@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pyinstrument_gpu.aspects.memory.data import Memory
 from pyinstrument_gpu.core.clocks import DeviceClock
 from pyinstrument_gpu.core.program_facts import KEY, ProgramFacts
 from pyinstrument_gpu.core.record import DeviceTimingSummary, Thread, named_streams
@@ -70,6 +71,7 @@ class Recorder:
         self._event_ns = -1
         self._event_return_ns = -(10**12)
         self._outside = _MAX_OUTSIDE
+        self.allocation_retries = 0
 
     # --- what the host tells it ---
 
@@ -202,6 +204,7 @@ class Recorder:
             steps=self._steps_of(),
             duration_ns=duration_ns,
             syncs=syncs,
+            memory=Memory(device=0, allocation_retries=self.allocation_retries),
         )
 
     def _read(self, true_ns: np.ndarray, zero_ns: int) -> np.ndarray:
