@@ -158,5 +158,8 @@ def open_stall(of: RankData | Run) -> Stall | None:
 
 
 def _hangs(rank: RankData) -> bool:
-    is_idle = idle_ns(rank) > hanging_ns(rank.steps, rank.step_ns)
-    return is_idle or open_stall(rank) is not None
+    if open_stall(rank) is not None:
+        return True
+    # A watchdog also looks at stacks, and says so by itself.
+    is_watched = rank.environment.get("watchdog_ns", 0) > 0
+    return not is_watched and idle_ns(rank) > hanging_ns(rank.steps, rank.step_ns)

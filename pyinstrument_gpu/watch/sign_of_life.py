@@ -131,8 +131,8 @@ def _condition(
 
 
 def _hangs(run: Run, age_ns: int) -> bool:
-    if open_stall(run) is not None:
-        return True
+    if open_stall(run) is not None or run.environment.get("watchdog_ns", 0) > 0:
+        return open_stall(run) is not None
     idle_ns, steps = _idle_ns(run, age_ns), run.steps.closed
     return idle_ns > LEAST_HANGING_NS and idle_ns > hanging_ns(
         steps["index"], steps["end_ns"] - steps["begin_ns"]
