@@ -162,7 +162,7 @@ class StallLog {
   }
 
   /// So long after the newest one nobody will say more of it.
-  static constexpr int64_t kPatienceNs = 10'000'000'000;
+  static constexpr int64_t kPatienceNs = 8'000'000'000;
   void wait_no_longer(int64_t now_ns) {
     const std::lock_guard lock(mutex_);
     if (stalls_.empty() || now_ns - stalls_.back().times.noticed_ns < kPatienceNs) return;
