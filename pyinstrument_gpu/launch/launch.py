@@ -305,7 +305,8 @@ class Launch:
             if shows:
                 yield run.report(file=str(self._recording.path))
             elif not run.step_totals.count:
-                self._say(f"no steps: {no_steps(run)}")
+                told = "" if self._options.no_report else f". Run file: {self._recording.path}"
+                self._say(f"no steps: {no_steps(run)}{told}")
             if self._options.html or shows:
                 yield from self._report_ending(job)
         yield from (f"pyinstrument-gpu: {sentence}" for sentence in self._said)
