@@ -18,6 +18,7 @@ from pyinstrument_gpu.analysis import (
     advice,
     batches,
     bottleneck,
+    contention,
     correlation_points,
     gaps,
     host_timeline,
@@ -131,6 +132,17 @@ class Analysis:
         return bool((self._run.span_device_ns >= 0).any()) or self._run.syncs.are_priced
 
     @cached_property
+    def contention(self) -> contention.Contention | None:
+        """What the run wanted of processors and did not get; None where nothing is known."""
+        return contention.contention(self._run)
+
+    @property
+    def is_contended(self) -> bool:
+        """Whether steps waited for a processor for so long that their shares say little of the
+        program: then nothing is advised."""
+        return self.contention is not None and self.contention.is_large
+
+    @cached_property
     def ledger(self) -> LedgerEntries:
         """Each step's time, entered once for the host and once for the device."""
         return ledger.ledger(self._run, self.host_timeline, self.correlation_points)
@@ -167,10 +179,14 @@ class Analysis:
     @cached_property
     def advice(self) -> list[Finding]:
         """What to change, the largest sure saving first."""
+        if self.is_contended:
+            return []
         return advice.advice(self._run, self.savings, self.ledger, self.premises)
 
     @cached_property
     def doubts(self) -> list[Finding]:
         """What may be worth a change or not, because the run can't tell; what may
         save most first."""
+        if self.is_contended:
+            return []
         return advice.doubts(self._run, self.savings, self.premises)

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CPU contention as an aspect of a run: what steps waited for a processor, and for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyinstrument_gpu import analysis
+from pyinstrument_gpu.analysis.contention import Contention
+from pyinstrument_gpu.aspects.processor.data import NAME, Processor
+from pyinstrument_gpu.aspects.processor.live import LiveContention
+from pyinstrument_gpu.core.aspect import Aspect
+from pyinstrument_gpu.core.file.found import Found
+from pyinstrument_gpu.core.file.json_document import decode_object
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.parts.parts import Part, Sentence
+from pyinstrument_gpu.parts.words import duration, printable, small_percent
+
+_SHOWN_SHARE = 0.01
+
+
+@dataclass(frozen=True)
+class ProcessorSection(Contention):
+    """What a run wanted of processors and did not get. None is unknown.
+
+    Attributes:
+        step_ns: what a step takes.
+        is_contended: whether so much of the time was waiting that nothing is concluded from shares
+            of it.
+    """
+
+    step_ns: float
+    is_contended: bool
+
+
+class ProcessorAspect(Aspect):
+    """What a program wanted of the processors and did not get."""
+
+    name = NAME
+    heading = "CPU contention"
+    live = LiveContention()
+    section_type = ProcessorSection | None
+    about = "CPU contention: how long steps waited for a processor, and for whom."
+
+    def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        return {NAME: given.get(NAME)}
+
+    def read(self, found: Found) -> dict[str, Any]:
+        what = "what was noted of processors"
+        return {NAME: found.document(NAME, what, lambda data: decode_object(data, NAME, Processor))}
+
+    def section(self, run: Run) -> ProcessorSection | None:
+        about = analysis.of(run)
+        found = about.contention
+        if found is None or not run.step_totals.count:
+            return None
+        step_ns = about.step_totals.duration.mean_ns
+        return ProcessorSection(**asdict(found), step_ns=step_ns, is_contended=found.is_large)
+
+    def parts(self, found: ProcessorSection, document: Any) -> Iterator[Part]:
+        """Nothing where steps hardly waited."""
+        if max(found.share or 0.0, found.thread_share or 0.0) < _SHOWN_SHARE:
+            return
+        yield Sentence()
+        yield Sentence("CPU contention", "title")
+        if found.share is not None and found.wait_ns is not None:
+            yield Sentence(
+                f"Steps waited {small_percent(found.share, 1)} of their time for a processor, "
+                f"{duration(found.wait_ns)} per step (read in {found.steps:,} of "
+                f"{document.step_count:,})"
+            )
+        if found.thread_share is not None and found.thread is not None:
+            yield Sentence(
+                f"Of its threads, {printable(found.thread)} waited most: "
+                f"{small_percent(found.thread_share, 1)} of the time"
+            )
+        pressure = ""
+        if found.pressure is not None:
+            pressure = f"some program was waiting {small_percent(found.pressure, 1)} of the time"
+        clauses = [clause for clause in (found.cause, pressure) if clause]
+        if clauses:
+            text = "; ".join(clauses)
+            yield Sentence(text[0].upper() + text[1:], "note")
+        if found.is_contended:
+            yield Sentence(
+                "Such waits fall on whatever the program does at the moment. So shares of the step "
+                "say little of the program, and nothing is advised from them"
+            )
+
+    def verdict(self, found: ProcessorSection) -> str | None:
+        if not found.is_contended:
+            return None
+        if found.share is not None and found.share >= (found.thread_share or 0.0):
+            waits = f"of which it waits {small_percent(found.share, 1)} for a processor"
+        else:
+            waited = small_percent(found.thread_share or 0.0, 1)
+            thread = printable(found.thread or "a thread")
+            waits = f"and {thread} waits {waited} of the time for a processor"
+        cause = f": {found.cause}" if found.cause else ""
+        again = "when the machine is idle" if found.has_many_others else "with more processors"
+        return (
+            f"A step takes {duration(found.step_ns)}, {waits}{cause}; what a change could save "
+            f"can't be told from that, so record again {again}."
+        )
+
+    def unknown(self, run: Run) -> Iterable[str]:
+        found = analysis.of(run).contention
+        if run.step_totals.count and (found is None or found.share is None):
+            yield "Waits for a processor: the kernel did not tell how long threads waited."
+
+
+ASPECT = ProcessorAspect()
