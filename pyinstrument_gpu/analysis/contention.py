@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,9 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.core.arrays import places_in
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import metrics_by_name
+
+if TYPE_CHECKING:  # what runs hold of aspects is found by their table
+    from pyinstrument_gpu.aspects.processor.data import Processor
 
 READING = "step/processor_wait_ns"
 """Of each step that was read."""
@@ -21,7 +25,7 @@ MANY_OTHERS = 0.1
 """From this share of the processors on, what others use of them matters."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Contention:
     """What a run wanted of processors and did not get. None is unknown.
 
@@ -40,12 +44,12 @@ class Contention:
     steps: int
     wait_ns: float | None
     share: float | None
-    thread: str | None
-    thread_share: float | None
-    processors: int | None
-    others: float | None
-    throttled_share: float | None
-    pressure: float | None
+    thread: str | None = None
+    thread_share: float | None = None
+    processors: int | None = None
+    others: float | None = None
+    throttled_share: float | None = None
+    pressure: float | None = None
 
     @property
     def is_large(self) -> bool:
@@ -60,7 +64,7 @@ class Contention:
     @property
     def cause(self) -> str:
         """What it waited for, in a clause; empty if that is unknown."""
-        return " and ".join(self._causes())
+        return ", and ".join(self._causes())
 
     def _causes(self) -> Iterator[str]:
         if (self.throttled_share or 0.0) >= LARGE_SHARE / 2:
@@ -93,13 +97,21 @@ def contention(run: Run) -> Contention | None:
         steps=count,
         wait_ns=total_ns / count if count else None,
         share=total_ns / time_ns if time_ns else None,
-        thread=found and found.thread,
-        thread_share=found and found.share(found.thread_wait_ns),
-        processors=found and found.processors,
-        others=found and found.others,
-        throttled_share=found and found.share(found.throttled_ns),
-        pressure=found and found.share(found.pressure_ns),
+        **_of_recording(found),
     )
+
+
+def _of_recording(found: Processor | None) -> dict[str, Any]:
+    if found is None:
+        return {}
+    return {
+        "thread": found.thread,
+        "thread_share": found.share(found.thread_wait_ns),
+        "processors": found.processors,
+        "others": found.others,
+        "throttled_share": found.share(found.throttled_ns),
+        "pressure": found.share(found.pressure_ns),
+    }
 
 
 def step_waits_ns(run: Run, steps: NDArray[np.void]) -> NDArray[np.float64]:
@@ -110,5 +122,5 @@ def step_waits_ns(run: Run, steps: NDArray[np.void]) -> NDArray[np.float64]:
     if readings is not None:
         places = places_in(steps["index"], readings["step"])
         waits_ns[places[places >= 0]] = readings["value"][places >= 0]
-    most_ns = (steps["end_ns"] - steps["begin_ns"]).astype(np.float64)
-    return np.minimum(waits_ns, most_ns)
+    known_ns: NDArray[np.float64] = np.minimum(waits_ns, steps["end_ns"] - steps["begin_ns"])
+    return known_ns

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.contention import Contention
+from pyinstrument_gpu.analysis.contention import LARGE_SHARE, Contention
 from pyinstrument_gpu.aspects.processor.data import NAME, Processor
 from pyinstrument_gpu.aspects.processor.live import LiveContention
 from pyinstrument_gpu.core.aspect import Aspect
@@ -16,12 +16,12 @@ from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.file.json_document import decode_object
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Part, Sentence
-from pyinstrument_gpu.parts.words import duration, printable, small_percent
+from pyinstrument_gpu.parts.words import capitalised, duration, printable, small_percent
 
 _SHOWN_SHARE = 0.01
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ProcessorSection(Contention):
     """What a run wanted of processors and did not get. None is unknown.
 
@@ -65,11 +65,10 @@ class ProcessorAspect(Aspect):
             return
         yield Sentence()
         yield Sentence("CPU contention", "title")
-        if found.share is not None and found.wait_ns is not None:
+        if found.share is not None:
             yield Sentence(
-                f"Steps waited {small_percent(found.share, 1)} of their time for a processor, "
-                f"{duration(found.wait_ns)} per step (read in {found.steps:,} of "
-                f"{document.step_count:,})"
+                f"Steps waited {small_percent(found.share, 1)} of their time for a processor (read "
+                f"in {found.steps:,} of {document.step_count:,})"
             )
         if found.thread_share is not None and found.thread is not None:
             yield Sentence(
@@ -81,8 +80,7 @@ class ProcessorAspect(Aspect):
             pressure = f"some program was waiting {small_percent(found.pressure, 1)} of the time"
         clauses = [clause for clause in (found.cause, pressure) if clause]
         if clauses:
-            text = "; ".join(clauses)
-            yield Sentence(text[0].upper() + text[1:], "note")
+            yield Sentence(capitalised("; ".join(clauses)), "note")
         if found.is_contended:
             yield Sentence(
                 "Such waits fall on whatever the program does at the moment. So shares of the step "
@@ -92,7 +90,7 @@ class ProcessorAspect(Aspect):
     def verdict(self, found: ProcessorSection) -> str | None:
         if not found.is_contended:
             return None
-        if found.share is not None and found.share >= (found.thread_share or 0.0):
+        if found.share is not None and found.share >= LARGE_SHARE:
             waits = f"of which it waits {small_percent(found.share, 1)} for a processor"
         else:
             waited = small_percent(found.thread_share or 0.0, 1)
