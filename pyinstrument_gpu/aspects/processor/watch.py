@@ -38,6 +38,8 @@ class ProcessorWatch(Watcher):
 
     def write(self) -> None:
         first, last = self._first, self._read()
+        if not first:  # an interrupt has kept it from beginning
+            return
         document = {"processors": len(os.sched_getaffinity(0))}
         document["elapsed_ns"] = last["now_ns"] - first["now_ns"]
         for name in _TOTALS:

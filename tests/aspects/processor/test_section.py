@@ -169,7 +169,12 @@ def test_a_document_that_makes_no_sense_is_left_out(damaged: Any) -> None:
 
 
 def test_document_is_read() -> None:
-    facts = {"elapsed_ns": 3 * SECOND, "processors": 2, "busy_ns": 5 * SECOND, "own_ns": SECOND}
+    facts: dict[str, Any] = {
+        "elapsed_ns": 3 * SECOND,
+        "processors": 2,
+        "busy_ns": 5 * SECOND,
+        "own_ns": SECOND,
+    }
     run = written({**facts, "of_a_newer_version": 1})
     assert run.processor == Processor(**facts)
     assert run.processor.others == pytest.approx(4 / 3)
