@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -86,10 +87,10 @@ std::optional<ProcessMemory> read_process_memory() noexcept {
   return memory;
 }
 
-/// stats[group]["all"][value]; -1 where there is none.
-int64_t number_in(const py::object& statistics, const char* group, const char* value) {
+/// stats[key][key]...; -1 where there is none.
+int64_t number_at(const py::object& statistics, std::initializer_list<const char*> keys) {
   PyObject* stats = statistics.ptr();
-  for (const char* key : {group, "all", value}) {
+  for (const char* key : keys) {
     if (stats == nullptr || !PyDict_Check(stats)) return -1;
     stats = PyDict_GetItemString(stats, key);
   }
@@ -97,6 +98,10 @@ int64_t number_in(const py::object& statistics, const char* group, const char* v
   const int64_t number = PyLong_AsLongLong(stats);
   if (number == -1) PyErr_Clear();
   return number;
+}
+
+int64_t number_in(const py::object& statistics, const char* group, const char* value) {
+  return number_at(statistics, {group, "all", value});
 }
 
 /// Whether it is certain that nothing was allocated or freed between two statistics.
@@ -136,6 +141,8 @@ struct MemoryReading {
   int64_t reserved_peak = -1;
   /// Where the counter of the allocated peak stands after the reading: lower if it was reset.
   int64_t allocated_peak_after = -1;
+  /// How often the allocator had to give memory back to the driver to get some; -1: not known.
+  int64_t retries = -1;
 };
 
 class MemoryWatch final : public BorderListener, public PeakResetListener {
@@ -354,6 +361,7 @@ bool MemoryWatch::fill(MemoryReading& reading, const Functions& functions) noexc
   reading.reserved = number_in(stats, "reserved_bytes", "current");
   reading.reserved_peak = number_in(stats, "reserved_bytes", "peak");
   reading.allocated_peak_after = reading.allocated_peak;
+  reading.retries = number_at(stats, {"num_alloc_retries"});
   const bool is_known = reading.allocated >= 0 && reading.allocated_peak >= 0;
   if (reset && is_known && reading.allocated_peak > reading.allocated &&
       reading.kind != MemoryReading::kReset &&
@@ -432,7 +440,7 @@ py::list take_readings() {
   for (const MemoryReading& each : MemoryWatch::instance().readings())
     taken.append(py::make_tuple(each.kind, each.step, each.path, each.depth, each.allocated,
                                 each.allocated_peak, each.reserved, each.reserved_peak,
-                                each.allocated_peak_after));
+                                each.allocated_peak_after, each.retries));
   return taken;
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the edits save: each case is recorded without and with its edit, in turn.
+"""What the edits save: each case is recorded without and with its edit, in random order.
 
     python -m examples.cases.measure -o benchmarks/results/DATE-cases.json
 
@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from random import SystemRandom
 from time import monotonic
 from typing import Any
 
@@ -24,6 +25,7 @@ from benchmarks.machine import describe_machine
 from examples.cases.case import CASES, SIDES, Case
 from pyinstrument_gpu.analysis.compare import compare
 from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.gate.gate import next_runs
 from pyinstrument_gpu.report.comparison import comparison_facts
 
 ROOT = Path(__file__).parents[2]
@@ -59,13 +61,12 @@ def measure(case: Case, pairs: int, steps: int | None) -> dict[str, Any]:
     runs: dict[str, list[Run]] = {side: [] for side in SIDES}
     losses: dict[str, list[float]] = {side: [] for side in SIDES}
     with tempfile.TemporaryDirectory() as folder:
-        for seed in range(pairs):
-            # The first of a pair changes, so that a drift from run to run falls on both sides.
-            for side in SIDES if seed % 2 == 0 else SIDES[::-1]:
-                print(f"{case.name}: {side}, {seed + 1} of {pairs}", file=sys.stderr, flush=True)
-                run, loss = record(case, side, Path(folder, f"{side}{seed}.gpurun"), seed, steps)
-                runs[side].append(run)
-                losses[side].append(loss)
+        for side in (SIDES[number] for number in next_runs([], pairs, SystemRandom())):
+            seed = len(runs[side])
+            print(f"{case.name}: {side}, {seed + 1} of {pairs}", file=sys.stderr, flush=True)
+            run, loss = record(case, side, Path(folder, f"{side}{seed}.gpurun"), seed, steps)
+            runs[side].append(run)
+            losses[side].append(loss)
     facts = comparison_facts(compare(runs["before"], runs["after"]))
     return {
         "name": case.name,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import replace
 from functools import cache, cached_property, partial
 from weakref import WeakKeyDictionary
 
@@ -110,9 +111,18 @@ class Analysis:
     def span_bottlenecks(self) -> NDArray[np.int64]:
         return bottleneck.span_bottlenecks(self._run, self.clock_uncertainty_ns)
 
-    @cached_property
-    def bottlenecks(self) -> Callable[..., Mapping[int, bottleneck.PhaseBottleneck]]:
+    def bottlenecks(self, scope: Scope | None = None) -> Mapping[int, bottleneck.PhaseBottleneck]:
         """Of a scope, or of all: what limits each path (an index into `Run.paths`)."""
+        doubted = self.savings.paths_that_wait_for_the_host if scope == Scope.STEP else ()
+        return {
+            path: replace(one, is_certain=False)
+            if path in doubted and one.kind == bottleneck.Bottleneck.DEVICE
+            else one
+            for path, one in self._bottlenecks(scope).items()
+        }
+
+    @cached_property
+    def _bottlenecks(self) -> Callable[..., Mapping[int, bottleneck.PhaseBottleneck]]:
         return cache(partial(bottleneck.bottlenecks, self._run, self.span_bottlenecks))
 
     @cached_property
@@ -171,14 +181,14 @@ class Analysis:
             self._run,
             self.host_timeline,
             self.correlation_points,
-            self.bottlenecks(Scope.STEP),
+            self._bottlenecks(Scope.STEP),
             self.batches,
             self.premises,
         )
 
     @cached_property
     def advice(self) -> list[Finding]:
-        """What to change, the largest sure saving first."""
+        """What to change, by the middle of what it saves."""
         if self.is_contended:
             return []
         return advice.advice(self._run, self.savings, self.ledger, self.premises)

@@ -6,7 +6,8 @@ Both come with the edit; docs/ledger.md explains them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,6 +27,9 @@ TOGETHER = 1.2
 end or at the high one."""
 DOUBT_SHARE = 0.05
 """The least share that one which is not recommended may save, to be named all the same."""
+LEADS = 2.0
+"""How many times as much as anything certain a doubt must save, in the middle of its range and
+theirs at the high end, to be named first."""
 MIN_STEPS = 5
 """The least number of steps that a saving must be based on."""
 BUSY_SHARE = 0.7
@@ -108,21 +112,40 @@ class Finding:
         least_ns = EDIT_SHARE * (self.of_ns or 0.0)
         return self.kind == "advice" or (self.kind == "guide" and (self.low_ns or 0.0) >= least_ns)
 
+    @property
+    def middle_ns(self) -> float:
+        """The middle of the range; 0 where nothing says it."""
+        return ((self.low_ns or 0.0) + (self.high_ns or 0.0)) / 2
+
 
 def unpriced(kind: str, about: str, evidence: str, edit: str | None, look: str) -> Finding:
     """A finding of which it is not known what a change would save."""
     return Finding(kind, about, None, None, None, None, None, None, evidence, edit, look)
 
 
+def in_order(found: Iterable[Finding]) -> list[Finding]:
+    """What went wrong, what is worth an edit for certain, then what may be. But doubts come before
+    what is certain where they may save far more."""
+    found = list(found)
+    certain_ns = [one.high_ns for one in found if one.is_certain and one.high_ns]
+
+    def place(one: Finding) -> int:
+        leads = one.kind == "doubt" and one.middle_ns > LEADS * max(certain_ns, default=math.inf)
+        return 0 if one.kind == "failure" else 1 if leads else 3 - one.is_certain
+
+    return sorted(found, key=place)
+
+
 def advice(
     run: Run, found: ReplayedSavings, ledger: LedgerEntries, premises: Premises
 ) -> list[Finding]:
-    """What is worth an edit, the largest sure saving first."""
+    """What is worth an edit for certain, by the middle of what it saves."""
     given = [
         _finding("advice", run, found, row, reason(row, found))
         for row in _candidates(found, premises)
         if row.low_ns >= EDIT_SHARE * found.whole_ns(row)
     ]
+    given.sort(key=lambda one: one.middle_ns, reverse=True)
     return [*given, *_device_limit(run, found, ledger.entries)]
 
 
@@ -228,6 +251,11 @@ def _doubt(run: Run, saving: ReplayedSaving, premises: Premises) -> str:
     has_no_device = run.environment.get("gpus") == []
     if saving.change == Change.DATA_WAIT and has_no_device and premises.one_rank is not False:
         return "to hand over a batch that is there may take as long"
+    if premises.waits_in_allocator:
+        return (
+            f"{premises.allocation_retries:.2g} times per step, PyTorch's allocator gives memory "
+            "back to the driver, and the host may wait there instead"
+        )
     if premises.lacks_times:
         return f"{premises.lost_times:.0%} of the device's times were lost"
     if premises.doubt is not None:

@@ -65,7 +65,8 @@ class PhaseBottleneck:
 
     Attributes:
         kind: what holds for most of its stream time.
-        is_certain: false where launch-bound rests on spans with unknown blocked time.
+        is_certain: false where launch-bound rests on spans with unknown blocked time, and where,
+            of a phase that seems device-bound, a replay likely saves most of the host's own time.
     """
 
     kind: Bottleneck

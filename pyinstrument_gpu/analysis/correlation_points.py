@@ -48,6 +48,8 @@ MAX_CONTRADICTED = 0.02
 be one that drains the stream."""
 MAX_LOST_TIMES = 0.01
 """The share of device times that may be lost, at most, with no more to say of it."""
+MAX_RETRIES = 0.01
+"""How often per step the allocator may flush its cache, at most, with no more to say of it."""
 _DRAIN_NOTHING = (
     SyncKind.EVENT_SYNCHRONIZE,
     SyncKind.STREAM_SYNCHRONIZE,
@@ -277,6 +279,8 @@ class Premises:
         cores: the processors that the process may use; None unknown.
         lost_times: of the spans of steps that were timed on the device, the share whose times did
             not become known.
+        allocation_retries: how often per step PyTorch's allocator gave its unused memory back to
+            the driver to get what it needed; None unknown.
     """
 
     one_stream: bool | None
@@ -284,11 +288,18 @@ class Premises:
     loader_workers: int | None
     cores: int | None
     lost_times: float
+    allocation_retries: float | None
 
     @property
     def lacks_times(self) -> bool:
         """Whether so many device times are lost that segments are not what they seem."""
         return self.lost_times > MAX_LOST_TIMES
+
+    @property
+    def waits_in_allocator(self) -> bool:
+        """Whether the allocator often makes the host wait for the device, which nothing watches: a
+        wait that is removed then comes back there."""
+        return self.allocation_retries is not None and self.allocation_retries > MAX_RETRIES
 
     @property
     def lacks_cores(self) -> bool:
@@ -327,6 +338,9 @@ def premises(run: Run, points: CorrelationPoints) -> Premises:
         loader_workers=facts.loader_workers,
         cores=run.environment.get("cores"),
         lost_times=_lost_times(run, points.thread),
+        allocation_retries=None
+        if run.memory is None or run.memory.allocation_retries is None
+        else run.memory.allocation_retries / max(1, run.steps_ended),
     )
 
 

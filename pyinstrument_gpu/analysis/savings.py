@@ -128,6 +128,11 @@ class ReplayedSavings:
         """The time per step of which a saving is a part: the step's, or all that elapses."""
         return self.step_ns if saving.is_inside else self.elapsed_ns
 
+    @property
+    def paths_that_wait_for_the_host(self) -> frozenset[int]:
+        """The phases of which more than half of the host's own time would likely be saved."""
+        return frozenset(row.path for row in self.rows if row.likely_ns > row.time_ns / 2) - {-1}
+
 
 NO_SAVINGS = ReplayedSavings(0, 0, 0.0, 0.0, None, ())
 
@@ -252,9 +257,10 @@ class _Case:
         if (
             taken.change == Change.LAUNCHES
             or self._premises.one_rank is False
+            or self._premises.waits_in_allocator
             or (taken.change != Change.DATA_WAIT and self._may_wait_for_loader)
         ):
-            # How much of the time is launches, or what comes later anyhow, is not known.
+            # How much of the time is launches, or comes later anyhow, is not known.
             low_ns = 0.0
         most_ns = max(min(taken.time_ns, at_most_ns), 0.0)
         likely_ns = min(max(likely_ns, 0.0), most_ns)

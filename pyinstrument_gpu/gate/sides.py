@@ -5,6 +5,7 @@ a process of its own."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -76,6 +77,7 @@ class CallSide:
 _TAIL_LINES = 20
 _TAIL_BYTES = 8192
 _PATIENCE_S = 5.0
+_ENDING = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.S)
 
 
@@ -120,8 +122,11 @@ class CommandSide:
         path, log = folder / f"{name}.gpurun", folder / f"{name}.log"
         words = self.command.recorded_into(os.path.abspath(path))
         environment = {**os.environ, **self._environment}
-        with contextlib.ExitStack() as open_files:
-            output = None if self._show_output else open_files.enter_context(log.open("wb"))
+        with contextlib.ExitStack() as leave:
+            output = None if self._show_output else leave.enter_context(log.open("wb"))
+            # A signal to end comes when there is a process to stop, or before there is one.
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+            unblock = functools.partial(signal.pthread_sigmask, signal.SIG_SETMASK, mask)
             try:
                 process = subprocess.Popen(
                     words,
@@ -131,11 +136,14 @@ class CommandSide:
                     stdout=sys.stderr.fileno() if output is None else output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,  # a group, which can be stopped as a whole
+                    preexec_fn=unblock,
                 )
             except OSError as error:
+                unblock()
                 place = error.filename or words[0]
                 raise GateError(f"can't run {self.text}: {place}: {error.strerror}") from error
         try:
+            unblock()
             code = process.wait()
         except BaseException:
             _stop(process)

@@ -490,12 +490,13 @@ def hook_allocator_peaks(
 def stop_memory_watch() -> None:
     """Read no more. Calling it again does nothing."""
 
-def take_memory_readings() -> list[tuple[int, int, int, int, int, int, int, int, int]]:
+def take_memory_readings() -> list[tuple[int, int, int, int, int, int, int, int, int, int]]:
     """The readings of steps that have ended, each once: kind (0 begin of the step, 1 begin and 2
     end of a phase, 3 end of the step, 4 the program has reset the peaks), serial number of the
     step, path, depth, then allocated bytes, their peak, reserved bytes and their peak, -1 where not
     known, and where the peak of the allocated bytes stood after the reading, 2**63 - 1 where that
-    is not known."""
+    is not known, and how often the allocator had to give memory back to the driver to get some, -1
+    where not known."""
 
 def lost_memory_readings() -> int:
     """How many readings, or steps to be read, were lost."""

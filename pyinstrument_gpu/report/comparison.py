@@ -117,8 +117,8 @@ def _verdict_lines(comparison: Comparison) -> list[str]:
         lines.append(f"{runs}: no verdict, for the reason that follows")
     elif elapsed.smallest_effect is None:
         lines.append(
-            f"{runs}: they cannot separate the change from noise. Record at least "
-            f"{MIN_RUNS // 2} per side, in turn, or pass --noise"
+            f"{runs}: they cannot separate the change from noise and drift. Record at least "
+            f"{MIN_RUNS // 2} per side, in turn"
         )
     else:
         lines.append(

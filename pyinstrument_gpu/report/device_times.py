@@ -16,6 +16,7 @@ _LEGEND = {
     "device": "device: it still had a backlog when the host had enqueued everything",
     "blocked": "blocked: the host waited for the device inside the phase",
     "mixed": "mixed: neither device nor host was the bottleneck most of the time",
+    "device?": "device?: device, but less work on the host may save more",
     "launch?": "launch?: launch or blocked; waits for the device were not measured",
 }
 _TIMES = ("phase", "timed", "host", "device")
@@ -91,8 +92,7 @@ def _coverage(document: Document, known: int, calls: int) -> Iterator[Sentence]:
 def _legend(shown: Sequence[PhaseOnDevice]) -> Iterator[Sentence]:
     yield Sentence("ahead: how long after the host the device began a call (median)", "note")
     kinds = {device.bottleneck for device in shown}
-    if "launch?" in kinds:
-        kinds.add("launch")
+    kinds |= {kind.rstrip("?") for kind in kinds if kind is not None}
     for kind, text in _LEGEND.items():
         if kind in kinds:
             yield Sentence(text, "note")

@@ -86,15 +86,6 @@ class Document:
     def step_count(self) -> int:
         return 0 if self.steps is None else self.steps.count
 
-    @property
-    def has_phases(self) -> bool:
-        return any(
-            (
-                *(self.phases, self.phases_outside),
-                *(self.phases_on_other_threads, self.phases_without_steps),
-            )
-        )
-
 
 def document_of(run: Run, file: str | None = None) -> Document:
     """The document of a run. It costs the whole analysis: some 0.1 s per 100,000 spans."""

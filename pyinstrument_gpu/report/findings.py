@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.advice import DOUBT_SHARE, EDIT_SHARE, TIMELINE, Finding
+from pyinstrument_gpu.analysis.advice import DOUBT_SHARE, EDIT_SHARE, TIMELINE, Finding, in_order
 from pyinstrument_gpu.analysis.rules import findings as guides_of
 from pyinstrument_gpu.analysis.rules import is_nothing_worth_an_edit
 from pyinstrument_gpu.analysis.rules.case import Guidance
@@ -20,13 +20,13 @@ from pyinstrument_gpu.parts.words import counted, printable, small_percent
 
 
 def findings(run: Run, file: str | None) -> tuple[Finding, ...]:
-    """What went wrong, then what is worth an edit for certain, then what may be."""
+    """All that matters, in the order in which it does."""
     failures = (one for aspect in aspects() for one in aspect.failures(run))
     found = [*failures, *_worth_an_edit(run)]
     if file is not None:
         named = f" {shlex.quote(file)}"
         found = [replace(one, look=one.look and one.look.replace(" RUN", named)) for one in found]
-    return tuple(sorted(found, key=lambda one: one.kind != "failure" and 2 - one.is_certain))
+    return tuple(in_order(found))
 
 
 def _worth_an_edit(run: Run) -> Iterator[Finding]:

@@ -37,8 +37,9 @@ class PhaseOnDevice:
             that were timed.
         ahead_p50_ns, ahead_p95_ns: how long after the host the device began a call.
         bottleneck: what limits the phase: "launch" (the device waited for the host to enqueue
-            work), "device", "blocked" (the host waited in the phase), "mixed", or "launch?" (launch
-            or blocked, because waits were not measured).
+            work), "device", "blocked" (the host waited in the phase), "mixed", "launch?" (launch or
+            blocked, because waits were not measured), or "device?" (device, but less work on the
+            host may save more).
     """
 
     calls: int | None

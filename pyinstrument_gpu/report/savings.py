@@ -100,20 +100,26 @@ SAVING_HEADERS = ("removed", "calls", "takes", "low", "likely", "high", "at most
 
 
 def savings_parts(found: Savings | None, findings: Sequence[Finding]) -> Iterator[Part]:
-    """The savings, the largest sure one first, the advice based on them, and what can't be told."""
+    """The savings, the largest sure one first, the advice based on them, and what can't be told, in
+    the order in which they come."""
     if found is not None and found.rows and found.step_ns is not None:
         yield from _savings(found, found.step_ns)
-    given = [one for one in findings if one.kind == "advice"]
-    if given:
-        yield Sentence()
-        yield Sentence("What to change", "title")
+    kinds = {"advice": _advice, "doubt": _doubts}
+    for kind in dict.fromkeys(one.kind for one in findings if one.kind in kinds):
+        yield from kinds[kind]([one for one in findings if one.kind == kind])
+
+
+def _advice(given: Sequence[Finding]) -> Iterator[Part]:
+    yield Sentence()
+    yield Sentence("What to change", "title")
     for number, one in enumerate(given, 1):
         yield Sentence(f"{number}. {printable(one.about)}: {one.edit}")
         yield Sentence(f"   {one.evidence}", "note")
-    unsure = [one for one in findings if one.kind == "doubt"]
-    if unsure:
-        yield Sentence()
-        yield Sentence("May be worth a try: this run can't tell", "title")
+
+
+def _doubts(unsure: Sequence[Finding]) -> Iterator[Part]:
+    yield Sentence()
+    yield Sentence("May be worth a try: this run can't tell", "title")
     for one in unsure[:_MAX_DOUBTS]:
         yield Sentence(f"- {printable(one.about)}: {one.edit}")
         saved = ""

@@ -111,7 +111,10 @@ def _placed(run: Run, path: int) -> str | None:
 def _what_helps(run: Run, findings: Sequence[Finding], guides: Guides | None) -> str:
     certain = [one for one in findings if one.is_certain and one.high_ns and one.of_ns]
     if certain:
-        return f"one change could save {_saving(run, certain[0])}: {_change(certain[0])}"
+        sure = f"could save {_saving(run, certain[0])}: {_change(certain[0])}"
+        if findings[0].kind == "doubt":
+            return f"{_may_save(run, findings[0])}; another {sure}"
+        return f"one change {sure}"
     savings = analysis.of(run).savings
     if savings.busy_ns is not None and savings.busy_ns >= BUSY_SHARE * savings.step_ns:
         busy = small_percent(savings.busy_ns, savings.step_ns)
@@ -121,11 +124,15 @@ def _what_helps(run: Run, findings: Sequence[Finding], guides: Guides | None) ->
         first = doubts[0]
         if not first.high_ns or not first.of_ns:
             return f"what a change could save is not known: {first.evidence}"
-        may = f"one change may save {_saving(run, first)}"
-        return f"{may}, but this run can't tell: {_change(first)}"
+        return _may_save(run, first)
     if guides is not None and guides.nothing_worth_an_edit:
         return "nothing that was looked at is worth an edit"
     return "what a change could save is not known from this run"
+
+
+def _may_save(run: Run, one: Finding) -> str:
+    may = f"one change may save {_saving(run, one)}"
+    return f"{may}, but this run can't tell: {_change(one)}"
 
 
 def _change(one: Finding) -> str:

@@ -288,6 +288,13 @@ def test_one_run_per_side_has_no_order() -> None:
     assert compare(before, after, noise_percent=2).verdict is Verdict.FASTER
 
 
+def test_three_runs_not_in_turn_do_not_ask_for_the_noise_that_was_given() -> None:
+    sides = started([100, 101], [0, 60]), started([80], [120])
+    text = comparison_report(compare(*sides, noise_percent=2))
+    assert text.startswith("AMBIGUOUS: can't tell from 2 runs before, 1 run after")
+    assert "pass --noise" not in text
+
+
 def test_warnings_that_decide_on_the_verdict_come_first() -> None:
     before = started([100, 100.2, 99.9], [0, 60, 120])
     after = started([105, 105.1, 104.9], [180, 240, 300], steps=30)

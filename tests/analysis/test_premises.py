@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.advice import Finding, subject
+from pyinstrument_gpu.analysis.advice import Finding, in_order, subject
 from pyinstrument_gpu.analysis.bottleneck import Bottleneck
 from pyinstrument_gpu.analysis.compare import Verdict, compare
 from pyinstrument_gpu.analysis.savings import Change, Limit, ReplayedSaving
@@ -16,6 +16,9 @@ from pyinstrument_gpu.core.program_facts import KEY
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.core.sync_kind import SyncKind
+from pyinstrument_gpu.parts.parts import Sentence
+from pyinstrument_gpu.report.savings import savings_parts
+from pyinstrument_gpu.report.verdict import verdict
 from tests.helpers.calibration import judged
 from tests.helpers.simulator.duration import Duration
 from tests.helpers.simulator.edit import Edit
@@ -23,6 +26,7 @@ from tests.helpers.simulator.loader import LoaderOptions
 from tests.helpers.simulator.operations import (
     AwaitStaged,
     Copy,
+    Flush,
     Launches,
     NextBatch,
     Operation,
@@ -192,6 +196,51 @@ def test_the_host_may_be_late_with_the_work_of_a_phase_before_which_it_was_ahead
     assert row.low_ns < truth_ns < 1.01 * row.high_ns
 
 
+def test_a_phase_whose_host_time_comes_back_is_not_device_bound_for_certain() -> None:
+    # The optimizer launches its 4 ms of work within 0.5 ms, and computes for 2.5 ms before. The
+    # device waits for it, but in each fourth step: those show that its work takes no longer.
+    extra = replace(phase("extra", 6, 100, 5 * US, 20 * MS), every=4)
+    late = Phase(
+        "optimizer", (Work(5, Duration(2.5 * MS)), *phase("", 3, 100, 5 * US, 4 * MS).body)
+    )
+    found = simulated(program(phase("forward", 1, 100, 5 * US, 1 * MS), extra, late, read(4)))
+    path = found.run.paths.index("optimizer")
+
+    assert str(analysis.of(found.run).bottlenecks(Scope.STEP)[path]) == "device?"
+    alone = simulated(program(*DEVICE_BOUND, read(3))).run
+    assert {str(one) for one in analysis.of(alone).bottlenecks(Scope.STEP).values()} == {"device"}
+
+
+# --- what comes first ---
+
+
+def finding(kind: str, name: str, low_ns: float, high_ns: float) -> Finding:
+    return Finding(kind, name, low_ns, high_ns, None, 100.0, "elapsed time", None, "", "", None)
+
+
+SURE = finding("advice", "the sure", 4, 12), finding("advice", "the surer", 4, 5)
+
+
+def test_a_doubt_that_may_save_far_more_comes_before_what_is_certain() -> None:
+    for high_ns, first in ((48, "the sure"), (49, "the doubt")):
+        doubt, failure = finding("doubt", "the doubt", 0, high_ns), finding("failure", "bad", 0, 0)
+        assert about(in_order([*SURE, doubt, failure]))[:2] == ["bad", first]
+    assert about(in_order([doubt])) == ["the doubt"]
+
+
+def test_the_verdict_begins_with_such_a_doubt() -> None:
+    run = simulated(program(*DEVICE_BOUND, read(3))).run
+    found = in_order([*SURE, finding("doubt", "the doubt", 0, 60)])
+
+    assert verdict(run, (), found, None, {}).endswith(
+        "one change may save at most 60% of the elapsed time, but this run can't tell: removing "
+        "the doubt; another could save 4% to 12% of the elapsed time: removing the sure."
+    )
+    parts = (part for part in savings_parts(None, found) if isinstance(part, Sentence))
+    titles = [part.text for part in parts if part.kind == "title"]
+    assert titles == ["May be worth a try: this run can't tell", "What to change"]
+
+
 # --- steps that were not timed ---
 
 
@@ -206,6 +255,22 @@ def test_lost_device_times_leave_the_high_end_open() -> None:
     assert doubt.evidence.endswith("% of the device's times were lost")
     whole = simulated(program(*DEVICE_BOUND, read(3))).run
     assert analysis.of(whole).premises.lost_times == 0
+
+
+def test_a_wait_may_come_back_where_the_allocator_waits_for_the_device() -> None:
+    for is_counted in (True, False):
+        found = simulated(
+            program(*DEVICE_BOUND, read(3), Flush(is_counted), Work(4, Duration(5 * MS)))
+        )
+        row = saving(found.run, Change.SYNC, site=0)
+        (truth_ns,) = found.saved_ns(Edit("sync", site=0))
+
+        assert truth_ns < 0.1 * MS
+        assert (row.low_ns == 0) is is_counted
+        if is_counted:
+            assert not analysis.of(found.run).advice[:-1]
+            (doubt,) = analysis.of(found.run).doubts
+            assert doubt.evidence.startswith("1 times per step, PyTorch's allocator gives memory")
 
 
 def test_the_start_of_the_workers_does_not_speak_for_steps_that_were_not_timed() -> None:

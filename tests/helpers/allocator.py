@@ -34,6 +34,7 @@ class SimulatedAllocator:
         self._allocation = _Statistic()
         self._segment = _Statistic()
         self._private_pools: dict[tuple[int, int], _Statistic] = {}
+        self.retries = 0
 
     @property
     def allocated(self) -> int:
@@ -100,7 +101,7 @@ class SimulatedAllocator:
             "reserved_bytes_by_private_pools": {
                 pool: {"all": each.numbers()} for pool, each in self._private_pools.items()
             },
-            "num_alloc_retries": 0,
+            "num_alloc_retries": self.retries,
             "num_ooms": 0,
         }
 

@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import Any
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.advice import subject
+from pyinstrument_gpu.analysis.advice import in_order, subject
 from pyinstrument_gpu.core.run import Run
 from tests.helpers.simulator.edit import Edit
 from tests.helpers.simulator.edits import edits
@@ -70,7 +70,8 @@ class Outcome:
         truths_ns: of the edit as advice has it, on all ranks, and on this one alone.
         beyond_ns: of edits that go further: no batch takes any time, not even to be handed over.
         saving: None where nothing was said.
-        advised: its place in the advice, None where it is in none.
+        advised: its place in the advice, and among the doubts that come before it; None where it
+            is in none.
         doubted: whether it is named among what can't be told.
     """
 
@@ -207,7 +208,10 @@ def judged(family: str, seed: int) -> Judged:
     found = analysis.of(run)
     savings = {edit_of(run, row): row for row in found.savings.rows}
     edit_about = {subject(run, row): edit_of(run, row) for row in found.savings.rows}
-    advised = [edit_about[each.about] for each in found.advice if each.low_ns is not None]
+    told = in_order(each for each in (*found.advice, *found.doubts) if each.low_ns is not None)
+    while told and not told[-1].is_certain:
+        told.pop()
+    advised = [edit_about[each.about] for each in told]
     doubted = {edit_about[each.about] for each in found.doubts if each.low_ns is not None}
     outcomes = tuple(
         Outcome(

@@ -92,6 +92,8 @@ class MemoryUse:
         reserved_peak_bytes: the most that PyTorch held, for tensors or for later.
         reserved_bytes: what it held at the end of the last step that was read.
         unused_bytes: the part of that which no tensor occupied.
+        allocation_retries: how often PyTorch gave memory back to the driver to get some, after the
+            first step that was read.
         growth_is_known: false: too few steps were read to tell.
         growth: unknown: none is certain.
         phases: each before those inside it.
@@ -105,6 +107,7 @@ class MemoryUse:
     reserved_peak_bytes: int | None
     reserved_bytes: int | None
     unused_bytes: int | None
+    allocation_retries: int | None
     growth_is_known: bool
     growth: MemoryGrowth | None
     phases: tuple[PhaseMemoryUse, ...]
@@ -148,6 +151,7 @@ class MemoryAspect(Aspect):
             reserved_peak_bytes=found.reserved_peak_bytes,
             reserved_bytes=reserved_bytes,
             unused_bytes=unused_bytes,
+            allocation_retries=found.allocation_retries,
             growth_is_known=len(found.points) >= FEWEST_POINTS,
             growth=memory_growth(found),
             phases=tuple(
@@ -320,6 +324,11 @@ def _totals(memory: MemoryUse) -> str:
         text += (
             f"; at the end of the last step read {size(memory.unused_bytes)} of "
             f"{size(memory.reserved_bytes)} reserved were not allocated"
+        )
+    if memory.allocation_retries:
+        text += (
+            f". {counted(memory.allocation_retries, 'time')}, PyTorch gave its unused memory back "
+            "to the driver to get what it needed, and the host waited for the GPU"
         )
     return text
 

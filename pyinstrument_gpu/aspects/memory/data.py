@@ -117,6 +117,7 @@ class _MemoryFacts(Struct, frozen=True, kw_only=True):
     lost: Count = 0
     peak_bytes: _Bytes | None = None
     reserved_peak_bytes: _Bytes | None = None
+    allocation_retries: Count | None = None
     phases_lost: Count = 0
     outside_left_bytes: MedianBytes | None = None
     notes: tuple[str, ...] = ()
@@ -132,6 +133,9 @@ class Memory(_MemoryFacts, frozen=True, kw_only=True):
         peak_bytes: The most that was allocated at any time so far, by the allocator's own counter,
             which may have been reset before the first step was read.
         reserved_peak_bytes: The same of what was reserved; None if that is unknown.
+        allocation_retries: How often, between the first step that was read and the last one, the
+            allocator gave all unused memory back to the driver to get what it needed, for which the
+            host waits for the device; None if that is unknown.
         phases: The phases in those steps, by path.
         phases_lost: Calls of phases that are not in `phases`, because there were too many paths.
         outside_left_bytes: What the steps left behind outside all phases.

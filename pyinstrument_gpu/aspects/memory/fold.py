@@ -38,7 +38,7 @@ MOST_POINTS = 256
 MOST_STEPS = 64
 _OUTSIDE = 0.05
 
-Reading = tuple[int, int, int, int, int, int, int, int, int]
+Reading = tuple[int, int, int, int, int, int, int, int, int, int]
 """As `native.take_memory_readings` returns them."""
 Bounds = tuple[int, int, int]
 """The median and the interval of it."""
@@ -111,6 +111,7 @@ class MemoryFold:
         self.device = device
         self.steps = 0
         self._peak = self._reserved_peak = -1
+        self._retries = (-1, -1)  # after the first step that was read, and after the last one
         self._phases: dict[int, _Phase] = {}
         self._paths_lost = 0
         self._outside = deque[int](maxlen=MOST_STEPS)
@@ -125,12 +126,14 @@ class MemoryFold:
         """What the document says of it; nothing where no step was read."""
         if not self.steps:
             return {}
+        first, last = self._retries
         return {
             "source": "process" if self.device is None else "device",
             "device": self.device,
             "steps": self.steps,
             "peak_bytes": _known(self._peak),
             "reserved_peak_bytes": _known(self._reserved_peak),
+            "allocation_retries": last - first if 0 <= first <= last else None,
             "points": [
                 [step, used, _known(reserved)] for step, used, reserved in self._points.kept
             ],
@@ -140,11 +143,11 @@ class MemoryFold:
         }
 
     def _add_step(self, readings: list[Reading]) -> None:
-        _, serial, _, _, allocated, _, _, _, counter = readings[0]
+        _, serial, _, _, allocated, _, _, _, counter, _ = readings[0]
         stack = [_Open(-1, allocated)]
         left: dict[int, int] = {}
         own_left: dict[int, int] = {}
-        for kind, _, path, depth, allocated, peak, _, _, next_counter in readings[1:]:
+        for kind, _, path, depth, allocated, peak, _, _, next_counter, _ in readings[1:]:
             # After a reset, too, the counter has been where it stands.
             seen = allocated if peak == counter else max(allocated, peak)
             limit = math.inf if peak < counter else peak
@@ -172,7 +175,8 @@ class MemoryFold:
             _close(stack, allocated)
         self._peak = max(self._peak, *(reading[5] for reading in readings))
         self._reserved_peak = max(self._reserved_peak, *(reading[7] for reading in readings))
-        _, _, _, _, allocated, _, reserved, _, _ = readings[-1]
+        _, _, _, _, allocated, _, reserved, _, _, retries = readings[-1]
+        self._retries = self._retries[0] if self.steps else retries, retries
         is_whole = len(readings) <= MOST_BORDERS
         if is_whole:
             self._outside.append(allocated - stack[0].begin - stack[0].inner)

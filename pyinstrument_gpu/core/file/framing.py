@@ -172,10 +172,10 @@ def _blocks_in(run_id: int, slots: Iterable[tuple[int, BlockHeader, memoryview]]
         if payload is None:
             # A document that was being replaced when the process died is no damage: its other
             # version stands.
-            if at_home and is_log and header.is_right(content):
+            if not (at_home and header.is_right(content)):
+                blocks.damaged += 1
+            elif is_log:
                 partly_written.append((header.type, header.sequence))
-            else:
-                blocks.damaged += not (at_home and not is_log)
         elif is_log:
             block = LogBlock(header.first, payload)
             logs.setdefault(header.type, {}).setdefault(header.sequence, block)

@@ -371,13 +371,24 @@ def test_an_error_of_the_watch_stays_inside(monkeypatch: pytest.MonkeyPatch) -> 
         run_out()
 
 
+def test_retries_count_after_the_first_step() -> None:
+    device = SimulatedDevice()
+    with recording_of(device) as recording:
+        for _ in gpu_steps(range(4)):
+            device.allocator.retries += 2
+    assert memory_of(recording).allocation_retries == 6
+    assert "6 times, PyTorch gave its unused memory back" in " ".join(
+        recording.run.report().split()
+    )
+
+
 # What is kept of readings
 
 
 def reading(
     kind: int, allocated: int = 0, path: int = 0, depth: int = 0, step: int = 0
-) -> tuple[int, int, int, int, int, int, int, int, int]:
-    return (kind, step, path, depth, allocated, allocated, -1, -1, allocated)
+) -> tuple[int, int, int, int, int, int, int, int, int, int]:
+    return (kind, step, path, depth, allocated, allocated, -1, -1, allocated, -1)
 
 
 def test_a_phase_without_an_end_counts_with_the_one_around_it() -> None:

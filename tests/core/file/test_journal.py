@@ -117,3 +117,6 @@ def test_older_or_several_partly_written_blocks_are_damage() -> None:
     wrong_header = bytearray(torn)
     wrong_header[24] ^= 2
     assert read_blocks(file_with(bytes(wrong_header))).damaged == 1
+    document_now = bytearray(torn)
+    document_now[4] = BlockType.TICK
+    assert read_blocks(file_with(bytes(document_now))).damaged == 1

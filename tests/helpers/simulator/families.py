@@ -296,11 +296,13 @@ class _Draw:
             body.insert(number, self.read(self.how_often()))
 
     def put_flush(self, body: list[Operation]) -> None:
-        """The allocator gives memory back in a phase, in each step or now and then."""
+        """The allocator gives memory back in a phase, in each step or now and then; or something
+        else waits for the device there."""
         phases = [each for each in body if isinstance(each, Phase) and each.every == 1]
         at = self.rng.choice(phases)
-        flush = Phase("grow", (Flush(),), self.rng.choice((1, 1, 4, 16)))
+        often = self.rng.choice((1, 1, 4, 16))
         where = self.rng.randint(0, len(at.body))
+        flush = Phase("grow", (Flush(is_counted=self.rng.random() < 0.7),), often)
         inner = at.body[:where] + (flush.body if flush.every == 1 else (flush,)) + at.body[where:]
         body[body.index(at)] = replace(at, body=inner)
 

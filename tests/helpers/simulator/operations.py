@@ -82,7 +82,9 @@ class Copy:
 @dataclass(frozen=True)
 class Flush:
     """The host waits until the stream is empty, which no watch sees, as where the allocator returns
-    its memory to the driver."""
+    its memory to the driver; it counts that if `is_counted`."""
+
+    is_counted: bool = True
 
 
 @dataclass(frozen=True)

@@ -228,7 +228,7 @@ class Rank:
         if isinstance(operation, StageBatch):
             return self._staging(operation, turns)
         if isinstance(operation, Flush):
-            return self._flush
+            return self._flushing(operation)
         if isinstance(operation, AwaitStaged):
             return lambda turn: self._compute.wait_until(self._staged_ns)
         assert isinstance(operation, AwaitReduced)
@@ -306,8 +306,12 @@ class Rank:
         self.now_ns = done_ns + self._program.wake_ns + call_ns - call_ns // 2
         self.recorder.sync(site, begin_ns, self.now_ns, size)
 
-    def _flush(self, turn: int) -> None:
-        self.now_ns = max(self.now_ns, self._compute.free_ns) + self._program.wake_ns
+    def _flushing(self, operation: Flush) -> _Do:
+        def flush(turn: int) -> None:
+            self.now_ns = max(self.now_ns, self._compute.free_ns) + self._program.wake_ns
+            self.recorder.allocation_retries += operation.is_counted
+
+        return flush
 
     def _copying(self, operation: Copy, turns: int) -> _Do:
         [calls_ns] = self._times_ns(operation.place, turns, operation.call)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pyinstrument_gpu.analysis.contention import READING
+from pyinstrument_gpu.aspects.memory.data import Memory
 from pyinstrument_gpu.core.clocks import DeviceClock
 from pyinstrument_gpu.core.program_facts import KEY, ProgramFacts
 from pyinstrument_gpu.core.record import DeviceTimingSummary, Thread, named_streams
@@ -72,6 +73,7 @@ class Recorder:
         self._event_ns = -1
         self._event_return_ns = -(10**12)
         self._outside = _MAX_OUTSIDE
+        self.allocation_retries = 0
 
     # --- what the host tells it ---
 
@@ -211,6 +213,7 @@ class Recorder:
             syncs=syncs,
             metric_names=[READING],
             metrics=self._waits(),
+            memory=Memory(device=0, allocation_retries=self.allocation_retries),
         )
 
     def _read(self, true_ns: np.ndarray, zero_ns: int) -> np.ndarray:
