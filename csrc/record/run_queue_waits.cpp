@@ -123,8 +123,7 @@ RunQueueWaits::OfThread& RunQueueWaits::this_thread_of_it() noexcept {
 std::optional<uint64_t> RunQueueWaits::read(OfThread& own) noexcept {
   const std::lock_guard lock(lock_);
   struct stat status;
-  if (own.file == nullptr || own.recording != recordings_ ||
-      !own.file->descriptor.is_ours(status))
+  if (own.file == nullptr || own.recording != recordings_ || !own.file->descriptor.is_ours(status))
     return std::nullopt;
   char text[96];
   const ssize_t count = pread(own.file->descriptor.number(), text, sizeof text - 1, 0);

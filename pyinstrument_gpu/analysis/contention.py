@@ -30,9 +30,11 @@ class Contention:
     """What a run wanted of processors and did not get. None is unknown.
 
     Attributes:
-        steps: of so many steps it is known.
-        wait_ns: for how long the steps' own thread waited for a processor, per step.
-        share: of the time of these steps.
+        is_large: whether so much of the time was waiting that nothing is concluded from shares of
+            it.
+        step_ns: what a step takes, of all steps.
+        steps: of so many steps it is known how long their thread waited for a processor.
+        share: for which share of the time of these steps it did.
         thread, thread_share: which thread waited longest, and for which share of the elapsed time.
         processors: those that the process may use.
         others: how many of them other processes used, on average.
@@ -41,8 +43,9 @@ class Contention:
         pressure: for which share of it some program of the machine waited for a processor.
     """
 
+    is_large: bool
+    step_ns: float
     steps: int
-    wait_ns: float | None
     share: float | None
     thread: str | None = None
     thread_share: float | None = None
@@ -50,11 +53,6 @@ class Contention:
     others: float | None = None
     throttled_share: float | None = None
     pressure: float | None = None
-
-    @property
-    def is_large(self) -> bool:
-        """Whether so much of the time was waiting that its shares say nothing of the program."""
-        return max(self.share or 0.0, self.thread_share or 0.0) >= LARGE_SHARE
 
     @property
     def has_many_others(self) -> bool:
@@ -88,16 +86,17 @@ def contention(run: Run) -> Contention | None:
     waits_ns = step_waits_ns(run, steps)
     is_known = ~np.isnan(waits_ns)
     time_ns = int((steps["end_ns"] - steps["begin_ns"])[is_known].sum())
-    total_ns = float(waits_ns[is_known].sum())
     found = run.processor
     if found is None and not is_known.any():
         return None
-    count = int(is_known.sum())
+    share = float(waits_ns[is_known].sum()) / time_ns if time_ns else None
+    of_recording = _of_recording(found)
     return Contention(
-        steps=count,
-        wait_ns=total_ns / count if count else None,
-        share=total_ns / time_ns if time_ns else None,
-        **_of_recording(found),
+        is_large=max(share or 0.0, of_recording.get("thread_share") or 0.0) >= LARGE_SHARE,
+        step_ns=run.step_totals.duration.mean_ns,
+        steps=int(is_known.sum()),
+        share=share,
+        **of_recording,
     )
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from pyinstrument_gpu import analysis
@@ -21,27 +20,13 @@ from pyinstrument_gpu.parts.words import capitalised, duration, printable, small
 _SHOWN_SHARE = 0.01
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProcessorSection(Contention):
-    """What a run wanted of processors and did not get. None is unknown.
-
-    Attributes:
-        step_ns: what a step takes.
-        is_contended: whether so much of the time was waiting that nothing is concluded from shares
-            of it.
-    """
-
-    step_ns: float
-    is_contended: bool
-
-
 class ProcessorAspect(Aspect):
     """What a program wanted of the processors and did not get."""
 
     name = NAME
     heading = "CPU contention"
     live = LiveContention()
-    section_type = ProcessorSection | None
+    section_type = Contention | None
     about = "CPU contention: how long steps waited for a processor, and for whom."
 
     def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,15 +36,10 @@ class ProcessorAspect(Aspect):
         what = "what was noted of processors"
         return {NAME: found.document(NAME, what, lambda data: decode_object(data, NAME, Processor))}
 
-    def section(self, run: Run) -> ProcessorSection | None:
-        about = analysis.of(run)
-        found = about.contention
-        if found is None or not run.step_totals.count:
-            return None
-        step_ns = about.step_totals.duration.mean_ns
-        return ProcessorSection(**asdict(found), step_ns=step_ns, is_contended=found.is_large)
+    def section(self, run: Run) -> Contention | None:
+        return analysis.of(run).contention if run.step_totals.count else None
 
-    def parts(self, found: ProcessorSection, document: Any) -> Iterator[Part]:
+    def parts(self, found: Contention, document: Any) -> Iterator[Part]:
         """Nothing where steps hardly waited."""
         if max(found.share or 0.0, found.thread_share or 0.0) < _SHOWN_SHARE:
             return
@@ -81,14 +61,14 @@ class ProcessorAspect(Aspect):
         clauses = [clause for clause in (found.cause, pressure) if clause]
         if clauses:
             yield Sentence(capitalised("; ".join(clauses)), "note")
-        if found.is_contended:
+        if found.is_large:
             yield Sentence(
                 "Such waits fall on whatever the program does at the moment. So shares of the step "
                 "say little of the program, and nothing is advised from them"
             )
 
-    def verdict(self, found: ProcessorSection) -> str | None:
-        if not found.is_contended:
+    def verdict(self, found: Contention) -> str | None:
+        if not found.is_large:
             return None
         if found.share is not None and found.share >= LARGE_SHARE:
             waits = f"of which it waits {small_percent(found.share, 1)} for a processor"
