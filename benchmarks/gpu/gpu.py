@@ -12,6 +12,9 @@ import torch
 
 from tests.helpers.cuda_kernels import CudaKernels
 
+_FREE = ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p).value or 0
+"""With a null pointer, a host function that does nothing, as C has it."""
+
 
 class Gpu(Protocol):
     """What the benchmarks need of a GPU."""
@@ -48,6 +51,11 @@ class Gpu(Protocol):
     def enqueue_calls(self) -> dict[str, tuple[int, list[int]]]:
         """The same of what the driver enqueues at little cost, by name."""
 
+    def busy_side_stream(self) -> None:
+        """A side stream gets a kernel of some milliseconds, and behind it the event for which the
+        cuStreamWaitEvent among the `enqueue_calls` waits. For one that is complete nothing might
+        be enqueued."""
+
     def replay_call(self) -> Callable[[], object]:
         """Launches a CUDA graph of one kernel that does nothing."""
 
@@ -67,6 +75,9 @@ class CudaGpu:
         self._kernels = CudaKernels()
         self._event = torch.cuda.Event(enable_timing=True)
         self._event.record()
+        self._awaited = torch.cuda.Event()
+        self._awaited.record()
+        self._side = torch.cuda.Stream()
         self._status = torch.zeros(1, dtype=torch.int64)
         self._memory = torch.zeros(64, dtype=torch.uint8, device="cuda")
         self.synchronize: Callable[[], None] = torch.cuda.synchronize
@@ -103,8 +114,16 @@ class CudaGpu:
             "cuLaunchKernel": self._kernels.launch_arguments("nothing"),
             "cuMemsetD8Async": [memory, 0, 4, stream],
             "cuMemcpyDtoDAsync_v2": [memory, memory + 32, 4, stream],
+            "cuStreamWriteValue64_v2": [stream, memory, 0, 0],
+            "cuLaunchHostFunc": [stream, _FREE, 0],
+            "cuStreamWaitEvent": [stream, self._awaited.cuda_event, 0],
         }
         return {name: (self._kernels.driver.address(name), arguments[name]) for name in arguments}
+
+    def busy_side_stream(self) -> None:
+        with torch.cuda.stream(self._side):
+            self.spin(5_000_000)
+            self._awaited.record()
 
     def replay_call(self) -> Callable[[], object]:
         graph = torch.cuda.CUDAGraph()

@@ -40,6 +40,10 @@ STUB_EXPORT int cuCtxGetDevice(Device* device) {
   *device = 0;
   return kSuccess;
 }
+STUB_EXPORT int cuCtxGetId(Context, uint64_t* id) {
+  *id = 1;
+  return kSuccess;
+}
 STUB_EXPORT int cuDevicePrimaryCtxGetState(Device, unsigned* flags, int* active) {
   *flags = 0;
   *active = 1;
@@ -63,13 +67,22 @@ STUB_EXPORT int cuEventElapsedTime(float* milliseconds, Event, Event) {
   *milliseconds = 1.0f;
   return kSuccess;
 }
+STUB_EXPORT int cuEventElapsedTime_v2(float* milliseconds, Event begin, Event end) {
+  return cuEventElapsedTime(milliseconds, begin, end);
+}
 
 #define STUB_SAME_TYPE(name, parameters) \
   static_assert(std::is_same_v<decltype(&cu##name), decltype(Driver::name)>);
 PIG_CUDA_TIMING_FUNCTIONS(STUB_SAME_TYPE)
+PIG_CUDA_LATER_FUNCTIONS(STUB_SAME_TYPE)
 
-STUB_EXPORT int cuGetProcAddress_v2(const char* name, void** function, int, uint64_t, int*) {
+STUB_EXPORT int cuGetProcAddress_v2(const char* name, void** function, int version, uint64_t,
+                                    int*) {
   *function = nullptr;
+  if (version >= 12080 && std::strcmp(name, "cuEventElapsedTime") == 0) {
+    *function = reinterpret_cast<void*>(&cuEventElapsedTime_v2);
+    return kSuccess;
+  }
 #define STUB_FIND(known, parameters) \
   if (std::strcmp(name, "cu" #known) == 0) *function = reinterpret_cast<void*>(&cu##known);
   PIG_CUDA_TIMING_FUNCTIONS(STUB_FIND)

@@ -182,8 +182,13 @@ void DeviceClock::end_burst(int64_t now) {
 
 DriverError DeviceClock::distance(Event from, Event to, int64_t& ns) {
   float milliseconds = 0;
-  if (const int result = driver_.EventElapsedTime(&milliseconds, from, to))
-    return {"cuEventElapsedTime", result};
+  DriverError error{"cuEventElapsedTime_v2", kNotReady};
+  if (driver_.EventElapsedTime_v2 != nullptr)
+    error.result = driver_.EventElapsedTime_v2(&milliseconds, from, to);
+  // It may not know yet that they are complete.
+  if (error.result == kNotReady)
+    error = {"cuEventElapsedTime", driver_.EventElapsedTime(&milliseconds, from, to)};
+  if (error) return error;
   const double exact_ns = static_cast<double>(milliseconds) * 1e6;
   ns = std::llround(exact_ns);
   if (std::abs(ns) < kExactNs) {

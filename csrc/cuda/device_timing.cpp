@@ -18,6 +18,8 @@ constexpr int64_t kMaxOutside = 2048;
 
 /// For how long to try for the device lock.
 constexpr std::chrono::seconds kLockPatience{1};
+/// For how long to wait for one of several devices.
+constexpr std::chrono::milliseconds kDevicePatience{50};
 
 /// How many hardware queues the streams of the process share.
 uint32_t connections() {
@@ -61,6 +63,9 @@ bool DeviceTiming::attach(const TorchFunctions& torch) {
     const std::lock_guard lock(timelines_mutex_);
     if (attached()) return true;
     torch_ = torch;
+    // CUDA has read it by now, and perhaps the program had set it just before.
+    connections_ = connections();
+    time_side_streams();
     driver_.store(found, std::memory_order_release);
   }
   open_gate();
@@ -70,14 +75,15 @@ bool DeviceTiming::attach(const TorchFunctions& torch) {
 bool DeviceTiming::start(const Options& options, const Clock& clock, DropCounters& drops,
                          void (*wake)()) {
   const std::unique_lock lock(device_mutex_, kLockPatience);
-  if (!lock) {
+  if (!lock || is_one_away()) {
     warn(
         "device timing is off in this recording: the CUDA driver has not answered a call of the "
         "last one yet, as it does while a stream hangs; host timing goes on");
     return false;
   }
+  found_.clear();
   options_ = options;
-  all_side_streams_ = options.all_side_streams || connections() > 1;
+  time_side_streams();
   clock_ = &clock;
   drops_ = &drops;
   wake_ = wake;
@@ -155,8 +161,7 @@ EventTimeline* DeviceTiming::timeline_of(Context context) noexcept {
   {
     const std::lock_guard lock(timelines_mutex_);
     if (EventTimeline* known = known_timeline(context)) return known;
-    for (const Context foreign : foreign_)
-      if (foreign == context) return nullptr;
+    if (foreign_.contains(context)) return nullptr;
   }
   const Driver& driver = this->driver();
   Device device = 0;
@@ -173,13 +178,17 @@ EventTimeline* DeviceTiming::timeline_of(Context context) noexcept {
   try_allocating([&] {
     const std::lock_guard lock(timelines_mutex_);
     if (primary != context) {
-      if (foreign_.size() < kMaxDevices) foreign_.push_back(context);
+      if (foreign_.size() == kMaxForeign) foreign_.clear();
+      foreign_.insert(context);
       return;
     }
     found = known_timeline(context);
     if (found != nullptr || timelines_.size() == kMaxDevices) return;
+    for (const auto& timeline : timelines_)
+      if (timeline->device() == device) found = timeline.get();
+    if (found != nullptr) return found->fail("the device was reset");
     timelines_.push_back(std::make_unique<EventTimeline>(
-        driver, context, device, static_cast<uint8_t>(timelines_.size()), connections()));
+        driver, context, device, static_cast<uint8_t>(timelines_.size()), connections_));
     if (wake_ != nullptr) wake_();
     found = timelines_.back().get();
   });
@@ -202,7 +211,8 @@ void DeviceTiming::prepare_current() {
   EventTimeline* timeline = timeline_of(context);
   if (timeline == nullptr) return;
   const std::unique_lock lock(device_mutex_, kLockPatience);
-  if (lock && timeline->state() == EventTimeline::State::kPreparing) prepare(*timeline);
+  if (lock && !timeline->asker.is_away() && timeline->state() == EventTimeline::State::kPreparing)
+    prepare(*timeline);
 }
 
 void DeviceTiming::prepare(EventTimeline& timeline) {
@@ -220,13 +230,37 @@ void DeviceTiming::harvest(Findings& findings, bool final) {
   const std::unique_lock lock(device_mutex_, std::try_to_lock);
   if (!lock || !wanted_.load(std::memory_order_relaxed)) return;
   const Asking asking(asking_);
-  for (EventTimeline* timeline : timelines()) {
-    if (timeline->state() == EventTimeline::State::kPreparing) prepare(*timeline);
-    if (timeline->state() == EventTimeline::State::kReady) harvest(*timeline, findings, final);
+  const std::vector<EventTimeline*> timelines = this->timelines();
+  for (EventTimeline* timeline : timelines) {
+    if (timeline->asker.is_away()) continue;
+    Findings& found = found_[timeline];
+    const auto ask = [this, timeline, &found, final] { this->ask(*timeline, found, final); };
+    if (timelines.size() == 1 || !timeline->asker.request(ask)) ask();
+    if (timeline->asker.wait(std::chrono::steady_clock::now() + kDevicePatience))
+      findings.add(std::exchange(found, {}));
   }
   collect_warnings();
   refill_outside();
-  count_devices();
+  if (!is_one_away()) count_devices();
+}
+
+void DeviceTiming::Findings::add(Findings&& more) {
+  if (empty()) times.swap(more.times);
+  times.insert(times.end(), more.times.begin(), more.times.end());
+  points.insert(points.end(), more.points.begin(), more.points.end());
+  correlating |= more.correlating;
+}
+
+void DeviceTiming::ask(EventTimeline& timeline, Findings& findings, bool final) {
+  if (timeline.state() == EventTimeline::State::kPreparing) prepare(timeline);
+  if (timeline.state() == EventTimeline::State::kReady && timeline.has_its_context())
+    harvest(timeline, findings, final);
+}
+
+bool DeviceTiming::is_one_away() const {
+  const std::lock_guard lock(timelines_mutex_);
+  return std::any_of(timelines_.begin(), timelines_.end(),
+                     [](const auto& timeline) { return timeline->asker.is_away(); });
 }
 
 void DeviceTiming::harvest(EventTimeline& timeline, Findings& findings, bool final) {
@@ -282,7 +316,8 @@ void DeviceTiming::count_devices() {
 void DeviceTiming::correlate_soon() {
   const std::unique_lock lock(device_mutex_, std::try_to_lock);
   if (!lock) return;
-  for (EventTimeline* timeline : timelines()) timeline->clock().correlate_soon();
+  for (EventTimeline* timeline : timelines())
+    if (!timeline->asker.is_away()) timeline->clock().correlate_soon();
 }
 
 std::vector<EventTimeline*> DeviceTiming::timelines() const {
@@ -309,6 +344,7 @@ bool DeviceTiming::has_warnings() const {
 }
 
 void DeviceTiming::warn_of_blocked_driver() {
+  if (!wanted_.load()) return;  // this recording has begun without
   warn(
       "the CUDA driver did not answer for a second when the recording stopped, as it does while a "
       "stream hangs: device times of its end are missing");

@@ -11,14 +11,17 @@
 // then what needs the same lock in the driver. So no thread of the program ever waits for one that
 // is inside the driver. Recording threads hold none of our locks there. The harvester is the only
 // one that asks for answers; it holds the device lock meanwhile, which others try to get for a
-// second at most.
+// second at most. With several devices each is asked by a thread of its own, for which the
+// harvester waits for a moment only, and then goes on with the next.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -53,8 +56,10 @@ class DeviceTiming {
     bool correlating = false;  ///< a correlation that is due has not ended
 
     bool empty() const { return times.empty() && points.empty(); }
+    void add(Findings&& more);
   };
   static constexpr uint32_t kMaxDevices = 64;
+  static constexpr uint32_t kMaxForeign = 1024;
 
   static DeviceTiming& instance() { return *instance_; }
 
@@ -126,6 +131,8 @@ class DeviceTiming {
 
   /// Whether `harvest` is at the driver.
   bool asking() const { return asking_.load(std::memory_order_relaxed); }
+  /// Whether one of several devices has not answered yet.
+  bool is_one_away() const;
   std::vector<EventTimeline*> timelines() const;
   /// On how many devices the process has a primary context, as its runtime makes one for each that
   /// it uses; 0 where the harvester hasn't asked.
@@ -148,9 +155,11 @@ class DeviceTiming {
   PIG_HOT static DeviceTiming* instance_;
   static constexpr uintptr_t kLastDefaultStream = 2;  // legacy and per-thread: 0, 1 and 2
 
+  void time_side_streams() { all_side_streams_ = options_.all_side_streams || connections_ > 1; }
   EventTimeline* known_timeline(Context context) const;
   void prepare_current();
   void prepare(EventTimeline& timeline);
+  void ask(EventTimeline& timeline, Findings& findings, bool final);
   void harvest(EventTimeline& timeline, Findings& findings, bool final);
   void warn(std::string warning);
   void collect_warnings();
@@ -159,6 +168,7 @@ class DeviceTiming {
 
   std::atomic<const Driver*> driver_{nullptr};
   TorchFunctions torch_;
+  uint32_t connections_ = 0;  ///< hardware queues that the streams share; 0 until it is attached
 
   bool forked_ = false;
   std::atomic<bool> wanted_{false};
@@ -183,9 +193,11 @@ class DeviceTiming {
 
   std::atomic<bool> asking_{false};
   std::timed_mutex device_mutex_;  ///< for the harvester's side of the timelines
+  /// What the askers have found. One that is away writes its own, without the lock.
+  std::map<EventTimeline*, Findings> found_;
   mutable std::mutex timelines_mutex_;
   std::vector<std::unique_ptr<EventTimeline>> timelines_;
-  std::vector<Context> foreign_;
+  std::unordered_set<Context> foreign_;  ///< contexts that are not PyTorch's
   std::atomic<bool> side_stream_skipped_{false};
   bool side_stream_reported_ = false;
   std::vector<std::string> warnings_;

@@ -41,9 +41,9 @@ Loaded::Loaded() {
             " has no cuGetProcAddress_v2: a driver for CUDA 12.0 or newer is needed";
     return;
   }
-  const auto find = [&](const char* name, auto& function) {
+  const auto find = [&](const char* name, auto& function, int version = kAbiVersion) {
     void* address = nullptr;
-    if (get_address(name, &address, kAbiVersion, 0, nullptr) != kSuccess) address = nullptr;
+    if (get_address(name, &address, version, 0, nullptr) != kSuccess) address = nullptr;
     function = reinterpret_cast<std::decay_t<decltype(function)>>(address);
     return address != nullptr;
   };
@@ -52,6 +52,7 @@ Loaded::Loaded() {
     error = std::string(path) + " has no cu" #name;
   PIG_CUDA_TIMING_FUNCTIONS(PIG_REQUIRE)
 #undef PIG_REQUIRE
+  find("cuEventElapsedTime", table.EventElapsedTime_v2, 12080);
 #define PIG_FIND(name, parameters) find("cu" #name, table.name);
   PIG_CUDA_KERNEL_FUNCTIONS(PIG_FIND)
 #undef PIG_FIND

@@ -15,6 +15,7 @@ void EventRecorder::reset(uint32_t thread) {
   last_event_ = 0;
   in_hand_.store(0, std::memory_order_relaxed);
   thread_ = thread;
+  checked_step_ = ~uint64_t{0};
 }
 
 EventRef EventRecorder::boundary(uint64_t now, uint32_t step) noexcept {
@@ -41,6 +42,11 @@ EventRef EventRecorder::boundary(uint64_t now, uint32_t step) noexcept {
   if (PIG_UNLIKELY(context != context_ || context == nullptr)) find_timeline(context);
   if (PIG_UNLIKELY(timeline_ == nullptr)) return skip(Drop::kDeviceNoContext);
   if (PIG_UNLIKELY(timeline_->state() != EventTimeline::State::kReady)) return skip(unavailable());
+  if (PIG_UNLIKELY(checked_step_ != step)) {
+    checked_step_ = step;
+    const BlockingCall blocking;
+    if (!timeline_->has_its_context()) return skip(Drop::kDeviceFailed);
+  }
 
   Stream stream = nullptr;
   if (PIG_UNLIKELY(timing.current_stream(timeline_->device(), &stream) != 0))

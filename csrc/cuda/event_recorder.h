@@ -3,11 +3,11 @@
 // One thread's part in device timing: at an enter or exit it records an event on the current
 // stream.
 //
-// Shared boundaries. When a boundary comes less than a microsecond after the record of the last one
-// returned, on the same thread and stream, no work can have been enqueued in between by this
-// thread: the cheapest enqueue takes about two. Then the last event stands for this boundary too,
-// so P adjacent or nested phases take P + 1 events and not 2 P. Another thread could have enqueued
-// on the same stream, so nothing is shared on a stream that two threads have used in the step.
+// Shared boundaries. When a boundary comes so soon after the record of the last one returned, on
+// the same thread and stream, that this thread can't have enqueued anything in between, the last
+// event stands for this boundary too, so P adjacent or nested phases take P + 1 events and not 2 P.
+// Another thread could have enqueued on the same stream, so nothing is shared on a stream that two
+// threads have used in the step.
 #pragma once
 
 #include <atomic>
@@ -50,6 +50,7 @@ class EventRecorder {
   uint64_t last_return_ = 0;
   EventRef last_event_ = 0;
   uint32_t thread_ = 0;
+  uint64_t checked_step_ = ~uint64_t{0};  ///< in which the context was last looked at
 };
 
 }  // namespace pig::cuda

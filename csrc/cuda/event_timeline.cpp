@@ -8,13 +8,12 @@ namespace pig::cuda {
 namespace {
 
 constexpr double kCaptureExpiryS = 1;
+constexpr int kMpsEnabled = 133;  // CU_DEVICE_ATTRIBUTE_MPS_ENABLED
 
 }  // namespace
 
 EventTimeline::FoundStream EventTimeline::find_stream(Stream handle, uint32_t thread) {
-  // Each thread has a stream of its own behind this handle.
-  const auto kPerThreadStream = reinterpret_cast<Stream>(2);
-  const uint32_t owner = handle == kPerThreadStream ? thread : 0;
+  const uint32_t owner = is_per_thread(handle) ? thread : 0;
   const std::lock_guard lock(lock_);
   const uint32_t count = stream_count_.load(std::memory_order_relaxed);
   for (uint32_t i = 0; i < count; ++i)
@@ -29,16 +28,39 @@ EventTimeline::FoundStream EventTimeline::find_stream(Stream handle, uint32_t th
 }
 
 void EventTimeline::fail(const DriverError& error) {
+  fail(error.result == kDeinitialized
+           ? std::string()
+           : std::string(error.call) + " answered " + driver_.describe(error.result));
+}
+
+void EventTimeline::fail(std::string reason) {
   if (failing_.test_and_set()) return;
-  if (error.result != kDeinitialized)
-    failure_ = std::string(error.call) + " answered " + driver_.describe(error.result);
+  failure_ = std::move(reason);
   state_.store(State::kFailed, std::memory_order_release);
 }
 
+bool EventTimeline::has_its_context() {
+  uint64_t id = 0;
+  if (const int result = driver_.CtxGetId(context_, &id)) {
+    fail(DriverError{"cuCtxGetId", result});
+  } else if (id != context_id_) {
+    fail("the device was reset");
+  } else {
+    return true;
+  }
+  return false;
+}
+
 void EventTimeline::prepare(const Clock& clock) {
+  // How many queues of its server a client of MPS has got is not to be learnt.
+  int has_mps = 0;
+  if (driver_.DeviceGetAttribute != nullptr &&
+      driver_.DeviceGetAttribute(&has_mps, kMpsEnabled, device_) == kSuccess && has_mps != 0)
+    connections_ = 1;
   // The program has one stream at least.
   const bool record = connections_ > 1;
-  DriverError error = clock_.create(record);
+  DriverError error{"cuCtxGetId", driver_.CtxGetId(context_, &context_id_)};
+  if (!error) error = clock_.create(record);
   for (uint64_t i = 0; i < EventRing::kEvents && !error; ++i)
     error = clock_.make_event(ring_.event(i), record);
   if (error) {

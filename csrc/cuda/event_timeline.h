@@ -26,6 +26,7 @@
 
 #include "base/clock.h"
 #include "base/threads.h"
+#include "cuda/device_asker.h"
 #include "cuda/device_clock.h"
 #include "cuda/driver.h"
 #include "cuda/event_ring.h"
@@ -124,6 +125,14 @@ class EventTimeline {
 
   /// Switches the device off. Only the first reason is kept.
   void fail(const DriverError& error);
+  void fail(std::string reason);
+  /// Whether the context is still the one that the events belong to. With a device that is reset
+  /// they are gone, and the next context may have the same handle: then the device is off.
+  bool has_its_context();
+
+  /// Asks the device, where there are several.
+  DeviceAsker asker;
+
   // --- the holder of the device lock, with the context current ---
 
   /// Creates all events and, unless streams share hardware queues, records each once. Milliseconds;
@@ -173,7 +182,8 @@ class EventTimeline {
   const Context context_;
   const Device device_;
   const uint8_t number_;
-  const uint32_t connections_;
+  uint32_t connections_;
+  uint64_t context_id_ = 0;  ///< unlike the handle, never used again
   std::atomic<State> state_{State::kPreparing};
   std::atomic_flag failing_ = ATOMIC_FLAG_INIT;
   std::string failure_;

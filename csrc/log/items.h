@@ -167,7 +167,7 @@ struct CollectiveItem {
   int64_t bytes;        ///< -1: unknown
   uint32_t group;
   uint16_t operation;
-  uint16_t flags;  ///< 1: point to point
+  uint16_t flags;  ///< 1: point to point; 2: a wait of the host, from created_ns to ended_ns
 };
 static_assert(sizeof(CollectiveItem) == 56);
 

@@ -15,13 +15,20 @@ namespace {
 /// From here on a block shares a row: a warp would read for longer than others wait.
 constexpr I64 kClassesForBlock = 2048;
 
-/// Makes a context current on the calling thread where another one, or none, is. A stream's number
-/// may be 0, and then the current context says of which device.
+/// Makes a device's primary context current on the calling thread where that of another one, or
+/// none, is. A stream's number may be 0, and then the current context says of which device. Where
+/// another context of the same device is current, such as a green one, the stream is of that, and
+/// nothing is changed.
 class CurrentContext {
  public:
-  CurrentContext(const cuda::Driver& driver, cuda::Context context) : driver_(driver) {
+  CurrentContext(const cuda::Driver& driver, cuda::Context context, cuda::Device device)
+      : driver_(driver) {
     result_ = driver.CtxGetCurrent(&before_);
     if (result_ != cuda::kSuccess || before_ == context) return;
+    cuda::Device current = 0;
+    is_foreign_ =
+        before_ != nullptr && driver.CtxGetDevice(&current) == cuda::kSuccess && current == device;
+    if (is_foreign_) return;
     result_ = driver.CtxSetCurrent(context);
     changed_ = result_ == cuda::kSuccess;
   }
@@ -32,11 +39,13 @@ class CurrentContext {
   CurrentContext& operator=(const CurrentContext&) = delete;
 
   int result() const { return result_; }
+  bool is_foreign() const { return is_foreign_; }
 
  private:
   const cuda::Driver& driver_;
   cuda::Context before_ = nullptr;
   int result_ = cuda::kSuccess;
+  bool is_foreign_ = false;
   bool changed_ = false;
 };
 
@@ -91,6 +100,14 @@ unsigned blocks_of_elements(I64 elements, int processors) {
   if (needed <= kFewBlocks) return 1;
   const I64 most = std::min<I64>(kMaxBlocks, I64{kBlocksPerProcessor} * processors);
   return static_cast<unsigned>(std::min(needed, std::max<I64>(most, 1)));
+}
+
+cuda::Stream identity_of(cuda::Stream stream) {
+  if (!cuda::is_per_thread(stream)) return stream;
+  static std::atomic<uintptr_t> threads{0};
+  thread_local const uintptr_t thread = threads.fetch_add(1, std::memory_order_relaxed) + 1;
+  // Handles of others are multiples of 8.
+  return reinterpret_cast<cuda::Stream>(thread << 3 | reinterpret_cast<uintptr_t>(stream));
 }
 
 KernelLauncher::~KernelLauncher() {
@@ -166,7 +183,8 @@ Launched KernelLauncher::launch(Parameters update, const Destination& to) {
   if (kernels == nullptr) return Launched::kNot;
   const Work work = work_of(update, *kernels, device_->processors());
   const bool is_captured = captures(*driver_, to.stream);
-  const CurrentContext current(*driver_, device_->context());
+  const CurrentContext current(*driver_, device_->context(), ordinal_);
+  if (current.is_foreign()) return Launched::kNot;
   if (current.result() != cuda::kSuccess) {
     fail(cuda::DriverError{"cuCtxSetCurrent", current.result()});
     return Launched::kNot;
@@ -184,7 +202,7 @@ Launched KernelLauncher::launch(Parameters update, const Destination& to) {
     const std::lock_guard lock(mutex_);
     if (++generation_ == 0) ++generation_;
     common.generation = generation_;
-    common.slot = slot_of(to.stream, is_captured);
+    common.slot = slot_of(identity_of(to.stream), is_captured);
   }
   void* arguments[] = {&update};
   const int result = driver_->LaunchKernel(work.kernel, work.blocks, 1, 1, kThreads, 1, 1, 0,

@@ -39,6 +39,9 @@ inline bool captures(const cuda::Driver& driver, cuda::Stream stream) {
          status != cuda::kNotCapturing;
 }
 
+/// What tells a stream from all others, as its handle does but for the per-thread default stream.
+cuda::Stream identity_of(cuda::Stream stream);
+
 /// Where an update goes.
 struct Destination {
   State* state;

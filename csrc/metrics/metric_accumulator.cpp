@@ -169,6 +169,7 @@ void MetricAccumulator::note_scalar(int slot, uint64_t number) {
 }
 
 void MetricAccumulator::keep_order(cuda::Stream stream) {
+  stream = identity_of(stream);
   if (!stream_) stream_ = stream;
   if (*stream_ == stream || !device_counts_are_known_) return;
   // What is under way on the other stream may be counted after this.

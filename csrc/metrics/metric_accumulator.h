@@ -99,6 +99,7 @@ class MetricAccumulator {
   std::string launch_error() const { return launcher_.error(); }
   /// Whether the last launch was on another stream, or there was none. This one is remembered.
   bool changes_stream(cuda::Stream stream) {
+    stream = identity_of(stream);
     return last_stream_.exchange(stream, std::memory_order_relaxed) != stream;
   }
 

@@ -23,6 +23,7 @@
 #include "python/phase_registry.h"
 #include "python/python_hooks.h"
 #include "python/recording_owner.h"
+#include "python/stall_program.h"
 #include "record/parts.h"
 #include "record/recorder.h"
 #include "record/recording_thread.h"
@@ -301,6 +302,7 @@ void add_recording_functions(py::module_& module) {
   module.def("append_collectives", &append_collectives, "recording"_a, "items"_a);
   module.def("newest_stall", &newest_stall);
   module.def("answer_stall", &answer_stall_with, "number"_a, "answer"_a);
+  module.def("set_stall_program", &set_stall_program, "command"_a, "environment"_a);
   module.def("read_clocks", &read_clocks);
   module.def("status", &status);
   py::class_<Scratch>(module, "Scratch")

@@ -20,6 +20,7 @@
 #include "base/threads.h"
 #include "base/throwing.h"
 #include "python/python_hooks.h"
+#include "python/stall_program.h"
 #include "record/parts.h"
 
 namespace pig {
@@ -131,6 +132,7 @@ void answer_stall() noexcept {
   try_allocating([] {
     const auto stall = parts().stalls.log().newest();
     if (!stall || Py_IsInitialized() == 0) return;
+    start_thread([] { try_allocating([] { run_stall_program(); }); });
     const auto answer = std::make_shared<Answer>();
     open_answers.fetch_add(1);
     if (!start_thread([answer] { answer_with_gil(answer); })) {

@@ -141,7 +141,8 @@ void Recorder::close_gate() {
 void Recorder::stop() {
   if (!recording()) return;
   cuda::DeviceTiming& timing = cuda::DeviceTiming::instance();
-  if (!harvester_.stop(steady_clock::now() + kDriverPatience, [&] { return timing.asking(); }))
+  if (!harvester_.stop(steady_clock::now() + kDriverPatience, [&] { return timing.asking(); }) ||
+      timing.is_one_away())
     timing.warn_of_blocked_driver();
   const std::lock_guard lock(harvest_mutex_);
   ++recordings_;  // a harvester that was given up finds another number

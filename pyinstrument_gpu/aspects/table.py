@@ -30,6 +30,7 @@ _HERE = "pyinstrument_gpu.aspects"
 ASPECTS: tuple[AspectRow, ...] = (
     AspectRow(f"{_HERE}.modules", "watch"),
     AspectRow(f"{_HERE}.syncs"),
+    AspectRow(f"{_HERE}.compilations", "watch"),
     AspectRow(f"{_HERE}.operations", "profile_steps"),
     AspectRow(f"{_HERE}.memory", "watch", "memory"),
     AspectRow(f"{_HERE}.energy", "watch", "energy"),

@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from pyinstrument_gpu.recording.configuration import file_settings, variable
+from pyinstrument_gpu.recording.hang_program import check_call
 
 _COARSE = "coarse"
 
@@ -60,6 +61,17 @@ def _check_selection(ctx: click.Context, option: click.Parameter, value: str | N
         re.compile(value or "")
     except re.error as error:
         raise click.BadParameter(f"{value!r} is no regular expression: {error}") from error
+    return value
+
+
+def _check_call(ctx: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    if value is not None:
+        try:
+            check_call(value)
+        except ValueError as error:
+            raise click.BadParameter(
+                f"{value!r} is neither a command nor a URL: {error}"
+            ) from error
     return value
 
 
@@ -153,6 +165,14 @@ def _check_selection(ctx: click.Context, option: click.Parameter, value: str | N
     metavar="SECONDS",
     help="Say where the program is if no step begins or ends for so long, and for ten times as "
     "long as steps take. 0 turns it off.",
+)
+@click.option(
+    "--on-hang",
+    metavar="COMMAND|URL",
+    callback=_check_call,
+    help="When the watchdog fires, run this command, or POST to this http(s) URL, with the JSON of "
+    "why: once for all ranks. A command is run without a shell, and gets the JSON as its standard "
+    "input.",
 )
 @click.option(
     "--time-collectives",

@@ -8,18 +8,19 @@ from pathlib import Path
 
 import click
 
-from pyinstrument_gpu.core.file.run_files import earlier_left_out, files_in, of_last_attempts
+from pyinstrument_gpu.core.file.attempts import earlier_left_out, of_last_attempts
+from pyinstrument_gpu.core.file.run_files import files_in
 from pyinstrument_gpu.core.job_membership import is_of_a_job, not_one_job
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import RunFileError
 from pyinstrument_gpu.parts.words import printable
 
 
-def found_runs(given: Iterable[str]) -> tuple[list[str], list[Path]]:
-    """The paths of the run files, in the order given, with those in folders, and the files of
-    earlier attempts of a job that are left out of these; errors as of `files_in`."""
+def found_runs(given: Iterable[str]) -> tuple[list[str], list[list[Path]]]:
+    """The paths of the run files, in the order given, with those in folders, and by attempt the
+    files of earlier ones of a job that are left out of these; errors as of `files_in`."""
     paths: list[str] = []
-    left: list[Path] = []
+    left: list[list[Path]] = []
     for argument in given:
         path = Path(argument)
         if path.is_dir():
@@ -31,7 +32,7 @@ def found_runs(given: Iterable[str]) -> tuple[list[str], list[Path]]:
     return paths, left
 
 
-def say_what_is_left_out(earlier: Sequence[Path]) -> None:
+def say_what_is_left_out(earlier: Sequence[Sequence[Path]]) -> None:
     """Name files of earlier attempts, if there are any."""
     if earlier:
         click.echo(printable(earlier_left_out(earlier)), err=True)

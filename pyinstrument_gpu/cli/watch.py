@@ -24,13 +24,32 @@ _INTERVAL_S = 1.0
 @click.option(
     "--json", "as_json", is_flag=True, help="Print an object a second, and end with the run."
 )
-def watch(target: str | None, as_json: bool) -> None:
+@click.option(
+    "--prometheus",
+    "port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve how each rank is to Prometheus, until this is ended. 0 picks a free port.",
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="With --prometheus: the address to listen on.",
+)
+def watch(target: str | None, as_json: bool, port: int | None, host: str) -> None:
     """Look at a recording while it goes on.
 
     FILE is a run file, DIR a folder of them, of which the newest run is taken with all ranks of its
     job, and PID a process that records. Without any, it is the newest run below the working
     directory, or the process of yours that records. The file is only read.
     """
+    if port is not None:
+        if as_json:
+            raise click.UsageError("--prometheus can't be combined with --json")
+        _serve(target, port, host)
+        return
     watched = Watch(run_files(target))
     if not as_json:
         show = _show()
@@ -59,6 +78,20 @@ def _show() -> Callable[[Watch], None]:
             "watch needs textual: pip install 'pyinstrument-gpu[watch]'. `watch --json` does not"
         ) from error
     return show
+
+
+def _serve(target: str | None, port: int, host: str) -> None:
+    # Not above: it needs a web server.
+    from pyinstrument_gpu.watch.exporter import RankExporter
+
+    exporter = RankExporter(partial(run_files, target), port, host)
+    print(f"http://{host}:{exporter.port}/metrics", flush=True)
+    try:
+        while True:
+            exporter.look(MachineClocks.now())
+            _wait_for_next_second()
+    except KeyboardInterrupt:
+        exporter.close()
 
 
 def _wait_for_next_second() -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import click
 
 from pyinstrument_gpu.cli.run_paths import found_runs
 from pyinstrument_gpu.core.condition import ProcessState
 from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.errors import PyinstrumentGpuError
+from pyinstrument_gpu.job.attempts import MOST_ATTEMPTS, Attempt, attempt_of, with_lost
 from pyinstrument_gpu.job.condition import FRESH_NS, Sighting
 from pyinstrument_gpu.job.ending_report import ending_report, job_ending
 from pyinstrument_gpu.job.gather import rank_data
@@ -40,33 +42,54 @@ def why(paths: tuple[str, ...], as_json: bool, width: int | None) -> None:
     """
     if as_json and width is not None:
         raise click.UsageError("--width is for text")
-    job, sightings = _look(paths)
+    job, sightings = look(paths)
     if any(
         one.process is ProcessState.GONE and one.silent_ns is not None and one.silent_ns < FRESH_NS
         for one in sightings.values()
     ):
         # It was there when its file was read, and may have ended well since.
-        job, sightings = _look(paths)
-    document = job_ending(job, sightings)
+        job, sightings = look(paths)
+    document = job_ending(job, sightings, _attempts(job))
     if as_json:
         print(json_text(document, most_rows=None))
     else:
         print(ending_report(document, width=width))
 
 
-def _look(paths: Sequence[str]) -> tuple[Job, dict[int, Sighting]]:
+def _attempts(job: Job) -> list[Attempt]:
+    """The attempts before that which a job is, each of them read by itself."""
+    found: list[Attempt] = []
+    following = job
+    numbered = list(enumerate(job.earlier, start=1))[-MOST_ATTEMPTS:]
+    for number, files in reversed(numbered):
+        try:
+            one, sightings = look(files, wait=lambda: None)  # nothing writes into them any more
+        except (OSError, PyinstrumentGpuError):
+            continue
+        ending = job_ending(one, sightings)
+        attempt = attempt_of(one, number, ending.verdict, ending.rank)
+        found.append(with_lost(attempt, one, following))
+        following = one
+    return found[::-1]
+
+
+def look(
+    paths: Sequence[str], wait: Callable[[], None] = lambda: time.sleep(_WAIT_S)
+) -> tuple[Job, dict[int, Sighting]]:
+    """The job whose files these are, and what can be seen of its ranks."""
     job = _job(paths)
-    return job, sightings_of(job, MachineClocks.now(), lambda: time.sleep(_WAIT_S))
+    return job, sightings_of(job, MachineClocks.now(), wait)
 
 
 def _job(paths: Sequence[str]) -> Job:
     """The ranks, or a program alone as the only one."""
-    files, _ = found_runs(paths)
+    files, earlier = found_runs(paths)
     if len(files) == 1:
         run = Run.load(files[0])
         if run.environment.get("world_size", 1) == 1:
             alone = copy.copy(run)
             alone.environment = {**run.environment, "rank": 0}
             rank = rank_data(alone, files[0])
-            return Job(ranks=(rank,), world_size=1, notes=rank.notes)
+            attempts = tuple(tuple(map(str, attempt)) for attempt in earlier)
+            return Job(ranks=(rank,), world_size=1, notes=rank.notes, earlier=attempts)
     return Job.load(paths)

@@ -84,11 +84,17 @@ class Aspect:
         return ()
 
     def failures(self, run: Any) -> Iterable[Any]:
-        """What went wrong, as findings of the analysis, which a report has before others."""
+        """What went wrong, as findings of the analysis, which a report has before others, and
+        doubts of its own."""
         return ()
 
     def verdict(self, section: Any) -> str | None:
         """What the run says, in a sentence, if this aspect decides that."""
+        return None
+
+    def in_steps(self, section: Any) -> str | None:
+        """What steps do besides the program's own work, with its share of their time, if so much
+        that their mean says little without it."""
         return None
 
     def lines(self, run: Any) -> Iterable[tuple[str, SourceLine]]:

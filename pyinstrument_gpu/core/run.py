@@ -35,6 +35,7 @@ from pyinstrument_gpu.core.syncs import Syncs
 
 if TYPE_CHECKING:  # what runs hold of aspects is found by their table
     from pyinstrument_gpu.aspects.collectives.data import Collectives
+    from pyinstrument_gpu.aspects.compilations.data import Compilations
     from pyinstrument_gpu.aspects.energy.data import GpuEnergy
     from pyinstrument_gpu.aspects.memory.data import Memory
     from pyinstrument_gpu.aspects.modules.data import Modules
@@ -109,12 +110,17 @@ class Run:
         energy: The energy counters of GPUs, those that were read.
         processor: How the processors were used meanwhile, if that is known.
         collectives: The collective operations, if PyTorch's flight recorder was read.
+        compilations: What torch.compile did, if the program has imported its compiler.
+        compilation_spans: When each of these compilations was, in the columns of
+            `COMPILATION_DTYPE`.
         stalls: The times in which no step began or ended for far longer than steps take.
         error: Why the file could not be written to its end, or None.
     """
 
     if TYPE_CHECKING:
         collectives: Collectives
+        compilation_spans: NDArray[np.void]
+        compilations: Compilations | None
         energy: tuple[GpuEnergy, ...]
         memory: Memory | None
         metric_names: tuple[str, ...]

@@ -12,6 +12,7 @@ import enum
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from pyinstrument_gpu.aspects.compilations import DYNAMO
 from pyinstrument_gpu.aspects.modules.data import ModulePass
 from pyinstrument_gpu.core.run import Run
 
@@ -28,6 +29,9 @@ SYNC_COLOR = 0xFFCC3311
 
 METRIC_COLOR = 0xFF009988
 """Of the values of metrics."""
+
+COMPILATION_COLOR = 0xFFEE9ACF
+"""A pink that no phase has: torch.compile was at work."""
 
 MODULE_COLORS = {
     ModulePass.FORWARD: 0xFF7EA6E0,
@@ -53,6 +57,7 @@ class RangeKind(enum.IntEnum):
     OPEN_PHASE = 3
     STEP = 4
     METRIC = 5
+    COMPILATION = 6
 
 
 class Label(NamedTuple):
@@ -61,7 +66,8 @@ class Label(NamedTuple):
     Attributes:
         kind: what they are.
         of: index of the site of a wait, the path of a phase or the name of a metric; of a module
-            its index times the number of kinds of passes, plus that of the pass; of a step 0.
+            its index times the number of kinds of passes, plus that of the pass; of a compilation
+            its place; of a step 0.
         name: their name. Of a step the number of the step follows.
         color: as 0xAARRGGBB.
         suffix: what stands behind the name, in parentheses, if anything does.
@@ -95,6 +101,10 @@ def _labels(run: Run) -> Iterator[Label]:
         yield Label(RangeKind.STEP, 0, "step", STEP_COLOR, suffix)
     for number, name in enumerate(run.metric_names):
         yield Label(RangeKind.METRIC, number, name, METRIC_COLOR)
+    for number, one in enumerate(() if run.compilations is None else run.compilations.compilations):
+        name = f"compile {one.function or 'a function'}"
+        suffix = "" if one.kind == DYNAMO else f" ({one.kind})"
+        yield Label(RangeKind.COMPILATION, number, name, COMPILATION_COLOR, suffix)
 
 
 def color_of(name: str) -> int:

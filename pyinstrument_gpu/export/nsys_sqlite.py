@@ -42,6 +42,7 @@ _CATEGORIES = {
     RangeKind.MODULE: (3, "module"),
     RangeKind.WAIT: (4, "sync"),
     RangeKind.METRIC: (5, "metric"),
+    RangeKind.COMPILATION: (6, "compilation"),
 }
 
 # What `nsys stats` and other readers look for, with the columns of Nsight Systems 2022.4 to 2024.6.

@@ -277,7 +277,8 @@ class _TraceProcess:
             self._write_metadata("thread_name", {"name": track.name}, tid)
             self._write_metadata("thread_sort_index", {"sort_index": next(self._trace.order)}, tid)
             head = b'{"ph":"X","cat":"%b","pid":%d,"tid":%d,"ts":'
-            categories = [b"module" if kind is RangeKind.MODULE else category for kind in RangeKind]
+            own = {RangeKind.MODULE: b"module", RangeKind.COMPILATION: b"compilation"}
+            categories = [own.get(kind, category) for kind in RangeKind]
             return _TraceRow([head % (each, self._pid, tid) for each in categories])
         # Viewers make one row of those of a process that have the same name.
         others = self._names[track.name] + (track.thread is not None)
@@ -309,6 +310,10 @@ def _args(run: Run, label: Label) -> dict[str, object]:
     elif label.kind is RangeKind.MODULE:
         passed = ModulePass(label.of % len(ModulePass))
         args = {"module": label.name, "kind": passed.name.lower()}
+    elif label.kind is RangeKind.COMPILATION and run.compilations is not None:
+        one = run.compilations.compilations[label.of]
+        args = {"file": one.file, "line": one.line, "function": one.function}
+        args |= {} if one.reason is None else {"reason": one.reason}
     elif label.kind in (RangeKind.PHASE, RangeKind.OPEN_PHASE):
         args = {"path": run.paths[label.of]}
         args |= {"open": True} if label.kind is RangeKind.OPEN_PHASE else {}

@@ -46,8 +46,9 @@ MARK_DTYPE = np.dtype(
     ]
 )
 """What a range was: its `RangeKind`; its label, an index into `labels_of`; the index of its step;
-of a wait or a module the path around it; of a phase its depth; how long the host was blocked in it;
-of a wait its bytes; and of a phase with a device time its place in `Run.spans`. -1 is missing."""
+of a wait, a module or a compilation the path around it; of a phase its depth; how long the host was
+blocked in it; of a wait its bytes; and of a phase with a device time its place in `Run.spans`. -1
+is missing."""
 
 _NEVER_NS = np.iinfo(np.int64).max
 _HOST_TIMES = itemgetter("host_begin_ns", "host_end_ns")
@@ -65,6 +66,7 @@ _COLUMNS = {
     RangeKind.OPEN_PHASE: {"step": "step", "depth": "depth"},
     RangeKind.STEP: {"step": "index"},
     RangeKind.METRIC: {"step": "step"},
+    RangeKind.COMPILATION: _STEP_AND_PATH,
 }
 _LABELS: Mapping[RangeKind, Callable[[NDArray[np.void]], NDArray[Any]]] = {
     RangeKind.WAIT: itemgetter("site"),
@@ -73,6 +75,7 @@ _LABELS: Mapping[RangeKind, Callable[[NDArray[np.void]], NDArray[Any]]] = {
     RangeKind.OPEN_PHASE: itemgetter("path"),
     RangeKind.STEP: lambda steps: steps["end_ns"] < 0,
     RangeKind.METRIC: itemgetter("name"),
+    RangeKind.COMPILATION: itemgetter("number"),
 }
 
 
@@ -110,12 +113,13 @@ class RunTimeline:
     rate: float = 1.0
 
     def threads(self, *, with_steps: bool = False, with_waits: bool = False) -> list[Track]:
-        """The phases and modules of each thread that did something, the main thread first; if asked
-        for, with its steps around them, and where it waited for a device."""
+        """The phases, modules and compilations of each thread that did something, the main thread
+        first; if asked for, with its steps around them, and where it waited for a device."""
         tables = _by_key(
             self._tables(RangeKind.PHASE, _threads, _HOST_TIMES),
             self._tables(RangeKind.OPEN_PHASE, _threads, _HOST_TIMES),
             self._tables(RangeKind.MODULE, _threads, _HOST_TIMES),
+            self._tables(RangeKind.COMPILATION, _threads, _HOST_TIMES),
             self._tables(RangeKind.STEP, _threads, self.step_times) if with_steps else (),
             self._tables(RangeKind.WAIT, _threads, wait_times) if with_waits else (),
         )
@@ -249,7 +253,8 @@ class RunTimeline:
         """What the run has, by `RangeKind`."""
         run = self.run
         phases = run.spans, self._open_phases()
-        return run.syncs.events, run.module_spans, *phases, run.steps.array, run.metrics
+        rest = run.steps.array, run.metrics, run.compilation_spans
+        return run.syncs.events, run.module_spans, *phases, *rest
 
     @cached_property
     def _firsts(self) -> NDArray[np.int64]:
@@ -261,7 +266,7 @@ class RunTimeline:
         """By `RangeKind` the first label, as `labels_of` orders them."""
         run = self.run
         modules, paths = len(run.module_names) * len(ModulePass), len(run.path_names)
-        counts = [0, len(run.syncs.sites), modules, paths, paths, 2]
+        counts = [0, len(run.syncs.sites), modules, paths, paths, 2, len(run.metric_names)]
         return np.cumsum(counts)
 
     def _open_phases(self) -> NDArray[np.void]:

@@ -10,8 +10,14 @@ from collections.abc import MutableMapping
 from functools import cached_property
 from weakref import WeakKeyDictionary
 
-from pyinstrument_gpu.job import collectives, late_start, own_work, phases, stragglers
-from pyinstrument_gpu.job.findings import CollectiveUse, LateStart, PhaseAcrossRanks, Stragglers
+from pyinstrument_gpu.job import collectives, late_start, own_work, phases, pipeline, stragglers
+from pyinstrument_gpu.job.findings import (
+    CollectiveUse,
+    LateStart,
+    PhaseAcrossRanks,
+    Pipeline,
+    Stragglers,
+)
 from pyinstrument_gpu.job.job import Job
 from pyinstrument_gpu.job.joined import Joined, MatchedGroup, joined, matched
 from pyinstrument_gpu.job.own_work import OwnWork
@@ -54,6 +60,11 @@ class JobAnalysis:
     def stragglers(self) -> Stragglers:
         """Who is waited for."""
         return stragglers.stragglers(self.joined, self._work)
+
+    @cached_property
+    def pipeline(self) -> Pipeline | None:
+        """What the ranks wait for sends and receives; None if hardly, or if that is not known."""
+        return pipeline.pipeline(self.joined, self._work, self.stragglers)
 
     @cached_property
     def late_start(self) -> LateStart | None:

@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.aspects.collectives.data import ProcessGroup
 from pyinstrument_gpu.core.arrays import groups as grouped
 from pyinstrument_gpu.core.clocks import began_ns
 from pyinstrument_gpu.job.condition import machines_of
@@ -23,7 +24,7 @@ from pyinstrument_gpu.job.job import RankData
 from pyinstrument_gpu.job.joined import Joined, MatchedGroup, is_symmetric
 from pyinstrument_gpu.job.own_work import OwnWork
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
-from pyinstrument_gpu.parts.words import UNKNOWN, Unit, percent, size
+from pyinstrument_gpu.parts.words import UNKNOWN, Unit, percent, ranks_text, size
 
 _SAME_BOOT_NS = 10**9
 
@@ -33,19 +34,29 @@ def collectives(
 ) -> tuple[CollectiveUse, ...]:
     """By process group, operation and phase, those that take the longest first."""
     rows = []
+    labels = Counter(group.group.label for group in groups)
     for group in groups:
         members = [joined.ranks[place] for place in group.places]
         clocks_ns = None if group.group.is_on_stream else _one_clock_ns(members)
         for operation, of_operation in grouped(group.events["operation"][0]):
             for path, places in grouped(group.path[of_operation]):
                 numbers = of_operation[places]
-                rows.append((group, _use(group, members, clocks_ns, operation, path, numbers)))
+                use = _use(group, members, clocks_ns, operation, path, numbers)
+                if labels[use.group] > 1:
+                    use = replace(use, group=_told_apart(group.group))
+                rows.append((group, use))
     users = Counter(use.path for _, use in rows)
     found = [
         _with_exposed(joined, group, use, work) if users[use.path] == 1 else use
         for group, use in rows
     ]
     return tuple(sorted(found, key=_size, reverse=True))
+
+
+def _told_apart(group: ProcessGroup) -> str:
+    """What to call a group of several that the program calls the same, as the groups of a mesh."""
+    which = group.name if group.ranks is None else ranks_text(group.ranks)
+    return f"{group.label} ({which}{f', {group.backend}' if group.backend else ''})"
 
 
 def _size(use: CollectiveUse) -> tuple[float, int]:

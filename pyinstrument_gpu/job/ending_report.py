@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyinstrument_gpu.core.condition import Condition, ProgramEnd
+from pyinstrument_gpu.core.file.attempts import EARLIER
 from pyinstrument_gpu.job import ending as analysis
+from pyinstrument_gpu.job.attempts import Attempt, attempts_parts
 from pyinstrument_gpu.job.condition import (
     Sighting,
     machines_of,
@@ -146,6 +148,7 @@ class JobEnding:
         ranks: who is named or suspected first, then those that ended, then the others.
         missing: ranks without a run.
         notes: what else is known to be damaged, or different between ranks.
+        attempts: those after which the job was started again, the earliest first.
     """
 
     version: int
@@ -160,13 +163,19 @@ class JobEnding:
     missing: tuple[MissingRank, ...]
     notes: tuple[str, ...]
     likely_rank: int | None = None
+    attempts: tuple[Attempt, ...] = ()
 
 
-def job_ending(job: Job, sightings: Mapping[int, Sighting] | None = None) -> JobEnding:
+def job_ending(
+    job: Job,
+    sightings: Mapping[int, Sighting] | None = None,
+    attempts: Sequence[Attempt] = (),
+) -> JobEnding:
     """The document of a job, or of a program alone as a job of one rank.
 
     Args:
         sightings: by rank what could be seen of it; nothing by default.
+        attempts: those before it.
     """
     seen = {} if sightings is None else sightings
     found = analysis.ending(job, seen)
@@ -194,7 +203,12 @@ def job_ending(job: Job, sightings: Mapping[int, Sighting] | None = None) -> Job
         ),
         missing=missing_ranks(job),
         likely_rank=found.likely_rank,
-        notes=tuple(note for note in job.notes if _SAID_OTHERWISE not in note),
+        notes=tuple(
+            note
+            for note in job.notes
+            if _SAID_OTHERWISE not in note and not note.startswith(EARLIER)
+        ),
+        attempts=tuple(attempts),
     )
     return rounded(document)
 
@@ -275,6 +289,7 @@ def _parts(ending: JobEnding) -> Iterator[Part]:
         yield Sentence(f"... and {counted(sum(others.values()), 'more rank')}: {', '.join(parts)}")
     for rank in ending.ranks[: 1 if ending.rank is None else 2]:
         yield from _stacks(rank, ending.world_size)
+    yield from attempts_parts(ending.attempts)
     missing = reasons_of_ranks({one.rank: one.reason for one in ending.missing})
     yield from notes_parts([*missing, *ending.notes])
 

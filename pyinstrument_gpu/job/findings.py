@@ -37,17 +37,20 @@ class Pattern(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Straggler:
-    """A rank that the others wait for.
+    """A rank that the others wait for, or several that are slow together.
 
     Attributes:
-        rank: its number.
+        rank: its number; of several the lowest.
         pattern: ALWAYS or SOME_STEPS.
         path: the phase in which most of its delay arises, or `OUTSIDE_PHASES` or `BETWEEN_STEPS`;
             None if it is slower everywhere, or if that can't be told.
-        steps: number of steps in which it came last; of SOME_STEPS, and stood out.
+        steps: number of steps in which it, or one of them, came last; of SOME_STEPS, and stood out.
         lateness_ns: by how much it is later than the second latest, on average over all steps.
         path_share: the part of the delay that arises in `path`.
         p_value: the chance of coming last so often if all ranks were alike; None if not tested.
+        ranks: the numbers of all of them.
+        host: the machine of which they are all ranks, if they are several.
+        group: the process group of which they are, if they are several and not those of a machine.
     """
 
     rank: int
@@ -57,6 +60,9 @@ class Straggler:
     lateness_ns: float
     path_share: float
     p_value: float | None
+    ranks: tuple[int, ...] = ()
+    host: str | None = None
+    group: str | None = None
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,7 @@ class Stragglers:
         pattern: the whole job's.
         straggler: whom to look at; None if nobody can be named.
         loss_ns: what a step takes longer than if every rank were as the median (of two, as the
-            quicker one), on average.
+            quicker one), on average. If several are slow together, as the others.
         loss_share: the same as a share of `step_ns`.
         steps: number of steps that all ranks have and that were judged.
         is_by_arrivals: whether phases with collectives were split into work and waiting, or the
@@ -94,6 +100,9 @@ class Stragglers:
         left_out: the ranks that were not judged, because they have few of the steps that most have.
         step_ns: the mean of these steps with the time before each, of each the median rank's; None
             if none were judged.
+        hint: in the pattern SOME_STEPS, who came last in the steps that stand out, if nobody can be
+            named because these are so few that it may be chance.
+        several: in the pattern IN_TURN, the ranks that are late at times or always.
     """
 
     pattern: Pattern
@@ -105,6 +114,30 @@ class Stragglers:
     reason: str | None = None
     left_out: tuple[int, ...] = ()
     step_ns: float | None = None
+    hint: Straggler | None = None
+    several: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """What ranks wait for sends and receives, as between the stages of a pipeline, per step.
+
+    Attributes:
+        limits: the ranks that the others wait for; empty if none stands out.
+        work_ns: what these work themselves; if there are none, the rank that works longest.
+        others_ns: what the median of the others works.
+        waiting_ns: what a rank waits for sends and receives, on average: of a pipeline, its bubble
+            and the transfers.
+        waiting_share: the same as a share of `Stragglers.step_ns`.
+        exposed_ns: what the ranks of `work_ns` wait for them: nothing of that is hidden.
+    """
+
+    limits: tuple[int, ...]
+    work_ns: float
+    others_ns: float
+    waiting_ns: float
+    waiting_share: float
+    exposed_ns: float
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,10 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.step_times import were_profiled
-from pyinstrument_gpu.aspects.collectives.data import Collectives
+from pyinstrument_gpu.aspects.collectives.data import Collectives, ProcessGroup
 from pyinstrument_gpu.core.arrays import distinct
-from pyinstrument_gpu.core.file.run_files import (
-    earlier_left_out,
-    files_in,
-    left_out,
-    of_last_attempts,
-)
+from pyinstrument_gpu.core.file.attempts import earlier_left_out, of_last_attempts
+from pyinstrument_gpu.core.file.run_files import files_in, left_out
 from pyinstrument_gpu.core.job_membership import not_one_job, same_run_twice
 from pyinstrument_gpu.core.record import OpenPhase
 from pyinstrument_gpu.core.run import Run
@@ -33,14 +29,14 @@ from pyinstrument_gpu.core.schema import SpanFlag, span_scopes
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.core.steps import Step
 from pyinstrument_gpu.errors import JobError, RunFileError, RunFileVersionError
-from pyinstrument_gpu.job.job import Job, RankData, RunEnd
+from pyinstrument_gpu.job.job import Job, RankData, RankWaits, RunEnd
 from pyinstrument_gpu.parts.words import ranks_text, reasons_of_ranks
 
 _LAST_STEPS = 5
-_MOST_CELLS = 16_000_000
+_MOST_CELLS = 6_000_000
 """Of all ranks together, so many phases of steps are kept: 32 bytes each, or 24 where there is no
-device."""
-_MOST_OPERATIONS = 4_000_000
+device. What is made of them takes twice that."""
+_MOST_OPERATIONS = 1_500_000
 """Of collective operations, 57 bytes each."""
 _MOST_RANKS = 10_000
 """A file that says there are more is not believed so far as to keep less of it."""
@@ -174,6 +170,7 @@ def rank_data(run: Run, file: str | None = None) -> RankData:
         self_ns=summed(np.maximum(run.span_self_ns[spans], 0)),
         stream_ns=stream_ns,
         collectives=_newest(run.collectives, max(1, _MOST_OPERATIONS // ranks)),
+        waits=_waits(run, steps, spans, paths),
         stalls=run.stalls,
         end=run_end(run),
     )
@@ -181,10 +178,53 @@ def rank_data(run: Run, file: str | None = None) -> RankData:
 
 def _newest(collectives: Collectives, most: int) -> Collectives:
     cut = len(collectives.events) - most
-    if cut <= 0:
-        return collectives
-    events = collectives.events[cut:].copy()
-    return replace(collectives, events=events, missed=collectives.missed + cut)
+    if cut > 0:
+        events = collectives.events[cut:].copy()
+        collectives = replace(collectives, events=events, missed=collectives.missed + cut)
+    return replace(collectives, waits=collectives.waits[:0].copy(), waits_since_ns=-1)
+
+
+def _waits(
+    run: Run, steps: NDArray[np.void], spans: NDArray[np.intp], paths: NDArray[Any]
+) -> RankWaits | None:
+    """Of these steps, in these spans of them."""
+    waits, since_ns = run.collectives.waits, run.collectives.waits_since_ns
+    if since_ns < 0 or not len(steps):
+        return None
+    step = np.searchsorted(steps["end_ns"], waits["begin_ns"])
+    waits, step = waits[step < len(steps)], step[step < len(steps)]
+    begin_ns, of_step = waits["begin_ns"], steps[step]
+    follows = np.diff(steps["index"], prepend=-1)[step] == 1
+    is_in = (begin_ns >= of_step["begin_ns"]) | (follows & (step > 0))
+    waits, step, begin_ns = waits[is_in], step[is_in], begin_ns[is_in]
+    row = np.where(begin_ns < steps["begin_ns"][step], len(paths) + 1, len(paths))
+    depths = run.spans["depth"][spans]
+    for depth in distinct(depths):
+        at_depth = run.spans[spans[depths == depth]]
+        at_depth = at_depth[np.argsort(at_depth["host_begin_ns"])]
+        last = np.searchsorted(at_depth["host_begin_ns"], begin_ns, side="right") - 1
+        inside = (last >= 0) & (begin_ns <= at_depth["host_end_ns"][last])
+        row[inside] = np.searchsorted(paths, at_depth["path"][last[inside]])
+    shape = len(paths) + 2, len(steps)
+    time_ns = waits["end_ns"] - begin_ns
+    total_ns = np.broadcast_to(np.int64(0), shape)
+    if len(waits):
+        total_ns = np.zeros(shape, np.int64)
+        np.add.at(total_ns, (row, step), time_ns)
+    p2p_ns = np.zeros(len(steps), np.int64)
+    np.add.at(p2p_ns, step[waits["is_p2p"]], time_ns[waits["is_p2p"]])
+    return RankWaits(
+        since_ns, total_ns, p2p_ns, np.bincount(row[~waits["is_p2p"]], minlength=len(paths) + 2)
+    )
+
+
+def _with_shared_groups(
+    rank: RankData, known: dict[tuple[ProcessGroup, str], ProcessGroup]
+) -> RankData:
+    """The same with process groups that are those of other ranks: each lists all of its ranks, and
+    of thousands there are thousands of lists."""
+    groups = (known.setdefault((one, one.description), one) for one in rank.collectives.groups)
+    return replace(rank, collectives=replace(rank.collectives, groups=tuple(groups)))
 
 
 def load_job(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Job:
@@ -193,13 +233,14 @@ def load_job(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -
     unknown: dict[str, str] = {}
     unreadable: dict[int, str] = {}
     notes: list[str] = []
+    groups: dict[tuple[ProcessGroup, str], ProcessGroup] = {}
     files = list(_files(paths))
-    _, earlier = of_last_attempts([path for path, _ in files])
+    last, earlier = of_last_attempts([path for path, _ in files])
     if earlier:
         notes.append(earlier_left_out(earlier))
+        kept = set(last)
+        files = [one for one in files if one[0] in kept]
     for path, is_named in files:
-        if path in earlier:
-            continue
         found = _RANK_IN_NAME.search(path.name)
         try:
             run = Run.load(path)
@@ -215,7 +256,7 @@ def load_job(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -
                 unreadable[int(found[1])] = reason
             continue
         if "rank" in run.environment and run.environment.get("world_size") != 1:
-            ranks.append(rank_data(run, str(path)))
+            ranks.append(_with_shared_groups(rank_data(run, str(path)), groups))
         elif is_named and run.environment:
             raise JobError(
                 f"{path} is not a rank of a job: it was recorded by a single process, or "
@@ -225,7 +266,8 @@ def load_job(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -
             unreadable[int(found[1])] = f"{path} was cut short before it says what it is of"
         else:
             notes.append(f"left out: {path} does not say of which rank it is")
-    return job_of(ranks, unreadable, [*left_out(unknown), *notes])
+    job = job_of(ranks, unreadable, [*left_out(unknown), *notes])
+    return replace(job, earlier=tuple(tuple(map(str, attempt)) for attempt in earlier))
 
 
 def _files(

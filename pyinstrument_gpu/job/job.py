@@ -51,6 +51,25 @@ class RunEnd:
 
 
 @dataclass(frozen=True, eq=False)
+class RankWaits(ArrayFields):
+    """What a rank's host waited for operations of torch.distributed, as far as the calls that wait
+    were hooked. Arrays have a row for each of the rank's paths, and then for the time outside of
+    phases and between steps.
+
+    Attributes:
+        since_ns: from when on it is known.
+        total_ns: by row and step (int64); a wait counts for the phase in which it began.
+        p2p_ns: by step, those for operations point to point (int64).
+        collectives: by row, how many waits there were for others, in all.
+    """
+
+    since_ns: int
+    total_ns: NDArray[np.int64]
+    p2p_ns: NDArray[np.int64]
+    collectives: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
 class RankData(ArrayFields):
     """What is kept of one rank's run. Arrays have a column for each step in `steps`.
 
@@ -76,7 +95,8 @@ class RankData(ArrayFields):
             no such call.
         stream_ns: by path and step the stream time (int64), that of nested phases included; -1
             where the step has no such call, or not all of its calls were timed on the device.
-        collectives: its collective operations.
+        collectives: its collective operations, without the waits for them.
+        waits: these; None if they were not looked for.
         stalls: what its watchdog saw.
         end: where it was when its file was last written.
     """
@@ -99,6 +119,7 @@ class RankData(ArrayFields):
     self_ns: NDArray[np.int64]
     stream_ns: NDArray[np.int64]
     collectives: Collectives = field(default_factory=Collectives)
+    waits: RankWaits | None = None
     stalls: tuple[Stall, ...] = ()
     end: RunEnd = field(default_factory=RunEnd)
 
@@ -113,6 +134,8 @@ class Job:
         job_id: the launcher's; None if it gave none.
         missing: the ranks of which there is no run, and why, in a sentence each.
         notes: on the job as a whole: ranks with other phases, other revisions, a world that shrank.
+        earlier: the run files of attempts after which a launcher started the job again, by attempt;
+            the earliest first.
     """
 
     ranks: tuple[RankData, ...]
@@ -120,18 +143,21 @@ class Job:
     job_id: str | None = None
     missing: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    earlier: tuple[tuple[str, ...], ...] = ()
 
     @classmethod
     def load(cls, paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Job:
         """Read the run files of a job's ranks, one after the other, and keep of each what is
-        compared: 24 bytes per phase and step, 32 where the device was timed.
+        compared: 24 bytes per phase and step, 8 more where the device was timed, and 8 more where
+        waits for other ranks were seen.
 
         A file that can't be read is left out, and `missing` or `notes` say so; so are runs in a
         folder that are of no rank, and runs of earlier attempts where a launcher has restarted the
         job: give their paths alone to read them.
 
         Args:
-            paths: a run file or a folder, or several. Of a folder all files `*.gpurun` in it.
+            paths: a run file or a folder, or several. Of a folder all files `*.gpurun` in it and in
+                those below.
 
         Raises:
             OSError: a path does not exist, or a folder cannot be read.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,30 +19,39 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.core.arrays import distinct
 from pyinstrument_gpu.job.job import RankData
 from pyinstrument_gpu.job.joined import Joined, MatchedGroup, phases_at
+from pyinstrument_gpu.job.suspects import Suspect
 
 _MOST_UNKNOWN = 0.5
 _GAINED = 0.5
 """By the end of a phase in which ranks wait, they are at most so far apart as at its begin."""
+_SEEN = 0.9
+"""Of the operations that are asked for, those whose waits were seen at least, if any were."""
 MIN_STEPS = 20
 
 
-def arrivals(joined: Joined) -> NDArray[np.float64] | None:
-    """By path, rank and step, what a phase took after it last asked for a collective operation:
-    waiting and transfer; 0 where it did not ask, NaN in steps of which records are missing.
+def arrivals(joined: Joined) -> tuple[NDArray[np.float64], NDArray[np.bool_]] | None:
+    """By path, rank and step, what a phase waited for collective and point-to-point operations,
+    their transfer included, NaN in steps of which records are missing; and for each path whether
+    there may be more waits than are known: before its last request, if nobody looked for them.
 
     Only operations count for which the host itself waits, as with gloo. Those of NCCL are put on a
-    stream, and the host goes on. None if there are no records, or too few, or the operations are
-    not waited for by hosts.
+    stream, and the host goes on. Where the waits were seen, it is their sum. Otherwise they are
+    waits in C++ for operations that were asked for as the phase went on, as those of
+    DistributedDataParallel: it is what the phase took after the last request. None if there are no
+    records, or too few, or the operations are not waited for by hosts.
     """
     if not all(rank.collectives.was_read for rank in joined.ranks):
         return None
+    records = [_Records.of(joined, number) for number in range(len(joined.ranks))]
+    # What is seen on some ranks only is not seen: they are measured alike.
+    is_seen: NDArray[np.bool_] = np.logical_and.reduce([one.is_seen for one in records])
     rest_ns = np.zeros(joined.self_ns.shape)
-    asked = np.zeros(joined.self_ns.shape, dtype=bool)
-    known = np.ones(len(joined.steps), dtype=bool)
-    for number, rank in enumerate(joined.ranks):
-        known &= _rests_of(rank, joined, number, rest_ns, asked)
-    if not asked.any():
+    for number, one in enumerate(records):
+        rest_ns[:, number] = one.rest_ns(joined, number, is_seen)
+    asked = np.stack([one.has_asked & ~is_seen[:, None] for one in records], axis=1)
+    if not asked.any() and not rest_ns.any():
         return None
+    known: NDArray[np.bool_] = np.logical_and.reduce([one.known(is_seen) for one in records])
     # Where one rank asks and another does not, records are missing, or it is an operation of
     # some ranks alone. Of a phase in which all ask together at times, it is the former.
     together: NDArray[np.bool_] = np.logical_and.reduce(asked, 1)
@@ -50,14 +59,103 @@ def arrivals(joined: Joined) -> NDArray[np.float64] | None:
     is_joint: NDArray[np.bool_] = np.logical_or.reduce(together, 1, keepdims=True)
     # Outside of phases it is not known where a wait ends. If some ranks ask there and others in a
     # phase, what these work is no measure for those.
-    if not is_joint.any() or (by_some[-2].any() and not is_joint[-2, 0]):
+    if asked.any() and (not is_joint.any() or (by_some[-2].any() and not is_joint[-2, 0])):
         return None
-    apart = by_some & ~together & is_joint
-    known &= ~np.logical_or.reduce(apart, 0)
+    known &= ~np.logical_or.reduce(by_some & ~together & is_joint, 0)
     if np.count_nonzero(known) < _MOST_UNKNOWN * len(known):
         return None
     rest_ns[:, :, ~known] = np.nan
-    return rest_ns
+    hidden: NDArray[np.bool_] = np.logical_or.reduce([one.hides for one in records])
+    return rest_ns, hidden
+
+
+@dataclass(frozen=True, eq=False)
+class _Records:
+    """What was recorded of one rank's operations and waits.
+
+    Attributes:
+        rank: the rank.
+        rows: of its paths, of the time outside of phases, and between steps.
+        before_ns: by step, when the step before ended.
+        asked: by path, how many operations it asked for for which its host waits, of all steps.
+        has_asked: by path and step, whether it asked.
+        after_ns: by path and step, what came after the last request; 0 where it did not ask.
+        waited: by path, how many waits for collective operations were seen, of all steps.
+    """
+
+    rank: RankData
+    rows: NDArray[np.intp]
+    before_ns: NDArray[np.int64]
+    asked: NDArray[np.intp]
+    has_asked: NDArray[np.bool_]
+    after_ns: NDArray[np.int64]
+    waited: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, joined: Joined, number: int) -> _Records:
+        """Those of the rank at that place."""
+        rank, places = joined.ranks[number], joined.places[number]
+        shape = joined.self_ns[:, number].shape
+        begins_ns = rank.step_begin_ns[places]
+        created_ns = _waited_by_hosts(rank)["created_ns"]
+        cells, inside = _cells(joined, number, created_ns)
+        last_ns = np.full(shape, np.int64(-1))
+        np.maximum.at(last_ns.reshape(-1), cells, created_ns[inside])
+        rows = np.array([*map(joined.paths.index, rank.paths), shape[0] - 2, shape[0] - 1])
+        until_ns = np.zeros(shape, np.int64)
+        until_ns[rows[:-2]] = rank.last_end_ns[:, places]
+        until_ns[-1] = begins_ns
+        until_ns[-2] = _next_begins_ns(rank, places, last_ns[-2], begins_ns + rank.step_ns[places])
+        waited = np.zeros(shape[0], np.int64)
+        if rank.waits is not None:
+            waited[rows] = rank.waits.collectives
+        return cls(
+            rank=rank,
+            rows=rows,
+            before_ns=begins_ns - joined.self_ns[-1, number].astype(np.int64),
+            asked=np.bincount(cells // shape[1], minlength=shape[0]),
+            has_asked=last_ns >= 0,
+            after_ns=np.where(last_ns >= 0, until_ns - last_ns, 0),
+            waited=waited,
+        )
+
+    @property
+    def is_seen(self) -> NDArray[np.bool_]:
+        """Of each path whether the waits for what is asked for in it were seen, there or, of all
+        that is asked for, somewhere."""
+        if self.rank.waits is None:
+            return np.zeros(len(self.asked), dtype=bool)
+        # Those of one phase may be waited for in another.
+        fewer = self.asked - self.waited
+        is_all = -fewer[fewer < 0].sum() >= _SEEN * fewer[fewer > 0].sum()
+        found: NDArray[np.bool_] = is_all | (fewer <= (1 - _SEEN) * self.asked)
+        return found
+
+    @property
+    def hides(self) -> NDArray[np.bool_]:
+        """Of each path whether it may have waits before its last request that nobody looked for."""
+        is_often: NDArray[np.bool_] = self.asked > self.has_asked.sum(axis=1)
+        return is_often & (self.rank.waits is None)
+
+    def known(self, is_seen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Of each step whether all that matters of it is there."""
+        collectives = self.rank.collectives
+        since_ns = -1 if self.rank.waits is None else self.rank.waits.since_ns
+        found: NDArray[np.bool_] = self.before_ns >= since_ns
+        created_ns = _waited_by_hosts(self.rank)["created_ns"]
+        if collectives.missed and len(created_ns) and not is_seen.all():
+            found &= self.before_ns >= created_ns.min()
+        return found
+
+    def rest_ns(
+        self, joined: Joined, number: int, is_seen: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
+        rest_ns = np.where(is_seen[:, None], 0, self.after_ns)
+        if self.rank.waits is not None:
+            waited_ns = self.rank.waits.total_ns[:, joined.places[number]]
+            rest_ns[self.rows] = np.maximum(rest_ns[self.rows], waited_ns)
+        found: NDArray[np.float64] = np.clip(rest_ns, 0, joined.self_ns[:, number])
+        return found
 
 
 def _waited_by_hosts(rank: RankData) -> NDArray[np.void]:
@@ -69,44 +167,23 @@ def _waited_by_hosts(rank: RankData) -> NDArray[np.void]:
     return waited
 
 
-def _rests_of(
-    rank: RankData,
-    joined: Joined,
-    number: int,
-    rest_ns: NDArray[np.float64],
-    asked: NDArray[np.bool_],
-) -> NDArray[np.bool_]:
-    """Fills in what is known of one rank, and says of which steps that is all there is."""
-    events = _waited_by_hosts(rank)
-    places = joined.places[number]
+def _cells(
+    joined: Joined, number: int, moments_ns: NDArray[np.int64]
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Where moments of the rank at a place are, by path and step as one index, and which of them
+    are in a step that is compared, or before one."""
+    rank, places = joined.ranks[number], joined.places[number]
     begins_ns = rank.step_begin_ns[places]
     ends_ns = begins_ns + rank.step_ns[places]
     before_ns = begins_ns - joined.self_ns[-1, number].astype(np.int64)
-    known = np.ones(len(places), dtype=bool)
-    if rank.collectives.missed and len(events):
-        known = before_ns >= events["created_ns"].min()
-    created_ns = events["created_ns"]
-    column = np.searchsorted(ends_ns, created_ns)
-    inside = column < len(places)
-    column, created_ns = column[inside], created_ns[inside]
-    inside = created_ns >= before_ns[column]
-    column, created_ns = column[inside], created_ns[inside]
-    row_of = {path: row for row, path in enumerate(joined.paths)}
-    rows_of = np.array([*(row_of[path] for path in rank.paths), -1], np.intp)
-    rows = rows_of[phases_at(rank, places[column], created_ns)]
-    rows = np.where(rows < 0, len(joined.paths) - 2, rows)
-    rows = np.where(created_ns < begins_ns[column], len(joined.paths) - 1, rows)
-    last_ns = np.full(rest_ns[:, number].shape, np.int64(-1))
-    np.maximum.at(last_ns, (rows, column), created_ns)
-    until_ns = np.zeros(last_ns.shape, np.int64)
-    until_ns[rows_of[:-1]] = rank.last_end_ns[:, places]
-    until_ns[-1] = begins_ns
-    until_ns[-2] = _next_begins_ns(rank, places, last_ns[-2], ends_ns)
-    has = last_ns >= 0
-    asked[:, number] = has
-    most_ns = joined.self_ns[:, number]
-    rest_ns[:, number] = np.where(has, np.clip(until_ns - last_ns, 0, most_ns), 0)
-    return known
+    column = np.searchsorted(ends_ns, moments_ns)
+    inside = np.flatnonzero(column < len(places))
+    inside = inside[moments_ns[inside] >= before_ns[column[inside]]]
+    column, moments_ns = column[inside], moments_ns[inside]
+    rows_of = np.array([*map(joined.paths.index, rank.paths), len(joined.paths) - 2], np.intp)
+    rows = rows_of[phases_at(rank, places[column], moments_ns)]
+    rows = np.where(moments_ns < begins_ns[column], len(joined.paths) - 1, rows)
+    return rows * len(places) + column, inside
 
 
 def _next_begins_ns(
@@ -208,6 +285,7 @@ class OwnWork:
         waits: for each path whether ranks wait in it, as far as that is known.
         waiting_ns: by path, rank and step; None by DURATIONS.
         rest_ns: by path, rank and step, what comes after the last request; None but by ARRIVALS.
+        hidden: for each path whether there may be waits in it that are not known; None if nowhere.
         usual_ns: by path and rank the means of the stream time without waits for other ranks; None
             but by DURATIONS, and where the device was not timed.
     """
@@ -219,7 +297,21 @@ class OwnWork:
     waits: NDArray[np.bool_]
     waiting_ns: NDArray[np.float64] | None = None
     rest_ns: NDArray[np.float64] | None = None
+    hidden: NDArray[np.bool_] | None = None
     usual_ns: NDArray[np.float64] | None = None
+
+    def of(self, units: Sequence[Suspect]) -> OwnWork:
+        """The work of ranks that belong together as that of one: the mean."""
+
+        def means(values: NDArray[np.float64] | None, axis: int) -> NDArray[np.float64]:
+            assert values is not None
+            taken = [values.take(unit.places, axis).mean(axis) for unit in units]
+            return np.stack(taken, axis)
+
+        usual_ns = None if self.usual_ns is None else means(self.usual_ns, 1)
+        return replace(
+            self, total_ns=means(self.total_ns, 0), own_ns=means(self.own_ns, 1), usual_ns=usual_ns
+        )
 
     def is_known(self, row: int) -> bool:
         """Whether the own work of a phase is known."""
@@ -242,15 +334,21 @@ def own_work(joined: Joined, groups: Sequence[MatchedGroup]) -> OwnWork | str:
     if any(group.group.is_on_stream for group in groups):
         waits = device_waits(joined, groups)
         return _by_meetings(joined) if waits is None else _by_durations(joined, waits)
-    rest_ns = arrivals(joined)
-    if rest_ns is not None:
+    found = arrivals(joined)
+    if found is not None:
+        rest_ns, hidden = found
         steps = np.flatnonzero(~np.isnan(rest_ns).any(axis=(0, 1)))
         if len(steps) >= MIN_STEPS:
-            return _by_arrivals(joined, steps, rest_ns[:, :, steps])
+            return _by_arrivals(joined, steps, rest_ns[:, :, steps], hidden)
     return _by_meetings(joined)
 
 
-def _by_arrivals(joined: Joined, steps: NDArray[np.intp], rest_ns: NDArray[np.float64]) -> OwnWork:
+def _by_arrivals(
+    joined: Joined,
+    steps: NDArray[np.intp],
+    rest_ns: NDArray[np.float64],
+    hidden: NDArray[np.bool_],
+) -> OwnWork:
     own_ns = joined.self_ns[:, :, steps] - rest_ns
     return OwnWork(
         how=HowKnown.ARRIVALS,
@@ -261,6 +359,7 @@ def _by_arrivals(joined: Joined, steps: NDArray[np.intp], rest_ns: NDArray[np.fl
         waiting_ns=rest_ns - rest_ns.min(axis=1, keepdims=True),
         rest_ns=rest_ns,
         waits=np.logical_or.reduce(rest_ns > 0, (1, 2)),
+        hidden=hidden,
     )
 
 
@@ -289,6 +388,7 @@ def _by_meetings(joined: Joined) -> OwnWork | str:
         own_ns=own_ns,
         waiting_ns=joined.self_ns - own_ns,
         waits=waits,
+        hidden=waits,
     )
 
 

@@ -22,6 +22,7 @@ from pyinstrument_gpu.job.findings import (
 from pyinstrument_gpu.job.joined import Joined, traded_ns
 from pyinstrument_gpu.job.own_work import HowKnown, OwnWork
 from pyinstrument_gpu.job.stragglers import MOST_CHANCE, lateness, typical_step_ns
+from pyinstrument_gpu.job.suspects import Suspect, apart
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
 from pyinstrument_gpu.parts.words import UNKNOWN, Unit, duration, percent
 
@@ -31,26 +32,33 @@ def phases(joined: Joined, work: OwnWork | str, found: Stragglers) -> tuple[Phas
     common to the ranks."""
     if not len(joined.steps):
         return ()
-    parts_ns = _parts_ns(work, found)
+    slow = _places(joined, found)
+    parts_ns = _parts_ns(work, found, slow)
     rows = []
     for row, path in enumerate(joined.paths):
         self_ns = joined.self_ns[row]
         if not self_ns.any():
             continue
         if isinstance(work, str):
-            rows.append(_across(joined, path, self_ns, self_ns, None, Pattern.UNKNOWN, None))
+            rows.append(_across(joined, path, self_ns, self_ns, None, Pattern.UNKNOWN, None, ()))
             continue
         pattern, waiting_ns, part_ns = Pattern.UNKNOWN, None, None
         if found.pattern != Pattern.UNKNOWN and work.is_known(row):
-            pattern = _pattern(joined, work, row, found.straggler)
+            pattern = _pattern(joined, work, row, found.straggler, slow)
             part_ns = None if parts_ns is None else float(parts_ns[row])
             if work.waiting_ns is not None:
                 waiting_ns = float(np.median(work.waiting_ns[row].mean(axis=1)))
         own_ns = work.own_ns[row]
         if joined.uncommon[row] and _is_traded(joined, work, row):
             pattern, part_ns = Pattern.UNKNOWN, None
-        rows.append(_across(joined, path, self_ns, own_ns, waiting_ns, pattern, part_ns))
+        rows.append(_across(joined, path, self_ns, own_ns, waiting_ns, pattern, part_ns, slow))
     return tuple(rows)
+
+
+def _places(joined: Joined, found: Stragglers) -> tuple[int, ...]:
+    """Of the ranks that are named."""
+    named = () if found.straggler is None else found.straggler.ranks
+    return tuple(place for place, rank in enumerate(joined.ranks) if rank.rank in named)
 
 
 def _is_traded(joined: Joined, work: OwnWork, row: int) -> bool:
@@ -67,11 +75,12 @@ def whole_step(joined: Joined, work: OwnWork | str, found: Stragglers) -> PhaseA
         return None
     period_ns = joined.period_ns
     if isinstance(work, str):
-        return _across(joined, STEP, period_ns, period_ns, None, Pattern.UNKNOWN, None)
+        return _across(joined, STEP, period_ns, period_ns, None, Pattern.UNKNOWN, None, ())
     waiting_ns = None
     if work.how == HowKnown.ARRIVALS and work.waiting_ns is not None:
         waiting_ns = float(np.median(work.waiting_ns.sum(axis=0).mean(axis=1)))
-    return _across(joined, STEP, period_ns, work.total_ns, waiting_ns, found.pattern, found.loss_ns)
+    slow, pattern = _places(joined, found), found.pattern
+    return _across(joined, STEP, period_ns, work.total_ns, waiting_ns, pattern, found.loss_ns, slow)
 
 
 def _across(
@@ -82,13 +91,15 @@ def _across(
     waiting_ns: float | None,
     pattern: Pattern,
     imbalance_ns: float | None,
+    slow: tuple[int, ...],
 ) -> PhaseAcrossRanks:
     means_ns = self_ns.mean(axis=1)
     works_ns = own_ns.mean(axis=1)
     slowest = int(np.argmax(works_ns))
     distances_ns = np.zeros(own_ns.shape[1])
     if len(own_ns) > 1:
-        distances_ns = own_ns[slowest] - np.median(np.delete(own_ns, slowest, axis=0), axis=0)
+        these = slow if slowest in slow else (slowest,)
+        distances_ns = own_ns[slowest] - np.median(np.delete(own_ns, these, axis=0), axis=0)
     return PhaseAcrossRanks(
         path=path,
         ranks=int(np.count_nonzero(means_ns)),
@@ -114,23 +125,33 @@ def _is_sure(distances_ns: NDArray[np.float64], ranks: int) -> bool:
     return float(distances_ns.mean()) > limit * error_ns
 
 
-def _pattern(joined: Joined, work: OwnWork, row: int, found: Straggler | None) -> Pattern:
+def _pattern(
+    joined: Joined, work: OwnWork, row: int, found: Straggler | None, slow: tuple[int, ...]
+) -> Pattern:
     if found is not None and found.path == joined.paths[row]:
         slowest = int(np.argmax(work.own_ns[row].mean(axis=1)))
-        if joined.ranks[slowest].rank == found.rank:
+        if joined.ranks[slowest].rank in found.ranks:
             # Alone, small delays of others that cost no step anything might tell otherwise.
             return found.pattern
-    late = lateness(work.own_ns[row], typical_step_ns(joined, work))
+    typical_ns = typical_step_ns(joined, work)
+    if len(slow) > 1:
+        as_one = work.of(apart(Suspect(slow), len(joined.ranks)))
+        found_always = lateness(as_one.own_ns[row], typical_ns, len(slow)).always
+        if found_always is not None and found_always[0] == 0:
+            return Pattern.ALWAYS
+    late = lateness(work.own_ns[row], typical_ns)
     if late.always is not None:
         return Pattern.ALWAYS
     if any(late.chance(place, out) < MOST_CHANCE for place, out in late.sometimes):
         return Pattern.SOME_STEPS
-    return Pattern.IN_TURN if late.are_several else Pattern.BALANCED
+    return Pattern.IN_TURN if late.several else Pattern.BALANCED
 
 
-def _parts_ns(work: OwnWork | str, found: Stragglers) -> NDArray[np.float64] | None:
+def _parts_ns(
+    work: OwnWork | str, found: Stragglers, slow: tuple[int, ...]
+) -> NDArray[np.float64] | None:
     """By path the part of the loss: what the last rank of each step spends there more than the
-    median rank."""
+    median rank, or than that of the others where several are slow."""
     if isinstance(work, str) or found.loss_ns is None or work.how == HowKnown.DURATIONS:
         return None
     last = np.argmax(work.total_ns, axis=0)
@@ -139,7 +160,8 @@ def _parts_ns(work: OwnWork | str, found: Stragglers) -> NDArray[np.float64] | N
     if work.own_ns.shape[1] == 2:
         center_ns = work.own_ns[:, 1 - last, steps]
     else:
-        center_ns = np.stack([np.median(own_ns, axis=0) for own_ns in work.own_ns])
+        others = np.delete(np.arange(work.own_ns.shape[1]), slow if len(slow) > 1 else ())
+        center_ns = np.stack([np.median(own_ns[others], axis=0) for own_ns in work.own_ns])
     excess_ns = np.maximum((of_last_ns - center_ns).mean(axis=1), 0)
     parts: NDArray[np.float64] = found.loss_ns * excess_ns / max(float(excess_ns.sum()), 1.0)
     return parts

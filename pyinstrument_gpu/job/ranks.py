@@ -193,8 +193,14 @@ def _remarks(job: Job, found: JobAnalysis, means_ns: Mapping[int, float]) -> dic
         if rank in remarks:
             remarks[rank].append(text)
 
-    if found.stragglers.straggler is not None:
-        remark(found.stragglers.straggler.rank, "waited for")
+    for late, text in (
+        (found.stragglers.straggler, "waited for"),
+        (found.stragglers.hint, "held up the others"),
+    ):
+        for number in () if late is None else late.ranks:
+            remark(number, text)
+    for number in found.stragglers.several:
+        remark(number, "late at times")
     for phase in found.phases:
         if phase.is_significant and phase.pattern.is_of_one_rank:
             remark(phase.slowest_rank, f"slowest {where_text(phase.path)}")

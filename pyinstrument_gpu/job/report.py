@@ -9,7 +9,13 @@ from dataclasses import dataclass
 
 from pyinstrument_gpu.job import analysis
 from pyinstrument_gpu.job.collectives import collectives_parts
-from pyinstrument_gpu.job.findings import CollectiveUse, LateStart, PhaseAcrossRanks, Stragglers
+from pyinstrument_gpu.job.findings import (
+    CollectiveUse,
+    LateStart,
+    PhaseAcrossRanks,
+    Pipeline,
+    Stragglers,
+)
 from pyinstrument_gpu.job.job import Job
 from pyinstrument_gpu.job.phases import phases_parts
 from pyinstrument_gpu.job.ranks import (
@@ -57,6 +63,7 @@ class JobDocument:
         job: what was recorded.
         steps: the steps that were compared.
         stragglers: who is waited for in steps.
+        pipeline: what ranks wait for sends and receives.
         late_start: for whom the others waited at the start.
         phases: over the ranks. A path that begins with "/" is none of a phase, but of the time
             outside of phases or between steps.
@@ -75,6 +82,7 @@ class JobDocument:
     job: JobInfo
     steps: JobSteps | None
     stragglers: Stragglers
+    pipeline: Pipeline | None
     late_start: LateStart | None
     phases: tuple[PhaseAcrossRanks, ...]
     step: PhaseAcrossRanks | None
@@ -99,6 +107,7 @@ def job_document_of(job: Job) -> JobDocument:
             job=job_info(job),
             steps=steps,
             stragglers=found.stragglers,
+            pipeline=found.pipeline,
             late_start=found.late_start,
             phases=found.phases,
             step=found.step,

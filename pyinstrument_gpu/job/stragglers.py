@@ -8,15 +8,17 @@ docs/ranks.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.job.findings import Pattern, Straggler, Stragglers
+from pyinstrument_gpu.job.findings import Pattern, Straggler, Stragglers, where_text
 from pyinstrument_gpu.job.joined import Joined, traded_ns
 from pyinstrument_gpu.job.own_work import MIN_STEPS, HowKnown, OwnWork
+from pyinstrument_gpu.job.suspects import Suspect, apart, suspects
 
 _DOMINANCE = 3.0
 """A straggler is so many times as much later than the next rank."""
@@ -31,6 +33,8 @@ MOST_CHANCE = 1e-3
 """That all ranks are alike."""
 _MOST_CHANCE_IN_SOME_STEPS = 1e-5
 """Less, as a few steps are easily of one rank, and a rank that is named for nothing costs a day."""
+_LEAST_OF_HINT = 1.0
+"""Of a step, what delays are on average that are told as they were, whatever their chance."""
 _STANDS_OUT = (0.1, 0.3, 1.0, 3.0)
 """In a step that stands out, the last rank is by so much of a step later than the next one. If it
 is not clear who that is, only longer delays are looked at."""
@@ -67,17 +71,30 @@ class Lateness:
         last: by step, who has most to do.
         late_ns: by step, how much more than the next one.
         shift_ns: by rank, by how much it usually is above the median.
+        loss_of_steps_ns: by step, by how much the last one is.
+        first_are: how many ranks the first one stands for.
     """
 
     typical_ns: float
     last: NDArray[np.intp]
     late_ns: NDArray[np.float64]
     shift_ns: NDArray[np.float64]
-    loss_ns: float
+    loss_of_steps_ns: NDArray[np.float64]
+    first_are: int = 1
 
     @property
     def ranks(self) -> int:
         return len(self.shift_ns)
+
+    @property
+    def loss_ns(self) -> float:
+        return float(self.loss_of_steps_ns.mean())
+
+    def tail(self, place: int, hits: int, trials: int, share: float = 1.0) -> float:
+        """The chance that a rank is last so often in so many cases, if all are alike."""
+        ranks = self.ranks + self.first_are - 1
+        part = (1 if place else self.first_are) / ranks
+        return self.ranks * binomial_tail(hits, trials, share * part)
 
     @property
     def always(self) -> tuple[int, float] | None:
@@ -87,7 +104,7 @@ class Lateness:
         next_ns = float(np.delete(self.shift_ns, place).max())
         least = _LEAST_SHIFT_OF_MANY if ranks >= _MANY else _LEAST_SHIFT
         counts = np.bincount(self.last, minlength=ranks)
-        chance = min(1.0, ranks * binomial_tail(int(counts[place]), steps, 1 / ranks))
+        chance = min(1.0, self.tail(place, int(counts[place]), steps))
         is_late = (
             shift_ns > least * self.typical_ns
             and shift_ns > _DOMINANCE * next_ns
@@ -134,21 +151,27 @@ class Lateness:
             share: of the time in which a delay counts.
         """
         times = self.times(out)
-        tried = self.ranks * len(_STANDS_OUT)
-        found = binomial_tail(int(times[place]), int(times.sum()), share / self.ranks)
-        return min(1.0, tried * found)
+        found = self.tail(place, int(times[place]), int(times.sum()), share)
+        return min(1.0, len(_STANDS_OUT) * found)
 
     @property
-    def are_several(self) -> bool:
-        """Whether now one, now another is late, or several always are."""
+    def several(self) -> list[int]:
+        """The places of ranks of which now one, now another is late, or several always are."""
         out = self.standing_out()
-        in_turn = np.count_nonzero(self.times(out) >= _LEAST_STEPS) > 1 and self.costs(out)
+        at_times = np.flatnonzero(self.times(out) >= _LEAST_STEPS)
+        if len(at_times) < 2 or not self.costs(out):
+            at_times = at_times[:0]
         least_ns = max(_LEAST_SHIFT * self.typical_ns, _LEAST_PART * self.loss_ns)
-        return bool(in_turn) or int(np.count_nonzero(self.shift_ns > least_ns)) > 1
+        always = np.flatnonzero(self.shift_ns > least_ns)
+        return sorted({*at_times.tolist(), *(always.tolist() if len(always) > 1 else ())})
 
 
-def lateness(work_ns: NDArray[np.float64], typical_ns: float) -> Lateness:
-    """How late the ranks are by their work, by rank and step."""
+def lateness(work_ns: NDArray[np.float64], typical_ns: float, first_are: int = 1) -> Lateness:
+    """How late the ranks are by their work, by rank and step.
+
+    Args:
+        first_are: how many ranks the first one stands for.
+    """
     ranks = len(work_ns)
     largest_ns = np.partition(work_ns, ranks - 2, axis=0)[-2:]
     # With what each rank is compared: the median rank; of two, the other.
@@ -159,7 +182,8 @@ def lateness(work_ns: NDArray[np.float64], typical_ns: float) -> Lateness:
         last=np.argmax(work_ns, axis=0),
         late_ns=largest_ns[1] - largest_ns[0],
         shift_ns=np.median(work_ns - others_ns, axis=1),
-        loss_ns=float((largest_ns[1] - center_ns).mean()),
+        loss_of_steps_ns=largest_ns[1] - center_ns,
+        first_are=first_are,
     )
 
 
@@ -184,10 +208,16 @@ def stragglers(joined: Joined, work: OwnWork | str) -> Stragglers:
     late = lateness(work.total_ns, typical_step_ns(joined, work))
     # A mean loss is a share of the mean step: rare long steps are in both.
     step_ns = float(_steps_ns(joined, work).mean())
-    straggler = _always(joined, work, late) or _sometimes(joined, work, late)
-    pattern = Pattern.BALANCED
+    ranks = [Suspect((place,)) for place in range(len(joined.ranks))]
+    straggler = _straggler(joined, work, late, ranks)
+    hidden = _hidden(joined, work, late.typical_ns)
+    if straggler is None and not hidden:  # otherwise those that wait for a late one look late
+        straggler, late = _several(joined, work, late)
+    pattern, hint = Pattern.BALANCED, None
     if straggler is not None:
         pattern = straggler.pattern
+    elif hint := _hint(joined, work, late, ranks):
+        pattern = hint.pattern
     elif _are_several(work, late):
         pattern = Pattern.IN_TURN
     if (
@@ -196,6 +226,8 @@ def stragglers(joined: Joined, work: OwnWork | str) -> Stragglers:
         and not _devices_agree(joined, straggler)
     ):
         return _unknown(joined, len(work.steps), _DEVICES)
+    if hidden and pattern == Pattern.BALANCED:
+        return _unknown(joined, len(work.steps), hidden)
     return Stragglers(
         pattern=pattern,
         straggler=straggler,
@@ -205,11 +237,59 @@ def stragglers(joined: Joined, work: OwnWork | str) -> Stragglers:
         is_by_arrivals=work.how != HowKnown.MEETINGS,
         left_out=joined.left_out,
         step_ns=step_ns,
+        hint=hint,
+        several=tuple(joined.ranks[place].rank for place in late.several)
+        if pattern == Pattern.IN_TURN
+        else (),
     )
+
+
+def _straggler(
+    joined: Joined, work: OwnWork, late: Lateness, units: Sequence[Suspect]
+) -> Straggler | None:
+    return _always(joined, work, late, units) or _sometimes(joined, work, late, units)
+
+
+def _hint(
+    joined: Joined, work: OwnWork, late: Lateness, units: Sequence[Suspect]
+) -> Straggler | None:
+    found = _sometimes(joined, work, late, units, math.inf)
+    if found is None:
+        return None
+    delay_ns = found.lateness_ns * len(late.last) / found.steps
+    return found if delay_ns > _LEAST_OF_HINT * late.typical_ns else None
+
+
+def _several(joined: Joined, work: OwnWork, late: Lateness) -> tuple[Straggler | None, Lateness]:
+    """Ranks that are slow together, and how late they are as one; or none, and what is known."""
+    out_ns = work.total_ns[:, late.loss_of_steps_ns > _STANDS_OUT[0] * late.typical_ns]
+    for suspect in suspects(joined, late.shift_ns, out_ns):
+        units = apart(suspect, len(joined.ranks))
+        of_units = work.of(units)
+        as_one = lateness(of_units.total_ns, late.typical_ns, len(suspect.places))
+        found = _straggler(joined, of_units, as_one, units)
+        if found is not None and set(found.ranks) == {
+            joined.ranks[one].rank for one in suspect.places
+        }:
+            return found, as_one
+    return None, late
 
 
 def _unknown(joined: Joined, steps: int, reason: str) -> Stragglers:
     return Stragglers(Pattern.UNKNOWN, None, None, None, steps, False, reason, joined.left_out)
+
+
+def _hidden(joined: Joined, work: OwnWork, typical_ns: float) -> str:
+    """Where a rank might be slower without being seen, as a reason; empty if hardly anywhere."""
+    if work.hidden is None:
+        return ""
+    times_ns = np.where(work.hidden, np.median(joined.self_ns.mean(axis=2), axis=1), 0)
+    if times_ns.sum() <= _LEAST_SHIFT * typical_ns:
+        return ""
+    where = where_text(joined.paths[int(np.argmax(times_ns))])
+    return (
+        f"how long ranks wait for each other {where} is not known, and none stands out in what is"
+    )
 
 
 def _on_devices(joined: Joined) -> bool:
@@ -225,18 +305,20 @@ def _devices_agree(joined: Joined, straggler: Straggler | None) -> bool:
     what hosts do may not matter where devices are behind."""
     if straggler is None:
         return False
-    place = [rank.rank for rank in joined.ranks].index(straggler.rank)
+    is_late = np.array([rank.rank in straggler.ranks for rank in joined.ranks])
     for path in joined.paths[:-2]:
         means_ns = joined.stream_means_ns(path)
         if np.isnan(means_ns).any():
             continue
-        others_ns = float(np.median(np.delete(means_ns, place)))
-        if others_ns - means_ns[place] > _LEAST_PART * straggler.lateness_ns:
+        apart_ns = float(np.median(means_ns[~is_late]) - means_ns[is_late].max())
+        if apart_ns > _LEAST_PART * straggler.lateness_ns:
             return True
     return False
 
 
-def _always(joined: Joined, work: OwnWork, late: Lateness) -> Straggler | None:
+def _always(
+    joined: Joined, work: OwnWork, late: Lateness, units: Sequence[Suspect]
+) -> Straggler | None:
     found = late.always
     if found is None:
         return None
@@ -249,7 +331,7 @@ def _always(joined: Joined, work: OwnWork, late: Lateness) -> Straggler | None:
     is_one = bool(shares[row] > (1 + time_shares[row]) / 2)
     out = late.last == place
     return Straggler(
-        rank=joined.ranks[place].rank,
+        **_named(joined, units[place]),
         pattern=Pattern.ALWAYS,
         path=joined.paths[row] if is_one else None,
         steps=int(np.count_nonzero(out)),
@@ -259,7 +341,18 @@ def _always(joined: Joined, work: OwnWork, late: Lateness) -> Straggler | None:
     )
 
 
-def _sometimes(joined: Joined, work: OwnWork, late: Lateness) -> Straggler | None:
+def _named(joined: Joined, unit: Suspect) -> dict[str, Any]:
+    ranks = tuple(joined.ranks[place].rank for place in unit.places)
+    return {"rank": ranks[0], "ranks": ranks, "host": unit.host, "group": unit.group}
+
+
+def _sometimes(
+    joined: Joined,
+    work: OwnWork,
+    late: Lateness,
+    units: Sequence[Suspect],
+    most_chance: float = _MOST_CHANCE_IN_SOME_STEPS,
+) -> Straggler | None:
     for place, out in late.sometimes:
         steps = out & (late.last == place)
         shares = _shares(joined, work, place, steps)
@@ -268,9 +361,9 @@ def _sometimes(joined: Joined, work: OwnWork, late: Lateness) -> Straggler | Non
             continue
         # By chance a delay hits any rank, and a phase as often as it is under way.
         p_value = len(joined.paths) * late.chance(place, out, float(_time_shares(work)[row]))
-        if p_value < _MOST_CHANCE_IN_SOME_STEPS:
+        if p_value < most_chance:
             return Straggler(
-                rank=joined.ranks[place].rank,
+                **_named(joined, units[place]),
                 pattern=Pattern.SOME_STEPS,
                 path=joined.paths[row],
                 steps=int(np.count_nonzero(steps)),
@@ -282,7 +375,7 @@ def _sometimes(joined: Joined, work: OwnWork, late: Lateness) -> Straggler | Non
 
 
 def _are_several(work: OwnWork, late: Lateness) -> bool:
-    if not late.are_several:
+    if not late.several:
         return False
     out = late.standing_out()
     if not out.any():

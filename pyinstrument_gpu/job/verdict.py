@@ -15,6 +15,8 @@ from pyinstrument_gpu.job.findings import (
     LateStart,
     Pattern,
     PhaseAcrossRanks,
+    Pipeline,
+    Straggler,
     Stragglers,
     where_text,
 )
@@ -42,8 +44,9 @@ class JobFinding:
 
     Attributes:
         kind: "failure" (a rank stalled, was cut short or is missing), "straggler" (a rank that the
-            others wait for), "imbalance" (a phase that takes ranks differently long), "collective"
-            (a step waits for it) or "start" (a rank that the others waited for before the steps).
+            others wait for), "imbalance" (a phase that takes ranks differently long), "pipeline"
+            (ranks wait for sends and receives), "collective" (a step waits for it) or "start" (a
+            rank that the others waited for before the steps).
         about: what it is about.
         cost_ns: what it costs per step; unknown where nothing says it.
         of_ns: the time per step that this is a part of.
@@ -109,6 +112,7 @@ def job_findings(
     if step_ns is None and steps is not None:
         step_ns = steps.mean_ns
     costs = [
+        *_pipeline(step_ns, found.pipeline),
         *_imbalances(step_ns, stragglers, found.phases),
         *_collectives(step_ns, found.collectives),
     ]
@@ -157,18 +161,19 @@ def _straggler(job: Job, step_ns: float | None, stragglers: Stragglers) -> Itera
     if found is None:
         return
     of_file = next((rank.file for rank in job.ranks if rank.rank == found.rank), None)
+    comes = "it comes last" if len(found.ranks) == 1 else "one of them comes last"
     where = "" if found.path is None else f" {where_text(found.path)}"
     chance = ""
     if found.p_value is not None:
         chance = f" (probability {found.p_value:.2g} if all ranks were alike)"
     yield JobFinding(
         kind="straggler",
-        about=f"rank {found.rank} is slower{where}",
+        about=f"{_name(found)} {_is_are(found.ranks)} slower{where}",
         cost_ns=stragglers.loss_ns,
         of_ns=step_ns,
         evidence=(
-            f"it comes last in {found.steps:,} of {counted(stragglers.steps, 'step')}, "
-            f"{duration(found.lateness_ns)} after the next rank on average{chance}"
+            f"{comes} in {found.steps:,} of {counted(stragglers.steps, 'step')}, "
+            f"{duration(found.lateness_ns)} after the {_next(found)} on average{chance}"
         ),
         look=None if of_file is None else f"pyinstrument-gpu report {shlex.quote(of_file)}",
     )
@@ -207,6 +212,28 @@ def _unevenness(phase: PhaseAcrossRanks) -> str:
     who = "several ranks are slow there, together or in turn; "
     return (
         f"{who if phase.pattern is Pattern.IN_TURN else ''}the slowest works for {more} on average"
+    )
+
+
+def _pipeline(step_ns: float | None, found: Pipeline | None) -> Iterator[JobFinding]:
+    if found is None:
+        return
+    who, it_works, it_waits = "no rank stands out", "the longest works", "it waits"
+    if found.limits:
+        is_one = len(found.limits) == 1
+        who = f"{ranks_text(found.limits)} {'limits' if is_one else 'limit'} the others"
+        it_works, it_waits = ("it works", "it waits") if is_one else ("they work", "they wait")
+    yield JobFinding(
+        kind="pipeline",
+        about="waiting for sends and receives, as the stages of a pipeline do in its bubble",
+        cost_ns=found.waiting_ns,
+        of_ns=step_ns,
+        evidence=(
+            f"{who}: {it_works} for {duration(found.work_ns)} of each step, the median of the "
+            f"others for {duration(found.others_ns)}; {it_waits} for {duration(found.exposed_ns)} "
+            f"{'itself' if it_waits == 'it waits' else 'themselves'}, which nothing hides"
+        ),
+        look=None,
     )
 
 
@@ -280,28 +307,47 @@ def _is_are(things: Sized) -> str:
 
 
 def _who(stragglers: Stragglers) -> str:
-    found, pattern = stragglers.straggler, stragglers.pattern
+    found, pattern, hint = stragglers.straggler, stragglers.pattern, stragglers.hint
+    if hint is not None and stragglers.step_ns and hint.path is not None:
+        steps = f"{hint.steps:,} of {counted(stragglers.steps, 'step')}"
+        delay = duration(hint.lateness_ns * stragglers.steps / hint.steps)
+        cost = small_percent(hint.lateness_ns, stragglers.step_ns)
+        return (
+            f"{capitalised(_name(hint))} held up the others in {steps}, by {delay} on average, "
+            f"{small_percent(hint.path_share, 1)} of that {where_text(hint.path)}, which costs "
+            f"{cost} of the time; so few delays may be chance"
+        )
     if pattern is Pattern.UNKNOWN or (found is None and pattern.is_of_one_rank):
         reason = (stragglers.reason or "the runs do not say it").rstrip(".")
         return f"Which rank is late can't be told: {reason}"
     if found is not None:
         when = "" if found.pattern is Pattern.ALWAYS else " in some steps"
         steps = f"{found.steps:,} of {counted(stragglers.steps, 'step')}"
-        later = f"{duration(found.lateness_ns)} after the next rank on average"
-        text = f"Rank {found.rank} is waited for{when}: it comes last in {steps}, {later}, "
+        later = f"{duration(found.lateness_ns)} after the {_next(found)} on average"
+        comes = "it comes" if len(found.ranks) == 1 else "one of them comes"
+        text = capitalised(_name(found))
+        text += f" {_is_are(found.ranks)} waited for{when}: {comes} last in {steps}, {later}, "
         if found.path is None:
             text += "and it can't be told in which phase"
         else:
             text += f"{small_percent(found.path_share, 1)} of that {where_text(found.path)}"
         return text + _loss(stragglers)
     if pattern is Pattern.IN_TURN:
-        several = "Several ranks are waited for, together or in turn, and none can be named"
+        who = f" ({ranks_text(stragglers.several)})" if stragglers.several else ""
+        several = f"Several ranks{who} are waited for, together or in turn, and none can be named"
         return several + _loss(stragglers)
-    text = f"No rank stands out in {counted(stragglers.steps, 'step')}{_loss(stragglers)}"
-    if not stragglers.is_by_arrivals:
-        # The others' waiting looks like work there.
-        text += "; one that is slower in phases with collectives alone could not be seen"
-    return text
+    return f"No rank stands out in {counted(stragglers.steps, 'step')}{_loss(stragglers)}"
+
+
+def _name(found: Straggler) -> str:
+    """Whom to look at: "rank 3", or "ranks 4-7, those of host b,"."""
+    of = "" if found.host is None else f", those of host {found.host},"
+    of = of if found.group is None else f", those of group {found.group},"
+    return ranks_text(found.ranks) + of
+
+
+def _next(found: Straggler) -> str:
+    return "next rank" if len(found.ranks) == 1 else "latest of the others"
 
 
 def _loss(stragglers: Stragglers) -> str:

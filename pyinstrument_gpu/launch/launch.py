@@ -77,6 +77,7 @@ class LaunchOptions:
     memory: Literal["sampled", "exact", "off"]
     energy: bool
     watchdog: float
+    on_hang: str | None
     time_collectives: bool
     no_report: bool
     html: bool
@@ -199,6 +200,7 @@ class Launch:
             memory=False if self._options.memory == "off" else self._options.memory,
             energy=self._options.energy,
             watchdog_s=self._options.watchdog or None,
+            on_hang=self._options.on_hang,
         )
         recording._path = path_of_rank(self._path)  # which is that of this attempt already
         recording._give_way = self._give_way
@@ -291,38 +293,44 @@ class Launch:
                 )
         elif rank == 0:
             run = self._recording.run
-            if not self._options.no_report:
+            shows = not self._options.no_report
+            job = self._job(ranks) if ranks > 1 and (shows or self._options.html) else None
+            if job is not None and shows:
+                from pyinstrument_gpu.job.report import job_report
+
+                # First: one rank's own report says little of ranks that wait for each other.
+                yield job_report(job)
+                yield ""
+                yield "Rank 0 by itself"
+            if shows:
                 yield run.report()
             elif not run.step_totals.count:
                 self._say(f"no steps: {no_steps(run)}")
-            if self._options.html or not self._options.no_report:
-                yield from self._report_ending(ranks)
+            if self._options.html or shows:
+                yield from self._report_ending(job)
         yield from (f"pyinstrument-gpu: {sentence}" for sentence in self._said)
 
-    def _report_ending(self, ranks: int) -> Iterator[str]:
-        """The job's ranks, where the run file is, and how to look at it."""
-        assert self._recording is not None
-        job = document = None
-        if ranks > 1:
-            paths = {i: path_of_rank(self._path, i) for i in range(ranks)}
-            try:
-                job = finished_job(paths, _OTHER_RANKS_DEADLINE_S)
-            except (PyinstrumentGpuError, OSError) as error:
-                self._say(f"there is no report of the ranks together: {error}")
-        if job is not None:
-            from pyinstrument_gpu.job.report import job_document_of, job_report
+    def _job(self, ranks: int) -> JobDocument | None:
+        """The ranks together, of as many as have ended by now."""
+        from pyinstrument_gpu.job.report import job_document_of
 
-            document = job_document_of(job)
-            if not self._options.no_report:
-                yield ""
-                yield job_report(document)
+        paths = {i: path_of_rank(self._path, i) for i in range(ranks)}
+        try:
+            return job_document_of(finished_job(paths, _OTHER_RANKS_DEADLINE_S))
+        except (PyinstrumentGpuError, OSError) as error:
+            self._say(f"there is no report of the ranks together: {error}")
+            return None
+
+    def _report_ending(self, job: JobDocument | None) -> Iterator[str]:
+        """Where the run file is, and how to look at it."""
+        assert self._recording is not None
         yield ""
         yield f"Run file: {self._recording.path}"
         if self._options.html:
-            yield self._write_page(document)
+            yield self._write_page(job)
         else:
             files = None
-            if document is not None and len(document.ranks) > 1:
+            if job is not None and len(job.ranks) > 1:
                 files = pattern_of_ranks(*(path_of_rank(self._path, rank) for rank in (0, 1)))
             files = files or shlex.quote(str(self._recording.path))
             yield f"Look at it: pyinstrument-gpu report --html {files}"

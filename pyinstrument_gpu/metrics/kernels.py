@@ -32,10 +32,10 @@ _starting = threading.Lock()
 
 
 def request(device: int) -> None:
-    """Have the kernels made for a device of this number, unless that was done before. Returns at
-    once."""
+    """Have the kernels made for a device of this number, unless that was done before, or it is none
+    of CUDA's: ROCm has the same names. Returns at once."""
     with _starting:
-        if device in _threads:
+        if device in _threads or torch.version.hip is not None:
             return
         thread = threading.Thread(
             target=_make, args=(device,), name="pyinstrument_gpu kernels", daemon=True

@@ -454,6 +454,9 @@ def append_collectives(recording: object, items: bytes) -> int:
 def newest_stall() -> tuple[int, str] | None:
     """The number of the newest stall of the active recording, and a sentence on it."""
 
+def set_stall_program(command: Sequence[bytes], environment: Sequence[bytes]) -> None:
+    """What the watchdog starts in a process of its own, without the GIL; nothing if it is empty."""
+
 def answer_stall(number: int, answer: bytes) -> bool:
     """What is known of a stall, as a JSON object. Returns whether it is for the caller to tell the
     user: it is told once."""

@@ -157,6 +157,7 @@ class RunBars:
         self._number = number
         self._labels = labels_of(run)
         self._span_times, self._module_times = _times(run.spans), _times(run.module_spans)
+        self._compilation_times = _host_times(run.compilation_spans)
         self._step_on_device = np.where(has_device_times(run.spans), run.spans["step"], -1)
 
     def device_is_done_ns(self, step: int) -> int:
@@ -191,16 +192,21 @@ class RunBars:
         whole, run = self.run, copy.copy(self.run)
         run.spans = whole.spans[_overlap(window, *self._span_times)]
         run.module_spans = whole.module_spans[_overlap(window, *self._module_times)]
+        run.compilation_spans = whole.compilation_spans[_overlap(window, *self._compilation_times)]
         steps, waits = whole.steps.array, whole.syncs.events
         run.steps = Steps(steps[_overlap(window, *RunTimeline(whole).step_times(steps))])
         run.syncs = replace(whole.syncs, events=waits[_overlap(window, *wait_times(waits))])
         return run
 
 
+def _host_times(records: NDArray[np.void]) -> list[NDArray[np.int64]]:
+    return [np.ascontiguousarray(records[name]) for name in ("host_begin_ns", "host_end_ns")]
+
+
 def _times(records: NDArray[np.void]) -> list[NDArray[np.int64]]:
     """When records began and ended on the host, and on their device."""
-    names = ("host_begin_ns", "host_end_ns", "device_begin_ns", "device_end_ns")
-    return [np.ascontiguousarray(records[name]) for name in names]
+    on_device = ("device_begin_ns", "device_end_ns")
+    return [*_host_times(records), *(np.ascontiguousarray(records[name]) for name in on_device)]
 
 
 def _overlap(window: tuple[int, int], *times_ns: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -72,8 +72,9 @@ class Hooks:
         self._hook(f"torch.Tensor.{name}", method, glance, enter)
 
     def function(self, owner: Any, name: str, glance: Glance, enter: Enter) -> None:
-        """Hook a builtin function, or one in Python."""
-        self._hook(f"{owner!r}.{name}", getattr(owner, name, None), glance, enter)
+        """Hook a builtin function, one in Python, or a method that pybind11 has made."""
+        function = getattr(owner, name, None)
+        self._hook(f"{owner!r}.{name}", getattr(function, "__func__", function), glance, enter)
 
     def subscripts(self, glance: Glance, enter_get: Enter, enter_set: Enter) -> None:
         """Hook indexing of tensors."""

@@ -15,6 +15,7 @@ from pyinstrument_gpu.patching.own_imports import OwnImports
 from pyinstrument_gpu.recording import device_timing
 from pyinstrument_gpu.recording.configuration import record_settings
 from pyinstrument_gpu.recording.device_timing import DeviceTimingMode
+from pyinstrument_gpu.recording.hang_program import check_call
 
 if TYPE_CHECKING:
     from typing import ParamSpec
@@ -53,6 +54,7 @@ class RecordingOptions:
         memory: MemoryMode = "sampled",
         energy: bool = False,
         watchdog_s: float | None = 30.0,
+        on_hang: str | None = None,
         sinks: Sequence[Sink] = (),
     ) -> None:
         spans, budget = history_spans, device_timing_budget
@@ -85,6 +87,15 @@ class RecordingOptions:
                     f"watchdog_s must be a number of seconds above 0, got {watchdog_s!r}: "
                     "None turns the watchdog off"
                 )
+        if on_hang is not None:
+            if not isinstance(on_hang, str):
+                raise TypeError(f"on_hang must be a str or None, got {on_hang!r}")
+            try:
+                check_call(on_hang)
+            except ValueError as error:
+                raise ValueError(
+                    f"on_hang must be a command or a URL, got {on_hang!r}: {error}"
+                ) from error
         if not isinstance(sinks, Sequence):  # no iterator: options may be made more than once
             raise TypeError(f"sinks must be a list of sinks, got {sinks!r}")
         self.sinks = tuple(sinks)
@@ -100,6 +111,7 @@ class RecordingOptions:
         self.memory = memory
         self.energy = energy
         self.watchdog_s = watchdog_s
+        self.on_hang = on_hang
 
     @property
     def history_spans_kept(self) -> int:

@@ -25,7 +25,7 @@ from pyinstrument_gpu.core.file.run_path import (
 from pyinstrument_gpu.core.watcher import watchers_of
 from pyinstrument_gpu.errors import RecordingActiveError, RecordingError, RunPathError
 from pyinstrument_gpu.native import DISABLED, native, require_native
-from pyinstrument_gpu.recording import device_timing, environment, self_overhead
+from pyinstrument_gpu.recording import device_timing, environment, hang_program, self_overhead
 from pyinstrument_gpu.recording.lost_peer import exception_facts
 from pyinstrument_gpu.recording.options import RecordingOptions, check_sink, takes_options
 from pyinstrument_gpu.recording.program_watch import ProgramWatch
@@ -355,6 +355,7 @@ class Recording:
                 "a process can have only one at a time, so stop() it first"
             )
         self._pid = os.getpid()
+        hang_program.install(self._path if options.watchdog_ns else None, options.on_hang)
         try:
             self._reserve = bytes(_RESERVE_BYTES)
         except MemoryError as error:
@@ -387,6 +388,7 @@ class Recording:
         self._is_ending = True
         self._reserve = b""
         if not DISABLED and not self._stopped:
+            hang_program.remove()
             ended = native.stop(self, self._last_environment())
             if ended is not None and self._run is None:
                 self._error, self._log = ended
@@ -538,7 +540,11 @@ def record(options: RecordingOptions) -> Recording:
         watchdog_s: if no step begins or ends, and no collective operation that is known was asked
             for, for so many seconds, and ten times as long as 99 % of the steps took, the run gets
             the stacks of all threads and how far the process groups are (`Run.stalls`), and
-            standard error one sentence. Nothing is ended. None turns it off.
+            standard error one sentence. Nothing is ended. None turns it off. Beside the run file,
+            `why` leaves its text as `train.why.txt`.
+        on_hang: a command, or an http(s) URL, that then gets the JSON of `why`, once for all ranks:
+            the command as its standard input, by no shell, and the URL by POST. Both have a minute,
+            and whether they fail says the text of `why` alone.
         sinks: live sinks, which are told once a second what is new (`Recording.add_sink`). They are
             opened when the block is entered, before anything is recorded.
 

@@ -48,11 +48,15 @@ def verdict(
     between_ns = (analysis.of(run).attribution.unattributed_ns or 0) / totals.count
     # A task that is suspended is in its phase, and the host elsewhere.
     overlaps = overlap(phases, totals.duration.mean_ns) is not None
+    found = ((one, sections.get(one.name)) for one in aspects())
+    parts = [part for one, section in found if section and (part := one.in_steps(section))]
     if between_ns > most_ns:
-        takes += f", of which {_between(run, phases, between_ns, totals.duration.mean_ns)}"
+        parts.append(_between(run, phases, between_ns, totals.duration.mean_ns))
     elif most is not None and most_ns and not overlaps:
         share = small_percent(most_ns, totals.duration.mean_ns)
-        takes += f", of which the host spends {share} in {most.path}"
+        parts.append(f"the host spends {share} in {most.path}")
+    if parts:
+        takes += f", of which {' and '.join(parts)}"
     if totals.count < MIN_STEPS:
         are = "is" if totals.count == 1 else "are"
         helps = f"{counted(totals.count, 'step')} {are} too few to say what a change could save"

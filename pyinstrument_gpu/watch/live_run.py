@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from pyinstrument_gpu.analysis.step_times import in_unfinished_steps
@@ -248,7 +249,7 @@ def _total_ns(of: PhaseStatistics) -> int:
 def json_of(run: LiveRun) -> dict[str, Any]:
     """The run as `watch --json` has it."""
     found: dict[str, Any] = {}
-    for name, value in asdict(run).items():
+    for name, value in msgspec.to_builtins(run).items():
         found.update(value if name == "aspects" else {name: value})
     return found
 

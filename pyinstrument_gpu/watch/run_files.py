@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from pathlib import Path
 
+from pyinstrument_gpu.core.file.attempts import identity
 from pyinstrument_gpu.core.file.follower import RunFollower
-from pyinstrument_gpu.core.file.run_files import SUFFIX
+from pyinstrument_gpu.core.file.run_files import SUFFIX, below
 from pyinstrument_gpu.core.job_membership import is_of_a_job, not_one_job
-from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import RunFileError
 from pyinstrument_gpu.watch import process
 
@@ -22,7 +21,6 @@ HOW_TO_BEGIN = (
     "or, if it imports pyinstrument_gpu and names its phases and steps itself:\n"
     "    PYINSTRUMENT_GPU_RECORD=train.gpurun python train.py"
 )
-_MOST_FOLDERS = 10_000
 _NUMBER = re.compile(r"\d+")
 
 
@@ -40,10 +38,10 @@ def run_files(target: str | None, proc: Path = Path("/proc")) -> Callable[[], li
         return _of_anything(proc)
     path = Path(target)
     if path.is_dir():
-        newest = _newest(_in_folder(path))
+        newest = _newest(below(path))
         if newest is None:
             raise RunFileError(f"there is no run file ({SUFFIX}) in {path}. {HOW_TO_BEGIN}")
-        return _of_job(newest)
+        return _of_job(newest, path)
     if not path.exists() and target.isascii() and target.isdecimal():
         found = _of_process(int(target), proc)
         return lambda: found
@@ -62,9 +60,9 @@ def _check(path: Path) -> None:
 
 
 def _of_anything(proc: Path) -> Callable[[], list[Path]]:
-    newest = _newest(_below(Path.cwd()))
+    newest = _newest(below(Path.cwd()))
     if newest is not None:
-        return _of_job(newest)
+        return _of_job(newest, newest.parent)
     found: dict[Path, int] = {}
     for pid in process.own_processes(proc):
         try:
@@ -78,7 +76,7 @@ def _of_anything(proc: Path) -> Callable[[], list[Path]]:
         )
     newest = _newest(found)
     assert newest is not None
-    job = _of_job(newest)
+    job = _of_job(newest, newest.parent)
     others = set(found) - set(job())
     if others:
         lines = [f"    pyinstrument-gpu watch {pid}    {path}" for path, pid in found.items()]
@@ -112,18 +110,6 @@ def _of_process(pid: int, proc: Path) -> list[Path]:
     raise RunFileError(f"process {pid} records nothing. {HOW_TO_BEGIN}")
 
 
-def _in_folder(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.iterdir() if path.suffix == SUFFIX)
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    for count, (where, folders, files) in enumerate(os.walk(folder)):
-        if count == _MOST_FOLDERS:
-            return
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (Path(where, name) for name in files if name.endswith(SUFFIX))
-
-
 def _newest(paths: Iterable[Path]) -> Path | None:
     """The file that was written last, of those that are run files. If none is, any."""
     written: list[tuple[float, Path]] = []
@@ -133,47 +119,47 @@ def _newest(paths: Iterable[Path]) -> Path | None:
         except OSError:
             continue
     newest_first = [path for _, path in sorted(written, reverse=True)]
-    readable = (path for path in newest_first if _run_of(path) is not None)
+    readable = (path for path in newest_first if identity(path) is not None)
     return next(readable, newest_first[0] if newest_first else None)
 
 
-def _of_job(newest: Path) -> Callable[[], list[Path]]:
-    """The run files of all ranks of the job of which this is one, as far as they are there."""
-    run = _run_of(newest)
+def run_files_beside(path: Path) -> list[Path]:
+    """The run files in the folder of one that are of ranks of its job, and itself, by rank."""
+    return _of_job(path, path.parent)()
+
+
+def _of_job(newest: Path, folder: Path) -> Callable[[], list[Path]]:
+    """The run files in a folder, of all ranks of the job of which this is one, as far as they are
+    there."""
+    run = identity(newest)
     if run is None or not is_of_a_job(run):
         return lambda: [newest]
     rank = run.environment["rank"]
-    known: dict[Path, Run | None] = {newest: run}
+    of_job: dict[int, Path] = {rank: newest}
+    seen = {newest}
 
     def find() -> list[Path]:
-        for path in _named_alike(newest, rank):
-            if known.get(path) is None:
-                known[path] = _run_of(path)
-        of_job = {newest: run}
-        for path, other in sorted(known.items()):
-            if other is not None and path not in of_job:
-                runs, names = [*of_job.values(), other], [*map(str, of_job), str(path)]
-                if not_one_job(runs, names) is None and is_of_a_job(other):
-                    of_job[path] = other
-        return sorted(of_job, key=lambda path: (of_job[path].environment["rank"], path))
+        for path in sorted(set(_named_alike(newest, rank, folder)) - seen):
+            other = identity(path)
+            if other is None:
+                continue  # it may become one
+            seen.add(path)
+            if is_of_a_job(other) and not_one_job([run, other], ["", ""]) is None:
+                of_job.setdefault(other.environment["rank"], path)
+        return [path for _, path in sorted(of_job.items())]
 
     return find
 
 
-def _named_alike(path: Path, rank: int) -> list[Path]:
-    """The files beside one whose names differ by the number of the rank."""
+def _named_alike(path: Path, rank: int, folder: Path) -> list[Path]:
+    """The files in a folder whose names differ from that of one by the number of the rank."""
     patterns = []
     for place in _NUMBER.finditer(path.name):
         if int(place[0]) == rank:
             before, after = path.name[: place.start()], path.name[place.end() :]
             patterns.append(re.compile(rf"{re.escape(before)}\d+{re.escape(after)}"))
-    names = [other for other in _in_folder(path.parent) if other != path]
-    return [other for other in names if any(one.fullmatch(other.name) for one in patterns)]
-
-
-def _run_of(path: Path) -> Run | None:
-    """What says which job a run is from, and no more of it: there may be a thousand."""
-    with closing(RunFollower(path)) as follower, suppress(OSError, RunFileError):
-        run = Run.from_blocks(follower.look())
-        return Run(environment=run.environment, anchor=run.anchor, duration_ns=run.duration_ns)
-    return None
+    return [
+        other
+        for other in below(folder)
+        if other != path and any(one.fullmatch(other.name) for one in patterns)
+    ]

@@ -78,7 +78,11 @@ def sign_of_life(
     elif condition is Condition.RUNNING:
         words = f"running {place}"
     elif condition is Condition.HANGING:
-        words = f"no step has ended for {time_text(_in_step_ns(run, known_ns))}: {place}"
+        if _is_stalled(run):
+            quiet_ns = run.duration_ns + known_ns - run.stalls[-1].since_ns
+            words = f"nothing has happened for {time_text(quiet_ns)}: {place}"
+        else:
+            words = f"no step has ended for {time_text(_in_step_ns(run, known_ns))}: {place}"
     elif condition is Condition.CUT_OFF:
         words = f"stopped {ago} ago {place}: {its_process} is gone"
     elif condition in (Condition.SILENT, Condition.STOPPED):
@@ -127,7 +131,14 @@ def _condition(
     return Condition.SILENT
 
 
+def _is_stalled(run: Run) -> bool:
+    """Whether its watchdog has seen that nothing happens, and nothing has since."""
+    return bool(run.stalls) and run.stalls[-1].ended_ns is None
+
+
 def _hangs(run: Run, age_ns: int) -> bool:
+    if _is_stalled(run):
+        return True
     longest_ns = run.step_totals.duration.max_ns
     limit_ns = max(_HANGS_AFTER_NS, _TIMES_THE_LONGEST * longest_ns)
     # Of the first step nobody knows how long it should take.

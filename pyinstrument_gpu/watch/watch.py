@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pyinstrument_gpu.core.file.blocks import BlockType
-from pyinstrument_gpu.core.file.follower import RunFollower
+from pyinstrument_gpu.core.file.follower import MOST_BLOCKS, RunFollower
 from pyinstrument_gpu.core.file.run_files import left_out
 from pyinstrument_gpu.core.file.state import State, decode_state
 from pyinstrument_gpu.core.run import Run
@@ -22,6 +22,9 @@ from pyinstrument_gpu.watch.sign_of_life import SignOfLife, sign_of_life
 
 VERSION = 1
 """Of the objects: it changes when a key changes its meaning, or goes. Keys may be added."""
+_MOST_BLOCKS_OF_ALL = 2048
+"""So much history of all ranks together is looked at: 830,000 spans."""
+_LEAST_BLOCKS = 4
 
 
 @dataclass(frozen=True)
@@ -57,10 +60,10 @@ class WatchedRun:
         self._changed_ns = 0
         self._has_changed = False
 
-    def look(self, clocks: MachineClocks) -> LiveRun | Unreadable:
-        """What it says now."""
+    def look(self, clocks: MachineClocks, most_blocks: int = MOST_BLOCKS) -> LiveRun | Unreadable:
+        """What it says now; `most_blocks` as in `RunFollower.look`."""
         try:
-            blocks = self._follower.look()
+            blocks = self._follower.look(most_blocks)
             run = Run.from_blocks(blocks)
         except (OSError, RunFileError) as error:
             reason = error.strerror if isinstance(error, OSError) else None
@@ -106,7 +109,9 @@ class Watch:
             files = [*self._runs]
         for path in files:
             self._runs.setdefault(path, WatchedRun(path))
-        return [run.look(clocks) for run in self._runs.values()]
+        # One look takes a second at most, as far as that depends on how much history it reads.
+        most_blocks = max(_LEAST_BLOCKS, _MOST_BLOCKS_OF_ALL // max(1, len(self._runs)))
+        return [run.look(clocks, most_blocks) for run in self._runs.values()]
 
     def close(self) -> None:
         for run in self._runs.values():

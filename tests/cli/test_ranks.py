@@ -95,7 +95,7 @@ def test_earlier_attempts_in_a_folder_are_named_and_left_out(tmp_path: Path) -> 
     first, second = f"{tmp_path}/a.gpurun", f"{tmp_path}/a.requeue1.gpurun"
     result = invoke("report", str(tmp_path), "--width", "100")
     assert result.stdout == invoke("report", second, "--width", "100").stdout
-    assert "earlier attempts of the job" in result.stderr and first in result.stderr
+    assert "an earlier attempt of the job" in result.stderr and first in result.stderr
     both = invoke("report", first, second, "--json")
     assert (both.stdout.count("\n"), both.stderr) == (2, "")
 

@@ -77,6 +77,27 @@ def test_a_folder_and_its_files(folder: Path) -> None:
     assert why(*files, "--width", "120").stdout == result.stdout
 
 
+def test_attempts_are_one_story(folder: Path) -> None:
+    """The first ends as above, the second is killed, the third goes on a minute after each."""
+    for number in (1, 2):
+        anchor = {**ANCHOR, "realtime_ns": ANCHOR["realtime_ns"] + number * 60 * S}
+        for rank_number in range(2):
+            facts = {"run_id": f"{number}{rank_number:015x}", "anchor": anchor}
+            path = folder / f"run.restart{number}.rank{rank_number}.gpurun"
+            save(run_of(rank_number, 80, **facts), path)
+    first, second = json.loads(why(folder, "--json").stdout)["attempts"]
+    assert (first["attempt"], first["rank"], first["steps"]) == (1, 1, 80)
+    assert first["verdict"].startswith("Rank 1 stopped first, last seen in forward of step 3")
+    assert first["files"] == [f"{folder}/run.rank{number}.gpurun" for number in range(2)]
+    gap_ns = 1_000  # between steps, and before the first
+    assert first["lost_ns"] == 60 * S - 80 * (10 * MS + gap_ns) + gap_ns
+    assert (second["attempt"], "rank" in second, second["lost_ns"]) == (2, False, first["lost_ns"])
+    text = why(folder, "--width", "400").stdout
+    assert f"Attempt 1, 80 steps in 1 s: {first['verdict']}" in text
+    assert "This is attempt 3. Before it:" in text
+    assert "left out" not in text
+
+
 def test_json(folder: Path) -> None:
     document = json.loads(why(folder, "--json").stdout)
     assert (document["version"], document["outcome"], document["rank"]) == (1, "stopped first", 1)

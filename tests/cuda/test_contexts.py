@@ -18,6 +18,7 @@ class Things:
 
     def __init__(self, stream: SimulatedStream) -> None:
         self.stream = stream
+        self.context = SimulatedCuda().current_context
         self.event = driver.event()
         driver.record(self.event, stream)
         self.kernels = Kernels()
@@ -89,6 +90,7 @@ CALLS_OF_NO_CONTEXT: dict[str, Callable[[Things], int]] = {
     "cuDevicePrimaryCtxRetain": lambda _: _primary(),
     "cuDeviceGetAttribute": lambda _: _attribute(),
     "cuCtxGetCurrent": lambda _: driver.cuCtxGetCurrent(ctypes.byref(SLOT)),
+    "cuCtxGetId": lambda t: driver.cuCtxGetId(ctypes.c_uint64(t.context), ctypes.byref(SLOT)),
 }
 
 
@@ -166,3 +168,22 @@ def test_it_goes_with_its_context(cuda: SimulatedCuda, things: Things) -> None:
     assert driver.query(things.event) == Result.CONTEXT_IS_DESTROYED
     cuda.devices[0].activate()
     assert driver.query(driver.event()) == Result.SUCCESS
+
+
+@pytest.mark.parametrize("reuse", [True, False])
+def test_a_reset_device_has_another_context_perhaps_with_the_same_handle(
+    cuda: SimulatedCuda, things: Things, reuse: bool
+) -> None:
+    def id_of(context: int) -> int:
+        assert driver.cuCtxGetId(ctypes.c_uint64(context), ctypes.byref(SLOT)) == Result.SUCCESS
+        return SLOT.value
+
+    before = id_of(things.context)
+    cuda.reuse_handles(reuse)
+    cuda.devices[0].deactivate()
+    destroyed = driver.cuCtxGetId(ctypes.c_uint64(things.context), ctypes.byref(SLOT))
+    assert destroyed == Result.CONTEXT_IS_DESTROYED
+    after = cuda.devices[0].activate()
+    assert (after == things.context) is reuse
+    assert id_of(after) != before
+    assert driver.query(things.event) == Result.CONTEXT_IS_DESTROYED

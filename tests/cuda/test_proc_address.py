@@ -50,7 +50,6 @@ def test_a_version_newer_than_the_driver_is_refused(cuda: SimulatedCuda) -> None
     ("name", "ours_from", "ours_to", "other"),
     [
         ("cuCtxGetDevice", 2000, 12090, 13000),
-        ("cuEventElapsedTime", 2000, 12070, 12080),
         ("cuDevicePrimaryCtxRelease", 11000, 13000, 10020),
         ("cuMemHostGetDevicePointer", 3020, 13000, 3010),
     ],
@@ -67,6 +66,14 @@ def test_another_variant_is_a_violation(
     function = ctypes.CFUNCTYPE(ctypes.c_int)(address)
     assert function() == Result.INVALID_VALUE
     assert [text.split()[0] for text in cuda.violations] == [name]
+
+
+def test_of_one_function_two_variants_are_declared(cuda: SimulatedCuda) -> None:
+    first, first_to, second = (_find("cuEventElapsedTime", v)[1] for v in (2000, 12070, 12080))
+    assert first == first_to == _address_of("cuEventElapsedTime")
+    assert second not in (None, first)
+    cuda.set_driver_version(12070)
+    assert _find("cuEventElapsedTime", 12080)[0] == Result.INVALID_VALUE
 
 
 @pytest.mark.parametrize("driver_version", [12000, 13000])
@@ -87,5 +94,8 @@ with simulated_cuda() as cuda:
     assert recording.run.phases["work"].device is not None
     assert cuda.violations == []
     assert cuda.count("cuDevicePrimaryCtxRelease") > 0
+    has_v2 = {driver_version} >= 12080
+    assert (cuda.count("cuEventElapsedTime_v2") > 0) == has_v2
+    assert (cuda.count("cuEventElapsedTime") == 0) == has_v2
 """
     run_script(program)

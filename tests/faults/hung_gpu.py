@@ -138,6 +138,49 @@ def other_streams(program: Program) -> None:
 
 
 @FAULTS.fault(
+    done="One of two GPUs hangs, and the driver lets no other call about it return.",
+    holds="Spans on the other one get their device times meanwhile. `stop` says that the rest is "
+    "missing, and a recording during the hang that it has no device times.",
+)
+def other_gpu(_trial: Trial) -> None:
+    with attached_cuda(2) as cuda:
+        program = Program(cuda)
+        here, there = [device.activate() for device in cuda.devices]
+        with program.recording(share_boundaries_ns=0) as recording:
+            for context in (there, here):
+                cuda.make_current(context)
+                with gpu_phase("before"):
+                    cuda.advance(5_000)
+                cuda.run_dry()
+                assert recording.flush(HANGS_AFTER_S)
+            cuda.devices[0].set_queue_depth(QUEUE_DEPTH)
+            cuda.set_driver_lock(of_device=True)
+            training = Training(cuda, phases(1_500))
+            cuda.make_current(there)
+            for _ in range(100):
+                with gpu_phase("beside"):
+                    cuda.advance(5_000)
+            deadline = time.monotonic() + HANGS_AFTER_S
+            while timed(recording.snapshot(), "beside") < 100:
+                assert time.monotonic() < deadline, "device times are missing"
+                cuda.advance(100_000)
+            with pytest.warns(RuntimeWarning, match="did not answer for a second"):
+                run = recording.stop()
+                device_timing.warn()
+        with pytest.warns(RuntimeWarning, match="has not answered a call of the last one"):
+            with program.recording() as second, gpu_phase("host only"):
+                pass
+            device_timing.warn()
+        cuda.make_current(here)
+        training.release()
+        assert timed(run, "beside") == 100
+        assert run.dropped["device_unfinished"] == run.phases["work"].count
+        assert second.run.phases["host only"].device is None
+        assert cuda.blocking_calls == 0
+        assert cuda.violations == []
+
+
+@FAULTS.fault(
     done="`flush` and `stop` are called while a thread is stuck in the driver.",
     holds="Both come back. The run has the device times that were known, and counts the rest.",
 )

@@ -98,6 +98,7 @@ def encode_collective_groups(collectives: Collectives) -> bytes:
             "missed": collectives.missed,
             "groups": [asdict(group) for group in collectives.groups],
             "operations": collectives.operations,
+            "waits_since_ns": collectives.waits_since_ns,
         }
     )
 

@@ -70,6 +70,9 @@ class FakeGpu:
     def enqueue_calls(self) -> dict[str, tuple[int, list[int]]]:
         return {"cuLaunchKernel": self.record_call()}
 
+    def busy_side_stream(self) -> None:
+        pass
+
     def replay_call(self) -> Callable[[], object]:
         return self.nothing
 

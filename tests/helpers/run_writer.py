@@ -21,6 +21,7 @@ from pyinstrument_gpu.core.file.framing import PAYLOAD_BYTES, SLOT_BYTES, SLOTS_
 from pyinstrument_gpu.core.file.items import (
     COLLECTIVE_ITEM,
     COLLECTIVE_P2P,
+    COLLECTIVE_WAIT,
     DEVICE_CLOCK_ITEM,
     DEVICE_TIME_ITEM,
     METRIC_ITEM,
@@ -108,6 +109,13 @@ def encode(run: Run) -> bytearray:
         flags = np.where(events["is_p2p"], COLLECTIVE_P2P, 0)
         items = columns(events, COLLECTIVE_ITEM, flags=flags)
         writer.append_records(BlockType.COLLECTIVES, items)
+        waits = run.collectives.waits
+        times = {"created_ns": waits["begin_ns"], "ended_ns": waits["end_ns"]}
+        others = dict.fromkeys(("started_ns", "duration_ns", "bytes"), -1)
+        others |= dict.fromkeys(("sequence", "group", "operation"), 0)
+        kinds = COLLECTIVE_WAIT | np.where(waits["is_p2p"], COLLECTIVE_P2P, 0)
+        items = columns(waits, COLLECTIVE_ITEM, flags=kinds, **times, **others)
+        writer.append_records(BlockType.COLLECTIVES, items)
         document = encode_collective_groups(run.collectives)
         writer.write_document(BlockType.COLLECTIVE_GROUPS, document)
     if run.stalls:
@@ -158,7 +166,7 @@ def _state(run: Run, spans: int, closed_steps: int, device_times: int) -> State:
         steps=closed_steps,
         device_times=device_times,
         metrics=len(run.metrics),
-        collectives=len(run.collectives.events),
+        collectives=len(run.collectives.events) + len(run.collectives.waits),
         dropped=run.dropped,
         harvester_cpu_ns=run.harvester_cpu_ns,
         phases_recorded=run.phases_recorded,

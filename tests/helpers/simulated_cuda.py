@@ -368,7 +368,8 @@ class SimulatedCuda:
         _check(native.destroy_event(event))
 
     def reuse_handles(self, reuse: bool = True) -> None:
-        """A new stream gets the handle of the last one that was destroyed, as from an allocator."""
+        """A new stream gets the handle of the last one that was destroyed, as from an allocator,
+        and a new primary context that of the device's last one."""
         native.reuse_handles(reuse)
 
     def destroy_context(self, context: int) -> None:
@@ -404,10 +405,11 @@ class SimulatedCuda:
 
     # Calls that are stuck
 
-    def set_driver_lock(self, one_lock: bool = True) -> None:
+    def set_driver_lock(self, one_lock: bool = True, *, of_device: bool = False) -> None:
         """While a call is stuck on a full stream, other threads' calls block as well, but for the
-        few that touch nothing shared. What a test does to time, hangs and the log never blocks."""
-        native.set_driver_lock(one_lock)
+        few that touch nothing shared. What a test does to time, hangs and the log never blocks.
+        `of_device`: only those of threads whose current context is of the same device."""
+        native.set_driver_lock(2 if of_device else int(one_lock))
 
     def set_stuck_limit(self, limit_s: float) -> None:
         """The real time after which a stuck call gives up, a violation; 30 s unless set."""

@@ -9,7 +9,8 @@ the last is. Each rank has a clock of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from pyinstrument_gpu.core.record import Thread
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE, SpanFlag
 from pyinstrument_gpu.core.steps import Steps
-from pyinstrument_gpu.job.job import Job, RankData
+from pyinstrument_gpu.job.job import Job, RankData, RankWaits
 
 MS = 1_000_000
 WORK_NS = {"data": 20 * MS, "forward": 60 * MS, "backward": 100 * MS, "optimizer": 20 * MS}
@@ -64,6 +65,9 @@ def simulated_job(
     has_durations: bool = False,
     is_turning: bool = False,
     work_ns: Mapping[str, int] = WORK_NS,
+    blocking: int = 0,
+    group_size: int = 0,
+    ranks_per_host: int = 8,
 ) -> Job:
     """A job.
 
@@ -73,6 +77,9 @@ def simulated_job(
         has_arrivals: whether the collective operations were recorded, by gloo;
         has_durations: by NCCL with timing, on devices that are never behind.
         is_turning: in each step another rank is that of the first `Slow`.
+        blocking: so many all-gathers in "forward", for each of which the host waits. The work in
+            the phase is evenly before each, but the extra of a `Slow` before the first.
+        group_size: so many ranks each are a process group "tp", and these operations theirs.
     """
     rng = np.random.default_rng([seed, ranks, steps])
     paths = list(work_ns)
@@ -80,6 +87,8 @@ def simulated_job(
     usual_ns = np.array([work_ns[path] for path in paths], float)[:, None, None]
     own_ns = usual_ns * np.exp(noise * rng.standard_normal(shape))
     own_ns += np.where(rng.random(shape) < hiccups, rng.exponential(hiccup_ns, shape), 0)
+    even_ns = own_ns[paths.index("forward")].copy() if blocking else own_ns[0]
+    blocked = Blocked(blocking, group_size or ranks, even_ns)
     for one in slow:
         for row, path in enumerate(paths):
             number = np.arange(steps)
@@ -88,7 +97,41 @@ def simulated_job(
             chosen = (row, who, when)
             own_ns[chosen] *= one.factor.get(path, 1.0)
             own_ns[chosen] += one.extra_ns.get(path, 0)
-    return _recorded(own_ns, paths, rng, slow, buckets, has_arrivals, has_durations)
+    job = _recorded(own_ns, paths, rng, slow, buckets, has_arrivals, has_durations, blocked)
+    hosts = [{"host": f"host {rank.rank // ranks_per_host}"} for rank in job.ranks]
+    moved = [
+        replace(rank, environment={**rank.environment, **host})
+        for rank, host in zip(job.ranks, hosts, strict=True)
+    ]
+    return Job(tuple(moved), ranks)
+
+
+class Blocked(NamedTuple):
+    """Operations for which hosts wait as a phase goes on: how many, of groups of how many ranks,
+    and by rank and step the work that is evenly before each. The rest is before the first."""
+
+    number: int
+    group_size: int
+    even_ns: NDArray[np.float64]
+
+    def end_ns(
+        self,
+        now_ns: NDArray[np.float64],
+        work_ns: NDArray[np.float64],
+        step: int,
+        asked_ns: NDArray[np.float64],
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """When the ranks are through, and what each has waited. Fills in when they asked."""
+        waited_ns = np.zeros(len(now_ns))
+        even_ns = self.even_ns[:, step] / self.number
+        for place in range(self.number):
+            now_ns = now_ns + even_ns + (0 if place else work_ns - self.even_ns[:, step])
+            asked_ns[step, place] = now_ns
+            groups = now_ns.reshape(-1, self.group_size)
+            done_ns = (groups * 0 + groups.max(axis=1, keepdims=True)).reshape(-1) + _TRANSFER_NS
+            waited_ns += done_ns - now_ns
+            now_ns = done_ns
+        return now_ns, waited_ns
 
 
 def _recorded(
@@ -99,6 +142,7 @@ def _recorded(
     buckets: int,
     has_arrivals: bool,
     has_durations: bool,
+    blocked: Blocked,
 ) -> Job:
     _, ranks, steps = own_ns.shape
     now_ns = np.abs(rng.normal(0, 5 * MS, ranks))
@@ -109,6 +153,8 @@ def _recorded(
     begins_ns, ends_ns = np.empty(own_ns.shape), np.empty(own_ns.shape)
     step_begin_ns, step_end_ns = np.empty((ranks, steps)), np.empty((ranks, steps))
     asked_ns, done_ns = np.empty((steps, buckets, ranks)), np.empty((steps, buckets))
+    waited_ns = np.zeros((len(paths) + 2, ranks, steps))
+    blocking_ns = np.empty((steps, blocked.number, ranks))
     # Making the model: its weights are sent to all.
     now_ns += 50 * MS * np.exp(0.05 * rng.standard_normal(ranks))
     for one in slow:
@@ -129,6 +175,10 @@ def _recorded(
                     free_ns = max(free_ns, asked_ns[step, bucket].max()) + _TRANSFER_NS
                     done_ns[step, bucket] = free_ns
                 now_ns = free_ns + rng.exponential(0.05 * MS, ranks)
+            elif path == "forward" and blocked.number:
+                now_ns, waited_ns[row, :, step] = blocked.end_ns(
+                    now_ns, own_ns[row, :, step], step, blocking_ns
+                )
             else:
                 now_ns = now_ns + own_ns[row, :, step]
             ends_ns[row, :, step] = now_ns
@@ -157,7 +207,24 @@ def _recorded(
             ended = np.append([first_ns.max(), second_ns.max()], done_ns.reshape(-1))
             events["duration_ns"] = np.rint(ended - created).astype(np.int64)
             events["ended_ns"] = times(ended)
-        collectives = Collectives((group,), ("all_reduce",), events, was_read=True)
+        asked = np.zeros(steps * blocked.number, COLLECTIVE_DTYPE)
+        for column in ("started_ns", "ended_ns", "duration_ns"):
+            asked[column] = -1
+        asked["created_ns"] = times(blocking_ns[:, :, rank].reshape(-1))
+        asked["sequence"] = np.arange(len(asked))
+        asked["group"] = 1
+        events = np.concatenate([events, asked])
+        events = events[np.argsort(events["created_ns"], kind="stable")]
+        first = rank // blocked.group_size * blocked.group_size
+        members = tuple(range(first, first + blocked.group_size))
+        tp = ProcessGroup(f"tp {first}", "tp", members, group.backend)
+        collectives = Collectives((group, tp), ("all_reduce",), events, was_read=True)
+        waits = RankWaits(
+            since_ns=0,
+            total_ns=np.rint(waited_ns[:, rank]).astype(np.int64),
+            p2p_ns=np.zeros(steps, np.int64),
+            collectives=np.where(waited_ns[:, rank].any(axis=1), steps * blocked.number, 0),
+        )
         data.append(
             RankData(
                 rank=rank,
@@ -165,7 +232,6 @@ def _recorded(
                 environment={
                     "rank": rank,
                     "world_size": ranks,
-                    "host": f"host {rank // 8}",
                     "gpus": ["simulated"] if has_durations else [],
                 },
                 complete=True,
@@ -183,13 +249,17 @@ def _recorded(
                 self_ns=end - begin,
                 stream_ns=np.broadcast_to(np.int64(-1), begin.shape),
                 collectives=collectives if has_arrivals or has_durations else Collectives(),
+                waits=waits if has_arrivals else None,
             )
         )
     return Job(tuple(data), ranks)
 
 
 def run_of_rank(rank: RankData) -> Run:
-    """The run that such data is kept of, in which each phase is called once per step."""
+    """The run that such data is kept of, in which each phase is called once per step; of one that
+    was looked at for waits, and has none."""
+    assert rank.waits is None or not rank.waits.total_ns.any()
+    since_ns = -1 if rank.waits is None else rank.waits.since_ns
     steps = np.zeros(len(rank.steps), STEP_DTYPE)
     steps["index"], steps["begin_ns"] = rank.steps, rank.step_begin_ns
     steps["end_ns"] = rank.step_begin_ns + rank.step_ns
@@ -212,5 +282,5 @@ def run_of_rank(rank: RankData) -> Run:
         steps=Steps(steps),
         environment={**rank.environment, "run_id": f"{rank.rank:016x}"},
         duration_ns=rank.duration_ns,
-        collectives=rank.collectives,
+        collectives=replace(rank.collectives, waits_since_ns=since_ns),
     )

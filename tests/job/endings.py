@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
 from pyinstrument_gpu.core.condition import ProcessState
+from pyinstrument_gpu.job.attempts import Attempt
 from pyinstrument_gpu.job.condition import Sighting
 from pyinstrument_gpu.job.ending_report import JobEnding, job_ending
 from tests.helpers.job_endings import S, collectives, job, rank
@@ -35,11 +36,12 @@ def _hanging() -> JobEnding:
 
 
 def _killed() -> JobEnding:
-    """Of three ranks one was killed, one failed and one is missing."""
+    """Of three ranks one was killed, one failed and one is missing, in the second attempt."""
     failed = rank(0, complete=True, exception="ValueError", exit_code=1, host=None)
     missing = {2: "there is no run file of it"}
     of = job(failed, rank(1), world_size=3, job_id="7", missing=missing, notes=("a note",))
-    return job_ending(of, {0: _GONE, 1: _GONE})
+    before = Attempt(1, "Rank 3 stopped first.", 3, 1200, 600 * S, 41 * S, ("run.rank3.gpurun",))
+    return job_ending(of, {0: _GONE, 1: _GONE}, [before])
 
 
 ENDINGS: Mapping[str, Callable[[], JobEnding]] = {

@@ -18,6 +18,7 @@ from pyinstrument_gpu.job.findings import (
     LateStart,
     Pattern,
     PhaseAcrossRanks,
+    Pipeline,
     Straggler,
     Stragglers,
 )
@@ -38,6 +39,7 @@ class MadeJob(NamedTuple):
     collectives: tuple[CollectiveUse, ...] = ()
     step: PhaseAcrossRanks | None = None
     late_start: LateStart | None = None
+    pipeline: Pipeline | None = None
 
     def document(self) -> JobDocument:
         vars(analysis.of(self.data)).update(zip(self._fields[1:], self[1:], strict=True))
@@ -109,7 +111,7 @@ def balanced(ranks: int = 4) -> MadeJob:
 def one_late() -> MadeJob:
     """Rank 3 of 4 loads 30 ms longer than the others, who wait for it in "backward"."""
     ranks = tuple(rank_of(number, (40 if number == 3 else 10) * MS) for number in range(4))
-    late = Straggler(3, Pattern.ALWAYS, "data", 96, 29.5 * MS, 0.98, 1e-12)
+    late = Straggler(3, Pattern.ALWAYS, "data", 96, 29.5 * MS, 0.98, 1e-12, (3,))
     slow: dict[str, Any] = {
         "slowest_rank": 3,
         "work_ns": 40.0 * MS,
@@ -143,7 +145,7 @@ def one_late() -> MadeJob:
 
 
 def some_steps() -> MadeJob:
-    late = Straggler(1, Pattern.SOME_STEPS, None, 7, 4.0 * MS, 0.5, None)
+    late = Straggler(1, Pattern.SOME_STEPS, None, 7, 4.0 * MS, 0.5, None, (1,))
     return balanced()._replace(
         stragglers=Stragglers(Pattern.SOME_STEPS, late, 5.0 * MS, 0.05, 99, False)
     )
@@ -190,7 +192,7 @@ def many(count: int = 1024, late: int = 700) -> MadeJob:
         rank_of(number, (40 if number == late else 10) * MS, steps=20) for number in range(count)
     )
     assert found.stragglers.straggler is not None
-    straggler = replace(found.stragglers.straggler, rank=late)
+    straggler = replace(found.stragglers.straggler, rank=late, ranks=(late,))
     return MadeJob(
         Job(ranks, count),
         replace(found.stragglers, straggler=straggler),

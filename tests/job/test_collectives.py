@@ -107,6 +107,8 @@ def test_backends_of_one_group_are_apart() -> None:
     both = [replace(one, collectives=replace(one.collectives, groups=groups)) for one in ranks]
     by_gloo, by_nccl = sorted(uses(*both), key=lambda use: use.transfer_ns or 0)
     assert (by_gloo.count, by_gloo.transfer_ns) == (2, None)
+    names = [f"default_pg (ranks 0-1, {one})" for one in ("gloo", "nccl")]
+    assert [by_gloo.group, by_nccl.group] == names
     assert (by_nccl.count, by_nccl.transfer_ns, by_nccl.last_rank) == (1, 100, 0)
 
 

@@ -29,7 +29,7 @@ PHASES_NS = {
     "optimizer": 5 * MS,
 }
 SLOW = Slow(3, dict.fromkeys(PHASES_NS, 1.03))
-MOST_BYTES = 2 << 30
+MOST_BYTES = 1 << 30
 
 
 def save_job(folder: Path, ranks: int, steps: int) -> None:

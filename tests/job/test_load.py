@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pyinstrument_gpu import Job, JobError
-from pyinstrument_gpu.aspects.collectives.data import COLLECTIVE_DTYPE, Collectives
+from pyinstrument_gpu.aspects.collectives.data import COLLECTIVE_DTYPE, WAIT_DTYPE, Collectives
 from pyinstrument_gpu.aspects.operations.data import Operations
 from pyinstrument_gpu.core.record import OpenPhase
 from pyinstrument_gpu.core.run import Run
@@ -93,6 +93,37 @@ def test_of_many_ranks_the_newest_is_kept(monkeypatch: pytest.MonkeyPatch) -> No
     assert kept.collectives.missed == 6
 
 
+def test_waits_are_of_the_innermost_phase_in_which_they_began() -> None:
+    """Also where phases come several times in a step, as those of a pipeline."""
+    made = rank_run(0, TIMES_NS, rest_ns=50)
+    steps, spans = made.steps.closed, made.spans
+    data, backward = made.paths.index("data"), made.paths.index("backward")
+    of_step = spans[spans["step"] == 1]
+    moments = {
+        path: int(of_step["host_begin_ns"][of_step["path"] == path][0]) for path in (data, backward)
+    }
+    end_ns = int(steps["end_ns"][1])
+    waits = np.array(
+        [
+            (moments[data] + 1, moments[data] + 4, False),
+            (moments[backward], moments[backward] + 2, True),
+            (end_ns - 20, end_ns - 13, True),
+            (end_ns + 1, end_ns + 2, False),
+            (int(steps["end_ns"][-1]) + 1, int(steps["end_ns"][-1]) + 9, False),
+        ],
+        WAIT_DTYPE,
+    )
+    collectives = Collectives(was_read=True, waits=waits, waits_since_ns=0)
+    kept = rank_data(rank_run(0, TIMES_NS, rest_ns=50, collectives=collectives))
+    assert kept.waits is not None and kept.waits.since_ns == 0
+    assert kept.paths == ("data", "backward")
+    assert kept.waits.total_ns.tolist() == [[0, 3, 0], [0, 2, 0], [0, 7, 0], [0, 0, 1]]
+    assert kept.waits.p2p_ns.tolist() == [0, 9, 0]
+    assert kept.waits.collectives.tolist() == [1, 0, 0, 1]
+    assert not len(kept.collectives.waits)
+    assert rank_data(run(0)).waits is None
+
+
 def test_files_and_folders(tmp_path: Path) -> None:
     paths = saved(tmp_path, run(1, 3, job="j"), run(0, 3, job="j"))
     for given in (tmp_path, str(tmp_path), paths, [tmp_path]):
@@ -153,12 +184,41 @@ def test_a_world_that_shrank(tmp_path: Path) -> None:
     for rank in range(2):
         one = run(rank, 2, job="x", restarts=1, run_id=f"b{rank:015x}")
         save(one, tmp_path / f"b{rank}.gpurun")
-    with pytest.raises(JobError) as raised:
-        Job.load(tmp_path)
-    assert str(raised.value).splitlines()[1:] == [
-        f"    job x, 3 ranks: {tmp_path}/a0.gpurun {tmp_path}/a1.gpurun {tmp_path}/a2.gpurun",
-        f"    job x, 2 ranks, after 1 restart: {tmp_path}/b0.gpurun {tmp_path}/b1.gpurun",
+    job = Job.load(tmp_path)
+    assert [rank.file for rank in job.ranks] == [f"{tmp_path}/b{rank}.gpurun" for rank in range(2)]
+    assert job.earlier == (tuple(f"{tmp_path}/a{rank}.gpurun" for rank in range(3)),)
+
+
+def test_a_job_that_was_started_again_by_hand(tmp_path: Path) -> None:
+    """Into files of other names, by the same command in the same folder."""
+    start: dict[str, Any] = {"command": ["python", "train.py"], "cwd": "/home"}
+    for number, name in enumerate(("b", "a")):
+        anchor = {**ANCHOR, "realtime_ns": ANCHOR["realtime_ns"] + number}
+        for rank in range(2):
+            one = run(rank, run_id=f"{number}{rank:015x}", anchor=anchor, **start)
+            save(one, tmp_path / f"{name}.rank{rank}.gpurun")
+    job = Job.load(tmp_path)
+    assert [rank.file for rank in job.ranks] == [
+        f"{tmp_path}/a.rank{rank}.gpurun" for rank in range(2)
     ]
+    assert job.earlier == (tuple(f"{tmp_path}/b.rank{rank}.gpurun" for rank in range(2)),)
+
+
+@pytest.mark.parametrize("names", [("job", "job"), ("job-a", "job-b")])
+def test_folders_of_machines(tmp_path: Path, names: tuple[str, str]) -> None:
+    """Which have files of one name or of two, and both of two attempts."""
+    for number, attempt in enumerate(("", ".restart1")):
+        anchor = {**ANCHOR, "realtime_ns": ANCHOR["realtime_ns"] + number}
+        for rank, name in enumerate(names):
+            (tmp_path / f"node{rank}").mkdir(exist_ok=True)
+            one = run(rank, job="x", run_id=f"{number}{rank:015x}", anchor=anchor)
+            save(one, tmp_path / f"node{rank}" / f"{name}{attempt}.rank{rank}.gpurun")
+    job = Job.load(tmp_path)
+    assert [rank.file for rank in job.ranks] == [
+        f"{tmp_path}/node{rank}/{name}.restart1.rank{rank}.gpurun"
+        for rank, name in enumerate(names)
+    ]
+    assert [len(files) for files in job.earlier] == [2]
 
 
 @pytest.mark.parametrize("last", ["", ".restart1", ".requeue1.restart2"])
@@ -177,8 +237,9 @@ def test_of_several_attempts_the_last_one_is_the_job(tmp_path: Path, last: str) 
         files = [f"{tmp_path}/job{last}.rank{rank}.gpurun" for rank in range(2)]
         assert [rank.file for rank in job.ranks] == files
         (note,) = job.notes
-        assert note.startswith("left out: runs of earlier attempts of the job")
+        assert note.startswith("left out: runs of 2 earlier attempts of the job")
         assert all(str(path) in note for path in earlier)
+        assert sorted(sum(job.earlier, ())) == sorted(map(str, earlier))
     assert Job.load(earlier[:2]).notes == ()
 
 

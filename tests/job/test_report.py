@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pyinstrument_gpu.job.findings import Pattern
+from pyinstrument_gpu.job.findings import Pattern, Pipeline, Straggler, Stragglers
 from pyinstrument_gpu.job.job import Job
 from pyinstrument_gpu.job.report import job_document_of, job_report
 from tests.helpers.simulated_job import simulated_job
@@ -52,14 +52,81 @@ from tests.job.jobs import unknown as unknown_job
             "broken",
             "Ranks 0-1 stalled: no step of rank 0 began or ended for 32.000 s, in step 90, in "
             "backward. Of the 3 ranks compared, no rank stands out in 99 steps; differences "
-            "between ranks cost 0.1% of the step; one that is slower in phases with collectives "
-            "alone could not be seen; of 2 ranks that are missing, nothing is known.",
+            "between ranks cost 0.1% of the step; of 2 ranks that are missing, nothing is known.",
         ),
         ("nothing", "No run of the 2 ranks could be read."),
     ],
 )
 def test_verdict(name: str, verdict: str) -> None:
     assert JOBS[name]().document().verdict == verdict
+
+
+LATE = Straggler(2, Pattern.ALWAYS, "data", 96, 29.0 * MS, 0.98, 1e-12, (2, 3))
+
+
+@pytest.mark.parametrize(
+    ("stragglers", "verdict", "finding"),
+    [
+        (
+            Stragglers(Pattern.ALWAYS, replace(LATE, host="b"), 29.0 * MS, 0.29, 99, True),
+            "Ranks 2-3, those of host b, are waited for: one of them comes last in 96 of 99 steps, "
+            "29.000 ms after the latest of the others on average, 98% of that in data; differences "
+            "between ranks cost 29% of the step.",
+            "ranks 2-3, those of host b, are slower in data",
+        ),
+        (
+            Stragglers(Pattern.ALWAYS, replace(LATE, group="tp"), 29.0 * MS, 0.29, 99, True),
+            "Ranks 2-3, those of group tp, are waited for: one of them comes last in 96 of 99 "
+            "steps, 29.000 ms after the latest of the others on average, 98% of that in data; "
+            "differences between ranks cost 29% of the step.",
+            "ranks 2-3, those of group tp, are slower in data",
+        ),
+        (
+            Stragglers(
+                Pattern.SOME_STEPS,
+                None,
+                20.0 * MS,
+                0.2,
+                99,
+                True,
+                step_ns=100.0 * MS,
+                hint=Straggler(1, Pattern.SOME_STEPS, "data", 3, 18.0 * MS, 1.0, 0.3, (1,)),
+            ),
+            "Rank 1 held up the others in 3 of 99 steps, by 594.000 ms on average, 100% of that in "
+            "data, which costs 18% of the time; so few delays may be chance.",
+            None,
+        ),
+        (
+            Stragglers(Pattern.IN_TURN, None, 8.0 * MS, 0.08, 99, True, several=(0, 2)),
+            "Several ranks (ranks 0 and 2) are waited for, together or in turn, and none can be "
+            "named; differences between ranks cost 8% of the step.",
+            None,
+        ),
+    ],
+)
+def test_several_ranks_in_words(stragglers: Stragglers, verdict: str, finding: str | None) -> None:
+    document = balanced()._replace(stragglers=stragglers).document()
+    assert document.verdict == verdict
+    assert [one.about for one in document.findings] == ([] if finding is None else [finding])
+    marked = {one.rank for one in document.ranks if one.remarks}
+    late = stragglers.straggler or stragglers.hint
+    assert marked == {*(stragglers.several if late is None else late.ranks)}
+
+
+def test_a_pipeline_in_words() -> None:
+    found = Pipeline((1,), 90.0 * MS, 40.0 * MS, 30.0 * MS, 0.3, 10.0 * MS)
+    (finding,) = balanced()._replace(pipeline=found).document().findings
+    assert finding.kind == "pipeline" and finding.cost_ns == 30 * MS
+    assert finding.evidence == (
+        "rank 1 limits the others: it works for 90.000 ms of each step, the median of the others "
+        "for 40.000 ms; it waits for 10.000 ms itself, which nothing hides"
+    )
+    even = replace(found, limits=())
+    (finding,) = balanced()._replace(pipeline=even).document().findings
+    assert finding.evidence == (
+        "no rank stands out: the longest works for 90.000 ms of each step, the median of the "
+        "others for 40.000 ms; it waits for 10.000 ms itself, which nothing hides"
+    )
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,9 @@ SEEDS = pytest.mark.parametrize(
     [range(1000, 1001), pytest.param(range(1001, 1005), marks=pytest.mark.thorough)],
     ids=["few", "more"],
 )
+NOT_SEEN = {True: Pattern.BALANCED, False: Pattern.UNKNOWN}
+"""By whether arrivals are known: what is said where none is late. Otherwise one might be in the
+phase in which the ranks meet."""
 NOISE_OF_A_STEP = 0.0167
 """Of each phase: 1 % of a step's work, as the phases' noise is independent."""
 
@@ -80,8 +83,7 @@ def test_a_slow_phase_in_which_ranks_wait_is_seen_by_arrivals_alone(
         assert found(job) == (Pattern.ALWAYS, 1, "backward")
         assert of(job).stragglers.is_by_arrivals
         job = simulated_job(ranks, seed, slow, has_arrivals=False)
-        assert found(job) == (Pattern.BALANCED,)
-        assert not of(job).stragglers.is_by_arrivals
+        assert found(job) == (Pattern.UNKNOWN,)
 
 
 @SEEDS
@@ -95,7 +97,7 @@ def test_equal_noise_on_all_names_nobody(
         job = simulated_job(ranks, seed, noise=noise, has_arrivals=has_arrivals)
         assert of(job).stragglers.straggler is None
         if noise == 0.01:
-            assert found(job) == (Pattern.BALANCED,)
+            assert found(job) == (NOT_SEEN[has_arrivals],)
 
 
 @SEEDS
@@ -127,10 +129,78 @@ def test_ranks_that_are_slow_in_turn(ranks: int, has_arrivals: bool, seeds: rang
         assert found(job) == (Pattern.IN_TURN,)
 
 
-def test_two_of_four_ranks_are_slow() -> None:
-    job = simulated_job(4, 1, Slow(0, everywhere(1.3)), Slow(2, everywhere(1.3)))
-    assert found(job) == (Pattern.IN_TURN,)
-    assert of(job).stragglers.loss_share == pytest.approx(0.15 / 1.3, rel=0.05)
+def together(job: Job) -> tuple[Any, ...]:
+    stragglers = of(job).stragglers
+    one = stragglers.straggler
+    assert one is not None and one.rank == one.ranks[0]
+    return one.ranks, one.host, one.group, one.path
+
+
+@pytest.mark.parametrize("seed", range(1000, 1004))
+def test_half_of_the_ranks_are_slow(seed: int) -> None:
+    """What would be gained if they were as quick as the others does not halve."""
+    job = simulated_job(4, seed, Slow(0, everywhere(1.3)), Slow(2, everywhere(1.3)))
+    assert together(job) == ((0, 2), None, None, None)
+    assert of(job).stragglers.loss_share == pytest.approx(0.3 / 1.3, rel=0.05)
+
+
+@pytest.mark.parametrize(("ranks", "per_host"), [(4, 2), (8, 4), (32, 8)])
+@pytest.mark.parametrize("every", [1, 10])
+def test_a_slow_host(ranks: int, per_host: int, every: int) -> None:
+    those = range(per_host, 2 * per_host)
+    slow = [Slow(rank, extra_ns={"data": 80 * MS}, every=every) for rank in those]
+    job = simulated_job(ranks, 1000, *slow, ranks_per_host=per_host, noise=0.001)
+    assert together(job) == (tuple(those), "host 1", None, "data")
+    stragglers = of(job).stragglers
+    assert stragglers.loss_ns == pytest.approx(80 * MS / every, rel=0.1)
+    if every == 1:
+        data = next(row for row in of(job).phases if row.path == "data")
+        assert data.is_significant and data.slowest_rank in those
+        assert data.distance_ns == pytest.approx(80 * MS, rel=0.05)
+        assert data.imbalance_ns == pytest.approx(80 * MS, rel=0.05)
+
+
+def test_a_slow_rank_of_a_host_is_no_slow_host() -> None:
+    slow = Slow(5, extra_ns={"data": 60 * MS})
+    assert together(simulated_job(8, 1000, slow, ranks_per_host=4))[:2] == ((5,), None)
+
+
+def test_a_slow_process_group() -> None:
+    slow = [Slow(rank, extra_ns={"data": 60 * MS}) for rank in (2, 3)]
+    job = simulated_job(8, 1000, *slow, group_size=2)
+    assert together(job) == ((2, 3), None, "tp", "data")
+
+
+@SEEDS
+@pytest.mark.parametrize(("ranks", "group_size"), [(2, 2), (4, 4), (4, 2), (8, 2)])
+def test_waits_for_operations_within_a_phase_are_no_work(
+    ranks: int, group_size: int, seeds: range
+) -> None:
+    """As with fully sharded models, tensor parallelism, and both on a mesh."""
+    for seed in seeds:
+        slow = Slow(1, extra_ns={"forward": 100 * MS})
+        job = simulated_job(ranks, seed, slow, blocking=4, group_size=group_size)
+        assert found(job) == (Pattern.ALWAYS, 1, "forward")
+        assert of(job).stragglers.loss_ns == pytest.approx(100 * MS, rel=0.05)
+        unseen = Job(tuple(replace(rank, waits=None) for rank in job.ranks), ranks)
+        assert of(unseen).stragglers.straggler is None
+        if group_size == ranks:
+            assert unknown(unseen) == (
+                "how long ranks wait for each other in forward is not known, and none stands out "
+                "in what is"
+            )
+        job = simulated_job(ranks, seed, blocking=4, group_size=group_size)
+        assert found(job) == (Pattern.BALANCED,)
+
+
+def test_a_few_long_stalls_are_told_without_a_name() -> None:
+    job = simulated_job(2, 1000, Slow(1, extra_ns={"forward": 800 * MS}, every=50), steps=200)
+    stragglers = of(job).stragglers
+    assert (stragglers.pattern, stragglers.straggler) == (Pattern.SOME_STEPS, None)
+    assert stragglers.hint is not None
+    assert (stragglers.hint.rank, stragglers.hint.path) == (1, "forward")
+    assert stragglers.hint.steps == 4
+    assert stragglers.hint.lateness_ns == pytest.approx(4 / 199 * 800 * MS, rel=0.02)
 
 
 def test_what_a_straggler_costs() -> None:
@@ -383,7 +453,7 @@ def test_one_of_many_ranks(ranks: int, steps: int, seeds: range, has_arrivals: b
     for seed in seeds:
         slow = seed % ranks
         assert found(job(Slow(slow, everywhere(1.03)))) == (Pattern.ALWAYS, slow, None)
-        assert found(job()) == (Pattern.BALANCED,)
+        assert found(job()) == (NOT_SEEN[has_arrivals],)
 
 
 @pytest.mark.parametrize(
@@ -406,8 +476,13 @@ def with_phases(rank: RankData, names: Mapping[str, str]) -> RankData:
     """The rank with some phases called otherwise, or, where there is no name, without."""
     rows = [row for row, path in enumerate(rank.paths) if names.get(path, path)]
     columns = ("first_begin_ns", "last_end_ns", "self_ns", "stream_ns")
+    waits = rank.waits
+    if waits is not None:
+        kept = [*rows, len(rank.paths), len(rank.paths) + 1]
+        waits = replace(waits, total_ns=waits.total_ns[kept], collectives=waits.collectives[kept])
     return replace(
         rank,
+        waits=waits,
         paths=tuple(names.get(rank.paths[row], rank.paths[row]) for row in rows),
         **{column: getattr(rank, column)[rows] for column in columns},
     )

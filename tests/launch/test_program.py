@@ -367,6 +367,16 @@ def test_the_end_says_how_to_look_at_the_run(tmp_path: Path) -> None:
     )
 
 
+def test_of_several_ranks_the_job_comes_first(tmp_path: Path) -> None:
+    write(tmp_path, "train.py", "")
+    here = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    done = launched(tmp_path, "train.py", environment=here)
+    texts = ["1 of 2 ranks", "Rank 0 by itself", "No step ended", "Run file: "]
+    places = [done.stderr.find(text) for text in texts]
+    assert -1 not in places and places == sorted(places), done.stderr
+    assert done.stderr.count("1 of 2 ranks") == 1
+
+
 def test_page_of_the_run(tmp_path: Path) -> None:
     pytest.importorskip("jinja2", reason="jinja2 is not installed")
     write(tmp_path, "train.py", "import os; os.mkdir('else'); os.chdir('else')")

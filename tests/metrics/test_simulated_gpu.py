@@ -27,7 +27,7 @@ torch = pytest.importorskip("torch")
 
 import _simulated_cuda as simulated  # type: ignore[import-not-found] # noqa: E402
 
-from pyinstrument_gpu.metrics import accumulator, device_memory  # noqa: E402
+from pyinstrument_gpu.metrics import accumulator, device_memory, kernels  # noqa: E402
 from tests.helpers.metric_cases import assert_same, at_once  # noqa: E402
 from tests.helpers.metric_gpu import (  # noqa: E402
     BLOCKING_OR_ALLOCATING,
@@ -114,6 +114,29 @@ def test_on_the_device_of_the_tensors_whichever_is_current() -> None:
                 contexts.append(before[-1].arguments[0])
         assert contexts == [second, second]
         assert metrics.compute()["count"] == 8
+
+
+def test_in_a_green_context_by_torch_operations(gpu: SimulatedCuda) -> None:
+    """The kernel would go to another stream: the number 0 is the default one of each context."""
+    metrics = started()
+    primary = gpu.current_context
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gpu.make_current(gpu.devices[0].create_context())
+        metrics.update(LOGITS, TARGET)
+        gpu.make_current(primary)
+        metrics.update(LOGITS, TARGET)
+    assert (len(gpu.launches()), metrics.reference_updates) == (2, 1)
+    assert metrics.compute()["count"] == 12
+
+
+def test_rocm_has_no_kernels(fresh_gpu: SimulatedCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "hip", "7.0", raising=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        metrics = started()
+    assert metrics.reference_updates == 1
+    assert kernels._threads == {}
 
 
 def test_the_matrix_of_many_classes_is_not_in_a_snapshot(gpu: SimulatedCuda) -> None:
@@ -225,6 +248,24 @@ def test_after_another_stream_steps_are_not_known(gpu: SimulatedCuda) -> None:
             assert reading is not None
             assert reading.step == (None if number else 0)
     assert recording.run.metrics[-1]["step"] == -1
+
+
+def test_another_threads_default_stream_is_another_stream(gpu: SimulatedCuda) -> None:
+    """Where each thread has one of its own, all have the same number."""
+    context = gpu.current_context
+
+    def update() -> None:
+        gpu.make_current(context)
+        with gpu.thread_stream.as_current():
+            metrics.update(LOGITS, TARGET)
+
+    with pig.record(device_timing=False), gpu.thread_stream.as_current():
+        metrics = started()
+        for number in pig.gpu_steps(range(3)):
+            metrics.update(LOGITS, TARGET) if number < 2 else at_once(update)
+            reading = metrics.latest()
+            assert reading is not None
+            assert reading.step == (None if number == 2 else number)
 
 
 def test_reset(gpu: SimulatedCuda) -> None:

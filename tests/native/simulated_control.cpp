@@ -237,8 +237,10 @@ uint64_t sim_captures_invalidated() {
   return locked([](SimulatedDriver& driver) { return driver.machine.captures_invalidated(); });
 }
 
-void sim_set_driver_lock(int one_lock) {
-  locked([&](SimulatedDriver& driver) { driver.one_lock = one_lock != 0; });
+void sim_set_driver_lock(int lock) {
+  locked([&](SimulatedDriver& driver) {
+    driver.driver_lock = static_cast<SimulatedDriver::DriverLock>(lock);
+  });
 }
 void sim_set_stuck_limit(double limit_s) {
   locked([&](SimulatedDriver& driver) { driver.stuck_limit_s = limit_s; });

@@ -98,7 +98,8 @@ struct LaunchView {
   F(int, allocate, (uint64_t stream, uint64_t address, uint64_t bytes))                            \
   F(uint64_t, captures_invalidated, ())                                                            \
   /* Calls that are stuck. `wait_until_blocked` waits for the exact number; 0: not in time. */     \
-  F(void, set_driver_lock, (int one_lock))                                                         \
+  /* 0: none, 1: one, 2: one for each device. */                                                   \
+  F(void, set_driver_lock, (int lock))                                                             \
   F(void, set_stuck_limit, (double limit_s))                                                       \
   F(uint64_t, blocked_calls, ())                                                                   \
   F(int, wait_until_blocked, (uint64_t count, double timeout_s))                                   \

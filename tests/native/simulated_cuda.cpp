@@ -41,7 +41,7 @@ void SimulatedDriver::reset(int devices) {
   host.reset();
   machine.reset(devices);
   calls.reset();
-  one_lock = false;
+  driver_lock = DriverLock::kNone;
   stuck_limit_s = kStuckLimitS;
   ++epoch_;
   changed_.notify_all();
@@ -190,6 +190,7 @@ namespace {
 SIM_FORWARD(CtxGetCurrent, ctx_get_current)
 SIM_FORWARD(CtxSetCurrent, ctx_set_current)
 SIM_FORWARD(CtxGetDevice, ctx_get_device)
+SIM_FORWARD(CtxGetId, ctx_get_id)
 SIM_FORWARD(DevicePrimaryCtxGetState, primary_get_state)
 SIM_FORWARD(DevicePrimaryCtxRetain, primary_retain)
 SIM_FORWARD(DevicePrimaryCtxRelease, primary_release)
@@ -200,6 +201,7 @@ SIM_FORWARD(EventCreate, event_create)
 SIM_FORWARD(EventRecord, event_record)
 SIM_FORWARD(EventQuery, event_query)
 SIM_FORWARD(EventElapsedTime, event_elapsed)
+SIM_FORWARD(EventElapsedTime_v2, event_elapsed_v2)
 SIM_FORWARD(CtxSynchronize, ctx_synchronize)
 SIM_FORWARD(StreamSynchronize, stream_synchronize)
 SIM_FORWARD(EventSynchronize, event_synchronize)
@@ -315,7 +317,7 @@ extern "C" __attribute__((visibility("default"))) int cuGetProcAddress_v2(const 
     const Variant& variant = kVariants[i];
     if (variant.function != std::string_view(name)) continue;
     if (variant.version <= version) {
-      *function = variant.is_ours ? ours[function_index(name)] : others[i];
+      *function = variant.ours != nullptr ? ours[function_index(variant.ours)] : others[i];
       found = kFound;
     } else if (found == kSymbolNotFound) {
       found = kVersionNotSufficient;

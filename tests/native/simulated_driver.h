@@ -19,8 +19,10 @@
 // call gives up, with the same answer, and that is a violation.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <map>
 #include <mutex>
 
 #include "simulated_calls.h"
@@ -37,8 +39,10 @@ class SimulatedDriver {
   HostClock host;
   Machine machine{host, 1};
   Calls calls;
-  /// While a call is stuck in an enqueue, the others block as well.
-  bool one_lock = false;
+  /// Which others block while a call is stuck in an enqueue: none, all, or those of threads whose
+  /// current context is of the same device.
+  enum class DriverLock { kNone, kOne, kOfDevice };
+  DriverLock driver_lock = DriverLock::kNone;
   /// In real time, after which a stuck call gives up.
   double stuck_limit_s = kStuckLimitS;
 
@@ -65,15 +69,16 @@ class SimulatedDriver {
   template <typename Enter, typename Enqueue, typename Leave>
   int call(bool needs_lock, Enter enter, Enqueue enqueue, Leave leave) {
     Lock lock(*this);
-    const auto may_enter = [&] { return !needs_lock || !one_lock || stuck_enqueues_ == 0; };
+    const int device = machine.current_device(thread());
+    const auto may_enter = [&] { return !needs_lock || !is_locked(device); };
     if (!may_enter() && !wait(lock, may_enter)) return kDeinitialized;
     int result = enter();
     if (result == kSuccess) {
       result = enqueue();
       if (result == kStreamFull) {
-        ++stuck_enqueues_;
+        ++stuck_enqueues_[device];
         const bool alive = wait(lock, [&] { return (result = enqueue()) != kStreamFull; });
-        --stuck_enqueues_;
+        --stuck_enqueues_[device];
         if (!alive) return kDeinitialized;
       }
     }
@@ -88,6 +93,13 @@ class SimulatedDriver {
     SimulatedDriver& driver;
     std::unique_lock<std::mutex> mutex;
   };
+
+  bool is_locked(int device) const {
+    if (driver_lock == DriverLock::kNone) return false;
+    return std::any_of(stuck_enqueues_.begin(), stuck_enqueues_.end(), [&](const auto& stuck) {
+      return stuck.second != 0 && (driver_lock == DriverLock::kOne || stuck.first == device);
+    });
+  }
 
   /// The calling thread is stuck until `condition` has come true; false when a reset or the limit
   /// has come first.
@@ -115,9 +127,9 @@ class SimulatedDriver {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::condition_variable blocked_changed_;
-  uint64_t blocked_ = 0;         ///< threads in `wait`
-  uint64_t stuck_enqueues_ = 0;  ///< those of them that enqueue
-  uint64_t epoch_ = 1;           ///< grows with each reset
+  uint64_t blocked_ = 0;                    ///< threads in `wait`
+  std::map<int, uint64_t> stuck_enqueues_;  ///< those of them that enqueue, by device
+  uint64_t epoch_ = 1;                      ///< grows with each reset
 };
 
 }  // namespace sim

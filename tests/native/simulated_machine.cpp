@@ -48,15 +48,27 @@ Device* Machine::device(int ordinal) {
   return exists ? &devices_[static_cast<size_t>(ordinal)] : nullptr;
 }
 
-std::shared_ptr<Context> Machine::new_context(int ordinal) {
+std::shared_ptr<Context> Machine::new_context(int ordinal, uint64_t handle) {
   auto context = std::make_shared<Context>();
-  context->handle = next_handle();
+  context->id = next_handle();
+  context->handle = handle != 0 ? handle : next_handle();
   context->device = ordinal;
   contexts_[context->handle] = context;
   const auto legacy = new_stream(context);
   legacy->is_legacy = true;
   legacy_streams_[context->handle] = legacy->handle;
   return context;
+}
+
+void Machine::new_primary(int ordinal) {
+  Device& device = devices_[static_cast<size_t>(ordinal)];
+  device.primary = new_context(ordinal, reuse_handles_ ? device.last_primary : 0);
+  device.last_primary = device.primary->handle;
+}
+
+int Machine::current_device(const Thread& thread) const {
+  const auto found = contexts_.find(thread.context);
+  return found != contexts_.end() ? found->second->device : -1;
 }
 
 std::shared_ptr<Stream> Machine::new_stream(const std::shared_ptr<Context>& context) {
@@ -77,7 +89,7 @@ std::shared_ptr<Stream> Machine::new_stream(const std::shared_ptr<Context>& cont
 Result Machine::activate(int ordinal, uint64_t* context) {
   Device* const device = this->device(ordinal);
   if (device == nullptr) return kInvalidDevice;
-  if (device->primary == nullptr) device->primary = new_context(ordinal);
+  if (device->primary == nullptr) new_primary(ordinal);
   device->held_by_program = true;
   *context = device->primary->handle;
   return kSuccess;

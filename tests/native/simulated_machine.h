@@ -47,6 +47,7 @@ struct Device {
   uint64_t streams_created = 0;
 
   std::shared_ptr<Context> primary;
+  uint64_t last_primary = 0;  ///< the handle of the one before
   bool held_by_program = false;
   int64_t retained = 0;
   std::map<int, int> attributes;
@@ -143,6 +144,8 @@ class Machine {
   /// Moves the clock until all that can end has ended.
   void run_dry();
 
+  /// That of the thread's context; -1 where it has none.
+  int current_device(const Thread& thread) const;
   uint64_t captures_invalidated() const { return captures_.invalidated(); }
   const std::vector<std::string>& violations() const { return violations_; }
   void add_violation(std::string text) { violations_.push_back(std::move(text)); }
@@ -162,6 +165,7 @@ class Machine {
   Result ctx_get_current(Thread& thread, uint64_t* context);
   Result ctx_set_current(Thread& thread, uint64_t context);
   Result ctx_get_device(Thread& thread, int* ordinal);
+  Result ctx_get_id(Thread& thread, uint64_t context, uint64_t* id);
   Result primary_get_state(Thread& thread, int ordinal, unsigned* flags, int* active);
   Result primary_retain(Thread& thread, uint64_t* context, int ordinal);
   Result primary_release(Thread& thread, int ordinal);
@@ -172,6 +176,7 @@ class Machine {
   Result event_record(Thread& thread, uint64_t event, uint64_t stream);
   Result event_query(Thread& thread, uint64_t event);
   Result event_elapsed(Thread& thread, float* milliseconds, uint64_t begin, uint64_t end);
+  Result event_elapsed_v2(Thread& thread, float* milliseconds, uint64_t begin, uint64_t end);
   Result ctx_synchronize(Thread& thread);
   Result stream_synchronize(Thread& thread, uint64_t stream);
   Result event_synchronize(Thread& thread, uint64_t event);
@@ -190,7 +195,8 @@ class Machine {
 
  private:
   Result current(const Thread& thread, std::shared_ptr<Context>* context) const;
-  std::shared_ptr<Context> new_context(int ordinal);
+  std::shared_ptr<Context> new_context(int ordinal, uint64_t handle = 0);
+  void new_primary(int ordinal);
   std::shared_ptr<Stream> new_stream(const std::shared_ptr<Context>& context);
   Result find_stream(Thread& thread, uint64_t handle, std::shared_ptr<Stream>* stream);
   Result find_event(uint64_t handle, std::shared_ptr<Event>* event);

@@ -39,6 +39,14 @@ Result Machine::ctx_get_device(Thread& thread, int* ordinal) {
   return kSuccess;
 }
 
+Result Machine::ctx_get_id(Thread& thread, uint64_t context, uint64_t* id) {
+  const auto found = contexts_.find(context != 0 ? context : thread.context);
+  if (found == contexts_.end()) return kInvalidContext;
+  if (!found->second->alive) return kContextIsDestroyed;
+  *id = found->second->id;
+  return kSuccess;
+}
+
 Result Machine::primary_get_state(Thread&, int ordinal, unsigned* flags, int* active) {
   const Device* const device = this->device(ordinal);
   if (device == nullptr) return kInvalidDevice;
@@ -53,7 +61,7 @@ Result Machine::primary_retain(Thread&, uint64_t* context, int ordinal) {
   if (device->primary == nullptr) {
     violations_.push_back("cuDevicePrimaryCtxRetain made a context on device " +
                           std::to_string(ordinal));
-    device->primary = new_context(ordinal);
+    new_primary(ordinal);
   }
   ++device->retained;
   *context = device->primary->handle;
@@ -182,6 +190,16 @@ Result Machine::event_elapsed(Thread& thread, float* milliseconds, uint64_t begi
                                                device.stamp_ns(begin->record->end_ns));
   *milliseconds = static_cast<float>(static_cast<double>(elapsed_ns) / 1e6);
   return kSuccess;
+}
+
+/// Does not report the errors of earlier work.
+Result Machine::event_elapsed_v2(Thread& thread, float* milliseconds, uint64_t begin,
+                                 uint64_t end) {
+  const auto found = contexts_.find(thread.context);
+  const int error = found != contexts_.end() ? std::exchange(found->second->error, 0) : 0;
+  const Result result = event_elapsed(thread, milliseconds, begin, end);
+  if (found != contexts_.end()) found->second->error = error;
+  return result;
 }
 
 // Calls that block --------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ struct Work {
 
 struct Context {
   uint64_t handle = 0;
+  uint64_t id = 0;  ///< unlike the handle never used again
   int device = 0;
   bool alive = true;
   int error = 0;  ///< sticks

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "check.h"
@@ -39,6 +40,7 @@ std::string refused;              ///< the code that the driver does not take
 std::string found_unfit;          ///< the code whose kernels it does not take
 int unloaded = 0;
 thread_local cuda::Context current_context = nullptr;
+cuda::Device device_of_current = 1;
 cuda::Context context_of_launch = nullptr;
 cuda::Context const kContext = reinterpret_cast<cuda::Context>(3);
 
@@ -111,6 +113,10 @@ const cuda::Driver* driver() {
     };
     made.CtxGetCurrent = [](cuda::Context* context) {
       *context = current_context;
+      return 0;
+    };
+    made.CtxGetDevice = [](cuda::Device* device) {
+      *device = device_of_current;
       return 0;
     };
     made.CtxSetCurrent = [](cuda::Context context) {
@@ -337,6 +343,39 @@ void test_streams_and_captures_have_slots_of_their_own() {
   CHECK_EQ(slot(0x100), 1);
 }
 
+void test_the_per_thread_stream_has_a_slot_for_each_thread() {
+  KernelStore store(driver);
+  load_kernels(store);
+  KernelLauncher launcher(store);
+  State state{};
+  const auto slot = [&] {
+    CHECK(update(launcher, state, reinterpret_cast<cuda::Stream>(2)));
+    CHECK(launches.back().stream == reinterpret_cast<cuda::Stream>(2));
+    return launches.back().slot;
+  };
+  CHECK_EQ(slot(), 0);
+  std::thread([&] { CHECK_EQ(slot(), 1); }).join();
+  CHECK_EQ(slot(), 0);
+}
+
+void test_in_another_context_of_the_device_nothing_is_launched() {
+  KernelStore store(driver);
+  load_kernels(store);
+  KernelLauncher launcher(store);
+  State state{};
+  CHECK(update(launcher, state));
+  const size_t count = launches.size();
+  current_context = reinterpret_cast<cuda::Context>(7);  // a green one, say
+  device_of_current = 0;
+  CHECK(!update(launcher, state));
+  CHECK(launcher.error().empty());
+  CHECK_EQ(launches.size(), count);
+  CHECK(current_context == reinterpret_cast<cuda::Context>(7));
+  device_of_current = 1;
+  current_context = nullptr;
+  CHECK(update(launcher, state));
+}
+
 /// The snapshot of a launcher that makes one update and is gone.
 Snapshot* snapshot_of_one_update(KernelStore& store) {
   KernelLauncher launcher(store);
@@ -452,6 +491,8 @@ int main() {
   test_a_launch_is_in_the_context_of_the_tensors();
   test_before_the_kernels_are_loaded();
   test_streams_and_captures_have_slots_of_their_own();
+  test_the_per_thread_stream_has_a_slot_for_each_thread();
+  test_in_another_context_of_the_device_nothing_is_launched();
   test_the_memory_of_a_launcher_that_is_gone_is_used_again();
   test_memory_that_a_kernel_may_still_write_is_not_used_again();
   test_one_context_is_retained_for_all();

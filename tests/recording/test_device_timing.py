@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step
 from pyinstrument_gpu.core.schema import SpanFlag
+from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import tensor_device
 from pyinstrument_gpu.recording import device_timing
 from tests.helpers.device_program import (
@@ -41,6 +42,7 @@ TIMING_CALLS = (
     "cuCtxGetCurrent",
     "cuCtxSetCurrent",
     "cuCtxGetDevice",
+    "cuCtxGetId",
     "cuDevicePrimaryCtxGetState",
     "cuDevicePrimaryCtxRetain",
     "cuDevicePrimaryCtxRelease",
@@ -51,6 +53,7 @@ TIMING_CALLS = (
     "cuEventRecord",
     "cuEventQuery",
     "cuEventElapsedTime",
+    "cuEventElapsedTime_v2",
 )
 
 
@@ -297,9 +300,27 @@ def test_nothing_is_shared_across_a_longer_gap(program: Program) -> None:
         for _ in range(3):
             with program.phase("adjacent"):
                 program.work(1_000_000)
-            program.cuda.advance(1_001)
+            program.cuda.advance(device_timing.SHARE_BOUNDARIES_NS + 1)
         program.cuda.run_dry()
     assert program.marks() == 6
+
+
+def test_a_wait_that_is_enqueued_quickly_counts_where_it_was_enqueued(program: Program) -> None:
+    """The cheapest enqueue that was measured on a GPU takes 398 ns."""
+    cuda = program.cuda
+    cuda.set_cost("cuEventRecord", 0)
+    with program.recording(reading_ns=0) as recording:
+        with program.phase("before"):
+            program.work(1_000)
+        with program.phase("wait"):
+            cuda.advance(398)
+            cuda.default_stream.launch(3_000_000)
+        with program.phase("after"):
+            program.work(5_000)
+        cuda.run_dry()
+    assert recording.run.phases["wait"].device is not None
+    assert recording.run.phases["wait"].device.total_ns >= 3_000_000
+    assert_exact(recording.run, program)
 
 
 def test_a_stream_that_two_threads_use_in_the_step_shares_nothing(program: Program) -> None:
@@ -437,6 +458,43 @@ def test_at_most_one_answer_not_ready_per_stream_and_harvest(program: Program) -
         cuda.run_dry()
     assert cuda.count("cuEventQuery", Result.NOT_READY) > 30
     assert np.count_nonzero(recording.run.span_device_ns >= 0) == 60
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_distances_are_asked_for_at_little_cost(program: Program, knows: bool) -> None:
+    """By the call that does not look at the events' state, unless it does not know them yet."""
+    cuda = program.cuda
+    if not knows:
+        cuda.fail("cuEventElapsedTime_v2", Result.NOT_READY, count=None)
+    with program.recording() as recording:
+        for _ in range(20):
+            with gpu_step(), program.phase("work"):
+                program.work(3_000_000)
+            recording.flush(0)
+        cuda.run_dry()
+    assert_exact(recording.run, program)
+    assert cuda.count("cuEventElapsedTime_v2") >= 40
+    assert cuda.count("cuEventElapsedTime") == (
+        0 if knows else cuda.count("cuEventElapsedTime_v2", Result.NOT_READY)
+    )
+
+
+def test_what_a_boundary_asks_of_the_driver(program: Program) -> None:
+    """On the thread of the program; that the context is still there is seen once a step."""
+    cuda = program.cuda
+    boundary = ["cuCtxGetCurrent", "cuStreamIsCapturing", "cuEventRecord"]
+    with program.recording(share_boundaries_ns=0):
+        with gpu_phase("finds its stream"):
+            pass
+        here = threading.get_native_id()
+        for _ in range(2):
+            first = cuda.end_of_calls
+            with gpu_step():
+                for _ in range(5):
+                    with gpu_phase("work"):
+                        cuda.advance(5_000)
+            calls = [call.function for call in cuda.calls(since=first) if call.thread == here]
+            assert calls == ["cuCtxGetCurrent", "cuCtxGetId", *boundary[1:], *9 * boundary]
 
 
 # --- when it can't be measured ---
@@ -590,6 +648,25 @@ def test_a_capture_is_left_alone(program: Program, mode: CaptureMode) -> None:
     assert cuda.count("cuEventQuery", Result.CAPTURED_EVENT) == 0
 
 
+def test_a_capture_of_a_blocking_stream_is_left_alone_by_phases_on_the_default_one(
+    program: Program,
+) -> None:
+    """A record on the legacy stream would end it. PyTorch's streams are no blocking ones, but those
+    that a program makes by the C API, and captures without PyTorch's knowledge, are."""
+    cuda = program.cuda
+    blocking = cuda.devices[0].create_stream(non_blocking=False)
+    with program.recording() as recording:
+        blocking.begin_capture(CaptureMode.RELAXED)
+        with gpu_phase("captures"):
+            blocking.launch(1_000_000)
+        assert blocking.end_capture().entries == 1
+        with program.phase("after"):
+            program.work(1_000)
+        cuda.run_dry()
+    assert cuda.captures_invalidated == 0
+    assert dropped_of(recording.run) == {"device_capturing": 1}
+
+
 def test_a_stream_that_is_destroyed_is_not_asked_again(program: Program) -> None:
     cuda = program.cuda
     side = cuda.devices[0].create_stream()
@@ -709,6 +786,57 @@ def test_a_context_that_is_not_the_primary_one_is_not_touched(program: Program) 
     assert cuda.devices[0].retained == 0
 
 
+def test_contexts_that_are_not_pytorchs_are_looked_at_once(program: Program) -> None:
+    """A program may have many, as one for each green context."""
+    cuda = program.cuda
+    contexts = [cuda.devices[0].create_context() for _ in range(100)]
+    with program.recording() as recording:
+        looked_at = cuda.count("cuCtxGetDevice")
+        for _ in range(3):
+            for context in contexts:
+                cuda.make_current(context)
+                with gpu_phase("foreign"):
+                    cuda.advance(1_000)
+    assert dropped_of(recording.run) == {"device_no_context": 300}
+    assert cuda.count("cuCtxGetDevice") - looked_at == 100
+
+
+@pytest.mark.parametrize("reuse", [True, False])
+@pytest.mark.parametrize("in_step", [True, False])
+def test_a_device_that_is_reset_is_left_alone(program: Program, reuse: bool, in_step: bool) -> None:
+    """Its events are gone, though the next context may have the same handle."""
+    cuda = program.cuda
+    device = cuda.devices[0]
+    context = device.activate()
+    cuda.reuse_handles(reuse)
+    off = pytest.warns(RuntimeWarning, match="device timing is off for GPU 0: .*host timing")
+    with off, program.recording() as recording:
+        with gpu_step(), program.phase("before"):
+            program.work(1_000)
+        cuda.run_dry()
+        assert recording.flush(600)
+        with gpu_step(), gpu_phase("outstanding"):
+            program.work(1_000)
+        device.deactivate()
+        assert (device.activate() == context) is reuse
+        for _ in range(3):
+            if not in_step:
+                recording.flush(0)
+            with gpu_step(), gpu_phase("after"):
+                program.work(1_000)
+            recording.flush(0)
+        device_timing.warn()
+    with program.recording() as second, gpu_phase("in the next recording"):
+        program.work(1_000)
+    for function in ("cuEventRecord", "cuEventQuery", "cuEventElapsedTime_v2"):
+        assert cuda.count(function, Result.CONTEXT_IS_DESTROYED) == 0
+        assert cuda.count(function, Result.INVALID_HANDLE) == 0
+    assert recording.run.phases["before"].device is not None
+    assert recording.run.phases["after"].count == 3
+    assert dropped_of(recording.run) == {"device_failed": 4}
+    assert dropped_of(second.run) == {"device_failed": 1}
+
+
 def test_a_phase_that_changes_its_stream_has_no_device_time(program: Program) -> None:
     side = program.cuda.devices[0].create_stream()
     with program.recording() as recording:
@@ -737,6 +865,8 @@ def train_with_a_failing_call(function: str, result: Result, position: int | Non
     made that call."""
     with attached_cuda() as cuda, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        if function == "cuEventElapsedTime":  # as before CUDA 12.8
+            cuda.fail("cuEventElapsedTime_v2", Result.NOT_READY, count=None)
         if position is not None:
             cuda.fail(function, result, after=position)
         with Program(cuda).recording() as recording:
@@ -779,7 +909,7 @@ def test_so_does_each_at_every_position(function: str) -> None:
         train_with_a_failing_call(function, Result.ILLEGAL_ADDRESS, position)
 
 
-@pytest.mark.parametrize("function", ["cuEventQuery", "cuEventRecord", "cuEventElapsedTime"])
+@pytest.mark.parametrize("function", ["cuEventQuery", "cuEventRecord", "cuEventElapsedTime_v2"])
 @pytest.mark.parametrize("result", [Result.NOT_READY, Result.CAPTURE_UNSUPPORTED])
 def test_what_is_not_to_be_had_now_is_no_error_of_the_device(
     cuda: SimulatedCuda, function: str, result: Result
@@ -818,10 +948,13 @@ def test_an_error_switches_off_one_device_and_says_so_once(program: Program) -> 
     assert recording.run.phases["work"].count == 10
 
 
-def test_side_streams_stay_untimed_with_one_connection(
-    program: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_side_streams_stay_untimed_with_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    with attached_cuda() as cuda:
+        check_side_streams(Program(cuda))
+
+
+def check_side_streams(program: Program) -> None:
     side = program.cuda.devices[0].create_stream()
 
     def train(**options: Any) -> pig.Run:
@@ -842,11 +975,43 @@ def test_side_streams_stay_untimed_with_one_connection(
     assert (train(device_timing="force").span_device_ns >= 0).tolist() == [True, True]
 
 
+def test_one_connection_that_the_program_asks_for_after_the_recording_has_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a script under `run` does, in its first lines."""
+    warns = pytest.warns(RuntimeWarning, match="CUDA_DEVICE_MAX_CONNECTIONS=1")
+    with simulated_cuda() as cuda, warns:
+        with Program(cuda).recording() as recording:
+            monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+            native.attach_device(exchange_api_capsule())
+            # CUDA has read it: what it is later has no effect.
+            monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8")
+            side = cuda.devices[0].create_stream()
+            with side.as_current(), gpu_phase("side"):
+                cuda.advance(5_000)
+            cuda.run_dry()
+            recording.flush(timeout=600)
+        device_timing.warn()
+        assert dropped_of(recording.run) == {"device_side_stream": 1}
+
+
 @pytest.mark.parametrize(("connections", "streams"), [("1", 1), ("", 8), ("4", 4)])
 def test_streams_that_share_queues_get_next_to_no_records_of_the_clock(
-    program: Program, monkeypatch: pytest.MonkeyPatch, connections: str, streams: int
+    monkeypatch: pytest.MonkeyPatch, connections: str, streams: int
 ) -> None:
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections)
+    with attached_cuda() as cuda:
+        check_records_of_the_clock(Program(cuda), connections, streams)
+
+
+def test_a_client_of_mps_has_no_known_number_of_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
+    with attached_cuda() as cuda:
+        cuda.devices[0].set_attribute(133, 1)  # CU_DEVICE_ATTRIBUTE_MPS_ENABLED
+        check_records_of_the_clock(Program(cuda), "1", 1)
+
+
+def check_records_of_the_clock(program: Program, connections: str, streams: int) -> None:
     cuda = program.cuda
     cuda.devices[0].set_hardware_queues(int(connections or "8"))
     sides = [cuda.devices[0].create_stream() for _ in range(streams)]
@@ -985,6 +1150,22 @@ def test_a_cpu_build_of_pytorch_changes_nothing(monkeypatch: pytest.MonkeyPatch)
                 cuda.advance(1_000)
             device_timing.attach_if_initialized()
         assert cuda.count("cuCtxGetCurrent") == 0
+
+
+def test_rocm_is_not_asked_for_a_cuda_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = fake_torch(None)
+    torch.version.hip = "7.0"
+    torch.cuda.initialized = True
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    with simulated_cuda() as cuda, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pig.record() as recording:
+            device_timing.attach_if_initialized()
+            with gpu_phase("work"):
+                cuda.advance(1_000)
+        device_timing.warn()
+        assert cuda.end_of_calls == 0
+    assert dropped_of(recording.run) == {}
 
 
 def test_a_second_recording_starts_anew(program: Program) -> None:

@@ -1,11 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of which documents are made: from nothing at all to all that can be recorded."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 
+from pyinstrument_gpu.aspects.compilations.data import (
+    Compilation,
+    Compilations,
+    GraphBreak,
+    ReachedLimit,
+    on_timeline,
+)
 from pyinstrument_gpu.aspects.energy.data import ENERGY_DTYPE, GpuEnergy
 from pyinstrument_gpu.aspects.memory.data import (
     MEMORY_POINT_DTYPE,
@@ -85,6 +93,8 @@ def with_everything(run: Run, layers: int = 12) -> Run:
     )
     run.metric_names = ("loss",)
     run.metrics = np.array([(i, i, 0, 0, 2.0 / (i + 1)) for i in range(3)], METRIC_DTYPE)
+    run.compilations = compilations([6, 16, 26])
+    run.compilation_spans = on_timeline(run.compilations)
     run.energy = (
         GpuEnergy(0, "GPU-0123", np.array([(0, 0), (run.duration_ns, 700_000)], ENERGY_DTYPE)),
     )
@@ -102,6 +112,44 @@ def with_everything(run: Run, layers: int = 12) -> Run:
         trace="trace.json",
     )
     return run
+
+
+def compilations(begins_ms: Sequence[int], each_ns: int = MS) -> Compilations:
+    """A function that is compiled at these times, in one step after the other, breaks its graph
+    each time and then reaches the limit."""
+    place: dict[str, Any] = {"function": "forward", "file": "/p/gpt.py", "line": 88}
+    reason = "tensor 'x' size mismatch at index 0. expected {}, actual {}"
+    return Compilations(
+        count=len(begins_ms),
+        total_ns=each_ns * len(begins_ms),
+        compilations=tuple(
+            Compilation(
+                begin_ns=begin_ms * MS,
+                duration_ns=each_ns,
+                kind="dynamo",
+                thread=0,
+                step=number,
+                path=0,
+                recompiled=number > 0,
+                reason=reason.format(32, 32 - number) if number else None,
+                inductor_ns=each_ns // 2,
+                **place,
+            )
+            for number, begin_ms in enumerate(begins_ms)
+        ),
+        limits=(
+            ReachedLimit(
+                at_ns=28 * MS, limit="recompile_limit (8)", reason=reason.format(31, 4), **place
+            ),
+        ),
+        breaks=(
+            GraphBreak(
+                reason="Failed to trace `print`: it is a builtin",
+                count=len(begins_ms),
+                **place | {"line": 92},
+            ),
+        ),
+    )
 
 
 def out_of_memory() -> Run:

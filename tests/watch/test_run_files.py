@@ -69,6 +69,13 @@ def test_the_ranks_of_the_newest_job(folder: Path) -> None:
     assert files() == [first, newest, late]
 
 
+def test_ranks_in_folders_of_their_machines(folder: Path) -> None:
+    first = write(folder / "a" / "train.rank0.gpurun", 8, **rank(0))
+    newest = write(folder / "b" / "train.rank1.gpurun", 9, **rank(1))
+    assert run_files(str(folder))() == [first, newest]
+    assert run_files(str(folder / "b"))() == [newest]
+
+
 def test_one_rank_alone(folder: Path) -> None:
     path = write(folder / "train.gpurun", 1, **rank(0, of=1))
     write(folder / "train.rank0.gpurun", 0, **rank(1, of=1))

@@ -36,7 +36,8 @@ class CollectivesAspect(Aspect):
         return {"collectives": collectives}
 
     def join_history(self, run: Run, earlier: Run) -> None:
-        run.collectives = replace(run.collectives, events=earlier.collectives.events)
+        kept = earlier.collectives
+        run.collectives = replace(run.collectives, events=kept.events, waits=kept.waits)
 
 
 ASPECT = CollectivesAspect()

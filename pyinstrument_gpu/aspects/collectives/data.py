@@ -17,7 +17,12 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.core.arrays import ArrayFields
 from pyinstrument_gpu.core.file.blocks import INDEX_LIMIT, Blocks, BlockType, true_prefix
 from pyinstrument_gpu.core.file.device_clocks import TIME_LIMIT_NS
-from pyinstrument_gpu.core.file.items import COLLECTIVE_ITEM, COLLECTIVE_P2P, columns
+from pyinstrument_gpu.core.file.items import (
+    COLLECTIVE_ITEM,
+    COLLECTIVE_P2P,
+    COLLECTIVE_WAIT,
+    columns,
+)
 from pyinstrument_gpu.core.file.json_document import decode_object
 from pyinstrument_gpu.core.file.state import State
 
@@ -42,6 +47,9 @@ COLLECTIVE_DTYPE = np.dtype(
 it had begun and ended, and `duration_ns` its time by the device's clock. `group` indexes
 `Collectives.groups`, `operation` indexes `Collectives.operations`. `sequence` counts the operations
 of the group, alike on all ranks; point-to-point operations count apart."""
+
+WAIT_DTYPE = np.dtype([("begin_ns", "<i8"), ("end_ns", "<i8"), ("is_p2p", "?")])
+"""A time in which the program's thread waited for an operation, by the run's own clock."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +91,9 @@ class Collectives(ArrayFields):
         missed: how many are not in `events`: they had left the flight recorder before it was read,
             or made room for newer ones.
         was_read: whether the flight recorder was read at all.
+        waits: the times in which the program waited for operations in calls that were hooked
+            (`WAIT_DTYPE`), in the order in which they ended. History as well.
+        waits_since_ns: from when on these are all there; -1 if they were not looked for.
     """
 
     groups: tuple[ProcessGroup, ...] = ()
@@ -90,6 +101,8 @@ class Collectives(ArrayFields):
     events: NDArray[np.void] = field(default_factory=lambda: np.empty(0, COLLECTIVE_DTYPE))
     missed: int = 0
     was_read: bool = False
+    waits: NDArray[np.void] = field(default_factory=lambda: np.empty(0, WAIT_DTYPE))
+    waits_since_ns: int = -1
 
 
 class _Document(Struct, frozen=True):
@@ -100,6 +113,7 @@ class _Document(Struct, frozen=True):
     groups: tuple[ProcessGroup, ...] = ()
     operations: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    waits_since_ns: Annotated[int, Meta(ge=-1, lt=TIME_LIMIT_NS)] = -1
 
 
 def known_collectives(
@@ -123,13 +137,23 @@ def known_collectives(
     if lost:
         notes += (f"missing at the end of the history: {lost:,} collective operations",)
     made_room = 0 if BlockType.COLLECTIVES in blocks.shortened else log.first
-    events = columns(items, COLLECTIVE_DTYPE, is_p2p=(items["flags"] & COLLECTIVE_P2P) != 0)
+    is_p2p, is_wait = ((items["flags"] & flag) != 0 for flag in (COLLECTIVE_P2P, COLLECTIVE_WAIT))
+    events = columns(items[~is_wait], COLLECTIVE_DTYPE, is_p2p=is_p2p[~is_wait])
+    waits = np.empty(np.count_nonzero(is_wait), WAIT_DTYPE)
+    for name, column in (("begin_ns", "created_ns"), ("end_ns", "ended_ns")):
+        waits[name] = items[column][is_wait]
+    waits["is_p2p"] = is_p2p[is_wait]
+    since_ns = found.waits_since_ns
+    if made_room and since_ns >= 0:
+        since_ns = max(since_ns, int(items["created_ns"][0])) if len(items) else -1
     collectives = Collectives(
         groups=found.groups,
         operations=found.operations,
         events=events[_by_creation(events["created_ns"])],
         missed=found.missed + made_room + lost,
         was_read=found.was_read,
+        waits=waits,
+        waits_since_ns=since_ns,
     )
     return collectives, notes
 
@@ -137,6 +161,7 @@ def known_collectives(
 def _true_items(items: NDArray[np.void], groups: int, operations: int) -> int:
     """How many items there are before the first that can't be true."""
     good = (items["group"] < groups) & (items["operation"] < operations)
+    good |= (items["flags"] & COLLECTIVE_WAIT) != 0
     for name in ("created_ns", "started_ns", "ended_ns", "duration_ns"):
         good &= (items[name] >= -1) & (items[name] < TIME_LIMIT_NS)
     good &= (items["bytes"] >= -1) & (items["bytes"] < _COUNT_LIMIT)

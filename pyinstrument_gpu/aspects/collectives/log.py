@@ -16,6 +16,7 @@ MOST_RANKS = 1 << 16
 
 _ITEM = struct.Struct("<6qIHH")
 _P2P = 1
+_WAIT = 2
 _MOST_CHARACTERS = 200
 _LARGEST = (1 << 62) - 1
 _LATEST_NS = (1 << 61) - 1
@@ -33,6 +34,11 @@ class Clocks(NamedTuple):
     @property
     def offset_ns(self) -> int:
         return self.run_ns - self.wall_ns
+
+
+def wait_item(began_ns: int, ended_ns: int, is_p2p: bool) -> bytes:
+    """The item of a time in which the host waited for an operation."""
+    return _ITEM.pack(began_ns, -1, ended_ns, -1, 0, -1, 0, 0, _WAIT | (_P2P if is_p2p else 0))
 
 
 class CollectiveLog:

@@ -12,10 +12,11 @@ import _thread
 import contextlib
 import json
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyinstrument_gpu.aspects.collectives import flight_recorder
 from pyinstrument_gpu.aspects.collectives.flight_recorder import (
@@ -26,6 +27,9 @@ from pyinstrument_gpu.aspects.collectives.flight_recorder import (
 from pyinstrument_gpu.aspects.collectives.log import Clocks, CollectiveLog
 from pyinstrument_gpu.core.watcher import Members, Watcher
 from pyinstrument_gpu.native import native
+
+if TYPE_CHECKING:
+    from pyinstrument_gpu.aspects.collectives.host_waits import HostWaits
 
 SHORTEST_INTERVAL_S = 1.0
 LARGEST_SHARE = 0.001
@@ -61,6 +65,7 @@ class CollectiveWatch(Watcher):
         self._read = read
         self.threads: set[int] = set()
         self._log: CollectiveLog | None = None
+        self._waits: HostWaits | None = None
         self._begun = threading.Lock()  # taken by the first to begin, and never given back
         self._reading = threading.Lock()
         self._over = threading.Event()
@@ -76,6 +81,12 @@ class CollectiveWatch(Watcher):
         if not self.is_on or not self._begun.acquire(blocking=False):
             return
         self._log = CollectiveLog(Clocks(anchor["run_ns"], anchor["realtime_ns"]), members)
+        with contextlib.suppress(Exception):  # of another torch: then waits are not known
+            # Not above: it imports torch, which the program has done by now.
+            from pyinstrument_gpu.aspects.collectives.host_waits import HostWaits
+
+            self._waits = HostWaits()
+            self._waits.install()
         # Not a `threading.Thread`: programs join all of those.
         self.threads.add(_thread.start_new_thread(self._run, ()))
 
@@ -89,6 +100,8 @@ class CollectiveWatch(Watcher):
 
     def end(self) -> None:
         self._over.set()
+        if self._waits is not None:
+            self._waits.remove()
         self.read(with_unended=True)
         self._recording = None
 
@@ -133,11 +146,14 @@ class CollectiveWatch(Watcher):
 
     def _take(self, recording: object, log: CollectiveLog, dump: Dump, with_unended: bool) -> None:
         items = log.add(dump.entries, Clocks(*native.read_clocks()), with_unended)
+        if self._waits is not None:
+            items += self._waits.take()
         for entry in dump.entries:
             self._numbers[entry.number] = entry.group
             if not entry.is_p2p:
                 self._operations[entry.number] = entry.operation
-        if dump.entries:
+        # It is on where `run` has said so, also if there is no operation that it knows of.
+        if dump.entries or any(map(os.environ.get, flight_recorder.SIZE_VARIABLES)):
             self._was_read = True
         # First what the items refer to.
         self._write(recording)
@@ -165,7 +181,8 @@ class CollectiveWatch(Watcher):
         """Bring the document up to date, where there is something new to say."""
         log = self._log
         assert log is not None
-        facts = {**log.facts(), "was_read": self._was_read, "notes": []}
+        since_ns = -1 if self._waits is None else self._waits.since_ns
+        facts = {**log.facts(), "was_read": self._was_read, "waits_since_ns": since_ns, "notes": []}
         if self._problem is not None:
             facts["notes"] = [f"PyTorch's flight recorder was not read: {self._problem}"[:200]]
         if facts != self._written:

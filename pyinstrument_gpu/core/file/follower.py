@@ -55,9 +55,10 @@ _ITEMS = {
     BlockType.DEVICE_CLOCKS: DEVICE_CLOCK_ITEM,
     BlockType.COLLECTIVES: COLLECTIVE_ITEM,
 }
+MOST_BLOCKS = 128
 KEPT_BLOCKS = {
     **dict.fromkeys(_ITEMS, 32),
-    **dict.fromkeys((BlockType.SPANS, BlockType.DEVICE_TIMES), 128),
+    **dict.fromkeys((BlockType.SPANS, BlockType.DEVICE_TIMES), MOST_BLOCKS),
 }
 """How many of the newest blocks of a log are kept: 52,000 spans, for example. Other logs, those of
 names, are kept from their beginning."""
@@ -93,8 +94,12 @@ class RunFollower:
         self.whereabouts = Whereabouts.HERE
         self._file: _File | None = None
 
-    def look(self) -> Blocks:
+    def look(self, most_blocks: int = MOST_BLOCKS) -> Blocks:
         """The blocks as they are now. Those that were read before are not read again.
+
+        Args:
+            most_blocks: of a log of spans or the like, only so many of the newest are kept. With 0
+                there are documents alone.
 
         Raises:
             OSError, RunFileError: at the first look, and at later ones if the file cannot be read
@@ -103,7 +108,7 @@ class RunFollower:
         file = self._find()
         if self.whereabouts is Whereabouts.REPLACED and not file.is_that_run():
             return file.blocks  # overwritten in place: what was read is all that there is
-        blocks = file.look()
+        blocks = file.look(most_blocks)
         if file.is_shortened and self.whereabouts is Whereabouts.HERE:
             self.whereabouts = Whereabouts.SHORTENED
         return blocks
@@ -209,13 +214,13 @@ class _File:
     def _read_run_id(self) -> int:
         return read_file_header(memoryview(os.pread(self._descriptor, FILE_HEADER_BYTES, 0)))
 
-    def look(self) -> Blocks:
+    def look(self, most_blocks: int) -> Blocks:
         self._scan([*self._empty, *self._strange])
         for block_type in self._documents:
             self._read_document(block_type)
         self._scan(self._empty)
-        for block_type, log in self._logs.items():
-            self._read_log(block_type, log)
+        for block_type, log in self._logs.items() if most_blocks else ():
+            self._read_log(block_type, log, most_blocks)
         self.blocks = self._put_together()
         return self.blocks
 
@@ -309,11 +314,12 @@ class _File:
         if newest is not None:
             self._versions[block_type] = newest
 
-    def _read_log(self, block_type: int, log: _Log) -> None:
+    def _read_log(self, block_type: int, log: _Log, most_blocks: int) -> None:
         kept = KEPT_BLOCKS.get(BlockType(block_type))
         if kept is None:
             wanted = [*islice(log.slots, _MOST_BLOCKS_OF_NAMES)]
         else:
+            kept = min(kept, most_blocks)
             wanted = [*islice(reversed(log.slots), kept)]
         for sequence in wanted:
             if sequence not in log.blocks or sequence >= log.open_from:

@@ -63,6 +63,8 @@ COLLECTIVE_ITEM = item_dtype(
     flags="u2",
 )
 COLLECTIVE_P2P = 1
+COLLECTIVE_WAIT = 2
+"""Not an operation, but a time in which the program waited for one."""
 
 
 def columns(items: NDArray[Any], dtype: np.dtype[Any], **others: Any) -> NDArray[np.void]:

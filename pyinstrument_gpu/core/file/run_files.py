@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which files are runs, and which of them those of a job's last attempt."""
+"""Which files are runs."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pyinstrument_gpu.core.file import MAGIC
-from pyinstrument_gpu.errors import JobError, RunFileError
+from pyinstrument_gpu.errors import JobError
 
 SUFFIX = ".gpurun"
-_ATTEMPT = re.compile(r"\.(?:requeue|restart)\d+(?=\.)")
+_MOST_FOLDERS = 10_000
 _MOST_NAMES = 8
-_RANK = re.compile(r"rank[-_=.]?\d+", re.IGNORECASE)
 
 
 def is_run_file(path: str | os.PathLike[str]) -> bool:
@@ -31,58 +29,27 @@ def is_run_file(path: str | os.PathLike[str]) -> bool:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """The run files in a folder by their names, in which numbers count as such: rank 2 comes before
-    rank 10.
+    """The run files in a folder and in those below it, as of one per machine, by their names, in
+    which numbers count as such: rank 2 comes before rank 10. Hidden folders are left out.
 
     Raises:
         OSError: the folder cannot be read.
         JobError: there is none.
     """
-    inside = [path for path in folder.iterdir() if path.suffix == SUFFIX and not path.is_dir()]
+    os.scandir(folder).close()  # below it, what can't be read is passed over
+    inside = [path for path in below(folder) if not path.is_dir()]
     if not inside:
         raise JobError(f"there is no run file ({SUFFIX}) in {folder}")
     return sorted(inside, key=_natural)
 
 
-def of_last_attempts(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """The files without those of attempts after which a launcher started the job again, and these.
-
-    Attempts are told by the names that recordings give them: "job.rank0.gpurun", then
-    "job.restart1.rank0.gpurun". The last one is that which began last, since files of an earlier
-    job may still be there.
-    """
-    jobs: dict[tuple[Path, str], dict[tuple[str, ...], list[Path]]] = {}
-    for path in paths:
-        job = path.parent, _RANK.sub("", _ATTEMPT.sub("", path.name))
-        attempt = tuple(_ATTEMPT.findall(path.name))
-        jobs.setdefault(job, {}).setdefault(attempt, []).append(path)
-    last: set[Path] = set()
-    for attempts in jobs.values():
-        found = list(attempts.values())
-        last.update(found[0] if len(found) == 1 else max(found, key=_began_ns))
-    return [path for path in paths if path in last], [path for path in paths if path not in last]
-
-
-def earlier_left_out(earlier: Sequence[Path]) -> str:
-    """What to say of files of earlier attempts."""
-    names = " ".join(str(path) for path in earlier[:_MOST_NAMES])
-    more = len(earlier) - _MOST_NAMES
-    names += f" and {more:,} more" if more > 0 else ""
-    return f"left out: runs of earlier attempts of the job, to be read by themselves: {names}"
-
-
-def _began_ns(attempt: Iterable[Path]) -> int:
-    """By the first of its files that says so."""
-    # Reading needs numpy, which whoever asks for a name alone need not have imported.
-    from pyinstrument_gpu.core.file.follower import RunFollower
-    from pyinstrument_gpu.core.run import Run
-
-    for path in attempt:
-        with suppress(OSError, RunFileError), closing(RunFollower(path)) as follower:
-            began_ns = Run.from_blocks(follower.look()).began_realtime_ns
-            if began_ns is not None:
-                return began_ns
-    return -1
+def below(folder: Path) -> Iterator[Path]:
+    """What is named as a run file in a folder and in those below it."""
+    for count, (where, folders, files) in enumerate(os.walk(folder)):
+        if count == _MOST_FOLDERS:
+            return
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(where, name) for name in files if name.endswith(SUFFIX))
 
 
 def left_out(reasons: Mapping[str, str]) -> list[str]:

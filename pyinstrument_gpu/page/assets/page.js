@@ -427,7 +427,7 @@ function describeBar(panel, found, timeline) {
       "Choose a bar with a click, or with n and p, to see its times."));
     return;
   }
-  const kinds = ["wait", "module", "phase", "phase", "step"];
+  const kinds = ["wait", "module", "phase", "phase", "step", "metric", "compilation"];
   const runs = timeline.data.runs;
   panel.replaceChildren(element("h3", {}, found.path), facts([
     ["what", found.isDevice ? `${kinds[found.kind]}, on the stream` : kinds[found.kind]],

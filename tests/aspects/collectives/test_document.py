@@ -8,9 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyinstrument_gpu.aspects.collectives.data import COLLECTIVE_DTYPE, Collectives, ProcessGroup
+from pyinstrument_gpu.aspects.collectives.data import (
+    COLLECTIVE_DTYPE,
+    WAIT_DTYPE,
+    Collectives,
+    ProcessGroup,
+)
 from pyinstrument_gpu.core.file.blocks import BlockType
-from pyinstrument_gpu.core.file.items import COLLECTIVE_ITEM
+from pyinstrument_gpu.core.file.items import COLLECTIVE_ITEM, COLLECTIVE_WAIT
 from pyinstrument_gpu.core.file.state import State
 from pyinstrument_gpu.core.run import Run
 from tests.helpers.encoders import encode_state
@@ -51,7 +56,10 @@ def test_what_was_written_is_read() -> None:
     events["operation"] = 0, 1, 0
     events["is_p2p"] = False, False, True
     groups = (ProcessGroup("0", "default_pg", (0, 1), "gloo"), ProcessGroup("1", "", None, "nccl"))
-    collectives = Collectives(groups, ("all_reduce", "send"), events, 7, was_read=True)
+    waits = np.array([(12, 19, False), (31, 45, True)], WAIT_DTYPE)
+    collectives = Collectives(
+        groups, ("all_reduce", "send"), events, 7, was_read=True, waits=waits, waits_since_ns=5
+    )
     run = Run.from_bytes(encode(Run(collectives=collectives, environment={"host": "a"})))
     assert run.collectives == collectives
     assert run.notes == ()
@@ -84,6 +92,15 @@ def test_operations_end_before_the_first_that_cannot_be_true(wrong: Mapping[str,
     assert notes_of(run) == ["missing at the end of the history: 2 collective operations"]
 
 
+def test_waits_need_no_group() -> None:
+    """As in a pipeline with Gloo, whose sends and receives the flight recorder does not know."""
+    document = {"was_read": True, "waits_since_ns": 1}
+    run = run_of(document, item(created_ns=4, ended_ns=9, flags=COLLECTIVE_WAIT))
+    assert run.collectives.waits.tolist() == [(4, 9, False)]
+    assert not len(run.collectives.events)
+    assert notes_of(run) == []
+
+
 def test_operations_that_were_lost_are_missed() -> None:
     run = run_of(DOCUMENT, item(), collectives=5)
     assert run.collectives.missed == 3 + 4
@@ -97,6 +114,18 @@ def test_old_operations_that_made_room_are_missed() -> None:
     assert 0 < len(kept.events) < 2000
     assert kept.missed == 3 + 2000 - len(kept.events)
     assert kept.events["created_ns"][-1] == 1999
+
+
+def test_waits_are_known_since_the_first_that_is_kept() -> None:
+    writer = RunWriter(run_id=1, max_slots=3)
+    document = {**DOCUMENT, "waits_since_ns": 7}
+    writer.write_document(BlockType.COLLECTIVE_GROUPS, json.dumps(document).encode())
+    waits = [item(created_ns=t, ended_ns=t + 1, flags=COLLECTIVE_WAIT) for t in range(10, 2010)]
+    writer.append(BlockType.COLLECTIVES, waits[:5])
+    assert Run.from_bytes(writer.data).collectives.waits_since_ns == 7
+    writer.append(BlockType.COLLECTIVES, waits[5:])
+    kept = Run.from_bytes(writer.data).collectives
+    assert kept.waits_since_ns == kept.waits["begin_ns"][0] == 2010 - len(kept.waits) > 10
 
 
 @pytest.mark.parametrize(

@@ -380,6 +380,10 @@ with pig.record(f"{folder}/rank{rank}.gpurun") as recording:
         with pig.gpu_step():
             dist.all_reduce(x)
     dist.broadcast(x, 0, group=everybody)
+    dist.send(x, 1) if child else dist.recv(x, 0)
+    wait = threading.Thread(target=dist.barrier)  # beside the steps
+    wait.start()
+    wait.join()
     dist.destroy_process_group()
     assert threading.active_count() == 1
 if child:
@@ -400,12 +404,19 @@ def test_two_ranks(tmp_path: Path) -> None:
         assert [(group.ranks, group.backend) for group in found.groups] == [((0, 1), "gloo")] * 2
         assert found.groups[1].description == "everybody"
         names = [found.operations[number] for number in found.events["operation"]]
-        assert names[-4:] == ["all_reduce"] * 3 + ["broadcast"]
+        assert names[-5:-1] == ["all_reduce"] * 3 + ["broadcast"]
         reduced = found.events[found.events["operation"] == found.operations.index("all_reduce")]
         assert reduced["bytes"].tolist() == [24] * 3
         steps = run.steps.closed
         assert (reduced["created_ns"] >= steps["begin_ns"]).all()
         assert (reduced["created_ns"] <= steps["end_ns"]).all()
+        waits = found.waits
+        assert waits["is_p2p"].tolist()[-5:] == [False] * 4 + [True]
+        in_steps = waits[-5:-2]
+        assert (steps["begin_ns"] <= in_steps["begin_ns"]).all()
+        assert (in_steps["begin_ns"] <= in_steps["end_ns"]).all()
+        assert (in_steps["end_ns"] <= steps["end_ns"]).all()
+        assert 0 <= found.waits_since_ns <= waits["begin_ns"][0]
     first, second = (run.collectives for run in runs)
     assert first.groups == second.groups
     columns = ["group", "operation", "sequence", "bytes"]

@@ -26,7 +26,7 @@ FIRST_LINE = 10
 """The line of site 0 in its program."""
 _BUDGET = 0.001
 _MEDIAN_OF = 31
-_SHARED_NS = 1_000
+_SHARED_NS = 350
 _MAX_OUTSIDE = 2048
 _STARTED_NS = 5_000_000
 """How long the recording has been on when the program begins."""
@@ -37,7 +37,7 @@ class Recorder:
 
     Phases are timed on the device in every k-th step. With the default budget k is such that the
     events of a timed step cost the host at most a thousandth of k steps, by medians of the last
-    steps. Two boundaries less than a microsecond apart share an event.
+    steps. Two boundaries that nothing fits between share an event.
 
     Args:
         timed_steps: which steps to time, as another run of the program did, of which this one is

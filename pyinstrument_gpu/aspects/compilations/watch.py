@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Learns when torch.compile compiles while a recording goes on, and why.
+
+Dynamo enters `callback_handler.install_callbacks(...)` around each compilation, on its thread. That
+is observed in the handler itself, so the callbacks that are registered there stay as they are, and
+`torch._dynamo.reset()`, which clears them, does not end it. Nothing is hooked before the program
+has imported Dynamo, and nothing runs while nothing compiles.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from pyinstrument_gpu.aspects.compilations import MOST_TEXT, NAME
+from pyinstrument_gpu.aspects.compilations.log import CompilationLog
+from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
+from pyinstrument_gpu.native import native
+from pyinstrument_gpu.patching.import_hook import when_imported
+
+_OBSERVED = "install_callbacks"
+
+
+class _ObservedCompilation:
+    """What torch enters around a compilation, observed. Nothing that we raise comes out of it."""
+
+    def __init__(self, manager: Any, watch: CompilationWatch, args: tuple[Any, ...]) -> None:
+        self._manager = manager
+        self._watch = watch
+        self._args = args
+
+    def __enter__(self) -> Any:
+        entered = self._manager.__enter__()
+        self._watch.begins(*self._args)
+        return entered
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> Any:
+        self._watch.ends()
+        return self._manager.__exit__(kind, error, traceback)
+
+
+class CompilationWatch(Watcher):
+    """What is learnt of compilations during one recording.
+
+    Args:
+        clocks: as those of a `CompilationLog`.
+        module: the name of Dynamo.
+    """
+
+    def __init__(
+        self,
+        clocks: Callable[[], tuple[int, int]] | None = None,
+        module: str = "torch._dynamo",
+    ) -> None:
+        self._clocks = clocks
+        self._module = module
+        self._log: CompilationLog | None = None
+        self._unknown: str | None = None
+        self._undo: list[Callable[[], None]] = []
+
+    def begin(self, recording: ActiveRecording) -> None:
+        """Look at each compilation from now on, or as soon as there can be one."""
+        super().begin(recording)
+        self._undo.append(when_imported(self._module, self._look))
+
+    def end(self) -> None:
+        with contextlib.suppress(IndexError):  # a second call, or another thread's
+            while True:
+                self._undo.pop()()
+        super().end()
+
+    def write(self) -> None:
+        recording, log = self._recording, self._log
+        facts: dict[str, Any] = {} if log is None else log.facts()
+        if self._unknown is not None:
+            facts = {"unknown": self._unknown}
+        if recording is not None and facts:
+            native.set_document(recording, NAME, json.dumps(facts).encode())
+
+    def begins(self, *args: Any) -> None:
+        """The calling thread begins to compile."""
+        with contextlib.suppress(Exception):
+            if self.is_on and self._log is not None:
+                self._log.begins(*args)
+
+    def ends(self) -> None:
+        """It is done with what it last began."""
+        with contextlib.suppress(Exception):
+            if self._log is not None and self._log.ends() and self.is_on:
+                self.write()
+
+    def _look(self) -> None:
+        """Dynamo is there. A version that is built otherwise leaves all of this unknown."""
+        try:
+            self._log = CompilationLog(sys.modules[f"{self._module}.utils"], self._clocks)
+            self._observe(sys.modules[self._module].callback_handler)
+        except Exception as error:
+            self._log = None
+            reason = f"this version of torch is not built as expected ({error!r})"
+            self._unknown = reason[:MOST_TEXT]
+
+    def _observe(self, handler: Any) -> None:
+        install, before = getattr(handler, _OBSERVED), vars(handler).get(_OBSERVED)
+
+        def install_callbacks(*args: Any, **options: Any) -> Any:
+            told = (*args, *options.values())
+            return _ObservedCompilation(install(*args, **options), self, told)
+
+        def undo() -> None:
+            # Unless somebody else has put something in its place, which calls it.
+            if vars(handler).get(_OBSERVED) is install_callbacks:
+                delattr(handler, _OBSERVED)
+                vars(handler).update({} if before is None else {_OBSERVED: before})
+
+        setattr(handler, _OBSERVED, install_callbacks)
+        self._undo.append(undo)
+
+
+def watcher(options: object) -> Watcher:
+    return CompilationWatch()

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Serves to Prometheus how each rank is, as `watch` sees it: also one that has died or hangs, and
+could not answer itself. docs/exporters/prometheus.md lists the metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyinstrument_gpu.core.condition import Condition
+from pyinstrument_gpu.core.paths import without_surrogates
+from pyinstrument_gpu.errors import RunFileError, SinkError, needed_for
+from pyinstrument_gpu.watch.live_run import LiveRun
+from pyinstrument_gpu.watch.process import MachineClocks
+from pyinstrument_gpu.watch.watch import Watch
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+_MAX_PATHS = 32
+_PREFIX = "pyinstrument_gpu_rank"
+
+
+class RankExporter:
+    """Serves what it saw when it looked last.
+
+    Args:
+        find: gives the function that names the files of the newest job there is, as `run_files`
+            does. It is asked again when all of a job's ranks have ended: another may have begun.
+        port: to listen on; 0 picks a free one.
+        host: the address to listen on.
+
+    Raises:
+        SinkError: the port is taken, or there is no such address.
+        MissingDependencyError: prometheus_client is not installed.
+    """
+
+    def __init__(self, find: Callable[[], Callable[[], list[Path]]], port: int, host: str) -> None:
+        with needed_for("watch --prometheus", "prometheus_client", "prometheus"):
+            import prometheus_client
+        from pyinstrument_gpu.sinks.scrape_server import ScrapeServer
+
+        self._find = find
+        self._files: list[Path] = []
+        self._watch: Watch | None = None
+        self._families: Iterable[Metric] = ()
+        registry = prometheus_client.CollectorRegistry()
+        registry.register(self)
+        try:
+            self._server = ScrapeServer(host, port, prometheus_client.make_wsgi_app(registry))
+        except (OSError, OverflowError) as error:
+            raise SinkError(
+                f"can't listen on {host}:{port}: {error}. Choose another port, or 0 for a free one"
+            ) from error
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self._server.server_port)
+
+    def look(self, clocks: MachineClocks) -> None:
+        """Have a look at the files; the next scrapes get what they say."""
+        runs = [] if self._watch is None else self._seen(clocks)
+        if all(_has_ended(run) for run in runs) and self._go_to_newest():
+            runs = self._seen(clocks)
+        self._families = [*families(runs)]
+
+    def collect(self) -> Iterable[Metric]:
+        """Called by prometheus_client, on a thread of its own."""
+        return self._families
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.close()
+        if self._watch is not None:
+            self._watch.close()
+
+    def _seen(self, clocks: MachineClocks) -> list[LiveRun]:
+        assert self._watch is not None
+        return [run for run in self._watch.look(clocks) if isinstance(run, LiveRun)]
+
+    def _go_to_newest(self) -> bool:
+        """Whether there is another job than the one that was looked at."""
+        try:
+            find = self._find()
+        except (OSError, RunFileError):  # there is none yet, or no more
+            return False
+        files = find()
+        if self._watch is not None:
+            if not set(files).isdisjoint(self._files):
+                return False
+            self._watch.close()
+        self._files, self._watch = files, Watch(find)
+        return True
+
+
+def _has_ended(run: LiveRun) -> bool:
+    condition = run.sign_of_life.condition
+    return condition.is_final or condition is Condition.LOST
+
+
+def families(runs: Iterable[LiveRun]) -> Iterator[Metric]:
+    """The metrics of ranks. What is not known of one is left out."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    found: dict[str, Any] = {
+        name: GaugeMetricFamily(f"{_PREFIX}_{name}", what, labels=["rank", "host", *more])
+        for name, what, *more in (
+            ("condition", "1 for the condition of the rank, as watch says it.", "condition"),
+            ("silent_seconds", "How old the last sign of life of the rank is."),
+            ("recorded_seconds", "How long the recording had gone on at its last sign of life."),
+            ("steps", "Steps that ended."),
+            ("step_seconds", "Mean time of the steps of the last 30 seconds."),
+            ("phase_seconds", "Time per step in a phase, in the same steps.", "path"),
+        )
+    }
+    for run in runs:
+        labels = ["" if run.rank is None else str(run.rank), run.host or ""]
+
+        def add(name: str, value: float | None, *more: str, labels: list[str] = labels) -> None:
+            if value is not None:
+                found[name].add_metric([*labels, *more], value)
+
+        sign, steps = run.sign_of_life, run.steps
+        add("condition", 1, sign.condition.value)
+        add("silent_seconds", _seconds(sign.age_ns))
+        add("recorded_seconds", _seconds(run.duration_ns))
+        add("steps", steps.count)
+        if sign.condition is not Condition.RUNNING:
+            continue  # what its last steps took says nothing of now
+        add("step_seconds", _seconds(steps.window_mean_ns))
+        for phase in run.phases[:_MAX_PATHS]:
+            add("phase_seconds", _seconds(phase.window_per_step_ns), without_surrogates(phase.path))
+    yield from found.values()
+
+
+def _seconds(time_ns: float | None) -> float | None:
+    return None if time_ns is None else time_ns / 1e9
