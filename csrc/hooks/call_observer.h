@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "base/throwing.h"
+#include "hot/active_recording.h"
 
 namespace pig {
 
@@ -73,6 +74,8 @@ class CallObservers {
   /// Makes a call between them.
   template <typename Function>
   PyObject* around(const ObservedCall& call, Function function) const {
+    observed_calls.store(observed_calls.load(std::memory_order_relaxed) + 1,
+                         std::memory_order_relaxed);
     return PIG_LIKELY(may_throw()) ? inside(call, function, 0) : function();  // there is no memory
   }
 

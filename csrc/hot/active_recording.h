@@ -16,6 +16,10 @@ PIG_HOT extern std::atomic<uint32_t> active_epoch;
 constexpr uint64_t kNoOpenStep = ~uint64_t{0};
 PIG_HOT extern std::atomic<uint64_t> open_step;
 
+/// How many calls of hooked functions were observed: a sign that the program does something.
+/// Counted with the GIL.
+PIG_HOT extern std::atomic<uint64_t> observed_calls;
+
 /// Called where phases begin and end in steps that it has chosen, to read there what is known at
 /// that moment alone. By the thread that opened the step, with the GIL; nothing of it may throw.
 ///

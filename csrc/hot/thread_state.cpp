@@ -21,6 +21,7 @@ constexpr uint32_t kManyTombstones = 32;
 Tasks tasks = {[] { return uintptr_t{1}; }, [](uintptr_t) { return uintptr_t{0}; }};
 std::atomic<uint32_t> active_epoch{0};
 std::atomic<uint64_t> open_step{kNoOpenStep};
+std::atomic<uint64_t> observed_calls{0};
 std::atomic<BorderListener*> border_listener{nullptr};
 thread_local ThreadState* this_thread = &no_thread;
 

@@ -163,7 +163,7 @@ std::string RunLog::state_json(const RunState& state, const DropCounters& drops,
   const auto now = now_text(state.now_ns);
   json.append(now.data(), now.size());
   const ClockAnchor& anchor = state.anchor;
-  print(json, ",\"final\":", state.final ? "true" : "false",
+  print(json, ",\"final\":", state.final ? "true" : "false", ",\"active_ns\":", state.active_ns,
         ",\"anchor\":{\"run_ns\":", anchor.run_ns, ",\"monotonic_ns\":", anchor.monotonic_ns,
         ",\"monotonic_raw_ns\":", anchor.monotonic_raw_ns, ",\"realtime_ns\":", anchor.realtime_ns,
         "},\"spans\":", items(BlockType::kSpans), ",\"steps\":", items(BlockType::kSteps),

@@ -35,7 +35,8 @@ struct RunState {
     std::vector<std::pair<uint32_t, uint64_t>> pending;  ///< spans not finished there, by path
   };
   bool final = false;
-  int64_t now_ns = 0;  ///< all that had ended by then is in the log, and all else is open
+  int64_t now_ns = 0;     ///< all that had ended by then is in the log, and all else is open
+  int64_t active_ns = 0;  ///< when the program was last seen to do anything
   ClockAnchor anchor{};
   uint64_t phases_recorded = 0;
   uint64_t harvester_cpu_ns = 0;

@@ -302,6 +302,8 @@ void add_recording_functions(py::module_& module) {
   module.def("append_collectives", &append_collectives, "recording"_a, "items"_a);
   module.def("newest_stall", &newest_stall);
   module.def("answer_stall", &answer_stall_with, "number"_a, "answer"_a);
+  module.def(
+      "withdraw_stall", [](uint64_t number) { parts().stalls.log().withdraw(number); }, "number"_a);
   module.def("set_stall_program", &set_stall_program, "command"_a, "environment"_a);
   module.def("read_clocks", &read_clocks);
   module.def("status", &status);

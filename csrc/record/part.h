@@ -19,7 +19,7 @@ struct RecordingOptions {
   uint64_t history_spans = 0;
   uint64_t max_bytes = 0;
   std::string environment;  ///< a JSON object
-  int64_t watchdog_ns = 0;  ///< the least time without a step that is a stall; 0: none is
+  int64_t watchdog_ns = 0;  ///< the least time without progress that is a stall; 0: none is
 };
 
 /// The recording that begins, as its parts see it.
@@ -56,7 +56,7 @@ enum class Notice {
                     ///< been seen to initialise CUDA
   kProgramFacts,    ///< it is time to look again at what is known of the program
   kRequest,         ///< there is a control file beside the run file
-  kStall,           ///< no step begins or ends any more
+  kStall,           ///< nothing happens any more
 };
 /// Whom to tell; nobody when null.
 inline void (*notice_function)(Notice) = nullptr;

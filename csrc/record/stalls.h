@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
+#include "cuda/device_timing.h"
 #include "hot/active_recording.h"
 #include "record/collective_series.h"
 #include "record/documents.h"
@@ -21,36 +23,40 @@
 
 namespace pig {
 
-/// Notices that no step begins or ends for far longer than steps take. It knows the time only by
-/// being told, at each harvest: those come about once a second where nothing happens.
+/// Notices that the program does nothing any more, for far longer than its steps take. It knows the
+/// time only by being told, at each harvest: those come about once a second where nothing happens.
 class Watchdog {
  public:
-  static constexpr uint64_t kFewestSteps = 10;
   static constexpr int64_t kStepTimes = 10;
+  /// So much longer it waits until the first steps have ended.
+  static constexpr int64_t kStartTimes = 3;
+  /// A process that uses at least a tenth of a processor is at work, or spins: it may do so for ten
+  /// times as long.
+  static constexpr int64_t kBusyTimes = 10;
   /// Of the time between two looks so much counts: where it was longer, the whole process, or the
   /// machine, stood still.
   static constexpr int64_t kMostBetweenLooksNs = 5'000'000'000;
 
   /// What has happened so far.
   struct Progress {
-    uint64_t step_changes;  ///< how often a step began, ended or was given an item
-    uint64_t spans;
+    uint64_t changes;       ///< another number whenever the program has done something
     int64_t collective_ns;  ///< when the newest collective that is known was created
+    uint64_t cpu_ns;        ///< of the process, as far as that means work
     bool in_step;
   };
   struct StepTimes {
-    uint64_t count;  ///< of the steps that have ended
-    int64_t p99_ns;  ///< 99 % of them took at most this
+    uint64_t count;    ///< of the steps that have ended
+    int64_t usual_ns;  ///< most of them took at most this
   };
   struct Stall {
     int64_t since_ns;
     int64_t noticed_ns;
     int64_t limit_ns;
-    int64_t p99_ns;
+    int64_t usual_ns;
   };
   enum class Change { kNone, kBegan, kEnded };
 
-  /// `limit_ns` is the least time; 0: nothing is watched.
+  /// `limit_ns` is the least time; 0: nothing is reported.
   void reset(int64_t limit_ns) {
     *this = {};
     limit_ns_ = limit_ns;
@@ -60,38 +66,49 @@ class Watchdog {
   /// reached the least limit.
   template <typename Times>
   Change look(int64_t now_ns, const Progress& progress, Times step_times) {
-    if (limit_ns_ == 0) return Change::kNone;
-    const int64_t since_look_ns = std::clamp<int64_t>(now_ns - looked_ns_, 0, kMostBetweenLooksNs);
+    const int64_t since_look_ns = now_ns - looked_ns_;
+    const bool is_busy =
+        static_cast<int64_t>(progress.cpu_ns - last_.cpu_ns) * kBusyTimes > since_look_ns;
+    const bool has_moved = progress.changes != last_.changes || progress.in_step != last_.in_step;
     looked_ns_ = now_ns;
-    // Between steps a program may validate or save for long, and then has phases.
-    const bool has_moved = progress.step_changes != last_.step_changes ||
-                           progress.in_step != last_.in_step ||
-                           (!progress.in_step && progress.spans != last_.spans);
     last_ = progress;
+    if (is_busy || has_moved) active_ns_ = now_ns;
     if (has_moved) {
       since_ns_ = now_ns;
       return end();
     }
-    quiet_ns_ += since_look_ns;
+    quiet_ns_ +=
+        std::clamp<int64_t>(since_look_ns, 0, kMostBetweenLooksNs) / (is_busy ? kBusyTimes : 1);
     if (progress.collective_ns > since_ns_) {
       // It is noticed late: what was created before that is not new.
       since_ns_ = progress.collective_ns;
       quiet_ns_ = std::min(quiet_ns_, std::max<int64_t>(0, now_ns - since_ns_));
       if (is_stalled_ && since_ns_ > stall_.noticed_ns) return end();
     }
-    if (is_stalled_ || quiet_ns_ < limit_ns_) return Change::kNone;
+    if (limit_ns_ == 0 || is_stalled_ || quiet_ns_ < limit_ns_) return Change::kNone;
     const StepTimes times = step_times();
+    const bool is_start = times.count < StepTracker::kFirstSteps;
     const int64_t limit_ns =
-        std::max({limit_ns_, kStepTimes * times.p99_ns, 2 * longest_ns_[progress.in_step]});
-    if (times.count < kFewestSteps || quiet_ns_ < limit_ns) return Change::kNone;
+        std::max({limit_ns_ * (is_start ? kStartTimes : 1), kStepTimes * times.usual_ns * !is_start,
+                  2 * longest_ns_[progress.in_step]});
+    if (quiet_ns_ < limit_ns) return Change::kNone;
     is_stalled_ = true;
     stalled_in_step_ = progress.in_step;
-    stall_ = {since_ns_, now_ns, limit_ns, times.p99_ns};
+    stall_ = {since_ns_, now_ns, limit_ns, is_start ? 0 : times.usual_ns};
     return Change::kBegan;
+  }
+
+  /// The stall that was noticed last turned out to be none: the program has moved.
+  void withdraw() {
+    is_stalled_ = false;
+    quiet_ns_ = 0;
+    since_ns_ = active_ns_ = looked_ns_;
   }
 
   /// The one that was noticed last.
   const Stall& stall() const { return stall_; }
+  /// When the program was last seen to do anything, CPU time included.
+  int64_t active_ns() const { return std::max(active_ns_, since_ns_); }
 
  private:
   Change end() {
@@ -106,7 +123,8 @@ class Watchdog {
   int64_t limit_ns_ = 0;
   Progress last_{};
   int64_t looked_ns_ = 0;
-  int64_t since_ns_ = 0;
+  int64_t since_ns_ = 0;   ///< when something happened last, CPU time apart
+  int64_t active_ns_ = 0;  ///< when it was last looked at and something had, CPU time included
   int64_t quiet_ns_ = 0;
   bool is_stalled_ = false;
   bool stalled_in_step_ = false;
@@ -125,20 +143,30 @@ class StallLog {
     std::vector<std::pair<uint32_t, uint32_t>> paths;  ///< by thread its innermost open one
   };
 
-  /// `publish` gets the document at each change, the changes of all threads in their order.
+  /// `publish` gets the document at each change, the changes of all threads in their order. A stall
+  /// is in it once something is known of it, or nobody is waited for any more: until then it may
+  /// turn out to be none.
   explicit StallLog(std::function<void(std::string)> publish) : publish_(std::move(publish)) {}
 
   void reset() {
     const std::lock_guard lock(mutex_);
     stalls_.clear();
+    is_withdrawn_ = false;
   }
 
   /// `sentence` says what was noticed.
   void begin(const Watchdog::Stall& stall, Place place, std::string sentence) {
     const std::lock_guard lock(mutex_);
     if (stalls_.size() == kMost) stalls_.pop_front();
-    stalls_.push_back({++number_, stall, std::move(place), std::move(sentence), {}, {}, {}, false});
-    publish_(json());
+    stalls_.push_back({++number_, stall, std::move(place), std::move(sentence)});
+  }
+
+  /// So long after the newest one nobody will say more of it.
+  static constexpr int64_t kPatienceNs = 8'000'000'000;
+  void wait_no_longer(int64_t now_ns) {
+    const std::lock_guard lock(mutex_);
+    if (stalls_.empty() || now_ns - stalls_.back().times.noticed_ns < kPatienceNs) return;
+    if (!std::exchange(stalls_.back().is_given_up, true)) publish_(json());
   }
 
   /// Steps go on.
@@ -153,6 +181,20 @@ class StallLog {
     const std::lock_guard lock(mutex_);
     if (stalls_.empty()) return std::nullopt;
     return std::pair{stalls_.back().number, stalls_.back().sentence};
+  }
+
+  /// It is none: the program has moved.
+  void withdraw(uint64_t number) {
+    const std::lock_guard lock(mutex_);
+    if (std::erase_if(stalls_, [&](const Stall& stall) { return stall.number == number; }) == 0)
+      return;
+    is_withdrawn_ = true;
+    publish_(json());
+  }
+  /// Whether the newest one was withdrawn since this was last asked.
+  bool was_withdrawn() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(is_withdrawn_, false);
   }
 
   /// What Python knows of a stall: a JSON object. False where that stall is not there any more.
@@ -177,10 +219,15 @@ class StallLog {
     Watchdog::Stall times;
     Place place;
     std::string sentence;
-    std::optional<int64_t> ended_ns;
-    std::string answer;
-    std::string traceback;
-    bool was_said;
+    std::optional<int64_t> ended_ns{};
+    std::string answer{};
+    std::string traceback{};
+    bool was_said = false;
+    bool is_given_up = false;
+
+    bool is_known() const {
+      return is_given_up || ended_ns || !answer.empty() || !traceback.empty();
+    }
   };
 
   Stall* find(uint64_t number) {
@@ -202,7 +249,8 @@ class StallLog {
   std::string json() const {
     std::string out = "{\"stalls\":[";
     for (const Stall& stall : stalls_) {
-      if (&stall != &stalls_.front()) out += ',';
+      if (!stall.is_known()) continue;
+      if (out.back() == '}') out += ',';
       out += "{\"since_ns\":" + std::to_string(stall.times.since_ns);
       out += ",\"noticed_ns\":" + std::to_string(stall.times.noticed_ns);
       out += ",\"limit_ns\":" + std::to_string(stall.times.limit_ns);
@@ -236,6 +284,7 @@ class StallLog {
   const std::function<void(std::string)> publish_;
   mutable std::mutex mutex_;
   std::deque<Stall> stalls_;
+  bool is_withdrawn_ = false;
   uint64_t number_ = 0;  ///< of the newest one of the process
 };
 
@@ -254,21 +303,27 @@ class Stalls final : public Part {
   void reset(const Session& session) override {
     log_.reset();
     watchdog_.reset(session.options.watchdog_ns);
+    begun_ns_ = 0;
   }
 
   void drain(Harvest& harvest) override {
     // First: what is read before the recording ends by itself is the program's doing.
     const uint64_t step_changes = steps_.changes();
+    RunState& state = harvest.state;
+    state.active_ns = watchdog_.active_ns();
     if (harvest.final() || active_epoch.load() == 0) return;
-    const RunState& state = harvest.state;
-    const Watchdog::Change change = watchdog_.look(
-        state.now_ns,
-        {step_changes, spans_.recorded(), collectives_.newest_ns(), state.open_step.has_value()},
-        [&] {
-          const auto [count, p99_ns] = steps_.usual_ns();
-          return Watchdog::StepTimes{count, static_cast<int64_t>(p99_ns)};
-        });
+    if (log_.was_withdrawn()) watchdog_.withdraw();
+    const Watchdog::Change change =
+        watchdog_.look(state.now_ns,
+                       {changes(step_changes, state), collectives_.newest_ns(), cpu_ns(),
+                        state.open_step.has_value()},
+                       [&] {
+                         const auto [count, usual_ns] = steps_.usual_ns();
+                         return Watchdog::StepTimes{count, static_cast<int64_t>(usual_ns)};
+                       });
+    state.active_ns = watchdog_.active_ns();
     if (change == Watchdog::Change::kEnded) log_.end(state.now_ns);
+    log_.wait_no_longer(state.now_ns);
     if (change != Watchdog::Change::kBegan) return;
     StallLog::Place place = place_of(state);
     std::string sentence = sentence_of(place);
@@ -277,6 +332,19 @@ class Stalls final : public Part {
   }
 
  private:
+  /// A sum of what only grows.
+  uint64_t changes(uint64_t step_changes, const RunState& state) {
+    for (const RunState::Open& frame : state.open) begun_ns_ = std::max(begun_ns_, frame.begin_ns);
+    return step_changes + spans_.recorded() + static_cast<uint64_t>(begun_ns_) +
+           observed_calls.load(std::memory_order_relaxed);
+  }
+
+  /// Who waits for a GPU spins.
+  static uint64_t cpu_ns() {
+    if (cuda::DeviceTiming::instance().attached()) return 0;
+    return static_cast<uint64_t>(read_clock_ns(CLOCK_PROCESS_CPUTIME_ID));
+  }
+
   StallLog::Place place_of(const RunState& state) const {
     StallLog::Place place{state.open_step ? steps_.index_of(state.open_step->serial) : -1, {}};
     for (const RunState::Open& frame : state.open) {
@@ -300,12 +368,14 @@ class Stalls final : public Part {
       return std::to_string(ns / 1'000) + " us";
     };
     const Watchdog::Stall& stall = watchdog_.stall();
-    std::string sentence = "no step has begun or ended for " +
-                           text(stall.noticed_ns - stall.since_ns) +
-                           " (99 % of steps took at most " + text(stall.p99_ns) + "): ";
+    std::string sentence = "nothing has happened for " + text(stall.noticed_ns - stall.since_ns);
+    sentence += stall.usual_ns == 0
+                    ? " (at the start, " + text(stall.limit_ns) + " are allowed): "
+                    : " (steps usually take at most " + text(stall.usual_ns) + "): ";
     if (!place.paths.empty())
       sentence += "in " + spans_.path_text(place.paths.front().second) + ", ";
-    return sentence + (place.step >= 0 ? "step " + std::to_string(place.step) : "between steps");
+    if (place.step >= 0) return sentence + "step " + std::to_string(place.step);
+    return sentence + (steps_.usual_ns().first == 0 ? "before the first step" : "between steps");
   }
 
   const StepTracker& steps_;
@@ -313,6 +383,7 @@ class Stalls final : public Part {
   const CollectiveSeries& collectives_;
   StallLog log_;
   Watchdog watchdog_;
+  int64_t begun_ns_ = 0;  ///< when the newest phase that was seen to be open began
 };
 
 }  // namespace pig

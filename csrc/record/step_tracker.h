@@ -98,6 +98,7 @@ class StepTracker final : public Part {
     profiled_below_.store(0, std::memory_order_relaxed);
     totals_ = {};
     profiled_totals_ = {};
+    settled_ = {};
     undecided_.store(kNoStep, std::memory_order_relaxed);
     dropped_below_.store(0, std::memory_order_relaxed);
     publish(kNoOpenStep);
@@ -261,12 +262,17 @@ class StepTracker final : public Part {
     profiled_totals_.encode(out);
   }
 
-  /// Of the steps that were taken: how many ended, and what 99 % of them took at most, those apart
-  /// that were profiled, unless all were.
+  /// In the first steps programs are compiled, memory is allocated and caches are filled: they say
+  /// little of how long later ones take.
+  static constexpr uint64_t kFirstSteps = 10;
+
+  /// Of the steps that were taken: how many ended, and what 99 % of those after the first ones took
+  /// at most, those apart that were profiled. Without any such step, the median of all.
   std::pair<uint64_t, uint64_t> usual_ns() const {
     const std::lock_guard lock(mutex_);
     const StepTotals& totals = totals_.count != 0 ? totals_ : profiled_totals_;
-    return {totals_.count + profiled_totals_.count, totals.duration.quantile(99)};
+    return {totals_.count + profiled_totals_.count,
+            settled_.count() != 0 ? settled_.quantile(99) : totals.duration.quantile(50)};
   }
 
   std::optional<Open> open() const {
@@ -324,7 +330,11 @@ class StepTracker final : public Part {
   }
 
   void count(const StepItem& step) {
-    (is_in_window(step.serial) ? profiled_totals_ : totals_).add(step);
+    const bool is_profiled = is_in_window(step.serial);
+    // First: where there is no memory, the step is counted again.
+    if (!is_profiled && totals_.count + profiled_totals_.count >= kFirstSteps)
+      settled_.add(static_cast<uint64_t>(step.end_ns - step.begin_ns));
+    (is_profiled ? profiled_totals_ : totals_).add(step);
   }
 
   bool is_in_window(uint32_t serial) const {
@@ -369,6 +379,7 @@ class StepTracker final : public Part {
   size_t dropped_taken_ = 0;  ///< so many of them, at the last harvest
   StepTotals totals_;
   StepTotals profiled_totals_;
+  Statistic settled_;  ///< durations after the first steps, without those that were profiled
 };
 
 // What a loop's begin and end of a step do: its entry in the recording that is active, its NVTX

@@ -96,6 +96,8 @@ class Run:
         harvester_cpu_ns: The CPU time that the recorder's own thread used.
         anchor: The last reading of the machine's clocks together with the run's own. The first is
             `environment["anchor"]`.
+        active_ns: When the program was last seen to do anything: a step or phase that begins or
+            ends, a call of a module or loader, a collective operation, or CPU time.
         syncs: The places where the program made the host wait for a device.
         modules: The times of the model's modules by name, if they were watched. Modules that differ
             by an index alone are also one group, as `layers.*.attn`.
@@ -113,7 +115,7 @@ class Run:
         compilations: What torch.compile did, if the program has imported its compiler.
         compilation_spans: When each of these compilations was, in the columns of
             `COMPILATION_DTYPE`.
-        stalls: The times in which no step began or ended for far longer than steps take.
+        stalls: The times in which the program did nothing for far longer than its steps take.
         error: Why the file could not be written to its end, or None.
     """
 
@@ -162,6 +164,7 @@ class Run:
         phases_recorded: int | None = None,
         harvester_cpu_ns: int = 0,
         anchor: Mapping[str, int] | None = None,
+        active_ns: int = 0,
         syncs: Syncs | None = None,
         error: str | None = None,
         **recorded: Any,
@@ -238,6 +241,7 @@ class Run:
         self.phases_recorded = phases_recorded
         self.harvester_cpu_ns = harvester_cpu_ns
         self.anchor = dict(anchor or {})
+        self.active_ns = active_ns
         self.syncs = Syncs() if syncs is None else syncs
         self.error = error
         held = [aspect.attributes(recorded) for aspect in aspects()]

@@ -3,7 +3,7 @@
 which ranks ran on one machine, so that their clocks can be compared.
 
 A recorder writes ten times a second whatever its program does. So a file that nobody writes any
-more is of a process that is gone or stopped, and a fresh one whose steps don't end of a program
+more is of a process that is gone or stopped, and a fresh one in which nothing happens of a program
 that hangs. What made a process go leaves no trace in its file.
 """
 
@@ -13,10 +13,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pyinstrument_gpu.aspects.stalls.data import Stall
 from pyinstrument_gpu.core.clocks import SAME_BOOT_NS, began_ns, booted_ns
 from pyinstrument_gpu.core.condition import Condition, ProcessState, ProgramEnd
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.job.job import RankData
 
 FRESH_NS = 2 * 10**9
@@ -24,8 +26,12 @@ FRESH_NS = 2 * 10**9
 LAG_NS = 300_000_000
 """The most that a file may be behind when its process ends: 100 ms, and as much again twice for a
 machine that is busy."""
+FIRST_STEPS = 10
+"""In these programs are compiled, memory is allocated and caches are filled: they say little of how
+long later ones take."""
 _LEAST_LONG_NS = 10**9
-_LONG_WITHOUT_STEPS_NS = 10 * 10**9
+LEAST_HANGING_NS = 10 * 10**9
+_LEAST_HANGING_AT_START_NS = 90 * 10**9
 _TIMES_P99 = 3
 
 
@@ -100,18 +106,44 @@ def condition_of(rank: RankData, sighting: Sighting) -> Condition:
 
 
 def long_ns(rank: RankData) -> int:
-    """From when on it is long that nothing happens: three times what the slowest 1 % of its steps
+    """From when on it is long to wait for others: three times what the slowest 1 % of its steps
     take, and at least a second; 10 s where no step is known."""
     if not len(rank.step_ns):
-        return _LONG_WITHOUT_STEPS_NS
-    return max(_LEAST_LONG_NS, int(_TIMES_P99 * np.quantile(rank.step_ns, 0.99)))
+        return LEAST_HANGING_NS
+    return max(_LEAST_LONG_NS, _usual_long_ns(rank.steps, rank.step_ns))
+
+
+def hanging_ns(steps: NDArray[np.int64], step_ns: NDArray[np.int64]) -> int:
+    """For how long a program has to do nothing to be called hanging where its watchdog has said
+    nothing.
+
+    Args:
+        steps: indices of steps that ended.
+        step_ns: how long they took.
+    """
+    if not len(steps) or steps[-1] + 1 < FIRST_STEPS:
+        return max(_LEAST_HANGING_AT_START_NS, _usual_long_ns(steps, step_ns))
+    return max(LEAST_HANGING_NS, _usual_long_ns(steps, step_ns))
+
+
+def _usual_long_ns(steps: NDArray[np.int64], step_ns: NDArray[np.int64]) -> int:
+    settled_ns = step_ns[steps >= FIRST_STEPS]
+    if len(settled_ns):
+        return int(_TIMES_P99 * np.quantile(settled_ns, 0.99))
+    return int(_TIMES_P99 * np.median(step_ns)) if len(step_ns) else 0
+
+
+def idle_ns(rank: RankData) -> int:
+    """How long its program had done nothing at its last sign of life, CPU time included."""
+    return min(stuck_ns(rank), max(0, rank.duration_ns - rank.end.active_ns))
 
 
 def stuck_ns(rank: RankData) -> int:
-    """How long nothing had happened at its last sign of life: no step or innermost phase had begun,
-    and no collective operation had been asked for."""
-    end = rank.end
-    moments = [0, end.path_begin_ns]
+    """How long nothing had happened at its last sign of life that is in its file: no step or
+    innermost phase had begun, no collective operation had been asked for, and its watchdog had seen
+    nothing else."""
+    end, stall = rank.end, open_stall(rank)
+    moments = [0, end.path_begin_ns, 0 if stall is None else stall.since_ns]
     if end.step is not None:
         moments += [end.step.begin_ns, end.step.end_ns]
     created_ns = rank.collectives.events["created_ns"]
@@ -119,18 +151,15 @@ def stuck_ns(rank: RankData) -> int:
     return max(0, rank.duration_ns - max(moments))
 
 
-def open_stall(rank: RankData) -> Stall | None:
+def open_stall(of: RankData | Run) -> Stall | None:
     """What its watchdog saw, if nothing has happened since; None otherwise."""
-    stall = rank.stalls[-1] if rank.stalls else None
+    stall = of.stalls[-1] if of.stalls else None
     return stall if stall is not None and stall.ended_ns is None else None
 
 
 def _hangs(rank: RankData) -> bool:
     if open_stall(rank) is not None:
         return True
-    # Of the first step nobody knows how long it should take.
-    step = rank.end.step
-    if step is None or not len(rank.step_ns):
-        return False
-    since_ns = step.begin_ns if rank.end.is_step_open else step.end_ns
-    return rank.duration_ns - since_ns > max(_LONG_WITHOUT_STEPS_NS, long_ns(rank))
+    # A watchdog also looks at stacks, and says so by itself.
+    is_watched = rank.environment.get("watchdog_ns", 0) > 0
+    return not is_watched and idle_ns(rank) > hanging_ns(rank.steps, rank.step_ns)

@@ -3,6 +3,8 @@
 
 What may be concluded, and from what:
 
+* Ranks that ask for different operations under one number are no longer at the same place of the
+  program: who is ahead may have left one out. By then numbers don't say who waits for whom.
 * A rank for which others have waited for long is the one to look at, unless it waits itself. If its
   own file shows less time in which nothing happened than the others waited, it had stopped by then.
 * An exception that says that another rank did not answer is never the first.
@@ -83,7 +85,8 @@ class Conclusion:
         conditions: how each rank is.
         waits: who waits for whom.
         mismatch: of operations.
-        suspects: the ranks between which it can't be told, or that wait for each other.
+        suspects: the ranks between which it can't be told, that wait for each other, or that are
+            ahead of those that asked for another operation.
         doubt: why not; None if somebody is named, or nobody need be.
         likely_rank: which of the suspects most likely stopped first; None if none is likelier.
         lost_peers: those whose exception says that another rank did not answer.
@@ -162,7 +165,7 @@ def ending(job: Job, sightings: Mapping[int, Sighting] | None = None) -> Conclus
         )
         return concluded(Outcome.STOPPED_FIRST if has_gone else Outcome.HELD_UP, roots[0])
     if differs is not None:
-        return concluded(Outcome.MISMATCH)
+        return concluded(Outcome.MISMATCH, suspects=differs.ahead)
     if ended:
         return concluded(*_first(ended, conditions, lost_peers, bool(job.missing)))
     if hanging:

@@ -23,13 +23,21 @@ from pyinstrument_gpu.job.job import Job, RankData
 from pyinstrument_gpu.job.ranks import MissingRank, missing_ranks
 from pyinstrument_gpu.job.waits import last_collectives
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, Table, table
-from pyinstrument_gpu.parts.words import UNKNOWN, counted, duration, printable, reasons_of_ranks
+from pyinstrument_gpu.parts.words import (
+    UNKNOWN,
+    counted,
+    duration,
+    printable,
+    ranks_text,
+    reasons_of_ranks,
+)
 from pyinstrument_gpu.report.console import for_terminal
 from pyinstrument_gpu.report.notes import notes_parts
 from pyinstrument_gpu.report.plain import rounded
 
 _MOST_RANKS = 16
 _MOST_LINES = 12
+_MOST_STACKS = 4
 _STEPS = 3
 _SAID_OTHERWISE = "the recording was not stopped"
 ENDING_VERSION = 1
@@ -140,7 +148,8 @@ class JobEnding:
         verdict: in one sentence.
         outcome: in a word.
         rank: who is named; missing if nobody is.
-        suspects: the ranks between which it can't be told, or that wait for each other.
+        suspects: the ranks between which it can't be told, that wait for each other, or that are
+            ahead of those that asked for another operation.
         likely_rank: which of them most likely stopped first; missing if none is likelier.
         evidence: what the verdict rests on, in sentences.
         job: the launcher's id of it.
@@ -287,8 +296,7 @@ def _parts(ending: JobEnding) -> Iterator[Part]:
     if others:
         parts = [f"{count:,} {condition}" for condition, count in others.items()]
         yield Sentence(f"... and {counted(sum(others.values()), 'more rank')}: {', '.join(parts)}")
-    for rank in ending.ranks[: 1 if ending.rank is None else 2]:
-        yield from _stacks(rank, ending.world_size)
+    yield from _stacks(ending)
     yield from attempts_parts(ending.attempts)
     missing = reasons_of_ranks({one.rank: one.reason for one in ending.missing})
     yield from notes_parts([*missing, *ending.notes])
@@ -321,10 +329,16 @@ def _when(rank: RankEnding) -> str:
     return f"at {duration(rank.duration_ns)}"
 
 
-def _stacks(rank: RankEnding, world_size: int) -> Iterator[Sentence]:
-    for stack in rank.stacks[:1]:
+def _stacks(ending: JobEnding) -> Iterator[Sentence]:
+    """What the watchdogs saw of the main threads, alike ones once; who is named or suspected comes
+    first."""
+    ranks_of: dict[Stack, list[int]] = {}
+    for rank in ending.ranks:
+        for stack in rank.stacks[:1]:
+            ranks_of.setdefault(stack, []).append(rank.rank)
+    for stack, ranks in list(ranks_of.items())[:_MOST_STACKS]:
         yield Sentence()
-        of = "" if world_size == 1 else f" of rank {rank.rank}"
+        of = "" if ending.world_size == 1 else f" of {ranks_text(sorted(ranks))}"
         yield Sentence(
             f"Python stack{of}, {printable(stack.thread)}, innermost call first", "title"
         )
@@ -333,3 +347,5 @@ def _stacks(rank: RankEnding, world_size: int) -> Iterator[Sentence]:
             yield Sentence(f"  {printable(line.strip())}")
         if len(lines) > _MOST_LINES:
             yield Sentence(f"  ... and {counted(len(lines) - _MOST_LINES, 'more line')}", "note")
+    if len(ranks_of) > _MOST_STACKS:
+        yield Sentence(f"... and {counted(len(ranks_of) - _MOST_STACKS, 'more stack')}", "note")

@@ -3,10 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from pyinstrument_gpu.core.condition import Condition, ProgramEnd
-from pyinstrument_gpu.job.condition import LAG_NS, Sighting, monotonic_end_ns, stuck_ns
+from pyinstrument_gpu.job.condition import (
+    FIRST_STEPS,
+    FRESH_NS,
+    LAG_NS,
+    Sighting,
+    idle_ns,
+    monotonic_end_ns,
+    stuck_ns,
+)
 from pyinstrument_gpu.job.ending import Conclusion, Doubt, Outcome
 from pyinstrument_gpu.job.job import Job, RankData
 from pyinstrument_gpu.job.waits import Wait
@@ -93,8 +101,19 @@ class EndingWords:
                 f"{capitalised(ranks_text(lost))} ended because another rank did not answer, as "
                 f"the exception says."
             )
+        differs = found.mismatch
+        if differs is not None and differs.ahead:
+            asked = [rank for _, ranks in differs.operations for rank in ranks]
+            behind = [rank for rank in asked if rank not in differs.ahead]
+            were = "was" if len(differs.ahead) == 1 else "were"
+            yield (
+                f"{capitalised(self._place_of(differs.ahead))} {were} further on than "
+                f"{self._place_of(behind)}: an operation may be left out there, or be one too many "
+                f"on {ranks_text(behind)}."
+            )
         for wait in found.waits:
-            if wait.is_long:
+            # Under other numbers they need not have waited for each other.
+            if wait.is_long and differs is None:
                 yield self._wait(wait)
         others = [wait for wait in found.waits if not wait.is_long]
         if others and found.outcome is Outcome.UNKNOWN:
@@ -111,6 +130,7 @@ class EndingWords:
             )
         is_by_steps = not any(rank.collectives.was_read for rank in self._job.ranks)
         is_judged = found.outcome in (Outcome.UNKNOWN, Outcome.HELD_UP)
+        is_by_steps = is_by_steps and not any(wait.operation for wait in found.waits)
         if is_by_steps and is_judged and not self._is_alone:
             yield (
                 "Collective operations were not recorded, so who waits for whom is judged by steps "
@@ -135,7 +155,16 @@ class EndingWords:
     def _running(self) -> str:
         if self._is_alone:
             return f"the program is running, {place_of(self._job.ranks[0])}"
-        return "the job is running: no rank has stopped or hangs"
+        text = "the job is running: no rank has stopped or hangs"
+        starting = [rank for rank in self._job.ranks if rank.steps_ended < FIRST_STEPS]
+        quiet_ns = min(map(idle_ns, starting), default=0)
+        if quiet_ns < FRESH_NS:
+            return text
+        return (
+            f"{text}, but nothing has happened for {duration(quiet_ns)} on "
+            f"{ranks_text(rank.rank for rank in starting)}; until {FIRST_STEPS} steps have ended, "
+            "the watchdog waits for three times its limit"
+        )
 
     def _stopped_first(self) -> str:
         rank = self._named()
@@ -181,13 +210,19 @@ class EndingWords:
             waited = "has waited" if len(wait.waiting) == 1 else "have waited"
         text = f"rank {rank.rank} {holds} up the job, {place_of(rank)}"
         for_it = f"{ranks_text(wait.waiting)} {waited} {duration(wait.waited_ns)} for it"
-        if wait.group is None:
+        if wait.group is None and wait.operation is None:
             is_behind = "is" if self._is_going_on else "was"
             return (
                 f"rank {rank.rank} {is_behind} behind, {place_of(rank)}: nothing has happened for "
                 f"{duration(wait.waited_ns)} on {ranks_text(wait.waiting)}, further on"
             )
         return f"{text}: {for_it} in {_operation(wait)}"
+
+    def _place_of(self, ranks: Sequence[int]) -> str:
+        """Some ranks, and where the first of them is."""
+        place = place_of(self._ranks[ranks[0]])
+        first = "" if len(ranks) == 1 else f"rank {ranks[0]} "
+        return f"{ranks_text(ranks)} ({first}{place})"
 
     def _mismatch(self) -> str:
         found = self._found.mismatch
@@ -196,6 +231,7 @@ class EndingWords:
         return (
             f"ranks asked for different operations as number {found.sequence} of {found.group}: "
             + ", ".join(parts)
+            + ("" if not found.ahead else f"; {ranks_text(found.ahead)} came further")
         )
 
     def _doubt(self) -> str:
@@ -259,7 +295,9 @@ class EndingWords:
         if waited_ns is None:
             return
         stuck = duration(stuck_ns(rank))
-        if self._found.outcome is Outcome.HELD_UP:
+        if self._found.outcome is Outcome.HELD_UP and condition is Condition.RUNNING:
+            yield f"{capitalised(self._how(rank))}, and does something: it need not hang."
+        elif self._found.outcome is Outcome.HELD_UP:
             yield f"{capitalised(self._how(rank))}. Nothing had happened in its file for {stuck}."
         elif condition is not Condition.STOPPED:
             yield (
@@ -270,6 +308,11 @@ class EndingWords:
     def _wait(self, wait: Wait) -> str:
         behind, waiting = ranks_text(wait.behind), ranks_text(wait.waiting)
         waited = duration(wait.waited_ns)
+        if wait.group is None and wait.operation is not None:
+            text = f"As their watchdogs saw, {waiting} had been in {_operation(wait)}"
+            if wait.is_for_peer:
+                return f"{text} with {behind} for {waited}."
+            return f"{text} for {waited}; {behind} had not."
         if wait.group is None:
             return (
                 f"{capitalised(behind)} did not get as far in the steps as {waiting}, where "
@@ -291,6 +334,8 @@ def _was_cut_short(rank: RankData) -> bool:
 
 
 def _operation(wait: Wait) -> str:
+    if wait.group is None:
+        return f"{wait.operation} of torch.distributed"
     return f"{wait.operation or 'operation'} {wait.sequence} of {wait.group}"
 
 

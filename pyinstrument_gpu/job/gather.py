@@ -68,6 +68,7 @@ def run_end(run: Run) -> RunEnd:
         last_steps=tuple(closed[-_LAST_STEPS:]),
         out_of_memory=events[-1] if events else None,
         error=run.error,
+        active_ns=run.active_ns,
     )
 
 

@@ -35,6 +35,7 @@ class RunEnd:
         last_steps: those that closed last, the oldest first.
         out_of_memory: the last time that a device had no memory left.
         error: why the file could not be written to its end.
+        active_ns: when the program was last seen to do anything, as in `Run.active_ns`.
     """
 
     anchor: Mapping[str, int] = field(default_factory=dict)
@@ -44,6 +45,7 @@ class RunEnd:
     last_steps: tuple[Step, ...] = ()
     out_of_memory: OutOfMemory | None = None
     error: str | None = None
+    active_ns: int = 0
 
     @property
     def is_step_open(self) -> bool:

@@ -7,19 +7,30 @@ rank's own clock.
 
 A file says which operations a rank has asked for, but not at once, and of some only when they have
 ended. So what a living rank has not asked for is known only once its watchdog has looked.
+
+The watchdog also sees in which function of torch.distributed the program is. So who receives from a
+rank waits for it, and where operations say nothing, all who are in such a function wait for those
+who are in none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pyinstrument_gpu.aspects.collectives.data import ProcessGroup
+from pyinstrument_gpu.aspects.stalls.data import Stall
 from pyinstrument_gpu.core.condition import ProgramEnd
-from pyinstrument_gpu.job.condition import long_ns, open_stall, stuck_ns
+from pyinstrument_gpu.job.condition import FRESH_NS, idle_ns, long_ns, open_stall, stuck_ns
 from pyinstrument_gpu.job.job import Job, RankData
+from pyinstrument_gpu.parts.words import counted
+
+_EQUALLY_SIZED = ("all_reduce", "broadcast", "_allgather_base", "_reduce_scatter_base")
+"""Operations to which all ranks give tensors of one size."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +59,15 @@ class Wait:
     """Ranks that are behind, and those that wait for them.
 
     Attributes:
-        group: description of the process group; None: they are told apart by steps and phases.
+        group: description of the process group; None: they are told apart in another way.
         sequence: number of the first operation that those behind have not asked for; of the step
             that the others are in, without a group.
-        operation: its name; None unknown.
+        operation: its name; None unknown. Without a group, the function of torch.distributed that
+            the others are in; None: they are told apart by steps and phases.
         behind, waiting: the ranks.
         waited_ns: how long the one that waits longest has, by its own clock.
         is_long: whether that is far longer than its steps take.
+        is_for_peer: whether the one behind is the rank with which the other exchanges data.
     """
 
     group: str | None
@@ -64,6 +77,7 @@ class Wait:
     waiting: tuple[int, ...]
     waited_ns: int
     is_long: bool
+    is_for_peer: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,12 +87,15 @@ class Mismatch:
     Attributes:
         group: description of the process group.
         sequence: its number.
-        operations: by its name on a rank, the ranks.
+        operations: by its name on a rank, and its size where that differs, the ranks.
+        ahead: the ranks that have come further in the steps than all that have asked for something
+            else; none if that can't be told.
     """
 
     group: str
     sequence: int
     operations: tuple[tuple[str, tuple[int, ...]], ...]
+    ahead: tuple[int, ...] = ()
 
 
 def last_collectives(rank: RankData) -> tuple[GroupPosition, ...]:
@@ -142,6 +159,10 @@ def waits(job: Job, ended: Collection[int]) -> tuple[Wait, ...]:
                 lasts[number] = GroupPosition(group, is_exact)
     found = [_wait_in_group(group, lasts, ranks, ended) for group, lasts in by_group.items()]
     known = [wait for wait in found if wait is not None]
+    known += _waits_for_peers(ranks)
+    if not ended and not any(wait.is_long for wait in known):
+        by_calls = _wait_by_calls(job.ranks)
+        known += [] if by_calls is None else [by_calls]
     is_all_exact = bool(by_group) and all(
         last.is_exact for lasts in by_group.values() for last in lasts.values()
     )
@@ -152,18 +173,89 @@ def waits(job: Job, ended: Collection[int]) -> tuple[Wait, ...]:
 
 
 def mismatch(job: Job) -> Mismatch | None:
-    """The last operation of a group, if its ranks have asked for different ones."""
-    by_place: dict[tuple[ProcessGroup, int], dict[str, list[int]]] = {}
+    """The first operation of a group for which its ranks have asked in different ways."""
+    by_group: dict[ProcessGroup, dict[int, _Asked]] = {}
     for rank in job.ranks:
-        for last in last_collectives(rank):
-            if last.operation is not None:
-                operations = by_place.setdefault((last.group, last.sequence), {})
-                operations.setdefault(last.operation, []).append(rank.rank)
-    for (group, sequence), operations in by_place.items():
-        if len(operations) > 1:
-            asked = tuple((name, tuple(found)) for name, found in operations.items())
-            return Mismatch(group.label, sequence, asked)
+        of_rank = rank.collectives
+        lasts = {last.group: last for last in last_collectives(rank)}
+        events = of_rank.events[~of_rank.events["is_p2p"]]
+        for number, group in enumerate(of_rank.groups):
+            asked = _asked_for(events[events["group"] == number], of_rank.operations)
+            # The watchdog knows of those that have not come into the file.
+            last = lasts.get(group)
+            if last is not None and last.operation is not None and last.sequence not in asked[0]:
+                asked = _Asked(
+                    np.append(asked.sequence, last.sequence),
+                    np.append(asked.name, last.operation),
+                    np.append(asked.size, -1),
+                )
+            by_group.setdefault(group, {})[rank.rank] = asked
+    for group, of_ranks in by_group.items():
+        first, *others = of_ranks.values()
+        differing = [one for other in others for one in _differing(first, other)]
+        if differing:
+            return _mismatch_at(min(differing), group, of_ranks, job.ranks)
     return None
+
+
+class _Asked(NamedTuple):
+    """Numbers, names and sizes of the operations of a group that a rank has asked for; -1 where the
+    size is unknown, or may differ between ranks."""
+
+    sequence: NDArray[np.int64]
+    name: NDArray[np.str_]
+    size: NDArray[np.int64]
+
+
+def _asked_for(events: NDArray[np.void], operations: Sequence[str]) -> _Asked:
+    names = np.array(operations, np.str_)[events["operation"]]
+    sizes = np.where(np.isin(names, _EQUALLY_SIZED), events["bytes"], -1)
+    return _Asked(events["sequence"], names, sizes)
+
+
+def _differing(one: _Asked, other: _Asked) -> list[int]:
+    """The numbers under which these can't be the same operation."""
+    numbers, at, at_other = np.intersect1d(one.sequence, other.sequence, return_indices=True)
+    sizes, others = one.size[at], other.size[at_other]
+    differs = (one.name[at] != other.name[at_other]) | (
+        (sizes >= 0) & (others >= 0) & (sizes != others)
+    )
+    found: list[int] = numbers[differs].tolist()
+    return found[:1]
+
+
+def _mismatch_at(
+    sequence: int,
+    group: ProcessGroup,
+    of_ranks: Mapping[int, _Asked],
+    ranks: Sequence[RankData],
+) -> Mismatch:
+    found = {
+        rank: (str(asked.name[at[0]]), int(asked.size[at[0]]))
+        for rank, asked in of_ranks.items()
+        if len(at := np.flatnonzero(asked.sequence == sequence))
+    }
+    names = [name for name, _ in found.values()]
+    asked_by: dict[str, list[int]] = {}
+    for rank, (name, size) in found.items():
+        is_sized = names.count(name) == len(names) and size >= 0
+        text = f"{name} of {counted(size, 'byte')}" if is_sized else name
+        asked_by.setdefault(text, []).append(rank)
+    by_rank = {rank.rank: rank for rank in ranks}
+    ahead: tuple[int, ...] = ()
+    for some in asked_by.values():
+        others = [rank for rank in found if rank not in some]
+        if all(_is_ahead(by_rank[one], by_rank[other]) for one in some for other in others):
+            ahead = tuple(some)
+    asked = tuple((text, tuple(some)) for text, some in asked_by.items())
+    return Mismatch(group.label, sequence, asked, ahead)
+
+
+def _is_ahead(rank: RankData, other: RankData) -> bool:
+    step, its = rank.end.step, other.end.step
+    if step is None or its is None or step.index != its.index:
+        return step is not None and (its is None or step.index > its.index)
+    return _is_earlier(other, rank)
 
 
 def _is_all_known(rank: RankData) -> bool:
@@ -215,6 +307,53 @@ def _asked(rank: RankData, group: ProcessGroup, sequence: int) -> tuple[int, str
     if not len(found):
         return None
     return int(found[0]["created_ns"]), of_rank.operations[found[0]["operation"]]
+
+
+def _waits_for_peers(ranks: Mapping[int, RankData]) -> list[Wait]:
+    """Ranks that receive from, or send to, one other."""
+    found = []
+    for rank in ranks.values():
+        stall = open_stall(rank)
+        call = None if stall is None else stall.call
+        if call is None or call.peer is None or call.peer not in {*ranks} - {rank.rank}:
+            continue
+        behind, waiting = (call.peer,), (rank.rank,)
+        found.append(Wait(None, -1, call.function, behind, waiting, stuck_ns(rank), True, True))
+    return found
+
+
+def _wait_by_calls(ranks: Sequence[RankData]) -> Wait | None:
+    """Those that are in a function of torch.distributed, or have asked for an operation that has
+    not ended, wait for those that are in none. Of all it has to be known."""
+    functions = {}
+    behind = []
+    for rank in ranks:
+        stall = open_stall(rank)
+        if stall is None and idle_ns(rank) > FRESH_NS:
+            return None
+        function = None if stall is None else _function_of(stall)
+        if function is None:
+            behind.append(rank.rank)
+        else:
+            functions[rank.rank] = function
+    if not functions or not behind:
+        return None
+    waited_ns = max(stuck_ns(rank) for rank in ranks if rank.rank in functions)
+    names = list(functions.values())
+    name = max(names, key=names.count)
+    return Wait(None, -1, name, tuple(behind), tuple(functions), waited_ns, True)
+
+
+def _function_of(stall: Stall) -> str | None:
+    """What the rank waits in: a function of torch.distributed, or an operation."""
+    if stall.call is not None:
+        return stall.call.function
+    pending = [
+        group.operation or "an operation"
+        for group in stall.groups
+        if group.completed is not None and group.enqueued > group.completed
+    ]
+    return pending[0] if pending else None
 
 
 def _wait_by_steps(ranks: Sequence[RankData]) -> Wait | None:

@@ -461,6 +461,9 @@ def answer_stall(number: int, answer: bytes) -> bool:
     """What is known of a stall, as a JSON object. Returns whether it is for the caller to tell the
     user: it is told once."""
 
+def withdraw_stall(number: int) -> None:
+    """The stall is none: the program has moved since."""
+
 def read_clocks() -> tuple[int, int]:
     """The clock of the active recording and that of the wall, in ns, read together."""
 

@@ -144,6 +144,7 @@ class RecordingOptions:
                 "max_bytes": self.max_bytes_kept,
             },
             "device_timing": None if self.device_timing is False else timing,
+            "watchdog_ns": self.watchdog_ns,
         }
 
 

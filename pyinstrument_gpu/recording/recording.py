@@ -537,11 +537,11 @@ def record(options: RecordingOptions) -> Recording:
         energy: read the GPU's energy counter ten times a second, by a thread of its own that needs
             the GIL for some microseconds each time. Without NVML or such a counter, the run has
             no energy.
-        watchdog_s: if no step begins or ends, and no collective operation that is known was asked
-            for, for so many seconds, and ten times as long as 99 % of the steps took, the run gets
-            the stacks of all threads and how far the process groups are (`Run.stalls`), and
-            standard error one sentence. Nothing is ended. None turns it off. Beside the run file,
-            `why` leaves its text as `train.why.txt`.
+        watchdog_s: if nothing happens for so many seconds, and ten times as long as 99 % of the
+            steps took, the run gets the stacks of all threads and how far the process groups are
+            (`Run.stalls`), and standard error one sentence. Until ten steps have ended, the limit
+            is three times as long. Nothing is ended. None turns it off.
+            Beside the run file, `why` leaves its text as `train.why.txt`.
         on_hang: a command, or an http(s) URL, that then gets the JSON of `why`, once for all ranks:
             the command as its standard input, by no shell, and the URL by POST. Both have a minute,
             and whether they fail says the text of `why` alone.

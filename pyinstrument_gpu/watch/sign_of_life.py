@@ -2,9 +2,9 @@
 """How a recording is, in words: whether it goes on, where it is, or where it stopped.
 
 The recorder has a thread of its own, which writes ten times a second whatever the program does. So
-a fresh file whose steps don't end is a program that hangs, and an old file is a process that is
-gone or stopped, or whose recorder can't write. Which of these it is says /proc, if the program runs
-on this machine. Otherwise nothing is claimed but for how long the file has not changed.
+a fresh file in which nothing happens is of a program that hangs, and an old file of a process that
+is gone or stopped, or whose recorder can't write. Which of these it is says /proc, if the program
+runs on this machine. Otherwise nothing is claimed but for how long the file has not changed.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from pyinstrument_gpu.core.condition import Condition, ProcessState, ProgramEnd
 from pyinstrument_gpu.core.file.follower import Whereabouts
 from pyinstrument_gpu.core.file.state import State
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.job.condition import FRESH_NS, Sighting
+from pyinstrument_gpu.job.condition import (
+    FRESH_NS,
+    LEAST_HANGING_NS,
+    Sighting,
+    hanging_ns,
+    open_stall,
+)
 from pyinstrument_gpu.job.gather import innermost_phase
 from pyinstrument_gpu.parts.words import time_text
-
-_HANGS_AFTER_NS = 10 * 10**9
-_TIMES_THE_LONGEST = 3
 
 
 @dataclass(frozen=True)
@@ -78,11 +81,7 @@ def sign_of_life(
     elif condition is Condition.RUNNING:
         words = f"running {place}"
     elif condition is Condition.HANGING:
-        if _is_stalled(run):
-            quiet_ns = run.duration_ns + known_ns - run.stalls[-1].since_ns
-            words = f"nothing has happened for {time_text(quiet_ns)}: {place}"
-        else:
-            words = f"no step has ended for {time_text(_in_step_ns(run, known_ns))}: {place}"
+        words = f"nothing has happened for {time_text(_idle_ns(run, known_ns))}: {place}"
     elif condition is Condition.CUT_OFF:
         words = f"stopped {ago} ago {place}: {its_process} is gone"
     elif condition in (Condition.SILENT, Condition.STOPPED):
@@ -131,24 +130,22 @@ def _condition(
     return Condition.SILENT
 
 
-def _is_stalled(run: Run) -> bool:
-    """Whether its watchdog has seen that nothing happens, and nothing has since."""
-    return bool(run.stalls) and run.stalls[-1].ended_ns is None
-
-
 def _hangs(run: Run, age_ns: int) -> bool:
-    if _is_stalled(run):
-        return True
-    longest_ns = run.step_totals.duration.max_ns
-    limit_ns = max(_HANGS_AFTER_NS, _TIMES_THE_LONGEST * longest_ns)
-    # Of the first step nobody knows how long it should take.
-    return longest_ns > 0 and _in_step_ns(run, age_ns) > limit_ns
+    if open_stall(run) is not None or run.environment.get("watchdog_ns", 0) > 0:
+        return open_stall(run) is not None
+    idle_ns, steps = _idle_ns(run, age_ns), run.steps.closed
+    return idle_ns > LEAST_HANGING_NS and idle_ns > hanging_ns(
+        steps["index"], steps["end_ns"] - steps["begin_ns"]
+    )
 
 
-def _in_step_ns(run: Run, age_ns: int) -> int:
-    """How long the step has been open; 0 where none is."""
-    step = run.open_step
-    return 0 if step is None else run.duration_ns + age_ns - step.begin_ns
+def _idle_ns(run: Run, age_ns: int) -> int:
+    """How long the program has done nothing; what its watchdog has seen is the longest."""
+    stall, phase = open_stall(run), innermost_phase(run)
+    moments = [run.active_ns if stall is None else stall.since_ns]
+    moments += [one.begin_ns for one in (run.open_step, phase) if one is not None]
+    moments += run.steps.closed["end_ns"][-1:].tolist()
+    return max(0, run.duration_ns + age_ns - max(moments))
 
 
 def place_of(run: Run) -> str:

@@ -159,6 +159,7 @@ def _state(run: Run, spans: int, closed_steps: int, device_times: int) -> State:
     pending = tuple((path_ids[path], spans) for path, spans in run.pending_device_work.items())
     return State(
         now_ns=run.duration_ns,
+        active_ns=run.active_ns,
         final=run.complete,
         error=run.error,
         anchor=run.anchor,

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from pyinstrument_gpu.aspects.collectives.data import Collectives
 from pyinstrument_gpu.aspects.memory.data import OutOfMemory
-from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
+from pyinstrument_gpu.aspects.stalls.data import DistributedCall, GroupProgress, Stall
 from pyinstrument_gpu.core.condition import ProcessState
 from pyinstrument_gpu.job.condition import Sighting
-from pyinstrument_gpu.job.ending_report import JobEnding, job_ending
+from pyinstrument_gpu.job.ending_report import JobEnding, ending_report, job_ending
 from pyinstrument_gpu.job.job import Job, RankData
 from tests.helpers.job_endings import MS, S, collectives, group, job, rank
 
@@ -401,6 +402,137 @@ def test_all_hang_and_nobody_is_behind() -> None:
     assert document.verdict == (
         "Can't tell what the job waits for: nothing has happened for 31.000 s on ranks 0-2, and no "
         "rank is known to be behind."
+    )
+
+
+def looked(of: RankData, call: tuple[str, int | None] | None) -> RankData:
+    """The same, with what its watchdog saw: the function of torch.distributed that it is in."""
+    stall = Stall(
+        since_ns=of.duration_ns - 31 * S,
+        noticed_ns=of.duration_ns - S,
+        limit_ns=30 * S,
+        step=-1,
+        stacks=(("MainThread", "forward" if call is None else call[0]),),
+        call=None if call is None else DistributedCall(*call),
+    )
+    return replace(of, stalls=(stall,))
+
+
+def starting(number: int) -> RankData:
+    """A rank that has begun no step."""
+    made = rank(number, step=0, path=None, at_ns=60 * S)
+    return replace(made, end=replace(made.end, step=None))
+
+
+def test_one_does_not_come_to_where_the_ranks_meet() -> None:
+    """Before there is any operation, stacks say who waits."""
+    meets = ("init_process_group", None)
+    of = job(*(looked(starting(number), None if number == 1 else meets) for number in range(3)))
+    document = said(of, ALIVE, ALIVE, ALIVE)
+    assert document.verdict == (
+        "Rank 1 holds up the job, before the first step: ranks 0 and 2 have waited 31.000 s for it "
+        "in init_process_group of torch.distributed."
+    )
+    assert document.evidence == (
+        "Its process 4001 lives. Nothing had happened in its file for 31.000 s.",
+        "As their watchdogs saw, ranks 0 and 2 had been in init_process_group of torch.distributed "
+        "for 31.000 s; rank 1 had not.",
+    )
+    assert [one.waits_for for one in document.ranks] == [(), (1,), (1,)]
+    # Of rank 1 nothing is known, as nobody has looked.
+    quiet = (of.ranks[0], starting(1), of.ranks[2])
+    assert outcome(said(job(*quiet), ALIVE, ALIVE, ALIVE)) == ("unknown", None, (0, 2))
+    # It is at work.
+    busy = replace(quiet[1], end=replace(quiet[1].end, active_ns=59 * S))
+    document = said(job(quiet[0], busy, quiet[2]), ALIVE, ALIVE, ALIVE)
+    assert outcome(document) == ("held up", 1, ())
+    assert document.evidence[0] == ("Its process 4001 lives, and does something: it need not hang.")
+
+
+def test_operations_that_have_not_ended_are_waited_for() -> None:
+    """Of rank 1 no operation is known that rank 0 has not asked for, as it holds the GIL."""
+    first = asked(0, 41, 31 * S)
+    [stall] = first.stalls
+    pending = GroupProgress("0", 41, None, 40, "all_reduce")
+    first = replace(first, stalls=(structs.replace(stall, groups=(pending,)),))
+    second = looked(rank(1, path=None, stuck_ns=31 * S, at_ns=first.duration_ns), None)
+    assert outcome(said(job(first, second), ALIVE, ALIVE)) == ("held up", 1, ())
+
+
+def test_ranks_that_receive_from_each_other() -> None:
+    of = job(
+        looked(rank(0, path=None, at_ns=60 * S), ("recv", 1)),
+        looked(rank(1, path=None, at_ns=60 * S), ("recv", 0)),
+    )
+    document = said(of, ALIVE, ALIVE)
+    assert document.verdict == "Ranks 0-1 wait for each other."
+    assert document.evidence[1] == (
+        "As their watchdogs saw, rank 1 had been in recv of torch.distributed with rank 0 for "
+        "31.000 s."
+    )
+    assert "Python stack of ranks 0-1, MainThread" in ending_report(document, width=100)
+    # One that computes is at the end of the chain.
+    of = job(of.ranks[0], looked(rank(1, path="forward", at_ns=60 * S), None))
+    document = said(of, ALIVE, ALIVE)
+    assert outcome(document) == ("held up", 1, ())
+    text = ending_report(document, width=100)
+    assert "Python stack of rank 1, MainThread" in text
+    assert "Python stack of rank 0, MainThread" in text
+
+
+def sized(number: int, *sizes: int, name: str = "all_reduce", **parts: Any) -> RankData:
+    """A rank that has asked for operations of these sizes, which hangs."""
+    made = rank(number, stuck_ns=31 * S, **parts)
+    found = collectives(*((i, i * 100 * MS, name) for i in range(len(sizes))))
+    found.events["bytes"] = sizes
+    return replace(made, collectives=found)
+
+
+def test_one_has_left_out_an_operation() -> None:
+    of = job(sized(0, 8, 8, 4, path=None), sized(1, 8, 8, 8), sized(2, 8, 8, 4, path=None))
+    assert outcome(said(of, ALIVE, ALIVE, ALIVE)) == ("mismatch", None, ())
+    of = job(
+        sized(0, 8, 8, 4, step=40, path=None),
+        sized(1, 8, 8, 8, step=41, path="backward"),
+        sized(2, 8, 8, 4, step=40, path=None),
+    )
+    document = said(of, ALIVE, ALIVE, ALIVE)
+    assert document.verdict == (
+        "Ranks asked for different operations as number 2 of group_0: all_reduce of 4 bytes on "
+        "ranks 0 and 2, all_reduce of 8 bytes on rank 1; rank 1 came further."
+    )
+    assert document.evidence == (
+        "Rank 1 (in backward of step 41) was further on than ranks 0 and 2 (rank 0 in step 40, "
+        "outside phases): an operation may be left out there, or be one too many on ranks 0 and 2.",
+    )
+    assert outcome(document) == ("mismatch", None, (1,))
+
+
+def test_of_many_operations_the_sizes_may_differ() -> None:
+    of = job(sized(0, 8, 4, name="all_to_all"), sized(1, 8, 8, name="all_to_all"))
+    assert outcome(said(of, ALIVE, ALIVE)) == ("unknown", None, (0, 1))
+
+
+def test_a_program_that_does_something_does_not_hang() -> None:
+    evaluating = [rank(number, path=None, stuck_ns=40 * S) for number in (0, 1)]
+    assert outcome(said(job(*evaluating), ALIVE, ALIVE))[0] == "unknown"
+    busy = [replace(one, end=replace(one.end, active_ns=40 * S)) for one in evaluating]
+    assert outcome(said(job(*busy), ALIVE, ALIVE)) == ("running", None, ())
+
+
+def test_the_first_steps_do_not_say_how_long_steps_take() -> None:
+    slow = [asked(0, 41, 5 * S), asked(1, 40, 5 * S, path="data", is_watched=False)]
+    for one in slow:
+        one.step_ns[0] = 10 * S
+    # Waits of more than a second are long, not those of more than three times the first step.
+    assert said(job(*slow), ALIVE, HELD).outcome == "stopped first"
+
+
+def test_a_job_that_starts() -> None:
+    of = job(starting(0), starting(1))
+    assert said(of, ALIVE, ALIVE).verdict == (
+        "The job is running: no rank has stopped or hangs, but nothing has happened for 60.000 s "
+        "on ranks 0-1; until 10 steps have ended, the watchdog waits for three times its limit."
     )
 
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// When the watchdog notices that no step begins or ends, on a clock that the test moves.
+// When the watchdog notices that nothing happens any more, on a clock that the test moves.
 #include <cstdint>
 #include <string>
 
@@ -42,7 +42,7 @@ struct Program {
   }
   Change step() {
     ++now_s;
-    ++progress.step_changes;
+    ++progress.changes;
     return look();
   }
 };
@@ -54,7 +54,7 @@ void it_is_noticed_at_the_limit_and_once() {
   CHECK_EQ(program.watchdog.stall().since_ns, 1 * kSecondNs);
   CHECK_EQ(program.watchdog.stall().noticed_ns, 31 * kSecondNs);
   CHECK_EQ(program.watchdog.stall().limit_ns, kLimitNs);
-  CHECK_EQ(program.watchdog.stall().p99_ns, kSecondNs / 10);
+  CHECK_EQ(program.watchdog.stall().usual_ns, kSecondNs / 10);
   CHECK_EQ(program.wait(100), -1);
   CHECK(program.step() == Change::kEnded);
   CHECK(program.step() == Change::kNone);
@@ -75,18 +75,24 @@ void it_is_off_without_a_limit() {
   CHECK_EQ(program.wait(1000), -1);
 }
 
-void before_ten_steps_nothing_is_noticed() {
+void until_ten_steps_have_ended_it_waits_three_times_as_long() {
   Program program;
-  program.times.count = 9;
+  program.times = {0, 0};
+  CHECK_EQ(program.wait(100), 91);  // no step had begun
+  CHECK_EQ(program.watchdog.stall().since_ns, 1 * kSecondNs);
+  CHECK_EQ(program.watchdog.stall().usual_ns, 0);
+  // How long the first steps take says nothing of that.
+  program.times = {9, 20 * kSecondNs};
+  CHECK(program.step() == Change::kEnded);
+  program.progress.in_step = false;
   program.step();
-  CHECK_EQ(program.wait(100), -1);
-  program.times.count = 10;
-  CHECK_EQ(program.wait(100), 102);
+  const int64_t began_s = program.now_s;
+  CHECK_EQ(program.wait(100), began_s + 90);
 }
 
 void long_steps_have_a_longer_limit() {
   Program program;
-  program.times.p99_ns = 12 * kSecondNs;
+  program.times.usual_ns = 12 * kSecondNs;
   program.step();
   CHECK_EQ(program.wait(119), -1);
   CHECK_EQ(program.wait(10), 121);
@@ -118,22 +124,52 @@ void what_ended_by_itself_may_last_twice_as_long() {
   CHECK_EQ(program.wait(1000), ended_s + 30);
 }
 
-void phases_count_between_steps_alone() {
+void whatever_the_program_does_is_progress() {
   Program program;
+  for (const bool in_step : {true, false}) {
+    program.progress.in_step = in_step;
+    program.step();
+    for (int i = 0; i < 100; ++i) {
+      ++program.progress.changes;
+      CHECK_EQ(program.wait(1), -1);
+    }
+    CHECK_EQ(program.watchdog.active_ns(), program.now_s * kSecondNs);
+  }
+}
+
+void a_busy_process_may_take_ten_times_as_long() {
+  Program program;
+  program.step();  // at 1 s
+  for (int64_t s = 0; s < 299; ++s) {
+    program.progress.cpu_ns += kSecondNs / 9;
+    CHECK_EQ(program.wait(1), -1);
+    CHECK_EQ(program.watchdog.active_ns(), program.now_s * kSecondNs);
+  }
+  program.progress.cpu_ns += kSecondNs;
+  CHECK_EQ(program.wait(1), 301);
+  CHECK_EQ(program.watchdog.stall().since_ns, 1 * kSecondNs);
+  // A little is what waiting takes.
+  CHECK(program.step() == Change::kEnded);
   program.progress.in_step = false;
   program.step();
-  for (int i = 0; i < 100; ++i) {
-    ++program.progress.spans;
+  const int64_t began_s = program.now_s;
+  for (int64_t s = 0; s < 29; ++s) {
+    program.progress.cpu_ns += kSecondNs / 11;
     CHECK_EQ(program.wait(1), -1);
   }
-  program.progress.in_step = true;
+  CHECK_EQ(program.wait(1), program.now_s);
+  CHECK_EQ(program.watchdog.active_ns(), began_s * kSecondNs);
+}
+
+void a_stall_that_is_withdrawn_begins_anew() {
+  Program program;
   program.step();
-  int64_t noticed_after = 0;
-  for (int i = 0; i < 100 && noticed_after == 0; ++i) {
-    ++program.progress.spans;
-    if (program.wait(1) >= 0) noticed_after = i + 1;
-  }
-  CHECK_EQ(noticed_after, 30);
+  CHECK_EQ(program.wait(100, Change::kBegan), 31);
+  program.watchdog.withdraw();
+  CHECK_EQ(program.watchdog.active_ns(), 31 * kSecondNs);
+  // It was none, so that it says nothing of how long pauses last here.
+  CHECK_EQ(program.wait(100), 61);
+  CHECK_EQ(program.watchdog.stall().since_ns, 31 * kSecondNs);
 }
 
 void a_collective_counts_from_when_it_was_created() {
@@ -156,6 +192,9 @@ void stalls_become_a_document() {
   CHECK(!log.newest());
   const Watchdog::Stall stall{1, 40, 30, 2};
   log.begin(stall, {7, {{0, 3}, {2, 1}}}, "it stands");
+  log.wait_no_longer(39 + StallLog::kPatienceNs);
+  CHECK_EQ(document, "");  // it may still turn out to be none
+  log.wait_no_longer(40 + StallLog::kPatienceNs);
   CHECK_EQ(document,
            "{\"stalls\":[{\"since_ns\":1,\"noticed_ns\":40,\"limit_ns\":30,\"ended_ns\":null,"
            "\"step\":7,\"paths\":[[0,3],[2,1]],\"answer\":null,\"traceback\":null}]}");
@@ -175,6 +214,13 @@ void stalls_become_a_document() {
   for (size_t i = 0; i < StallLog::kMost; ++i) log.begin(stall, {-1, {}}, "again");
   CHECK(!log.answer(number, "{}"));
   CHECK(!log.may_be_said(number));
+  const uint64_t newest = log.newest()->first;
+  log.withdraw(newest - StallLog::kMost);  // it is gone
+  CHECK(!log.was_withdrawn());
+  log.withdraw(newest);
+  CHECK_EQ(log.newest()->first, newest - 1);
+  CHECK(log.was_withdrawn());
+  CHECK(!log.was_withdrawn());
   log.reset();
   CHECK(!log.newest());
 }
@@ -185,11 +231,13 @@ int main() {
   it_is_noticed_at_the_limit_and_once();
   step_times_are_asked_for_only_at_the_limit();
   it_is_off_without_a_limit();
-  before_ten_steps_nothing_is_noticed();
+  until_ten_steps_have_ended_it_waits_three_times_as_long();
   long_steps_have_a_longer_limit();
   time_in_which_nobody_looks_does_not_count();
   what_ended_by_itself_may_last_twice_as_long();
-  phases_count_between_steps_alone();
+  whatever_the_program_does_is_progress();
+  a_busy_process_may_take_ten_times_as_long();
+  a_stall_that_is_withdrawn_begins_anew();
   a_collective_counts_from_when_it_was_created();
   stalls_become_a_document();
 }

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pyinstrument_gpu.aspects.stalls.data import Stall
 from pyinstrument_gpu.core.condition import Condition, ProcessState
 from pyinstrument_gpu.parts.words import time_text
 from pyinstrument_gpu.watch.live_run import LiveRun
@@ -106,20 +107,34 @@ def test_a_run_that_was_ended(
     assert sign == SignOfLife(condition, words, 180 * S, False)
 
 
-def test_a_step_that_does_not_end(path: Path) -> None:
-    # The recorder goes on: its last sign of life is new, and the step that is open old.
-    for since_ns, words in (
-        (9 * S, "running in backward/allreduce, step 5"),
-        (11 * S, "no step has ended for 11 s: in backward/allreduce, step 5"),
+def test_a_program_in_which_nothing_happens(path: Path) -> None:
+    # The recorder goes on: its last sign of life is new, and the phase that is open old.
+    began_ns = 50 * MS + 20 * 100 * MS + 50 * MS
+    for idle_ns, words in (
+        (9 * S, "running in backward/allreduce, step 20"),
+        (11 * S, "nothing has happened for 11 s: in backward/allreduce, step 20"),
     ):
-        now_ns = 550 * MS + since_ns
-        run = running(duration_ns=now_ns, anchor=anchor_at(now_ns))
+        now_ns = began_ns + idle_ns
+        run = running(20, duration_ns=now_ns, anchor=anchor_at(now_ns))
         assert live(run, path).sign_of_life.words == words
+        # Whatever it does is progress, though its step does not end.
+        run = running(20, duration_ns=now_ns, anchor=anchor_at(now_ns), active_ns=now_ns - 2 * S)
+        assert live(run, path).sign_of_life.condition is Condition.RUNNING
 
 
-def test_a_first_step_may_take_long(path: Path) -> None:
-    run = running(0, duration_ns=100 * S, anchor=anchor_at(100 * S))
-    assert live(run, path).sign_of_life.condition is Condition.RUNNING
+def test_until_some_steps_have_ended_more_time_is_given(path: Path) -> None:
+    for idle_ns, condition in ((89 * S, Condition.RUNNING), (91 * S, Condition.HANGING)):
+        now_ns = 50 * MS + 50 * MS + idle_ns
+        run = running(0, duration_ns=now_ns, anchor=anchor_at(now_ns))
+        assert live(run, path).sign_of_life.condition is condition
+
+
+def test_what_the_watchdog_has_seen(path: Path) -> None:
+    stall = Stall(since_ns=S, noticed_ns=4 * S, limit_ns=3 * S, step=5)
+    run = running(duration_ns=5 * S, anchor=anchor_at(5 * S), stalls=(stall,))
+    assert live(run, path).sign_of_life.words == (
+        "nothing has happened for 4 s: in backward/allreduce, step 5"
+    )
 
 
 @pytest.mark.parametrize("host", ["elsewhere", "box"])

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times in which no step begins or ends for far longer than steps take."""
+"""Times in which the program does nothing for far longer than its steps take."""

@@ -18,7 +18,7 @@ from pyinstrument_gpu.core.schema import has_device_times
 
 
 class StallsAspect(Aspect):
-    """Times in which no step began or ended for far longer than steps take."""
+    """Times in which the program did nothing for far longer than its steps take."""
 
     name = "stalls"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A time in which no step began or ended for far longer than steps take.
+"""A time in which the program did nothing for far longer than its steps take.
 
 The declarations are also those of the STALLS document (docs/run-file.md).
 """
@@ -42,6 +42,18 @@ class GroupProgress(Struct, frozen=True):
     operation: str | None
 
 
+class DistributedCall(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A function of torch.distributed that a thread waits in.
+
+    Attributes:
+        function: its name, such as "barrier" or "recv".
+        peer: the rank of which it was given the number; None if there is none.
+    """
+
+    function: _Name
+    peer: Annotated[int, Meta(ge=0, lt=1 << 31)] | None = None
+
+
 class _StallFacts(Struct, frozen=True, kw_only=True):
     """What the file says as it is known to users."""
 
@@ -62,9 +74,10 @@ class Stall(_StallFacts, frozen=True):
     """What the watchdog saw. Times are ns since the run began.
 
     Attributes:
-        since_ns: when the last step began or ended, or the last collective was asked for.
+        since_ns: when a step or phase had last begun or ended, a module or loader been called, or
+            a collective been asked for.
         noticed_ns: when the watchdog noticed.
-        ended_ns: when a step began or ended again; None if none has.
+        ended_ns: when something happened again; None if nothing has.
         limit_ns: how long nothing had to happen for that.
         step: index of the step that was open; -1 none.
         paths: by thread, as an index into `Run.threads`, the path of its innermost open phase.
@@ -72,12 +85,15 @@ class Stall(_StallFacts, frozen=True):
             could not be read.
         device_event_ns: when the device had last completed an event that was timed; None unknown.
         groups: how far the process groups had come.
+        call: the function of torch.distributed that the main thread was in; None if it was in none,
+            or that could not be seen.
     """
 
     paths: tuple[tuple[int, str], ...] = ()
     stacks: tuple[tuple[str, str], ...] = ()
     device_event_ns: int | None = None
     groups: tuple[GroupProgress, ...] = ()
+    call: DistributedCall | None = None
 
 
 class _Progress(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -91,6 +107,7 @@ class _Progress(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
 class _Answer(Struct, frozen=True):
     stacks: tuple[tuple[_Name, _Stack], ...] = ()
     groups: tuple[_Progress, ...] = ()
+    call: DistributedCall | None = None
 
 
 class _NotedStall(_StallFacts, frozen=True):
@@ -135,6 +152,7 @@ def _stall(found: _NotedStall, paths: Sequence[str], threads: int) -> Stall:
         ),
         stacks=_stacks_of(traceback) or stacks,
         groups=tuple(map(_progress, answer.groups)),
+        call=answer.call and DistributedCall(_shown(answer.call.function), answer.call.peer),
     )
 
 

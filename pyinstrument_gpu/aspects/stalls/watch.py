@@ -7,6 +7,7 @@ import contextlib
 import json
 import sys
 import threading
+import time
 from collections.abc import Collection
 from types import FrameType
 from typing import Any
@@ -22,12 +23,24 @@ MOST_CHARACTERS = 128 << 10
 """Of all stacks together."""
 
 _MOST_TEXT = 300
+_LOOKS = 4
+_LONGEST_LOOK_S = 0.5
+_DISTRIBUTED = "/torch/distributed/"
+_WRAPPERS = ("/torch/_ops.py", "/torch/_compile.py", "/torch/distributed/c10d_logger.py")
+_PEERS = ("src", "dst", "group_src", "group_dst")
 
 
 class StallWatch(Watcher):
-    """Answers the watchdog of one recording."""
+    """Answers the watchdog of one recording.
+
+    Args:
+        limit_s: for how long nothing has to happen.
+    """
 
     _rank: int | None = None
+
+    def __init__(self, limit_s: float = 0.0) -> None:
+        self._look_s = min(_LONGEST_LOOK_S, limit_s / 20)
 
     def begin(self, recording: ActiveRecording) -> None:
         super().begin(recording)
@@ -42,10 +55,13 @@ class StallWatch(Watcher):
             if stall is None or recording is None:
                 return
             number, sentence = stall
+            if self._moves():
+                native.withdraw_stall(number)
+                return
             watchers = recording.watchers.values()
             ours = [thread for watcher in watchers for thread in watcher.threads]
             stacks = thread_stacks({threading.get_ident(), *ours})
-            facts: dict[str, Any] = {"stacks": stacks}
+            facts: dict[str, Any] = {"stacks": stacks, "call": distributed_call(_main_frame())}
             place = _where(stacks)
             for watcher in watchers:
                 more, words = watcher.stall_facts()
@@ -54,6 +70,42 @@ class StallWatch(Watcher):
             if native.answer_stall(number, json.dumps(facts).encode()):
                 who = "" if self._rank is None else f"rank {self._rank}: "
                 print_error(f"pyinstrument_gpu: {who}{sentence}{place}")
+
+    def _moves(self) -> bool:
+        """Whether the stack of the main thread changes from one look to the next."""
+        stack = _stack(_main_frame())
+        for _ in range(_LOOKS):
+            time.sleep(self._look_s)
+            if _stack(_main_frame()) != stack:
+                return True
+        return False
+
+
+def _main_frame() -> FrameType | None:
+    ident = threading.main_thread().ident
+    return None if ident is None else sys._current_frames().get(ident)
+
+
+def distributed_call(frame: FrameType | None) -> tuple[str, int | None] | None:
+    """The function of torch.distributed that a thread waits in, and the rank that it was given the
+    number of: the innermost frames are that function's.
+
+    Args:
+        frame: the thread's innermost one.
+    """
+    found = None
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if _DISTRIBUTED in file and not file.endswith(_WRAPPERS):
+            found = frame
+        elif not file.endswith(_WRAPPERS):
+            break
+        frame = frame.f_back
+    if found is None:
+        return None
+    given = found.f_locals
+    peers = [given[name] for name in _PEERS if type(given.get(name)) is int]
+    return found.f_code.co_name[:_MOST_TEXT], peers[0] if peers and peers[0] >= 0 else None
 
 
 def thread_stacks(left_out: Collection[int] = ()) -> list[tuple[str, str]]:
@@ -95,5 +147,5 @@ def _where(stacks: list[tuple[str, str]]) -> str:
     return f"; the main thread is at {line[:1].lower()}{line[1:]}" if line else ""
 
 
-def watcher(options: object) -> Watcher:
-    return StallWatch()
+def watcher(options: Any) -> Watcher:
+    return StallWatch(options.watchdog_s or 0.0)

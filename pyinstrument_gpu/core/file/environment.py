@@ -125,6 +125,7 @@ class Environment(TypedDict, total=False):
     overhead: _Overhead
     limits: _Limits
     device_timing: _DeviceTiming | None
+    watchdog_ns: Count
     children_cpu_s: _Number
     optimizer_seen: bool | None
     copies_to_device: Annotated[list[_Copy], _MOST]

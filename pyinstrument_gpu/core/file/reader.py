@@ -257,6 +257,7 @@ def decode_blocks(blocks: Blocks) -> dict[str, Any]:
         phases_recorded=max(state.phases_recorded, counted),
         harvester_cpu_ns=state.harvester_cpu_ns,
         anchor=state.anchor,
+        active_ns=state.active_ns,
         error=state.error,
         syncs=syncs,
         **recorded,

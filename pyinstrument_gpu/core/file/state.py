@@ -56,6 +56,7 @@ class State(Struct, frozen=True, kw_only=True):
 
     now_ns: _Time = 0
     final: bool = False
+    active_ns: _Time = 0
     anchor: Mapping[str, Count] = field(default_factory=dict)
     spans: Count = 0
     steps: Count = 0

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program in which no step begins or ends any more."""
+"""A program in which nothing happens any more."""
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -16,8 +18,10 @@ from pyinstrument_gpu.aspects.collectives.flight_recorder import Dump, GroupStat
 from pyinstrument_gpu.aspects.collectives.watch import CollectiveWatch
 from pyinstrument_gpu.aspects.stalls import watch as stall_watch
 from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
+from pyinstrument_gpu.aspects.stalls.watch import distributed_call
 from pyinstrument_gpu.core.file.follower import RunFollower
 from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.native import native
 from tests.helpers.script import run_script
 
 LIMIT_S = 0.2
@@ -90,7 +94,7 @@ def test_where_the_program_waits(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert any(f'"{__file__}"' in line and "in stalled_until" in line for line in rest)
     assert "looks" in stacks
     error = capsys.readouterr().err
-    assert error.count("no step has begun or ended for ") == 1
+    assert error.count("nothing has happened for ") == 1
     assert "): in train/backward, step 12; the main thread is at file " in error
     assert error.endswith("\n")
 
@@ -140,7 +144,7 @@ def test_a_rank_says_which_it_is(
         quick_steps()
         with gpu_step(), stalled_until(tmp_path / "a.rank3.gpurun", lambda stall: stall.stacks):
             pass
-    assert capsys.readouterr().err.startswith("pyinstrument_gpu: rank 3: no step has begun")
+    assert capsys.readouterr().err.startswith("pyinstrument_gpu: rank 3: nothing has happened")
 
 
 @pytest.mark.parametrize("watchdog_s", [None, 1000.0])
@@ -213,7 +217,7 @@ assert len(recording.run.stalls) == 1
 
 def test_a_forked_child_has_a_watchdog_of_its_own(tmp_path: Path) -> None:
     done = run_script(FORKED, tmp_path / "a.gpurun")
-    assert done.stderr.count("no step has begun or ended") == 2
+    assert done.stderr.count("nothing has happened for ") == 2
 
 
 def test_stacks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,3 +233,41 @@ def test_stacks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(len(text) for _, text in stall_watch.thread_stacks()) <= 50
     left = stall_watch.thread_stacks({threading.get_ident()})
     assert "MainThread" not in dict(left)
+
+
+def test_a_stack_that_changes_is_progress(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frames = [sys._getframe(0)] * 4 + [sys._getframe(1)]
+    withdrawn: list[int] = []
+    monkeypatch.setattr(stall_watch, "_main_frame", lambda: frames.pop(0))
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    monkeypatch.setattr(native, "newest_stall", lambda: (7, "it stands"))
+    monkeypatch.setattr(native, "withdraw_stall", withdrawn.append)
+    with pig.record() as recording:
+        recording.watchers["stalls"].stalled()
+    assert (withdrawn, frames) == ([7], [])
+    assert capsys.readouterr().err == ""
+
+
+def test_where_a_thread_waits_for_other_ranks(tmp_path: Path) -> None:
+    folder = tmp_path / "torch" / "distributed"
+    frames: list[FrameType] = []
+
+    def function(file: str, source: str) -> Any:
+        names: dict[str, Any] = {"look": lambda: frames.append(sys._getframe(1))}
+        exec(compile(source, file, "exec"), names)
+        return names["function"]
+
+    recv = function(f"{folder}/distributed_c10d.py", "def function(src, then): then()")
+    recv.__code__ = recv.__code__.replace(co_name="recv")
+    logged = function(f"{folder}/c10d_logger.py", "def function(call, *given): call(*given)")
+    look = function(f"{folder}/rendezvous.py", "def function(): look()")
+    logged(recv, 3, look)
+    assert distributed_call(frames.pop()) == ("recv", 3)
+    logged(look)
+    assert distributed_call(frames.pop()) == ("function", None)
+    # What it calls of the program's is not its own.
+    recv(3, lambda: frames.append(sys._getframe()))
+    assert distributed_call(frames.pop()) is None
+    assert distributed_call(None) is None
