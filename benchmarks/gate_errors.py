@@ -138,7 +138,7 @@ class Row:
             elapsed.interval,
             elapsed.smallest_effect,
             len(found.order),
-            found.other_processors,
+            found.comparison.other_processors,
         )
 
 

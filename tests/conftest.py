@@ -39,6 +39,8 @@ def pytest_configure(config: pytest.Config) -> None:
     After pytest itself has read it, and before modules that do so are imported."""
     for variable in _OF_OTHERS:
         os.environ.pop(variable, None)
+    # How busy the machine is: unknown. Where it matters, a test makes the files of it.
+    os.environ["PYINSTRUMENT_GPU_PROC"] = os.devnull
     # A socket of multiprocessing lies there, and the path of one has at most 107 characters.
     if len(tempfile.gettempdir()) > 60:
         tempfile.tempdir = os.environ["TMPDIR"] = "/tmp"

@@ -57,10 +57,13 @@ class MetricSeries final : public Part {
   void add_to_step(std::string_view name, double value) {
     if (active_epoch.load(std::memory_order_relaxed) == 0) return;
     const uint64_t step = open_step.load(std::memory_order_acquire);
-    if (step == kNoOpenStep) return;
+    if (step != kNoOpenStep) add_to(static_cast<uint32_t>(step), name, value);
+  }
+  /// The same for a step that has ended, before `step_ends`.
+  void add_to(uint32_t step, std::string_view name, double value) {
     const std::lock_guard lock(mutex_);
     if (OfStep* number = number_named(name)) {
-      step_ = static_cast<uint32_t>(step);
+      step_ = step;
       number->sum += value;
       number->is_given = true;
       has_number_.store(true, std::memory_order_release);

@@ -70,7 +70,7 @@ void wake_harvester();
 ///
 /// The recorder has a list of parts (record/parts.cpp) and calls them in that order, each function
 /// for all of them before the next. So all that refers to an entry of a table is taken before any
-/// table is written. All but `close` and `activity` are called under the harvest lock.
+/// table is written. All but `close`, `abandon` and `activity` are called under the harvest lock.
 class Part {
  public:
   Part() = default;
@@ -81,6 +81,8 @@ class Part {
   virtual void reset(const Session& session) = 0;
   /// Nothing is recorded any more. With the GIL.
   virtual void close() {}
+  /// In a forked child: lets go of the files that it has of its parent.
+  virtual void abandon() {}
 
   /// Another number whenever there may be something to take. It grows in steps of `kChange`, so
   /// that sums of several never agree by chance.

@@ -12,6 +12,7 @@
 #include "record/documents.h"
 #include "record/metric_series.h"
 #include "record/recorder.h"
+#include "record/run_queue_waits.h"
 #include "record/span_record.h"
 #include "record/stalls.h"
 #include "record/step_tracker.h"
@@ -67,6 +68,7 @@ struct Parts {
   DeviceTimes device_times{statistics};
   SpanRecord spans{statistics, device_times};
   MetricSeries metrics;
+  RunQueueWaits run_queue{metrics};
   SyncLog syncs;
   CollectiveSeries collectives;
   Documents documents;

@@ -68,6 +68,7 @@ void Recorder::install_fork_handler() {
     cuda::DeviceTiming::after_fork_in_child();
     forget_backward_passes_in_child();
     if (recorder->storage_) recorder->storage_->abandon();
+    for (Part* part : recorder->parts_) part->abandon();
     // Recordings go on being counted: a token of the parent's must not fit one of the child's.
     const uint32_t epoch = recorder->epoch_;
     recorder = new Recorder;

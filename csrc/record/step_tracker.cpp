@@ -40,11 +40,16 @@ BorderListener* listener() { return border_listener.load(std::memory_order_acqui
 
 StepTracker& steps() { return parts().steps(); }
 
-/// What the open step has of readings comes to an end with it.
-void end_readings(bool is_kept) {
+/// What the step has of readings comes to an end with it.
+void end_readings(uint32_t serial, bool is_kept) {
   if (parts().is_scratch()) return;
-  MetricSeries& series = parts().metrics;
-  is_kept ? series.step_ends() : series.step_is_dropped();
+  if (is_kept) {
+    parts().run_queue.step_ends(serial);
+    parts().metrics.step_ends();
+  } else {
+    parts().run_queue.step_is_dropped();
+    parts().metrics.step_is_dropped();
+  }
 }
 
 }  // namespace
@@ -63,6 +68,7 @@ int64_t begin_step(bool with_range) {
   if (const uint32_t flags = ModuleSampling::instance().step_begins(step))
     steps().add_flags(*serial, flags);
   if (BorderListener* heard = listener()) heard->step_begins(*serial);
+  if (!parts().is_scratch()) parts().run_queue.step_begins(*serial);
   const int64_t token = static_cast<int64_t>(epoch & 0x7FFFFFFF) << 32 | (*serial + 1);
   if (with_range) begin_step_range(token);
   return token;
@@ -91,7 +97,7 @@ void end_step(int64_t token, bool complete, StepEnd when) {
   if (nvtx_attached) end_range();
   if (const auto serial = serial_of(token)) {
     steps().end(*serial, complete, when);
-    end_readings(/*is_kept=*/true);
+    end_readings(*serial, /*is_kept=*/true);
     cuda::DeviceTiming::instance().step_ends();
     ModuleSampling::instance().step_ends();
     if (BorderListener* heard = listener()) heard->step_ends();
@@ -105,7 +111,7 @@ void drop_step(int64_t token, bool has_range) {
   if (has_range && nvtx_attached) end_range();
   if (const auto serial = serial_of(token)) {
     steps().drop(*serial);
-    end_readings(/*is_kept=*/false);
+    end_readings(*serial, /*is_kept=*/false);
     cuda::DeviceTiming::instance().step_is_dropped();
     ModuleSampling::instance().step_is_dropped();
     if (BorderListener* heard = listener()) heard->step_is_dropped();

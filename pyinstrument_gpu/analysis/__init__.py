@@ -19,6 +19,7 @@ from pyinstrument_gpu.analysis import (
     advice,
     batches,
     bottleneck,
+    contention,
     correlation_points,
     gaps,
     host_timeline,
@@ -141,6 +142,17 @@ class Analysis:
         return bool((self._run.span_device_ns >= 0).any()) or self._run.syncs.are_priced
 
     @cached_property
+    def contention(self) -> contention.Contention | None:
+        """What the run wanted of processors and did not get; None where nothing is known."""
+        return contention.contention(self._run)
+
+    @property
+    def is_contended(self) -> bool:
+        """Whether steps waited for a processor for so long that their shares say little of the
+        program: then nothing is advised."""
+        return self.contention is not None and self.contention.is_large
+
+    @cached_property
     def ledger(self) -> LedgerEntries:
         """Each step's time, entered once for the host and once for the device."""
         return ledger.ledger(self._run, self.host_timeline, self.correlation_points)
@@ -177,10 +189,14 @@ class Analysis:
     @cached_property
     def advice(self) -> list[Finding]:
         """What to change, by the middle of what it saves."""
+        if self.is_contended:
+            return []
         return advice.advice(self._run, self.savings, self.ledger, self.premises)
 
     @cached_property
     def doubts(self) -> list[Finding]:
         """What may be worth a change or not, because the run can't tell; what may
         save most first."""
+        if self.is_contended:
+            return []
         return advice.doubts(self._run, self.savings, self.premises)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.analysis.contention import contention
 from pyinstrument_gpu.analysis.inference import Order, difference_interval, t_quantile, welch
 from pyinstrument_gpu.analysis.run_sample import (
     FinalValue,
@@ -142,6 +143,9 @@ class Comparison:
         uneven: phases outside of steps that one side's loop runs more often.
         without_uneven: elapsed time without these; None when there are none.
         before_rate, after_rate: mean samples per second of elapsed time; None when not known.
+        before_wait, after_wait: for which share of the time of steps their thread waited for a
+            processor, on average over runs; None when not known.
+        other_processors: how many of their processors other processes used meanwhile, likewise.
         steps: number of steps of each run that were compared.
         phases: the largest change first; the changes add up to that of the elapsed time.
         finals: the last values of the metrics that all runs have.
@@ -157,6 +161,9 @@ class Comparison:
     without_uneven: TimeChange | None
     before_rate: float | None
     after_rate: float | None
+    before_wait: float | None
+    after_wait: float | None
+    other_processors: float | None
     steps: int
     phases: tuple[PhaseChange, ...]
     finals: tuple[FinalValue, ...]
@@ -252,6 +259,7 @@ def compare(
     margin = margin_percent / 100
 
     is_end_known = all(s.is_end_known for s in samples)
+    machine = _Machine.of([*_runs(before), *_runs(after)], *sides)
 
     def change_of(time_ns: Callable[[RunSample], float]) -> TimeChange:
         before_ns, after_ns = (tuple(map(time_ns, side)) for side in sides)
@@ -261,6 +269,12 @@ def compare(
         ]
         times = [np.array(before_ns) / divisors[0], np.array(after_ns) / divisors[1]]
         change, interval, smallest = _relative(times[0], times[1], noise_percent, order, confidence)
+        if machine.is_contended:
+            # Other processes may not have been the same on both sides.
+            waits_ns = [np.array([s.wait_ns or 0.0 for s in side]) for side in sides]
+            without = [t - w / d for t, w, d in zip(times, waits_ns, divisors, strict=True)]
+            also = _relative(without[0], without[1], noise_percent, order, confidence)
+            interval, smallest = _both(interval, also[1]), _most(smallest, also[2])
         if not is_end_known:
             interval = smallest = None
         verdict = _verdict(interval, margin)
@@ -286,11 +300,83 @@ def compare(
         without_uneven=change_of(without_uneven_ns) if uneven else None,
         before_rate=rates[0],
         after_rate=rates[1],
+        before_wait=machine.waits[0],
+        after_wait=machine.waits[1],
+        other_processors=machine.others,
         steps=samples[0].steps,
         phases=_phase_changes(*sides, confidence),
         finals=finals,
-        warnings=(*_warnings(_runs(before), _runs(after), sides, order), *_differing(finals)),
+        warnings=(
+            *machine.warnings(),
+            *_warnings(_runs(before), _runs(after), sides, order),
+            *_differing(finals),
+        ),
     )
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """What other processes did to the runs.
+
+    Attributes:
+        waits: of both sides, for which share of the time of steps their thread waited for a
+            processor; None unknown.
+        others: how many of the processors other processes used; None unknown.
+        processors: those that the runs might use.
+        has_many_others: whether they were many in some run.
+    """
+
+    waits: tuple[float | None, float | None]
+    others: float | None
+    processors: int | None
+    has_many_others: bool
+
+    @classmethod
+    def of(cls, runs: Sequence[Run], *sides: Sequence[RunSample]) -> _Machine:
+        found = [one for one in map(contention, runs) if one is not None]
+        others = [one.others for one in found if one.others is not None]
+        shares = [[s.wait_ns / s.step_ns for s in o if s.wait_ns is not None] for o in sides]
+        before, after = (
+            fmean(of_side) if len(of_side) == len(side) else None
+            for of_side, side in zip(shares, sides, strict=True)
+        )
+        return cls(
+            waits=(before, after),
+            others=fmean(others) if others else None,
+            processors=next((one.processors for one in found if one.processors), None),
+            has_many_others=any(one.has_many_others for one in found),
+        )
+
+    @property
+    def is_contended(self) -> bool:
+        """Whether the waits are known, and other processes may be to blame for them."""
+        return self.has_many_others and None not in self.waits
+
+    def warnings(self) -> Iterator[str]:
+        if not self.has_many_others:
+            return
+        used = f"other processes used {self.others:.1f} of {self.processors} processors meanwhile"
+        before, after = self.waits
+        if before is None or after is None:
+            yield f"{used}: the less they use, the smaller the changes that can be shown"
+        else:
+            yield (
+                f"{used}, and steps waited {before:.0%} and {after:.0%} of their time for one: "
+                "the interval is as wide as these waits allow"
+            )
+
+
+def _both(
+    one: tuple[float, float] | None, other: tuple[float, float] | None
+) -> tuple[float, float] | None:
+    """The interval that holds both."""
+    if one is None or other is None:
+        return None
+    return min(one[0], other[0]), max(one[1], other[1])
+
+
+def _most(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else max(one, other)
 
 
 def _runs(side: Sequence[Observation]) -> list[Run]:

@@ -14,6 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.analysis.contention import step_waits_ns
 from pyinstrument_gpu.analysis.inference import difference_interval
 from pyinstrument_gpu.analysis.step_times import longest_row, were_profiled
 from pyinstrument_gpu.core.arrays import distinct
@@ -51,6 +52,7 @@ class RunSample:
         elapsed_ns: from the begin of the first of the steps to that of the step after the last of
             them, or, where that was the last one, to the end of the last work on the host; from and
             to where a device is known to be done with the steps before, and with these.
+        wait_ns: for how long their thread waited for a processor; None unknown.
         samples_per_step: None when not all are known.
         phase_ns: self time by path, on the step's own thread; what no phase accounts for is
             `UNATTRIBUTED`. They add up to `step_ns`.
@@ -63,6 +65,7 @@ class RunSample:
     is_end_known: bool
     elapsed_ns: float
     step_ns: float
+    wait_ns: float | None
     samples_per_step: float | None
     phase_ns: Mapping[str, float]
     outside_ns: Mapping[str, float]
@@ -182,6 +185,7 @@ def _together(ranks: Sequence[RunSample]) -> RunSample:
         is_end_known=all(rank.is_end_known for rank in ranks),
         elapsed_ns=elapsed_ns,
         step_ns=step_ns,
+        wait_ns=max((rank.wait_ns for rank in ranks if rank.wait_ns is not None), default=None),
         samples_per_step=sum(samples) if len(samples) == len(ranks) else None,
         phase_ns=_medians([rank.phase_ns for rank in ranks], step_ns),
         outside_ns=_medians([rank.outside_ns for rank in ranks], elapsed_ns - step_ns),
@@ -202,7 +206,7 @@ def _medians(times_ns: Sequence[Mapping[str, float]], whole_ns: float) -> dict[s
 
 def _sample_of_rank(run: Run, steps: NDArray[np.void], is_known: bool) -> RunSample:
     step_ns = float((steps["end_ns"] - steps["begin_ns"]).mean())
-    samples = steps["samples"]
+    samples, waits_ns = steps["samples"], step_waits_ns(run, steps)
     end_ns = _end_ns(run, steps)
     begin_ns = int(steps["begin_ns"][0])
     # To the end of the device's work, so from the end of what it was still behind with.
@@ -223,6 +227,7 @@ def _sample_of_rank(run: Run, steps: NDArray[np.void], is_known: bool) -> RunSam
         is_end_known=is_known,
         elapsed_ns=elapsed_ns,
         step_ns=step_ns,
+        wait_ns=None if np.isnan(waits_ns).all() else float(np.nanmean(waits_ns)),
         samples_per_step=None if np.isnan(samples).any() else float(samples.mean()),
         phase_ns=_phase_ns(run, inside, len(steps), step_ns),
         outside_ns=_phase_ns(run, outside, len(steps), elapsed_ns - step_ns),

@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # what runs hold of aspects is found by their table
     from pyinstrument_gpu.aspects.memory.data import Memory
     from pyinstrument_gpu.aspects.modules.data import Modules
     from pyinstrument_gpu.aspects.operations.data import Operations
+    from pyinstrument_gpu.aspects.processor.data import Processor
     from pyinstrument_gpu.aspects.stalls.data import Stall
 
 
@@ -109,6 +110,7 @@ class Run:
         memory: Memory by phase and over steps, and when there was none left; None if it was not
             read.
         energy: The energy counters of GPUs, those that were read.
+        processor: How the processors were used meanwhile, if that is known.
         collectives: The collective operations, if PyTorch's flight recorder was read.
         compilations: What torch.compile did, if the program has imported its compiler.
         compilation_spans: When each of these compilations was, in the columns of
@@ -130,6 +132,7 @@ class Run:
         module_step_weights: NDArray[np.int64] | None
         modules: Modules
         operations: Operations | None
+        processor: Processor | None
         stalls: tuple[Stall, ...]
 
     def __init__(

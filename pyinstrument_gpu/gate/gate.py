@@ -28,15 +28,13 @@ from pyinstrument_gpu.analysis.compare import (
 from pyinstrument_gpu.analysis.inference import Look, looks, t_quantile
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import GateError
-from pyinstrument_gpu.gate.machine import OtherLoad, gpu_users
+from pyinstrument_gpu.gate.machine import gpu_users
 from pyinstrument_gpu.gate.sides import Side
 
 SIDES = ("baseline", "candidate")
 DEFAULT_RUNS = 5
 DEFAULT_MAX_RUNS = 3
 """Times the runs of the first look."""
-_MANY_OTHERS = 0.1
-"""From this share of the processors on, their use by others is reported."""
 _ORDERS_DRAWN = 20
 _LONGEST_PERIOD = 7
 """Runs after which something repeats that no order of runs may follow."""
@@ -152,7 +150,6 @@ class GateResult:
         plan, looks_taken: what was to be done, and how many of its looks were needed.
         sides: what was run, as text: the baseline first.
         order: which side ran when: 0 for the baseline, 1 for the candidate.
-        other_processors: how many processors other programs used meanwhile; None if unknown.
         warnings: sentences on why the times may mean less than they seem to.
     """
 
@@ -162,7 +159,6 @@ class GateResult:
     looks_taken: int
     sides: tuple[str, str]
     order: tuple[int, ...]
-    other_processors: float | None
     warnings: tuple[str, ...]
 
     @property
@@ -191,7 +187,6 @@ class Gate:
         default_factory=lambda: ([], []), init=False
     )
     order: list[int] = field(default_factory=list, init=False)
-    _load: OtherLoad = field(default_factory=OtherLoad, init=False)
     _uses_gpu: bool = field(default=False, init=False)
     _gpu_users_known: bool = field(default=True, init=False)
 
@@ -224,7 +219,6 @@ class Gate:
             taken,
             self._texts(),
             tuple(self.order),
-            self._load.processors,
             tuple(self._warnings(comparison)),
         )
 
@@ -234,8 +228,7 @@ class Gate:
         # Of the first run, it shows only afterwards whether it uses a GPU.
         users = gpu_users() if self._uses_gpu or not self.order else None
         name = f"{SIDES[side]}-{len(self.runs[side]) + 1:02}"
-        with self._load:
-            recorded = self.sides[side].record(name, self.folder)
+        recorded = self.sides[side].record(name, self.folder)
         ranks = [recorded] if isinstance(recorded, Run) else recorded
         run = ranks[0]
         self.runs[side].append(ranks)
@@ -307,12 +300,6 @@ class Gate:
         # That the code is another is what the gate is for.
         warnings = [text for text in comparison.warnings if not text.startswith(CODE_REVISION)]
         warnings += self.known
-        others, processors = self._load.processors, os.cpu_count() or 1
-        if others is not None and others > _MANY_OTHERS * processors:
-            warnings.append(
-                f"other programs used {others:.1f} of {processors} processors while this was "
-                "measured: the less they use, the smaller the changes that can be shown"
-            )
         if self._uses_gpu and not self._gpu_users_known:
             warnings.append(
                 "it is not known whether others used the GPU: nvidia-smi could not be asked"

@@ -109,7 +109,6 @@ def facts(result: GateResult) -> dict[str, Any]:
             {"runs": look.runs, "confidence": look.confidence, "taken": i < result.looks_taken}
             for i, look in enumerate(plan.looks)
         ],
-        "other_processors": result.other_processors,
         "warnings": list(result.warnings),
         "comparison": comparison_facts(result.comparison),
     }

@@ -311,6 +311,14 @@ def add_to_step(name: str, value: float) -> None:
     names. Nothing while no step is open. Whatever shows or exports metrics has one value for each
     step; in a long run for every second, fourth and so on."""
 
+def watch_run_queue(path: bytes) -> None:
+    """From now on until the recording ends, steps have the reading `step/processor_wait_ns`: for
+    how long their thread waited for a processor.
+
+    Args:
+        path: of the file that has this for the thread that opens it (`schedstat`).
+    """
+
 # Waits of the host for a device. A site is a place in the program.
 def sync_site(file: str, line: int, function: str, kind: int) -> int | None:
     """Make a site and return its number; None when there are too many. Outlasts recordings."""

@@ -63,9 +63,9 @@ class Savings:
 
 
 def savings(run: Run) -> Savings | None:
-    """None where neither the device nor syncs were timed."""
+    """None where neither the device nor syncs were timed, and where the machine was busy."""
     about = analysis.of(run)
-    if not about.knows_waits:
+    if not about.knows_waits or about.is_contended:
         return None
     found = about.savings
     return Savings(

@@ -16,6 +16,7 @@ import pyinstrument_gpu
 from pyinstrument_gpu.analysis.compare import POWER, Comparison, Verdict, compare
 from pyinstrument_gpu.analysis.inference import t_quantile, welch
 from pyinstrument_gpu.analysis.run_sample import UNATTRIBUTED, final_values, warmup_steps
+from pyinstrument_gpu.aspects.processor.data import Processor
 from pyinstrument_gpu.cli import main
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE
@@ -24,7 +25,7 @@ from pyinstrument_gpu.core.syncs import SYNC_DTYPE, Syncs, SyncSite
 from pyinstrument_gpu.report.comparison import comparison_facts, comparison_report
 from tests.helpers.made_script import Script
 from tests.helpers.run_writer import save
-from tests.helpers.timed_runs import MS, made_run, runs_of
+from tests.helpers.timed_runs import MS, made_run, runs_of, with_waits
 
 TOLD_APART = (Verdict.FASTER, Verdict.SLOWER)
 
@@ -635,3 +636,44 @@ def test_package_without_scipy_says_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(__import__("sys").modules, "scipy", None)
     with pytest.raises(pyinstrument_gpu.MissingDependencyError, match=r"\[compare\]"):
         compare(runs_of(100, 101, 102), runs_of(100, 101, 102))
+
+
+BUSY = Processor(10**10, 2, busy_ns=2 * 10**10, own_ns=10**9)
+ALONE = Processor(10**10, 2, busy_ns=10**9, own_ns=10**9)
+
+
+@pytest.mark.parametrize(
+    ("processor", "shares", "verdict"),
+    [
+        # 12 ms of which 2 ms are waits are no slower than 10 ms without.
+        pytest.param(BUSY, (0.0, 1 / 6), Verdict.AMBIGUOUS, id="waits that explain the change"),
+        pytest.param(BUSY, (0.1, 0.1), Verdict.SLOWER, id="the same on both sides"),
+        # What the program does to itself is a change.
+        pytest.param(ALONE, (0.0, 1 / 6), Verdict.SLOWER, id="waits without other processes"),
+        pytest.param(None, (0.0, 1 / 6), Verdict.SLOWER, id="nothing known of others"),
+    ],
+)
+def test_waits_for_other_processes_are_no_change(
+    processor: Processor | None, shares: tuple[float, float], verdict: Verdict
+) -> None:
+    sides = [
+        [with_waits(run, share, processor) for run in runs_of(mean, mean * 1.001, mean * 1.002)]
+        for mean, share in zip((10, 12), shares, strict=True)
+    ]
+    found = compare(*sides)
+    assert found.verdict is verdict
+    assert (found.before_wait, found.after_wait) == pytest.approx(shares)
+    warned = [text for text in found.warnings if "other processes used 1.9 of 2 processors" in text]
+    assert len(warned) == (processor is BUSY)
+    if warned:
+        assert found.warnings[0] == warned[0]
+
+
+def test_where_waits_are_unknown_other_processes_are_only_named() -> None:
+    sides = [runs_of(mean, mean * 1.001, mean * 1.002) for mean in (10, 12)]
+    for run in sides[0]:
+        run.processor = BUSY
+    found = compare(*sides)
+    assert found.verdict is Verdict.SLOWER
+    assert found.other_processors == pytest.approx(1.9)
+    assert found.warnings[0].endswith("the smaller the changes that can be shown")

@@ -179,7 +179,10 @@ class Judged:
 
     def is_mentioned(self, outcome: Outcome) -> bool:
         """Whether the report speaks of it. Of all syncs together it does if it speaks of any. Where
-        syncs were not watched, or the device was not timed, it says that, and can name none."""
+        syncs were not watched, the device was not timed, or steps waited for a processor, it says
+        that, and can name none."""
+        if analysis.of(self.run).is_contended:
+            return True
         doubts = analysis.of(self.run).doubts
         unseen = {each.about for each in doubts if each.low_ns is None}
         is_wait = outcome.edit.kind in ("sync", "copies", "all syncs")

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pyinstrument_gpu.analysis.contention import READING
+from pyinstrument_gpu.aspects.processor.data import Processor
 from pyinstrument_gpu.core.record import Thread
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE
+from pyinstrument_gpu.core.schema import METRIC_DTYPE, SPAN_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.core.steps import Steps
 from pyinstrument_gpu.core.sync_kind import SyncKind
 from pyinstrument_gpu.core.syncs import SYNC_DTYPE, Syncs, SyncSite
@@ -59,6 +61,15 @@ def made_run(
         environment=environment,
         syncs=Syncs((site,), waits, ((0, int(ends_ns[-1])),)) if len(waits) else None,
     )
+
+
+def with_waits(run: Run, share: float, processor: Processor | None = None) -> Run:
+    """The run, in which each step waits for a processor for a share of its time."""
+    steps = run.steps.closed
+    waits = np.zeros(len(steps), METRIC_DTYPE)
+    waits["step"], waits["value"] = steps["index"], share * (steps["end_ns"] - steps["begin_ns"])
+    run.metric_names, run.metrics, run.processor = (READING,), waits, processor
+    return run
 
 
 def runs_of(*means_ms: float, **options: Any) -> list[Run]:

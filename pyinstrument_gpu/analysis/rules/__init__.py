@@ -55,7 +55,7 @@ def findings(run: Run) -> list[Guidance]:
 
 def _findings(run: Run) -> list[Guidance]:
     case = Case(run, analysis.of(run))
-    if run.syncs.is_as_if or len(case.steps) < MIN_STEPS:
+    if run.syncs.is_as_if or len(case.steps) < MIN_STEPS or case.found.is_contended:
         return []
     found = [finding for rule in RULES for finding in rule(case)]
     return sorted(found, key=lambda one: one.worth.high_share if one.worth else -1.0, reverse=True)
@@ -69,7 +69,9 @@ def is_nothing_worth_an_edit(run: Run, found: list[Guidance]) -> bool:
     """
     about = analysis.of(run)
     savings = about.savings
-    if savings.steps < MIN_STEPS or not about.knows_waits or about.advice or about.doubts:
+    if savings.steps < MIN_STEPS or not about.knows_waits or about.is_contended:
+        return False
+    if about.advice or about.doubts:
         return False
     worths = [finding.worth for finding in found]
     worths += [worth_of(row, savings) for row in savings.rows]

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.advice import Finding, unpriced
+from pyinstrument_gpu.analysis.contention import READING
 from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.file.blocks import BlockType, Records, true_prefix
 from pyinstrument_gpu.core.file.device_clocks import TIME_LIMIT_NS
@@ -54,9 +55,15 @@ class Metric:
     max_step: int | None
 
 
+def _of_section(run: Run) -> Iterator[tuple[str, NDArray[np.void]]]:
+    """Each metric with its readings, but for that of CPU contention, which has its own section."""
+    named = metrics_by_name(run.metric_names, run.metrics)
+    return ((name, readings) for name, readings in named if name != READING)
+
+
 def metrics(run: Run) -> tuple[Metric, ...]:
     found = []
-    for name, readings in metrics_by_name(run.metric_names, run.metrics):
+    for name, readings in _of_section(run):
         last, least, greatest = readings[-1], None, None
         value = float(last["value"])
         finite = readings[np.isfinite(readings["value"])]
@@ -134,8 +141,7 @@ def metric_curves(run: Run) -> list[Curves]:
     """Each metric that was read, at most `MAX_METRICS`, over the steps of its updates, or the
     updates where the steps are not known."""
     found: list[Curves] = []
-    named = metrics_by_name(run.metric_names, run.metrics)
-    for name, readings in islice(named, MAX_METRICS):
+    for name, readings in islice(_of_section(run), MAX_METRICS):
         axis = "step" if (readings["step"] >= 0).all() else "update"
         readings = readings[np.argsort(readings[axis].astype(np.int64), kind="stable")]
         values = readings["value"]

@@ -19,6 +19,7 @@ class Duration:
         second_share, second_factor: so often it takes so many times as long.
         stall_share, stall_ns, stall_alpha: so often a stall comes on top, of Pareto's distribution
             with this scale and exponent.
+        is_preempted: whether stalls are waits for a processor, which another program has.
     """
 
     typical_ns: float
@@ -28,11 +29,19 @@ class Duration:
     stall_share: float = 0.0
     stall_ns: float = 0.0
     stall_alpha: float = 1.5
+    is_preempted: bool = False
 
     def draw(
         self, rng: np.random.Generator, shape: tuple[int, ...], scale: NDArray[np.float64] | float
     ) -> NDArray[np.int64]:
         """So many times, each multiplied by a scale."""
+        return self.draw_with_waits(rng, shape, scale)[0]
+
+    def draw_with_waits(
+        self, rng: np.random.Generator, shape: tuple[int, ...], scale: NDArray[np.float64] | float
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The same, and how long each waits for a processor."""
+        waits_ns = np.zeros(shape)
         times_ns = np.broadcast_to(self.typical_ns * np.asarray(scale), shape)
         if self.spread:
             times_ns = times_ns * np.exp(self.spread * rng.standard_normal(shape))
@@ -43,5 +52,7 @@ class Duration:
             stalls_ns = self.stall_ns * (1 + rng.pareto(self.stall_alpha, shape))
             # A stall of more than a few seconds is another kind of trouble.
             stalls_ns = np.minimum(stalls_ns, 100 * self.stall_ns)
-            times_ns = times_ns + np.where(rng.random(shape) < self.stall_share, stalls_ns, 0.0)
-        return np.rint(times_ns).astype(np.int64)
+            stalls_ns = np.where(rng.random(shape) < self.stall_share, stalls_ns, 0.0)
+            times_ns = times_ns + stalls_ns
+            waits_ns = stalls_ns if self.is_preempted else waits_ns
+        return np.rint(times_ns).astype(np.int64), np.rint(waits_ns).astype(np.int64)

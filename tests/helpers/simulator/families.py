@@ -461,7 +461,7 @@ class _Draw:
         # A stall takes three times its scale in the mean.
         share = typical_ns * self.taken_part / (1 - self.taken_part) / (3 * self.quantum_ns)
         stalls = min(1.0, share)
-        return Duration(typical_ns, self.jitter, 0.0, 1.0, stalls, self.quantum_ns, 1.5)
+        return Duration(typical_ns, self.jitter, 0.0, 1.0, stalls, self.quantum_ns, 1.5, True)
 
     def call(self) -> Duration:
         return Duration(self.rng.uniform(5_000, 25_000), spread=0.1)

@@ -89,6 +89,7 @@ class Rank:
         self._staged_ns = 0
         self._path: list[str] = []
         self._is_inside = True
+        self._waited_ns = 0
         self.recorder = Recorder(program, self._compute, timed_steps)
         self.now_ns = 0
         turns = program.steps
@@ -123,8 +124,9 @@ class Rank:
         periodic = [(each, _Acts(self._periodic(each))) for each in program.periodic]
         for turn in range(program.steps):
             recorder.begin_step(self.now_ns)
+            self._waited_ns = 0
             yield from self._do(step, turn)
-            recorder.end_step(self.now_ns)
+            recorder.end_step(self.now_ns, self._waited_ns)
             yield from self._do(between, turn)
             for each, acts in periodic:
                 times, rest = divmod(turn + 1, each.every)
@@ -200,8 +202,12 @@ class Rank:
     ) -> _Do | None:
         scale = 1.0 if warm_up is None else warm_up
         if isinstance(operation, Work):
-            [hosts_ns] = self._times_ns(operation.place, turns, operation.host, scale=scale)
-            return self._working(hosts_ns)
+            host = operation.host
+
+            def draw_work(rng: np.random.Generator) -> list[list[int]]:
+                return [each.tolist() for each in host.draw_with_waits(rng, (turns,), scale)]
+
+            return self._working(*self._draws.of(self.number, operation.place, draw_work))
         if isinstance(operation, MakeBatch):
             if self._has("data"):
                 return None
@@ -237,29 +243,31 @@ class Rank:
     def _leave(self, turn: int) -> None:
         self.now_ns = self.recorder.leave(self.now_ns)
 
-    def _working(self, hosts_ns: list[int]) -> _Do:
+    def _working(self, hosts_ns: list[int], waits_ns: list[int]) -> _Do:
         def work(turn: int) -> None:
             self.now_ns += hosts_ns[turn]
+            self._waited_ns += waits_ns[turn]
 
         return work
 
     def _launching(
         self, operation: Launches, turns: int, warm_up: NDArray[np.float64] | None
     ) -> _Do:
-        def draw(rng: np.random.Generator) -> tuple[list[int], Kernels]:
+        def draw(rng: np.random.Generator) -> tuple[list[int], list[int], Kernels]:
             shape = (turns, len(operation.kernels_ns))
-            hosts_ns = operation.host.draw(rng, shape, 1.0)
+            hosts_ns, waits_ns = operation.host.draw_with_waits(rng, shape, 1.0)
             kernels_ns = operation.device.draw(rng, shape, np.array(operation.kernels_ns))
             # The first launches compile, choose algorithms and allocate, which is not launching.
             slower = np.zeros(turns) if warm_up is None else warm_up - 1
             warm_ns = np.rint(hosts_ns.sum(axis=1) * slower).astype(np.int64)
-            return warm_ns.tolist(), Kernels(hosts_ns, kernels_ns)
+            return warm_ns.tolist(), waits_ns.sum(axis=1).tolist(), Kernels(hosts_ns, kernels_ns)
 
-        warm_ns, kernels = self._draws.of(self.number, operation.place, draw)
+        warm_ns, waits_ns, kernels = self._draws.of(self.number, operation.place, draw)
         is_graph = self._has("launches", path="/".join(self._path))
         stream = self._compute
 
         def compute(turn: int) -> None:
+            self._waited_ns += waits_ns[turn]
             self.now_ns += warm_ns[turn] + kernels.host_ns[turn] + kernels.device_ns[turn]
 
         def replay(turn: int) -> None:
@@ -268,6 +276,7 @@ class Rank:
             stream.put(self.now_ns, kernels.device_ns[turn])
 
         def launch(turn: int) -> None:
+            self._waited_ns += waits_ns[turn]
             self.now_ns = stream.launch(self.now_ns + warm_ns[turn], kernels, turn)
 
         if not self._program.has_device:
@@ -337,7 +346,7 @@ class Rank:
             self.recorder.sync(site, begin_ns, self.now_ns, size)
 
         if not self._program.has_device:
-            return self._working([0] * turns)
+            return self._working([0] * turns, [0] * turns)
         if is_pinned:
             return enqueue
         return stage if is_pageable and operation.non_blocking else wait

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pyinstrument_gpu.analysis.contention import READING
 from pyinstrument_gpu.aspects.memory.data import Memory
 from pyinstrument_gpu.core.clocks import DeviceClock
 from pyinstrument_gpu.core.program_facts import KEY, ProgramFacts
 from pyinstrument_gpu.core.record import DeviceTimingSummary, Thread, named_streams
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE, SpanFlag
+from pyinstrument_gpu.core.schema import METRIC_DTYPE, SPAN_DTYPE, STEP_DTYPE, SpanFlag
 from pyinstrument_gpu.core.steps import Steps
 from pyinstrument_gpu.core.sync_kind import SyncKind
 from pyinstrument_gpu.core.syncs import SYNC_DTYPE, Syncs, SyncSite, blocked_ns, totals_of
@@ -58,6 +59,7 @@ class Recorder:
         self._self_ns: list[int] = []
         self._children_ns: list[int] = []
         self._steps: list[tuple[int, int]] = []
+        self._waits_ns: list[int] = []
         self._syncs: list[tuple[int, ...]] = []
         self._step = -1
         self._step_begin_ns = 0
@@ -88,7 +90,12 @@ class Recorder:
             self._untimed = 0
         self.timed_steps.append(self._is_timed)
 
-    def end_step(self, now_ns: int) -> None:
+    def end_step(self, now_ns: int, waited_ns: int) -> None:
+        """
+        Args:
+            waited_ns: for how long its thread waited for a processor.
+        """
+        self._waits_ns.append(waited_ns)
         self._steps.append((self._step_begin_ns, now_ns))
         self._durations_ns.append(now_ns - self._step_begin_ns)
         if self._is_timed:
@@ -204,6 +211,8 @@ class Recorder:
             steps=self._steps_of(),
             duration_ns=duration_ns,
             syncs=syncs,
+            metric_names=[READING],
+            metrics=self._waits(),
             memory=Memory(device=0, allocation_retries=self.allocation_retries),
         )
 
@@ -252,6 +261,12 @@ class Recorder:
             row["end_ns"] = end_ns + _STARTED_NS
         steps["samples"], steps["items"], steps["complete"] = math.nan, 1, True
         return Steps(steps)
+
+    def _waits(self) -> np.ndarray:
+        waits = np.zeros(len(self._steps), METRIC_DTYPE)
+        waits["update"] = waits["step"] = np.arange(len(self._steps))
+        waits["value"] = self._waits_ns
+        return waits
 
     def _syncs_of(self, duration_ns: int) -> Syncs:
         if not self._options.watches:

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CPU contention: how much of their time steps waited for a processor, and for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.core.arrays import places_in
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import metrics_by_name
+
+if TYPE_CHECKING:  # what runs hold of aspects is found by their table
+    from pyinstrument_gpu.aspects.processor.data import Processor
+
+READING = "step/processor_wait_ns"
+"""Of each step that was read."""
+LARGE_SHARE = 0.1
+"""From this share of the time on, times say more of the machine than of the program."""
+MANY_OTHERS = 0.1
+"""From this share of the processors on, what others use of them matters."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contention:
+    """What a run wanted of processors and did not get. None is unknown.
+
+    Attributes:
+        is_large: whether so much of the time was waiting that nothing is concluded from shares of
+            it.
+        step_ns: what a step takes, of all steps.
+        steps: of so many steps it is known how long their thread waited for a processor.
+        share: for which share of the time of these steps it did.
+        thread, thread_share: which thread waited longest, and for which share of the elapsed time.
+        processors: those that the process may use.
+        others: how many of them other processes used, on average.
+        throttled_share: for which share of the elapsed time a CPU limit stopped the process, summed
+            over processors.
+        pressure: for which share of it some program of the machine waited for a processor.
+    """
+
+    is_large: bool
+    step_ns: float
+    steps: int
+    share: float | None
+    thread: str | None = None
+    thread_share: float | None = None
+    processors: int | None = None
+    others: float | None = None
+    throttled_share: float | None = None
+    pressure: float | None = None
+
+    @property
+    def has_many_others(self) -> bool:
+        others, processors = self.others, self.processors
+        return others is not None and others > MANY_OTHERS * (processors or 1)
+
+    @property
+    def cause(self) -> str:
+        """What it waited for, in a clause; empty if that is unknown."""
+        return ", and ".join(self._causes())
+
+    def _causes(self) -> Iterator[str]:
+        if (self.throttled_share or 0.0) >= LARGE_SHARE / 2:
+            yield "the CPU limit of its container or control group throttled it"
+        if self.has_many_others:
+            yield f"other processes used {self.others:.1f} of {_processors(self.processors)}"
+        elif self.others is not None and (self.throttled_share or 0.0) < LARGE_SHARE / 2:
+            yield (
+                f"it has more threads and processes at work than the {_processors(self.processors)}"
+                " that it may use"
+            )
+
+
+def _processors(count: int | None) -> str:
+    return f"{count} processor" + ("" if count == 1 else "s")
+
+
+def contention(run: Run) -> Contention | None:
+    """None if nothing is known."""
+    steps = run.steps.closed
+    waits_ns = step_waits_ns(run, steps)
+    is_known = ~np.isnan(waits_ns)
+    time_ns = int((steps["end_ns"] - steps["begin_ns"])[is_known].sum())
+    found = run.processor
+    if found is None and not is_known.any():
+        return None
+    share = float(waits_ns[is_known].sum()) / time_ns if time_ns else None
+    of_recording = _of_recording(found)
+    return Contention(
+        is_large=max(share or 0.0, of_recording.get("thread_share") or 0.0) >= LARGE_SHARE,
+        step_ns=run.step_totals.duration.mean_ns,
+        steps=int(is_known.sum()),
+        share=share,
+        **of_recording,
+    )
+
+
+def _of_recording(found: Processor | None) -> dict[str, Any]:
+    if found is None:
+        return {}
+    return {
+        "thread": found.thread,
+        "thread_share": found.share(found.thread_wait_ns),
+        "processors": found.processors,
+        "others": found.others,
+        "throttled_share": found.share(found.throttled_ns),
+        "pressure": found.share(found.pressure_ns),
+    }
+
+
+def step_waits_ns(run: Run, steps: NDArray[np.void]) -> NDArray[np.float64]:
+    """How long the thread of each of these steps waited for a processor in it, which is at most all
+    of it; NaN unknown."""
+    waits_ns = np.full(len(steps), np.nan)
+    readings = dict(metrics_by_name(run.metric_names, run.metrics)).get(READING)
+    if readings is not None:
+        places = places_in(steps["index"], readings["step"])
+        waits_ns[places[places >= 0]] = readings["value"][places >= 0]
+    known_ns: NDArray[np.float64] = np.minimum(waits_ns, steps["end_ns"] - steps["begin_ns"])
+    return known_ns
