@@ -221,7 +221,7 @@ def test_wrong_usage(file: str, arguments: list[str]) -> None:
 
 
 def test_a_mistyped_command_names_the_one_that_was_meant() -> None:
-    assert "there is no command 'reprot'. Did you mean 'report'?" in invoke("reprot").stderr
+    assert "there is no command 'reports'. Did you mean 'report'?" in invoke("reports").stderr
 
 
 def test_an_option_of_the_program_goes_behind_it() -> None:
