@@ -42,7 +42,8 @@ def printed(name: str, folder: Path, *options: str) -> str:
         text=True,
     )
     text = done.stdout.replace(sys.executable, "python").replace(str(ROOT) + "/", "")
-    return text.replace(f" --output {folder / name}.gpurun", "").replace(f"{folder}/", "")
+    # The heading has as much of it as there is room for.
+    return re.sub(r" --output [^,\n]*(?=,)", "", text).replace(f"{folder}/", "")
 
 
 def main() -> None:

@@ -15,14 +15,14 @@ QUICKLY = {
     "ddp": ["--steps", "5"],
 }
 STEPS = {"language_model": 4, "image_classifier": 8, "ddp": 5}
-TABLE = re.compile(r"^phase .*?^step ", re.MULTILINE | re.DOTALL)
+TABLE = re.compile(r"^.s per step .*?^step ", re.MULTILINE | re.DOTALL)
 
 
 def rows_of(text: str) -> list[str]:
     """The first words of the first table's rows: its phases."""
     found = TABLE.search(text)
     assert found is not None
-    return [line.split()[0] for line in found[0].splitlines() if line[:1].isalpha()]
+    return [line.split()[0] for line in found[0].splitlines()[1:] if line[:1].isalpha()]
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_page_shows_the_phases_that_the_example_prints(name: str, tmp_path: Path
     on_page = block(name).search(PAGE.read_text("utf-8"))
     assert on_page is not None
     assert rows_of(text) == rows_of(on_page[0])
-    assert on_page[0].count("\n") > 20
+    assert on_page[0].count("\n") > 15
     files = sorted(tmp_path.glob("*.gpurun"))
     assert len(files) == (2 if name == "ddp" else 1)
     for file in files:

@@ -52,7 +52,7 @@ with pig.record() as recording:
             pass
     with pig.gpu_phase("eval"):
         pass
-recording.run.report()
+recording.run.report(verbose=True)
 assert "numpy.ma" not in sys.modules
 """
     run_script(script, is_fresh=True)

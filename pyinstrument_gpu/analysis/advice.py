@@ -22,6 +22,9 @@ from pyinstrument_gpu.core.sync_kind import SyncKind
 EDIT_SHARE = 0.01
 """The least share of the step that a change must save, by the low end of its range, to be
 worth an edit. Of changes between steps it is the share of the elapsed time."""
+HEADLINE_SHARE = 0.02
+"""The least share that a change must be able to save to be in the verdict, or among what a short
+report calls worth trying."""
 TOGETHER = 1.2
 """How many times as much as any of them alone all syncs together must save to be named, at the low
 end or at the high one."""

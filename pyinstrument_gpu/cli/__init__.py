@@ -9,6 +9,7 @@ is unclear. `run` ends with the exit code of its program, or with 3 for `--fail-
 from __future__ import annotations
 
 import atexit
+import difflib
 import gc
 import importlib
 import io
@@ -57,6 +58,19 @@ class _Commands(click.Group):
         command = getattr(importlib.import_module(f"pyinstrument_gpu.cli.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """A Python file in the place of a command is a program to run."""
+        if args[0] not in _COMMANDS:
+            if args[0].endswith(".py") and os.path.isfile(args[0]):
+                args = ["run", *args]
+            elif not args[0].startswith("-"):
+                like = difflib.get_close_matches(args[0], _COMMANDS, n=1)
+                meant = f" Did you mean {like[0]!r}?" if like else ""
+                raise click.UsageError(f"there is no command {args[0]!r}.{meant}", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

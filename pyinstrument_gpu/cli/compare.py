@@ -22,9 +22,13 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class _ManyRuns(click.Command):
-    """A command whose options --before and --after take every argument up to the next option."""
+    """A command whose options --before and --after take every argument up to the next option. Two
+    arguments in front of all options are one run of each side."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        sides = [one for one in args[:2] if not one.startswith("-")]
+        if len(sides) == 2 and not {"--before", "--after"}.intersection(args):
+            args = ["--before", sides[0], "--after", sides[1], *args[2:]]
         spread: list[str] = []
         side: str | None = None
         for argument in args:
@@ -102,8 +106,8 @@ def compare(
     three or more runs per side, recorded in turn: fewer cannot separate the change from noise,
     however many steps they have.
 
-    A RUN may also be a folder, which stands for the run files in it. The ranks of one job count as
-    one run together.
+    `compare BEFORE AFTER` takes one run per side. A RUN may also be a folder, which stands for the
+    run files in it. The ranks of one job count as one run together.
     """
     if output is not None and not as_html:
         raise click.UsageError("--output is for --html")

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pyinstrument_gpu.cli.run_paths import are_of_a_job, found_runs, say_what_is_left_out
+from pyinstrument_gpu.cli.run_paths import (
+    are_of_a_job,
+    found_runs,
+    say_what_is_left_out,
+    with_newest,
+)
 from pyinstrument_gpu.core.file.run_files import left_out
 from pyinstrument_gpu.core.job_membership import same_run_twice
 from pyinstrument_gpu.core.run import Run
@@ -25,8 +30,11 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("given", metavar="RUN...", nargs=-1, required=True)
+@click.argument("given", metavar="[RUN...]", nargs=-1)
 @click.option("--step", type=int, metavar="N", help="Show only the step with index N.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Show everything that is known, in full tables."
+)
 @click.option(
     "--rank", type=int, metavar="N", help="Of the ranks of a job, show only the run of rank N."
 )
@@ -62,6 +70,7 @@ if TYPE_CHECKING:
 def report(
     given: tuple[str, ...],
     step: int | None,
+    verbose: bool,
     rank: int | None,
     width: int | None,
     as_json: bool,
@@ -71,9 +80,12 @@ def report(
 ) -> None:
     """Show where the time of each step went.
 
-    A RUN may also be a folder, which stands for the run files in it. Of several ranks of one job,
-    the report is that of the job: which rank the others wait for, and in which phase.
+    A RUN may also be a folder, which stands for the run files in it, or a program, which stands for
+    its newest run in the working directory. Without any, it is the newest run there. Of several
+    ranks of one job, the report is that of the job: which rank the others wait for, and in which
+    phase.
     """
+    given = with_newest(given)
     if all_rows and not as_json:
         raise click.UsageError("--all-rows is for --json; tables say what they leave out")
     if output is not None and not as_html:
@@ -110,7 +122,7 @@ def report(
                 found = document_of(run, name) if step is None else step_document(run, step, name)
                 text = json_text(found, most_rows)
             else:
-                text = run.report(step=step, width=width)
+                text = run.report(step=step, verbose=verbose, file=name, width=width)
         except KeyError as error:
             raise click.ClickException(f"{name}: {error.args[0]}") from error
         if len(paths) > 1 and not as_json:

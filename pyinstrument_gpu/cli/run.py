@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from typing import Any
@@ -23,8 +24,33 @@ class Leave(BaseException):
         self.run = run
 
 
+_PYTHON = re.compile(r"python[\d.]*t?$")
+_MOST_USED = ("is_module", "output", "overwrite", "html", "no_report", "help")
+
+
+def _without_python(args: list[str], at: int) -> list[str]:
+    """The arguments without the name of an interpreter in front of the program, as people copy it
+    from their command line: the program runs in this one."""
+    if at < len(args) and _PYTHON.search(os.path.basename(args[at])):
+        del args[at]
+        while at < len(args) and args[at] in ("-u", "-B"):
+            del args[at]
+    return args
+
+
 class _RunCommand(click.Command):
     """`--modules` without a value would take PROGRAM for one."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """In two groups: what most people need, and what is recorded."""
+        groups: dict[bool, list[tuple[str, str]]] = {True: [], False: []}
+        for option in self.get_params(ctx):
+            record = option.get_help_record(ctx)
+            if isinstance(option, click.Option) and record is not None:
+                groups[option.name in _MOST_USED].append(record)
+        for is_most_used, title in ((True, "Options"), (False, "What is recorded")):
+            with formatter.section(title):
+                formatter.write_dl(groups[is_most_used])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         with_value = {
@@ -38,8 +64,18 @@ class _RunCommand(click.Command):
             if args[at] == "--modules":
                 args[at] += f"={_COARSE}"
             at += 2 if args[at] in with_value else 1
+        args = _without_python(args, at)
         try:
             return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            program = next((place for place, one in enumerate(args) if one.endswith(".py")), None)
+            if program is None:
+                raise
+            raise click.UsageError(
+                f"run has no option {error.option_name}. Options of the program go behind it: "
+                f"pyinstrument-gpu run {args[program]} {error.option_name} ...",
+                ctx,
+            ) from None
         except click.BadParameter as error:
             name = None if error.param is None else error.param.name
             source = None if name is None else ctx.get_parameter_source(name)
@@ -184,7 +220,14 @@ def _check_call(ctx: click.Context, option: click.Parameter, value: str | None) 
     is_flag=True,
     help="Also write the report as an HTML page, beside RUN and with its name.",
 )
-@click.option("--no-report", is_flag=True, help="Don't print the report.")
+@click.option(
+    "-q",
+    "--quiet",
+    "--no-report",
+    "no_report",
+    is_flag=True,
+    help="Don't print the report.",
+)
 @click.argument("program", metavar="PROGRAM")
 @click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
 def run(

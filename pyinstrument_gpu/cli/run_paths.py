@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
 
 from pyinstrument_gpu.core.file.attempts import earlier_left_out, of_last_attempts
-from pyinstrument_gpu.core.file.run_files import files_in
+from pyinstrument_gpu.core.file.run_files import SUFFIX, files_in
 from pyinstrument_gpu.core.job_membership import is_of_a_job, not_one_job
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import RunFileError
@@ -30,6 +31,32 @@ def found_runs(given: Iterable[str]) -> tuple[list[str], list[list[Path]]]:
         else:
             paths.append(argument)
     return paths, left
+
+
+def with_newest(given: Sequence[str]) -> tuple[str, ...]:
+    """What was given, with the newest run of the working directory where nothing was, and that of
+    a program in its place.
+
+    Raises:
+        click.ClickException: there is none.
+    """
+    return tuple(map(_newest_of, given)) if given else (_newest("*"),)
+
+
+def _newest_of(argument: str) -> str:
+    if not argument.endswith(".py"):
+        return argument
+    return _newest(f"{glob.escape(Path(argument).stem)}-*")
+
+
+def _newest(pattern: str) -> str:
+    found = [path for path in Path().glob(pattern + SUFFIX) if path.is_file()]
+    if not found:
+        what = "run file" if pattern == "*" else f"run of the program ({pattern}{SUFFIX})"
+        raise click.ClickException(
+            f"there is no {what} in {Path.cwd()}; record one with `pyinstrument-gpu run train.py`"
+        )
+    return str(max(found, key=lambda path: path.stat().st_mtime))
 
 
 def say_what_is_left_out(earlier: Sequence[Sequence[Path]]) -> None:

@@ -11,6 +11,7 @@ from functools import partial
 
 import click
 
+from pyinstrument_gpu.core.file.run_files import SUFFIX
 from pyinstrument_gpu.errors import MissingDependencyError
 from pyinstrument_gpu.watch.process import MachineClocks
 from pyinstrument_gpu.watch.run_files import run_files
@@ -43,8 +44,13 @@ def watch(target: str | None, as_json: bool, port: int | None, host: str) -> Non
 
     FILE is a run file, DIR a folder of them, of which the newest run is taken with all ranks of its
     job, and PID a process that records. Without any, it is the newest run below the working
-    directory, or the process of yours that records. The file is only read.
+    directory, or the process of yours that records. A FILE that is not there yet is waited for. The
+    file is only read.
     """
+    if target is not None and target.endswith(SUFFIX) and not os.path.exists(target):
+        print(f"waiting for {target}", file=sys.stderr)
+        while not os.path.exists(target):
+            _wait_for_next_second()
     if port is not None:
         if as_json:
             raise click.UsageError("--prometheus can't be combined with --json")

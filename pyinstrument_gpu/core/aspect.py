@@ -79,6 +79,11 @@ class Aspect:
         """
         return ()
 
+    def summary(self, section: Any, document: Any) -> Iterable[Part]:
+        """The section in a line or two, for the report that a run prints by itself; nothing where
+        there is nothing that most readers would want to know. Arguments are as in `parts`."""
+        return ()
+
     def first_parts(self, section: Any) -> Iterable[Part]:
         """What matters so much that it stands before everything else."""
         return ()

@@ -314,19 +314,28 @@ class Run:
         return cls(**reader.decode_blocks(blocks))
 
     def report(
-        self, *, step: int | None = None, width: int | None = None, color: bool | None = None
+        self,
+        *,
+        step: int | None = None,
+        verbose: bool = False,
+        file: str | None = None,
+        width: int | None = None,
+        color: bool | None = None,
     ) -> str:
-        """The run as a table for the terminal.
+        """What the run says, for the terminal: at most 25 lines of 80 columns.
 
         Args:
             step: the index of the only step to show; None for the whole run.
+            verbose: whether to show everything that is known, in full tables.
+            file: the run's file, for the commands that the report names.
             width: number of columns; None for the width of the terminal.
             color: whether to use colours; None if the terminal supports them.
 
         Raises:
             KeyError: there is no such step.
         """
-        text: str = above("report.overview").report(self, step=step, width=width, color=color)
+        report = above("report.overview").report
+        text: str = report(self, step=step, verbose=verbose, file=file, width=width, color=color)
         return text
 
     def export(

@@ -293,7 +293,7 @@ class Launch:
                 )
         elif rank == 0:
             run = self._recording.run
-            shows = not self._options.no_report
+            shows = not self._options.no_report and bool(run.phases or ranks > 1)
             job = self._job(ranks) if ranks > 1 and (shows or self._options.html) else None
             if job is not None and shows:
                 from pyinstrument_gpu.job.report import job_report
@@ -303,9 +303,10 @@ class Launch:
                 yield ""
                 yield "Rank 0 by itself"
             if shows:
-                yield run.report()
+                yield run.report(file=str(self._recording.path))
             elif not run.step_totals.count:
-                self._say(f"no steps: {no_steps(run)}")
+                told = "" if self._options.no_report else f". Run file: {self._recording.path}"
+                self._say(f"no steps: {no_steps(run)}{told}")
             if self._options.html or shows:
                 yield from self._report_ending(job)
         yield from (f"pyinstrument-gpu: {sentence}" for sentence in self._said)

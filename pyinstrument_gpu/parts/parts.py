@@ -65,6 +65,7 @@ class Table:
         wide_only: headers of columns that go first where there is little room; `NOTES` are those
             of the notes.
         short: what some headers become where there is little room.
+        bars: whether shares are shown as bars also where there is little room.
     """
 
     headers: Sequence[str]
@@ -72,6 +73,7 @@ class Table:
     whole_names: bool = False
     wide_only: Sequence[str] = ()
     short: Mapping[str, str] = field(default_factory=dict)
+    bars: bool = False
 
     @property
     def has_notes(self) -> bool:

@@ -24,6 +24,16 @@ def duration(duration_ns: float) -> str:
     return f"{duration_ns:.0f} ns"
 
 
+def brief(duration_ns: float) -> str:
+    """A duration in three digits, for text that is read rather than compared."""
+    for name, ns in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        # What would round up to the next larger unit is written in that.
+        if abs(duration_ns) >= 0.9995 * ns:
+            size = duration_ns / ns
+            return f"{size:.{0 if abs(size) >= 99.95 else 1 if abs(size) >= 9.995 else 2}f} {name}"
+    return f"{duration_ns:.0f} ns"
+
+
 def time_text(time_ns: int) -> str:
     """A time for people, in the largest fitting unit."""
     seconds = time_ns / 1e9
@@ -121,6 +131,14 @@ class Unit:
         if largest_ns >= 1e6:
             return cls("ms", 1_000_000, 3 if largest_ns < 1e9 else 1)
         return cls("us", 1_000, 2)
+
+    @classmethod
+    def brief(cls, largest_ns: float) -> Unit:
+        """The unit in which the largest duration has three digits, or more before the point."""
+        for name, ns in (("s", 1_000_000_000), ("ms", 1_000_000)):
+            if largest_ns >= ns:
+                return cls(name, ns, 2 if largest_ns < 10 * ns else 1)
+        return cls("us", 1_000, 1)
 
     def text(self, duration_ns: float | None) -> str:
         """The number without the unit; "-" where it is not known."""

@@ -25,9 +25,8 @@ def gather() -> dict[str, Any]:
         "python": sys.version.split()[0],
         "platform": _platform(),
         "cores": len(os.sched_getaffinity(0)),
-        "command": [
-            argument[:_MAX_ARGUMENT_CHARACTERS] for argument in sys.orig_argv[:_MAX_ARGUMENTS]
-        ],
+        "command": _words(sys.orig_argv),
+        "arguments": _words(getattr(sys, "argv", ())),
         "cwd": _working_directory(),
         "program_folder": str(_folder_of_program()),
         "started": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
@@ -48,6 +47,13 @@ def gather() -> dict[str, Any]:
         facts["revision"] = revision
     facts.update(torch_facts())
     return facts
+
+
+def _words(arguments: object) -> list[str]:
+    """Those of a command line that fit; none where a program has put something else there."""
+    if not isinstance(arguments, list) or not all(isinstance(one, str) for one in arguments):
+        return []
+    return [argument[:_MAX_ARGUMENT_CHARACTERS] for argument in arguments[:_MAX_ARGUMENTS]]
 
 
 def _platform() -> str:

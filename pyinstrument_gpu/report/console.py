@@ -30,6 +30,7 @@ _STYLES: dict[Kind, str] = {
 }
 _WIDE = 100
 _BAR_WIDTH = 20
+_BAR_STYLE = "cyan"
 _MIN_NAME_WIDTH = 16
 
 
@@ -42,9 +43,13 @@ def for_terminal(parts: Iterable[Part], width: int | None, color: bool | None) -
             `NO_COLOR` is not set.
     """
     stdout = Console()
-    width = stdout.width if width is None else width
     color = (stdout.is_terminal and not stdout.no_color) if color is None else color
-    return printed(parts, width, color=color)
+    return printed(parts, terminal_width(width), color=color)
+
+
+def terminal_width(width: int | None) -> int:
+    """The width that is given, or that of the terminal."""
+    return Console().width if width is None else width
 
 
 def printed(parts: Iterable[Part], width: int, *, color: bool = False) -> str:
@@ -120,7 +125,8 @@ def rich_table(table: Table, width: int) -> RichTable:
             # A tree deeper than the column is wide stays within it.
             indent = min(2 * row.depth, name_width // 2)
             name = Padding(Text(printable(row.name), overflow="fold"), (0, 0, 0, indent))
-            remark = [Text(_remark(row, table, width))] if note_width else []
+            style = _BAR_STYLE if row.share is not None else ""
+            remark = [Text(_remark(row, table, width), style)] if note_width else []
             lines.add_row(name, *row.cells, *remark, style=row.emphasis)
     return lines
 
@@ -140,6 +146,6 @@ def _fitted(table: Table, width: int) -> tuple[list[str], list[list[Row]]]:
 
 def _remark(row: Row, table: Table, width: int) -> str:
     """The note of a row, or a bar of its share."""
-    if width >= _WIDE and row.share is not None:
+    if (width >= _WIDE or table.bars) and row.share is not None:
         return "#" * round(_BAR_WIDTH * row.share)
     return "" if width < _WIDE and NOTES in table.wide_only else printable(row.note)

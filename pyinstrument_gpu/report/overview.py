@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Part, Sentence
-from pyinstrument_gpu.report.console import for_terminal
+from pyinstrument_gpu.report.console import for_terminal, terminal_width
 from pyinstrument_gpu.report.device_times import device_parts
 from pyinstrument_gpu.report.document import Document, document_of
 from pyinstrument_gpu.report.findings import guides_parts
@@ -21,6 +21,7 @@ from pyinstrument_gpu.report.recorder import recorder_parts
 from pyinstrument_gpu.report.run_info import heading
 from pyinstrument_gpu.report.savings import savings_parts
 from pyinstrument_gpu.report.steps import outside_parts, steps_parts
+from pyinstrument_gpu.report.summary import summary
 
 
 def _always(of: Document) -> bool:
@@ -89,19 +90,30 @@ LAST_SECTIONS = (
 
 
 def report(
-    run: Run, *, step: int | None = None, width: int | None = None, color: bool | None = None
+    run: Run,
+    *,
+    step: int | None = None,
+    verbose: bool = False,
+    file: str | None = None,
+    width: int | None = None,
+    color: bool | None = None,
 ) -> str:
     """The report of a run, or of one of its steps.
 
     Args:
         run: the run.
         step: index of the one step to show; None shows the whole run.
+        verbose: whether to show all sections in full, rather than what fits on a screen.
+        file: the run's file, for the commands that it names.
         width, color: as in `for_terminal`.
 
     Raises:
         KeyError: there is no such step, or its spans are no longer kept.
     """
-    parts = overview(document_of(run)) if step is None else one_step(step_document(run, step))
+    if step is not None:
+        return for_terminal(one_step(step_document(run, step)), width, color)
+    document, width = document_of(run, file), terminal_width(width)
+    parts = overview(document) if verbose else summary(document, width)
     return for_terminal(parts, width, color)
 
 

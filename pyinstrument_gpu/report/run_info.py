@@ -23,6 +23,7 @@ class RunInfo:
         host: the machine's name.
         python, torch: versions.
         command: the command line.
+        arguments: the program and its arguments.
         rank, world_size: its place in a job of several processes.
         gpu_count: how many GPUs the process saw.
         gpus: their names.
@@ -37,6 +38,7 @@ class RunInfo:
     """
 
     command: tuple[str, ...] | None
+    arguments: tuple[str, ...] | None
     run_id: str | None
     host: str | None
     rank: int | None
@@ -57,10 +59,12 @@ class RunInfo:
 
 def run_info(run: Run) -> RunInfo:
     environment, program = run.environment, run.program_facts
-    command, gpus = environment.get("command"), environment.get("gpus")
+    command, arguments = environment.get("command"), environment.get("arguments")
+    gpus = environment.get("gpus")
     never_timed = all(phase.device is None for phase in run.phases.values())
     return RunInfo(
         command=None if command is None else tuple(command),
+        arguments=None if arguments is None else tuple(arguments),
         **{name: environment.get(name) for name in _FACTS},
         gpu_count=None if gpus is None else len(gpus),
         gpus=tuple(gpus or ()),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.advice import BUSY_SHARE, MIN_STEPS, Finding
+from pyinstrument_gpu.analysis.advice import BUSY_SHARE, HEADLINE_SHARE, MIN_STEPS, Finding
 from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.program_facts import CHILDREN
 from pyinstrument_gpu.core.run import Run
@@ -114,8 +114,9 @@ def _placed(run: Run, path: int) -> str | None:
 
 def _what_helps(run: Run, findings: Sequence[Finding], guides: Guides | None) -> str:
     certain = [one for one in findings if one.is_certain and one.high_ns and one.of_ns]
-    if certain:
-        sure = f"could save {_saving(run, certain[0])}: {_change(certain[0])}"
+    large = [one for one in certain if (one.high_ns or 0) >= HEADLINE_SHARE * (one.of_ns or 0)]
+    if large:
+        sure = f"could save {_saving(run, large[0])}: {_change(large[0])}"
         if findings[0].kind == "doubt":
             return f"{_may_save(run, findings[0])}; another {sure}"
         return f"one change {sure}"
@@ -129,6 +130,8 @@ def _what_helps(run: Run, findings: Sequence[Finding], guides: Guides | None) ->
         if not first.high_ns or not first.of_ns:
             return f"what a change could save is not known: {first.evidence}"
         return _may_save(run, first)
+    if certain:
+        return f"no change that was looked at saves {HEADLINE_SHARE:.0%} of it"
     if guides is not None and guides.nothing_worth_an_edit:
         return "nothing that was looked at is worth an edit"
     return "what a change could save is not known from this run"

@@ -72,13 +72,13 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 def test_reports_compute_each_part_once(computed: Counter[str]) -> None:
     run = program()
-    first = run.report(width=120, color=False)
+    first = run.report(verbose=True, width=120, color=False)
 
     assert "Ledger: " in first
     assert "What a change could save: " in first
     assert "On the device: " in first
     assert computed == {name: 1 for _, name in PARTS}
-    assert run.report(width=120, color=False) == first
+    assert run.report(verbose=True, width=120, color=False) == first
     run.report(step=3)
     assert computed == {name: 1 for _, name in PARTS}
 
@@ -101,7 +101,7 @@ def test_each_run_has_its_own_analysis() -> None:
 
 def test_an_analysis_does_not_keep_its_run() -> None:
     run = program()
-    run.report()
+    run.report(verbose=True)
     gone = weakref.ref(run)
     gc.disable()
     try:

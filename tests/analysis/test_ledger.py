@@ -342,7 +342,7 @@ def test_programs_at_random(seed: int) -> None:
 
 
 def _section(run: Run, width: int = 100) -> str:
-    report = run.report(width=width, color=False)
+    report = run.report(verbose=True, width=width, color=False)
     return "Ledger: " + report.split("Ledger: ")[1].split("\n\n")[0]
 
 
@@ -404,4 +404,6 @@ def test_the_report_says_what_is_not_known() -> None:
 
 
 def test_a_run_of_the_host_alone_has_no_ledger() -> None:
-    assert "Ledger" not in made([span(FORWARD, (10, 12))], [(10, 40)]).report(width=80)
+    assert "Ledger" not in made([span(FORWARD, (10, 12))], [(10, 40)]).report(
+        verbose=True, width=80
+    )

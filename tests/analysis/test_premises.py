@@ -361,7 +361,7 @@ def test_what_one_of_several_ranks_saves_is_not_told() -> None:
     assert analysis.of(run).advice == []
     (doubt,) = (one for one in analysis.of(run).doubts if one.about == subject(run, row))
     assert doubt.evidence == "the stream may wait for another rank where it looks busy"
-    report = run.report(width=110, color=False)
+    report = run.report(verbose=True, width=110, color=False)
     (line,) = (line for line in report.splitlines() if line.startswith(".item() at train.py:10"))
     assert line.split()[8] == "-"
 
@@ -461,7 +461,9 @@ def test_steps_that_were_timed_stand_for_the_others(every: int) -> None:
     assert (found.steps, found.replayed) == (STEPS, STEPS // every)
     assert some_timed.likely_ns == pytest.approx(all_timed.likely_ns, rel=0.05)
     assert some_timed.time_ns == pytest.approx(all_timed.time_ns, rel=0.02)
-    assert f"of which {STEPS // every} timed" in " ".join(run.report(width=110).split())
+    assert f"of which {STEPS // every} timed" in " ".join(
+        run.report(verbose=True, width=110).split()
+    )
 
 
 def test_a_wait_in_a_step_that_was_not_timed_may_save_all_or_nothing() -> None:
@@ -485,7 +487,7 @@ def test_what_was_not_recorded_is_named() -> None:
 
     assert about(analysis.of(unwatched).doubts)[0] == "waits for the device"
     assert about(analysis.of(untimed).doubts)[0] == "launches"
-    assert "syncs were not watched" in " ".join(unwatched.report(width=110).split())
+    assert "syncs were not watched" in " ".join(unwatched.report(verbose=True, width=110).split())
 
 
 def test_launches_are_not_advised_but_named() -> None:

@@ -53,7 +53,7 @@ def test_means_totals_and_shares(windows: list[tuple[int, int]]) -> None:
     assert found.phases_ns == others * (DATA_MS + FORWARD_MS) * MS
     assert found.unattributed_ns == others * (STEP_MS - DATA_MS - FORWARD_MS) * MS
     assert found.crossing == 0
-    report = run.report(width=200)
+    report = run.report(verbose=True, width=200)
     assert (
         f"All times leave out {count} profiled steps, which took 40.000 ms on average, 30.000 ms "
         "more than others"
@@ -106,4 +106,4 @@ def test_where_all_steps_were_profiled_they_are_all_there_is() -> None:
     assert {scope for _, scope in run.statistics} == {Scope.STEP}
     assert analysis.of(run).step_quantiles.steps == STEPS
     assert analysis.of(run).savings.steps == STEPS
-    assert "All times leave out" not in run.report(width=200)
+    assert "All times leave out" not in run.report(verbose=True, width=200)

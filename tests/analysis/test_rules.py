@@ -677,30 +677,30 @@ def test_steps_of_no_length_are_worth_nothing() -> None:
         with program.step():
             program.wait(1, 0)
             program.wait(1, 0)
-    report = program.run().report(width=100, color=False)
+    report = program.run().report(verbose=True, width=100, color=False)
 
     assert "read each value once (guides say 5-10 %): nothing" in report
 
 
 def test_the_report_says_what_advice_is_worth() -> None:
-    report = _with_evaluations(read_ns=3 * MS).report(width=100, color=False)
+    report = _with_evaluations(read_ns=3 * MS).report(verbose=True, width=100, color=False)
     section = report.split("What guides advise, and what it is worth in this run\n")[1]
 
     assert section.split("\n\n")[0].splitlines() == [
         "evaluate half as often: 7.5% to 19% of the elapsed time",
         "   4 times in 20 steps, 12.000 ms to 30.000 ms each",
     ]
-    report = _short_reads().run().report(width=100, color=False)
+    report = _short_reads().run().report(verbose=True, width=100, color=False)
     section = report.split("What guides advise, and what it is worth in this run\n")[1]
     assert section.split("\n\n")[0].splitlines() == [
         "read each value once (guides say 5-10 %): at most 0.1% of the step",
     ]
-    report = _without_waits().run().report(width=100, color=False)
+    report = _without_waits().run().report(verbose=True, width=100, color=False)
     section = report.split("What guides advise, and what it is worth in this run\n")[1]
     assert section.split("\n\n")[0].splitlines() == [
         "Nothing here is worth an edit: no saving and no advice reaches 1%",
     ]
-    assert "What guides advise" not in run_of([]).report()
+    assert "What guides advise" not in run_of([]).report(verbose=True)
 
 
 # --- simulated programs ---

@@ -404,7 +404,7 @@ def test_a_busy_device_is_the_limit() -> None:
 
 def test_the_report_shows_the_interval_and_the_edit() -> None:
     run = run_of_program(_program(5 * MS, 20 * MS)).run
-    report = run.report(width=110, color=False)
+    report = run.report(verbose=True, width=110, color=False)
     lines = report.split("What a change could save: ms per step\n")[1].splitlines()
 
     assert lines[0].split("  ")[0] == "removed"
@@ -417,10 +417,15 @@ def test_the_report_shows_the_interval_and_the_edit() -> None:
     assert row[6] == "?"
     assert "May be worth a try: this run can't tell" in report
     assert "- .item() at train.py:10: keep the value on the device" in report
-    assert "p10" not in run.report(width=80, color=False).split("What a change")[1].split("\n\n")[0]
+    assert (
+        "p10"
+        not in run.report(verbose=True, width=80, color=False)
+        .split("What a change")[1]
+        .split("\n\n")[0]
+    )
 
 
 def test_a_run_of_the_host_alone_has_no_savings() -> None:
     run = run_of([], path_parents=[-1, -1])
 
-    assert "What a change could save" not in run.report(width=80)
+    assert "What a change could save" not in run.report(verbose=True, width=80)

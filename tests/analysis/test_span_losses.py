@@ -78,7 +78,7 @@ def test_losses_of_a_rare_phase_alone_can_be_of_any_step() -> None:
     run = _run(lambda span: span["path"] == LOG and span["step"] == 5 and span["thread"] == 0)
 
     assert not analysis.of(run).span_losses.are_located
-    assert "1 span of these steps may be missing" in run.report()
+    assert "1 span of these steps may be missing" in run.report(verbose=True)
 
 
 def test_beside_losses_for_age_it_is_not_known_which_they_are() -> None:
@@ -88,7 +88,7 @@ def test_beside_losses_for_age_it_is_not_known_which_they_are() -> None:
 
 
 def test_the_report_says_how_many_steps_lack_nothing() -> None:
-    report = _run(_in_row(3, 6), dropped={"ring_full": 10}).report(width=100)
+    report = _run(_in_row(3, 6), dropped={"ring_full": 10}).report(verbose=True, width=100)
 
     assert (
         "p50 and p95 cover the 13 of 20 steps in a row that lack no spans, the most there are"

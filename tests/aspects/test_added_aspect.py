@@ -57,7 +57,7 @@ def collector_of(run: Any) -> Any:
 
 def reported(path: Path, *options: str) -> str:
     """What `pyinstrument-gpu report` prints of a file."""
-    done = CliRunner().invoke(main, ["report", str(path), *options])
+    done = CliRunner().invoke(main, ["report", "-v", str(path), *options])
     assert done.exit_code == 0, done.output
     return done.output
 

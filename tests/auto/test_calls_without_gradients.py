@@ -248,7 +248,7 @@ def test_only_evaluations_are_advised_to_come_less_often(
     assert [one.worth is not None for one in advice] == [says == "worth"] * len(advice)
     found = {path for path in run.phases if path.split("/")[0] in ("eval", "no_grad")}
     assert found == names
-    assert ("evaluate" in run.report().split("\n\n")[0]) <= (says == "worth")
+    assert ("evaluate" in run.report(verbose=True).split("\n\n")[0]) <= (says == "worth")
 
 
 def test_a_model_that_is_trained_in_eval_mode_runs_forward() -> None:

@@ -117,10 +117,12 @@ def test_help_of_export_has_every_format() -> None:
 
 
 def test_report_prints_what_run_report_says(file: str) -> None:
-    result = invoke("report", file, "--width", "90")
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout == Run.load(file).report(width=90, color=False) + "\n"
-    assert "trainbox" in result.stdout
+    for options, verbose in (([], False), (["-v"], True)):
+        result = invoke("report", file, "--width", "90", *options)
+        assert (result.exit_code, result.stderr) == (0, "")
+        report = Run.load(file).report(verbose=verbose, file=file, width=90, color=False)
+        assert result.stdout == report + "\n"
+        assert ("trainbox" in result.stdout) == verbose
 
 
 def test_report_of_one_step(file: str) -> None:
@@ -132,7 +134,7 @@ def test_report_of_one_step(file: str) -> None:
 def test_report_of_several_files_has_headings(file: str, tmp_path: Path) -> None:
     other = str(tmp_path / "other.gpurun")
     save(made_run(environment={"host": "elsewhere"}), other)
-    output = invoke("report", file, other).stdout
+    output = invoke("report", "-v", file, other).stdout
     assert output.startswith(f"=== {file}\n")
     assert f"\n\n=== {other}\n" in output
     assert output.index("trainbox") < output.index("elsewhere")
@@ -199,7 +201,7 @@ def test_file_that_is_no_run_is_an_error(tmp_path: Path) -> None:
     "arguments",
     [
         ["nonsense"],
-        ["report"],
+        ["nonsense.py"],
         ["report", "FILE", "--step", "one"],
         ["report", "FILE", "--width", "3"],
         ["export"],
@@ -216,6 +218,63 @@ def test_wrong_usage(file: str, arguments: list[str]) -> None:
     result = invoke(*(file if argument == "FILE" else argument for argument in arguments))
     assert (result.exit_code, result.stdout) == (2, "")
     assert "Usage: pyinstrument-gpu" in result.stderr
+
+
+def test_a_mistyped_command_names_the_one_that_was_meant() -> None:
+    assert "there is no command 'reports'. Did you mean 'report'?" in invoke("reports").stderr
+
+
+def test_an_option_of_the_program_goes_behind_it() -> None:
+    result = invoke("run", "--epochs", "3", "gpt.py")
+    assert (result.exit_code, result.stdout) == (2, "")
+    told = " ".join(result.stderr.split())
+    assert "run has no option --epochs. Options of the program go behind it" in told
+    assert "pyinstrument-gpu run gpt.py --epochs" in told
+
+
+@pytest.mark.parametrize(
+    "arguments", [["PROGRAM"], ["run", "PROGRAM"], ["run", "-q", "/usr/bin/python3.12", "PROGRAM"]]
+)
+def test_a_program_is_run_as_people_type_it(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "gpt.py"
+    program.touch()
+    launched = []
+
+    class Launched:
+        def __init__(self, program: object, options: object) -> None:
+            self.program = program
+
+        def run(self) -> None:
+            launched.append(self.program)
+
+    monkeypatch.setattr("pyinstrument_gpu.launch.launch.Launch", Launched)
+    monkeypatch.setattr("pyinstrument_gpu.launch.program.Program", lambda *given: given)
+    given = [str(program) if one == "PROGRAM" else one for one in arguments]
+    assert invoke(*given, "-u", "3").exit_code == 0
+    assert launched == [(str(program), ("-u", "3"), False)]
+
+
+def test_without_a_run_the_newest_is_reported(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    newer = tmp_path / "gpt-20260101-000000.gpurun"
+    save(made_run(environment={"host": "elsewhere"}), newer)
+    os.utime(file, ns=(1, 1))
+    assert "elsewhere" in invoke("report", "-v").stdout
+    assert "elsewhere" in invoke("report", "-v", "gpt.py").stdout
+    result = invoke("report", "other.py")
+    assert result.exit_code == 1
+    assert "there is no run of the program (other-*.gpurun)" in result.stderr
+
+
+def test_two_runs_are_compared_without_options(file: str, tmp_path: Path) -> None:
+    other = str(tmp_path / "other.gpurun")
+    save(made_run(), other)
+    named = invoke("compare", "--before", file, "--after", other).stdout
+    assert named and invoke("compare", file, other).stdout == named
 
 
 def test_unknown_format_names_the_known(file: str) -> None:
@@ -442,9 +501,9 @@ def test_run_with_modules(tmp_path: Path) -> None:
 def test_module_runs_as_the_command_and_pipes_plain_text(file: str) -> None:
     """A name that the output can't encode is escaped."""
     environment = {"TERM": "xterm", "PYTHONIOENCODING": "ascii"}
-    output, errors = command("report", file, env=environment).communicate()
+    output, errors = command("report", "--verbose", file, env=environment).communicate()
     assert errors == b""
-    report = Run.load(file).report(width=80, color=False) + "\n"
+    report = Run.load(file).report(verbose=True, width=80, color=False) + "\n"
     assert output == report.encode("ascii", "backslashreplace")
     assert rb"\xfcber" in output
 

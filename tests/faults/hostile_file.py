@@ -77,6 +77,7 @@ ENVIRONMENT: dict[str, Any] = {
     "gpus": ["NVIDIA H200"],
     "gpus_error": "not\nready",
     "command": ["python", "train.py"],
+    "arguments": ["train.py"],
     "cwd": "/home/a",
     "program_folder": "/home/a",
     "started": "2026-01-02T03:04:05.678+00:00",
@@ -331,7 +332,7 @@ def _uses(folder: Path, file: Path) -> list[Callable[[Run], object]]:
     """All that can be done with a run and its file."""
     uses: list[Callable[[Run], object]] = [
         lambda run: _watch(file),
-        lambda run: run.report(width=100).encode("utf-8", "surrogatepass"),
+        lambda run: run.report(verbose=True, width=100).encode("utf-8", "surrogatepass"),
         lambda run: json_text(document_of(run), None),
         RunStep.of,
         _use_as_rank,

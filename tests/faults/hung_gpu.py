@@ -293,7 +293,7 @@ def late_in_the_next(program: Program) -> None:
     with pig.record(device_timing=False) as second:
         training.release()
     assert dropped_of(second.run) == {}
-    assert "per event" not in second.run.report()
+    assert "per event" not in second.run.report(verbose=True)
 
 
 @FAULTS.fault(
@@ -376,7 +376,7 @@ def check_failed_kernel(program: Program, result: Result, pending: bool) -> None
     assert timed == STEPS_BEFORE if not pending else 0 < timed < STEPS_BEFORE
     assert dropped_of(run) == {"device_failed": STEPS_BEFORE + STEPS_AFTER - timed}
     left_out = f"{STEPS_BEFORE + STEPS_AFTER - timed} spans without device time: switched off after"
-    assert left_out in " ".join(run.report(width=200).split())
+    assert left_out in " ".join(run.report(verbose=True, width=200).split())
 
     # The first that fails is the last: then a phase asks for no more than its thread's context.
     calls = cuda.calls(since=since)

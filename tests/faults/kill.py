@@ -143,7 +143,7 @@ def check_lacks_the_last_moments(
 
     # What was open at the last tick is named, also in the report. The training went on while the
     # harvester looked: the steps it saw may be later than the phases, never earlier.
-    report = run.report(width=200)
+    report = run.report(verbose=True, width=200)
     for phase in run.open_phases:
         assert phase.path in report
         if phase.path == "validation":
@@ -348,7 +348,7 @@ def open_phases(trial: Trial) -> None:
     assert len(run.steps.closed) == BLOCKED_STEP
     assert run.phases["data"].count == BLOCKED_STEP + 1
     assert run.phases["forward"].count == BLOCKED_STEP
-    assert "forward/convolution" in run.report(width=200)
+    assert "forward/convolution" in run.report(verbose=True, width=200)
 
 
 def counts(run: Run) -> dict[str, int]:

@@ -145,7 +145,7 @@ def test_out_of_memory_is_in_the_file_before_the_exception_leaves(tmp_path: Path
     assert event.reserved_bytes is not None
     assert event.reserved_bytes >= event.allocated_bytes
     assert 0 < event.free_bytes <= event.limit_bytes < FAR_TOO_MUCH
-    assert recording.run.report(width=200).startswith("GPU ")
+    assert recording.run.report(verbose=True, width=200).startswith("GPU ")
 
 
 class _TooMuch(torch.autograd.Function):

@@ -121,4 +121,4 @@ def test_modules_of_a_real_model_within_the_budget() -> None:
     assert times.device_forward is not None
     assert times.device_backward is not None
     assert 0 < times.device_backward.count <= 1200
-    print(run.report(width=120))
+    print(run.report(verbose=True, width=120))

@@ -69,6 +69,6 @@ def record_and_tell(path: Path, told: Path, max_file_bytes: int | None, action: 
         "dropped": {cause: count for cause, count in run.dropped.items() if count},
         "notes": run.notes,
         "loaded_notes": loaded.notes,
-        "report": run.report(width=200),
+        "report": run.report(verbose=True, width=200),
     }
     (told / "facts").write_text(json.dumps(facts))

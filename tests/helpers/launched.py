@@ -60,7 +60,8 @@ def python(
 
 def errors_of(done: subprocess.CompletedProcess[str]) -> str:
     """What the program itself wrote: the report comes behind it, after an empty line."""
-    return re.split(r"^\n[^\n]*pyinstrument_gpu run", done.stderr, maxsplit=1, flags=re.M)[0]
+    begins = r"^\n(?=[^\n]*\d steps? in |pyinstrument-gpu: no steps: )"
+    return re.split(begins, done.stderr, maxsplit=1, flags=re.M)[0]
 
 
 def check_same(folder: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -2,6 +2,7 @@
 """Programs that leave little of a process behind: the report comes, and they end as without us."""
 
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,12 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.report.document import document_of
 from tests.helpers.launched import errors_of, launched, plain, write
 
+A_PHASE = """\
+import pyinstrument_gpu
+with pyinstrument_gpu.gpu_phase("work"):
+    pass
+"""
+"""Without one, a line takes the place of the report."""
 ENDINGS = {
     "deleted directory": """
         import os, shutil, tempfile
@@ -134,7 +141,7 @@ THOROUGH = (
     ],
 )
 def test_report_comes_and_the_exit_code_is_the_programs(tmp_path: Path, ending: str) -> None:
-    write(tmp_path, "end.py", ENDINGS[ending])
+    write(tmp_path, "end.py", A_PHASE + textwrap.dedent(ENDINGS[ending]))
     with (tmp_path / "end.py").open("a") as file:
         file.write("\nraise SystemExit('said')\n")
     # What has been imported makes a difference to the endings that concern modules.
@@ -151,7 +158,7 @@ def test_report_comes_and_the_exit_code_is_the_programs(tmp_path: Path, ending: 
 
 
 def test_page_that_the_program_keeps_from_being_written_is_said(tmp_path: Path) -> None:
-    write(tmp_path, "end.py", "import sys; sys.modules['jinja2'] = object()")
+    write(tmp_path, "end.py", A_PHASE + "import sys; sys.modules['jinja2'] = object()")
     done = launched(tmp_path, "--html", "end.py")
     assert "0 steps in" in done.stderr
     assert "no page was written: AttributeError" in done.stderr

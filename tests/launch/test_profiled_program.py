@@ -33,8 +33,8 @@ def test_steps_of_a_program_are_profiled(tmp_path: Path) -> None:
     modules = ("--modules", "--modules-every", "1")
     done = launched(tmp_path, *modules, *options, "train.py", imported="torch")
     assert (done.returncode, done.stdout) == (0, "False\n")
-    assert "Operations (profiled steps 7-8): " in done.stderr
     run = Run.load(tmp_path / "run.gpurun")
+    assert "Operations (profiled steps 7-8): " in run.report(verbose=True, width=80)
     assert run.operations is not None
     assert run.operations.profiled == ((7, 8),)
     assert run.notes == ()

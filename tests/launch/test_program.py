@@ -243,7 +243,7 @@ def test_default_run_file_is_always_a_new_one(tmp_path: Path) -> None:
         done = python(tmp_path, "-m", "pyinstrument_gpu", "run", "train.py")
         files = sorted(tmp_path.glob("train-*.gpurun"))
         assert len(files) == count
-        named = re.search(r"^Run file: (.*)$", done.stderr, re.M)
+        named = re.search(r"Run file: (.*)$", done.stderr, re.M)
         assert named is not None and Path(named[1]) in files
         assert Run.load(named[1]).environment["command"][-1] == "train.py"
 
@@ -359,7 +359,7 @@ def test_program_with_its_own_recording_keeps_it(tmp_path: Path) -> None:
 
 
 def test_the_end_says_how_to_look_at_the_run(tmp_path: Path) -> None:
-    write(tmp_path, "train.py", "")
+    write(tmp_path, "train.py", OWN)
     done = python(tmp_path, "-m", "pyinstrument_gpu", "run", "-o", "a b.gpurun", "train.py")
     path = tmp_path / "a b.gpurun"
     assert (

@@ -201,7 +201,7 @@ def test_nothing_is_recorded_in_a_run_without_metrics() -> None:
         pass
 
     assert len(recording.run.metrics) == 0
-    assert "Metrics" not in recording.run.report(width=100)
+    assert "Metrics" not in recording.run.report(verbose=True, width=100)
 
 
 def made_run() -> Run:
@@ -227,7 +227,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
 
 
 def test_report() -> None:
-    lines = made_run().report(width=100, color=False).splitlines()
+    lines = made_run().report(verbose=True, width=100, color=False).splitlines()
     begin = lines.index("Metrics, as read during the run")
 
     assert [line.split() for line in lines[begin + 1 : begin + 5]] == [

@@ -84,7 +84,7 @@ def test_the_page_says_what_the_report_says() -> None:
 
     # Whatever the terminal shows is there, but for headings, bars of # and the spread of savings.
     headings = r"[-#]*|(Where the step goes|What a change could save): .*|removed|p10|p90"
-    for line in run.report(width=1000).splitlines():
+    for line in run.report(verbose=True, width=1000).splitlines():
         for cell in re.split(r" {2,}", line.strip()):
             if not re.fullmatch(headings, cell):
                 assert cell in page.text, cell

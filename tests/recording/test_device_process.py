@@ -57,7 +57,7 @@ with simulated_cuda() as cuda:
     assert not run.complete
     assert run.pending_device_work == {"forward": 1, "backward": 1}
     assert "Device work not finished at the end: forward (1 span), backward (1 span)" in " ".join(
-        run.report(width=200).split()
+        run.report(verbose=True, width=200).split()
     )
 
 

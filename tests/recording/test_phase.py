@@ -158,7 +158,7 @@ for recording in (first, second):
 assert first.run.names == ("d" * 256, "é" * 256), first.run.names
 assert first.run.phases["d" * 256].count == 2
 assert gpu_phase(long) is gpu_phase("é" * 256)
-assert "2 phases recorded under the first 256 characters" in first.run.report()
+assert "2 phases recorded under the first 256 characters" in first.run.report(verbose=True)
 """
     run_script(script)
 

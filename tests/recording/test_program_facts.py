@@ -449,5 +449,5 @@ def test_a_forked_child_leaves_the_run_alone() -> None:
 def test_they_are_in_the_report() -> None:
     with pig.record() as recording:
         with_gpu_steps(loader_of(num_workers=1))
-    assert "1 loader worker" in recording.run.report()
+    assert "1 loader worker" in recording.run.report(verbose=True)
     assert document_of(recording.run).run.loader_workers == 1

@@ -377,7 +377,7 @@ def test_arguments_are_checked_at_once(options: dict[str, object], message: str)
 
 @pytest.mark.parametrize("function", [pig.record, pig.start])
 def test_a_wrong_keyword_names_the_right_ones(function: Callable[..., pig.Recording]) -> None:
-    names = "nvtx, device_timing, device_timing_budget, memory, energy, watchdog_s, sinks"
+    names = "nvtx, device_timing, device_timing_budget, memory, energy, watchdog_s, on_hang, sinks"
     with pytest.raises(TypeError, match=rf"^{function.__name__}\(\) .*'overwrit'.*{names}$"):
         function(overwrit=True)
 
@@ -404,6 +404,7 @@ def test_environment_of_the_run() -> None:
     environment = recording.run.environment
     assert environment["pid"] == os.getpid()
     assert environment["command"] == sys.orig_argv
+    assert environment["arguments"] == sys.argv
     assert environment["version"] == pig.__version__
     assert environment["clock"] == {"kind": "injected", "frequency_hz": 1e9}
     assert environment["anchor"]["run_ns"] == 0
@@ -444,7 +445,7 @@ assert os.listdir(os.path.dirname(path)) == []
 assert recording.run is recording.stop()
 for run in (snapshot, recording.run, pig.start(path).stop()):
     assert len(run.spans) == len(run.steps) == len(run.phases) == 0
-    assert "PYINSTRUMENT_GPU in the environment turns it off" in run.report()
+    assert "PYINSTRUMENT_GPU in the environment turns it off" in run.report(verbose=True)
 """
     run_script(script, tmp_path / "a.gpurun", environment={"PYINSTRUMENT_GPU": "0"})
 

@@ -296,10 +296,10 @@ def test_a_report_of_phases_that_overlap_says_so() -> None:
     with fake_clock() as tick, pig.record() as recording:
         asyncio.run(main())
 
-    report = recording.run.report()
+    report = recording.run.report(verbose=True)
     assert "Phases overlap" in report
     assert "of which the host spends" not in report
-    assert "Phases overlap" not in one_task().report()
+    assert "Phases overlap" not in one_task().report(verbose=True)
 
 
 def one_task() -> Run:
@@ -307,7 +307,7 @@ def one_task() -> Run:
         for _ in pig.gpu_steps(range(30)):
             with gpu_phase("forward"):
                 tick(100)
-    assert "of which the host spends" in recording.run.report()
+    assert "of which the host spends" in recording.run.report(verbose=True)
     return recording.run
 
 

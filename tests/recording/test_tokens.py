@@ -123,7 +123,7 @@ ROW = ["step/tokens", "32", "3", "8", "0", "32", "3"]
 
 
 def test_report_and_its_json(path: Path) -> None:
-    assert ROW in [line.split() for line in invoke("report", str(path)).output.splitlines()]
+    assert ROW in [line.split() for line in invoke("report", "-v", str(path)).output.splitlines()]
     document = json.loads(invoke("report", "--json", str(path)).output)
     (tokens,) = document["metrics"]
     assert (tokens["name"], tokens["last"], tokens["last_step"]) == ("step/tokens", 32, 3)

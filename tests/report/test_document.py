@@ -175,11 +175,11 @@ def test_verdict_of_a_program_whose_children_worked(command: list[str], advice: 
 def test_a_preview_of_a_launcher_claims_nothing_of_the_ranks() -> None:
     run = run_of_phases(3)
     run.syncs = Syncs(watched_ns=((0, 1),), is_as_if=True)
-    assert "Not known" not in run.report()
+    assert "Not known" not in run.report(verbose=True)
     command = ["pyinstrument-gpu", "run", "--as-if-cuda", "torchrun", "train.py"]
     run.environment = {**run.environment, "children_cpu_s": 8.52, "command": command}
     assert "what the child processes of the program would wait for" in " ".join(
-        run.report().split()
+        run.report(verbose=True).split()
     )
     assert (
         "run `torchrun -m pyinstrument_gpu run --as-if-cuda train.py`" in document_of(run).verdict

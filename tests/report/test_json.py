@@ -24,7 +24,7 @@ def members_of(run: Run, **options: Any) -> Any:
 def test_terminal_report_says_nothing_that_the_json_has_not(name: str) -> None:
     run = RUNS[name]()
     read = read_document(Document, members_of(run, most_rows=None))
-    assert printed(overview(read), 120) == run.report(width=120, color=False)
+    assert printed(overview(read), 120) == run.report(verbose=True, width=120, color=False)
 
 
 def test_report_of_a_step_says_nothing_that_the_json_has_not() -> None:

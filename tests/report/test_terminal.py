@@ -4,11 +4,9 @@
 import io
 import itertools
 import re
-import runpy
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,7 +60,7 @@ def training(steps: int = 4) -> Script:
 
 
 def text(run: Run, width: int = 80, **options: Any) -> str:
-    return run.report(width=width, color=False, **options)
+    return run.report(verbose=True, width=width, color=False, **options)
 
 
 def line_of(report: str, name: str) -> list[str]:
@@ -832,26 +830,19 @@ def test_colours_only_for_a_terminal_that_wants_them(monkeypatch: pytest.MonkeyP
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stdout", _Terminal())
-    assert "\x1b[1m" in run.report(width=80)
+    assert "\x1b[1m" in run.report(verbose=True, width=80)
     monkeypatch.setenv("NO_COLOR", "1")
-    assert run.report(width=80) == text(run)
-    assert "\x1b[1m" in run.report(width=80, color=True)
+    assert run.report(verbose=True, width=80) == text(run)
+    assert "\x1b[1m" in run.report(verbose=True, width=80, color=True)
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setattr(sys, "stdout", io.StringIO())
-    assert run.report(width=80) == text(run)
+    assert run.report(verbose=True, width=80) == text(run)
 
 
 def test_colours_change_no_character() -> None:
     run = training().run()
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", run.report(width=80, color=True))
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", run.report(verbose=True, width=80, color=True))
     assert [line.rstrip() for line in plain.splitlines()] == text(run).splitlines()
-
-
-def test_image_script_draws_the_report() -> None:
-    script = Path(__file__).parents[2] / "docs" / "make_report_image.py"
-    svg = runpy.run_path(str(script))["report_svg"](training().run(), "a title")
-    assert svg.startswith("<svg")
-    assert "attention" in svg
 
 
 @st.composite

@@ -160,11 +160,16 @@ def _of_runs() -> Iterator[tuple[str, Callable[[], str]]]:
             return document_json(document_of(made(), "train.gpurun"))
 
         def report(made: Callable[[], Run] = made) -> str:
-            return made().report(width=80, color=False)
+            return made().report(verbose=True, width=80, color=False)
 
         yield f"{name}/page.txt", page
         yield f"{name}/report.json", document
+
+        def summary(made: Callable[[], Run] = made) -> str:
+            return made().report(file="train.gpurun", width=80, color=False)
+
         yield f"{name}/report.txt", report
+        yield f"{name}/summary.txt", summary
 
 
 def _of_few_steps() -> Iterator[tuple[str, Callable[[], str]]]:

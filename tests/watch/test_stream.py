@@ -102,6 +102,17 @@ def test_a_finished_run_is_one_object(path: Path) -> None:
     assert json.loads(done.output)["runs"][0]["file"] == str(path)
 
 
+def test_a_file_that_is_not_there_yet_is_waited_for(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "pyinstrument_gpu.cli.watch._wait_for_next_second", lambda: save(finished(), path)
+    )
+    result = invoke("watch", "--json", str(path))
+    assert (result.exit_code, result.stderr) == (0, f"waiting for {path}\n")
+    assert result.stdout.count("\n") == 1
+
+
 def test_what_is_no_run(path: Path) -> None:
     path.write_text("a text")
     done = invoke("watch", "--json", str(path))

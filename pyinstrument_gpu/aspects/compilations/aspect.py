@@ -269,6 +269,9 @@ class CompilationsAspect(Aspect):
     def section(self, run: Run) -> CompilationTimes | None:
         return compilation_times(run)
 
+    def summary(self, times: CompilationTimes, document: Any) -> Iterator[Part]:
+        yield Sentence(f"Compilation: {_summary(times)}")
+
     def parts(self, times: CompilationTimes, document: Any) -> Iterator[Part]:
         """What it took in all, then each function that was compiled again or runs uncompiled."""
         yield Sentence()

@@ -62,6 +62,12 @@ class EnergyAspect(Aspect):
         the history reach."""
         return tuple(_use(run, gpu) for gpu in run.energy)
 
+    def summary(self, gpus: tuple[GpuEnergyUse, ...], document: Any) -> Iterable[Part]:
+        known = [gpu.joules for gpu in gpus if gpu.joules is not None]
+        if known:
+            of = "the GPU" if len(known) == 1 else f"{len(known)} GPUs"
+            yield Sentence(f"Energy of {of}: {_joules(sum(known))}")
+
     def parts(self, gpus: tuple[GpuEnergyUse, ...], document: Any) -> Iterable[Part]:
         """Joules per step and per sample. Nothing if no energy was read."""
         for gpu in gpus:

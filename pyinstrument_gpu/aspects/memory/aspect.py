@@ -203,6 +203,16 @@ class MemoryAspect(Aspect):
                 ">=: in calls in which the run's peak did not rise, it may have been more", "note"
             )
 
+    def summary(self, memory: MemoryUse, document: Any) -> Iterable[Part]:
+        if not memory.steps or memory.peak_bytes is None:
+            return
+        whose = "of the process" if memory.device is None else f"on GPU {memory.device}"
+        text = f"Memory {whose}: peak {size(memory.peak_bytes)}"
+        if memory.growth is not None:
+            yield Sentence(f"{text}. {_growth_text(memory.growth)}", "alert")
+        else:
+            yield Sentence(text)
+
     def first_parts(self, memory: MemoryUse) -> Iterable[Part]:
         """That, where and why a device had no memory left. Nothing if it had."""
         if not memory.out_of_memory:

@@ -23,7 +23,7 @@ from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.file.steps import module_step_weights
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import NOTES, Part, Row, Sentence, table
-from pyinstrument_gpu.parts.words import UNKNOWN, Unit, counted, percent
+from pyinstrument_gpu.parts.words import UNKNOWN, Unit, counted, percent, printable, small_percent
 
 
 @dataclass(frozen=True)
@@ -146,6 +146,15 @@ class ModulesAspect(Aspect):
             else int(np.count_nonzero(weights)),
             kept_steps=len(run.steps.closed),
         )
+
+    def summary(self, modules: ModulesSection, document: Any) -> Iterable[Part]:
+        known = [row for row in modules.rows if row.name and (row.share or 2) <= 1]
+        longest = max(known, key=lambda row: row.share or 0.0, default=None)
+        if longest is not None and longest.share is not None:
+            yield Sentence(
+                f"Modules: {printable(longest.name)} takes most, "
+                f"{small_percent(longest.share, 1)} of the step"
+            )
 
     def parts(self, modules: ModulesSection, document: Any) -> Iterable[Part]:
         """The table of the run's modules, groups first."""

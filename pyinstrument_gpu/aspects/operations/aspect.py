@@ -24,7 +24,17 @@ from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.steps import ProfiledSteps
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
-from pyinstrument_gpu.parts.words import UNKNOWN, Unit, counted, duration, percent, printable, share
+from pyinstrument_gpu.parts.words import (
+    UNKNOWN,
+    Unit,
+    brief,
+    capitalised,
+    counted,
+    duration,
+    percent,
+    printable,
+    share,
+)
 
 NEIGHBOURS = 20
 """Of so many steps before and after the profiled ones the median is taken, fewer where there are
@@ -175,6 +185,16 @@ class OperationsAspect(Aspect):
             step_after_ns=None if times is None else times.after_ns,
             stopped_ns=found.stopped_ns,
             trace=found.trace,
+        )
+
+    def summary(self, operations: OperationsSection, document: Any) -> Iterable[Part]:
+        longest = max(operations.operations, key=lambda one: one.device_ns or one.host_ns)
+        time_ns = longest.device_ns or longest.host_ns
+        yield Sentence(
+            printable(
+                f"{capitalised(_which(operations))}: most time in {longest.name or 'others'}, "
+                f"{brief(time_ns)} per step"
+            )
         )
 
     def parts(self, operations: OperationsSection, document: Any) -> Iterable[Part]:

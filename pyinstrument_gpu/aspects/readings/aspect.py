@@ -31,7 +31,7 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE, metrics_by_name
 from pyinstrument_gpu.parts.choice import Choice, Sorts, as_recorded, sparkline
 from pyinstrument_gpu.parts.parts import Curves, Part, Row, Sentence, curve_data, table
-from pyinstrument_gpu.parts.words import UNKNOWN, counted, time_text
+from pyinstrument_gpu.parts.words import UNKNOWN, counted, printable, time_text
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,7 @@ def failures(run: Run) -> Iterator[Finding]:
             )
 
 
+_MOST_IN_SUMMARY = 4
 MAX_POINTS = 600
 MAX_METRICS = 24
 
@@ -255,6 +256,14 @@ class ReadingsAspect(Aspect):
 
     def section(self, run: Run) -> tuple[Metric, ...]:
         return metrics(run)
+
+    def summary(self, metrics: tuple[Metric, ...], document: Any) -> Iterable[Part]:
+        shown = [f"{one.name} {one.last:.4g}" for one in metrics if one.last is not None]
+        if shown:
+            more = len(shown) - _MOST_IN_SUMMARY
+            others = [f"and {counted(more, 'other')}"] if more > 0 else []
+            last = ", ".join([*shown[:_MOST_IN_SUMMARY], *others])
+            yield Sentence(printable(f"Metrics at the end: {last}"))
 
     def parts(self, metrics: tuple[Metric, ...], document: Any) -> Iterable[Part]:
         return metrics_section(metrics)

@@ -18,9 +18,11 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.sync_kind import SyncKind
 from pyinstrument_gpu.core.syncs import SomeWaits, Syncs, SyncSite
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
-from pyinstrument_gpu.parts.words import UNKNOWN, Unit, counted
+from pyinstrument_gpu.parts.words import UNKNOWN, Unit, brief, counted, printable
 
 _MOST_SITES = 20
+_MOST_IN_SUMMARY = 8
+_MOST_COSTS = 2
 
 _DOUBTS = {
     SyncKind.UNPLACED: (
@@ -215,6 +217,32 @@ class SyncsAspect(Aspect):
                 f"Blocked times of phases are unknown: {syncs.lost:,} waits were not kept"
             )
         yield from (Sentence(doubt, "warn") for doubt in syncs.doubts)
+
+    def summary(self, syncs: SyncsSection, document: Any) -> Iterable[Part]:
+        """The lines that cost most; of a preview, those that would wait, as that is what it is
+        for."""
+        if syncs.is_preview:
+            sites = syncs.sites[:_MOST_IN_SUMMARY]
+            counts = [site.count_per_step for site in sites]
+            per_step = [UNKNOWN if count is None else f"{count:.2f}" for count in counts]
+            rows = [
+                Row(site.line, [site.what, count, "steps" if site.is_of_steps else "once"])
+                for site, count in zip(sites, per_step, strict=True)
+            ]
+            if rows:
+                headers = ["would wait for a GPU", "call", "per step", "in"]
+                yield table(headers, [rows], whole_names=True)
+            yield from (Sentence(doubt, "warn") for doubt in syncs.doubts)
+            return
+        costs = [
+            f"{site.what} at {site.line} ({brief(site.blocked_ns_per_step)} per step)"
+            for site in syncs.sites
+            if site.is_of_steps and site.blocked_ns_per_step
+        ]
+        if costs:
+            more = len(costs) - _MOST_COSTS
+            others = [f"and {counted(more, 'other line')}"] if more > 0 else []
+            yield Sentence(printable(f"Syncs: {', '.join([*costs[:_MOST_COSTS], *others])}"))
 
     def verdict(self, syncs: SyncsSection) -> str | None:
         return preview_verdict(syncs) if syncs.is_preview else None

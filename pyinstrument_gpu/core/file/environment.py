@@ -114,6 +114,7 @@ class Environment(TypedDict, total=False):
     gpus: Annotated[list[_Text], _MOST]
     gpus_error: _SystemText
     command: Annotated[list[_SystemText], _MOST]
+    arguments: Annotated[list[_SystemText], _MOST]
     cwd: _Folder | None
     program_folder: _Folder
     started: _IsoTime

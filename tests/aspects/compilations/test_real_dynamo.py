@@ -109,6 +109,6 @@ def test_recompilations_breaks_and_a_limit_are_told_as_they_were(tmp_path: Path)
             step_of = run.steps[one.step]
             assert step_of.begin_ns <= one.begin_ns
             assert one.begin_ns + one.duration_ns <= step_of.end_ns
-    report = run.report(width=200)
+    report = run.report(verbose=True, width=200)
     assert "% is compilation" in report
     assert "grows (<string>:10) was compiled 3 times" in report

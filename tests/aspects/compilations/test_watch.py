@@ -150,7 +150,7 @@ def test_it_is_bounded_and_totals_go_on(dynamo: MadeDynamo) -> None:
     assert found.total_ns == found.count * MS
     assert (len(found.breaks), len(found.limits)) == (MOST_LINES, MOST_LINES)
     assert found.lost == 2 * (found.count - MOST_LINES)
-    report = recording.run.report(width=200)
+    report = recording.run.report(verbose=True, width=200)
     assert "Of the last 44 compilations only the time is known" in report
 
 
@@ -243,7 +243,7 @@ def test_before_the_compiler_is_imported_nothing_is_said(dynamo: MadeDynamo) -> 
     with recording, gpu_step():
         pass
     assert recording.run.compilations is None
-    assert "Compilation" not in recording.run.report(width=200)
+    assert "Compilation" not in recording.run.report(verbose=True, width=200)
 
 
 def test_of_a_compiler_that_is_built_otherwise_nothing_is_known(dynamo: MadeDynamo) -> None:

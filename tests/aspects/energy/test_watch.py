@@ -44,7 +44,7 @@ def test_it_is_read_at_the_first_step_and_at_the_end() -> None:
     assert begin_ns <= recording.run.steps[0].begin_ns
     assert recording.run.steps[0].end_ns <= end_ns <= recording.run.duration_ns
     assert library.users == 0
-    assert "4 J in " in recording.run.report(width=200)
+    assert "4 J in " in recording.run.report(verbose=True, width=200)
 
 
 def test_a_gpu_that_comes_later_is_waited_for() -> None:
@@ -71,7 +71,7 @@ def test_without_nvml_it_is_absent_and_not_zero(
     with recording, gpu_step():
         pass
     assert recording.run.energy == ()
-    assert "Energy" not in recording.run.report(width=100)
+    assert "Energy" not in recording.run.report(verbose=True, width=100)
 
 
 def test_it_has_to_be_asked_for() -> None:

@@ -100,7 +100,7 @@ def test_each_phase_has_its_own_peak(devices: list[SimulatedAllocator]) -> None:
     }
     memory = memory_of(recording)
     assert (memory.steps, memory.peak_bytes, memory.notes) == (5, 1000, ())
-    report = recording.run.report(width=120)
+    report = recording.run.report(verbose=True, width=120)
     assert ">=" not in report
     assert "154 bytes" in report
 
@@ -229,7 +229,7 @@ def test_without_a_gpu_memory_is_sampled() -> None:
     assert note.startswith(
         "memory was sampled, because exact peaks are not available here: the memory"
     )
-    assert note in recording.run.report(width=200)
+    assert note in recording.run.report(verbose=True, width=200)
 
 
 def test_errors_of_the_program_stay_what_they_are() -> None:

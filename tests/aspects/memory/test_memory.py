@@ -187,7 +187,7 @@ def test_where_one_phase_frees_what_another_allocates_no_phase_is_named() -> Non
     growth = memory_growth(memory_of(recording))
     assert growth is not None
     assert (growth.step_bytes, growth.path) == (512, None)
-    report = recording.run.report(width=120)
+    report = recording.run.report(verbose=True, width=120)
     assert "Memory grows by 512 bytes per step" in report
     assert "which phase leaves it behind can't be told" in report
 
@@ -245,7 +245,7 @@ def test_it_can_be_turned_off() -> None:
     with pig.record(memory=False) as recording, gpu_step(), gpu_phase("forward"):
         pass
     assert recording.run.memory is None
-    assert "Memory" not in recording.run.report(width=100)
+    assert "Memory" not in recording.run.report(verbose=True, width=100)
 
 
 def test_other_modes_are_refused() -> None:
@@ -294,7 +294,7 @@ def test_out_of_memory_is_told_first(tmp_path: Path) -> None:
     assert (event.allocated_bytes, event.reserved_bytes) == (100, 300)
     assert event.time_ns is not None
     assert 0 < event.time_ns <= recording.run.duration_ns
-    first, second = recording.run.report(width=500).splitlines()[:2]
+    first, second = recording.run.report(verbose=True, width=500).splitlines()[:2]
     assert first.startswith("GPU 0 ran out of memory in train/forward, in step 1 at ")
     assert first.endswith(
         ": 100 bytes were asked for and 50 bytes of 1000 bytes were free; tensors occupied 100 "
@@ -314,7 +314,7 @@ def test_advice_needs_numbers_that_call_for_it(
     device.allocator.free(200)
     with recording_of(device) as recording:
         run_out(request_bytes)
-    report = recording.run.report(width=500)
+    report = recording.run.report(verbose=True, width=500)
     assert report.startswith("GPU 0 ran out of memory outside all phases, outside steps at ")
     assert "expandable_segments" not in report
 
@@ -345,7 +345,7 @@ def test_it_names_the_module_too() -> None:
         watch.remove()
     (event,) = memory_of(recording).out_of_memory
     assert event.module == "0"
-    assert "module 0" in recording.run.report(width=500).splitlines()[0]
+    assert "module 0" in recording.run.report(verbose=True, width=500).splitlines()[0]
 
 
 def test_of_very_many_the_first_and_the_last_are_kept() -> None:
@@ -355,7 +355,7 @@ def test_of_very_many_the_first_and_the_last_are_kept() -> None:
     memory = memory_of(recording)
     assert memory.out_of_memory_count == 100
     assert [event.request_bytes for event in memory.out_of_memory] == [*range(7), 99]
-    assert "and 92 more times in between" in recording.run.report(width=100)
+    assert "and 92 more times in between" in recording.run.report(verbose=True, width=100)
 
 
 def test_nobody_listens_without_a_recording() -> None:

@@ -91,7 +91,7 @@ def test_steps_that_are_timed_on_the_device_are_those_in_which_modules_are(
     model = nn.Sequential(device_work(program, MS, MS))
     with (
         pig.watch_modules(model, "all"),
-        program.recording(device_timing_budget=0.01) as recording,
+        program.recording(device_timing_budget=0.02) as recording,
     ):
         for _ in range(60):
             with pig.gpu_step():

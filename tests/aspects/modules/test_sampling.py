@@ -61,7 +61,9 @@ def test_one_step_of_every_n_is_timed_and_stands_for_them() -> None:
     assert per_step(run, ModulePass.FORWARD) == PassPerStep(1.0, 10_000.0, None)
     assert per_step(run, ModulePass.BACKWARD) == PassPerStep(1.0, 20_000.0, None)
     assert modules_per_step(run)["0"].share == 1.0
-    assert "Modules were timed in 13 of 43 steps, which stand for all" in run.report(color=False)
+    assert "Modules were timed in 13 of 43 steps, which stand for all" in run.report(
+        verbose=True, color=False
+    )
 
 
 def test_a_first_step_that_is_unlike_the_others_counts_once() -> None:
@@ -80,7 +82,7 @@ def test_each_step_with_every_1() -> None:
     run = train(range(20), every=1)
     assert run.module_step_weights is None
     assert run.modules["0"].calls == 20
-    assert "Modules were timed in" not in run.report(color=False)
+    assert "Modules were timed in" not in run.report(verbose=True, color=False)
 
 
 def test_steps_that_were_none_take_no_turn() -> None:

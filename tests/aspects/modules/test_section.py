@@ -62,7 +62,7 @@ def training(steps: int, *others: Any, device_steps: int = 0, **parts: Any) -> R
 
 def section(run: Run, width: int = 80) -> list[str]:
     """The lines of the section, without those between the blocks."""
-    report = run.report(width=width, color=False)
+    report = run.report(verbose=True, width=width, color=False)
     (part,) = [part for part in report.split("\n\n") if part.startswith("Modules: ")]
     return [line for line in part.splitlines() if set(line) != {"-", " "}]
 
@@ -230,5 +230,5 @@ def test_long_tables_end() -> None:
 def test_run_without_modules_says_nothing_of_them() -> None:
     run = training(4, module_names=(), module_spans=None)
 
-    assert "odule" not in run.report(color=False)
+    assert "odule" not in run.report(verbose=True, color=False)
     assert document_of(run).sections["modules"] is None

@@ -166,7 +166,7 @@ def test_quantiles_leave_the_profiled_steps_out() -> None:
     run = train(steps=8, before=at(2, lambda: pig.profile_steps(3)))
     times_ns = (run.steps.array["end_ns"] - run.steps.array["begin_ns"]).tolist()
     others = sorted(times_ns[step] for step in (0, 1, 2, 6, 7))
-    report = run.report(width=120)
+    report = run.report(verbose=True, width=120)
     assert "All times leave out 3 profiled steps, which took " in report
     assert "Operations (profiled steps 3-5)" in report
     quantiles = analysis.of(run).step_quantiles
@@ -261,7 +261,7 @@ def test_an_active_profiler_is_left_alone() -> None:
     assert any(row.key == "aten::addmm" for row in profile.key_averages())
     assert run.notes == ("no steps were profiled: a profiler is active already",)
     assert seen(run).operations == ()
-    assert "Operations" not in run.report()
+    assert "Operations" not in run.report(verbose=True)
 
 
 def test_the_program_may_start_a_profiler_of_its_own_meanwhile() -> None:

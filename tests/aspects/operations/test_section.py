@@ -50,7 +50,7 @@ STEPS_MS = (99, 50, 10, 12, 20, 30, 11, 13, 11)
 
 
 def section(run: Run) -> str:
-    report = run.report(width=100)
+    report = run.report(verbose=True, width=100)
     return report[report.index("Operations (") :]
 
 
@@ -139,4 +139,4 @@ def test_texts_are_shown_as_they_are() -> None:
 
 def test_nothing_profiled_is_nothing_said() -> None:
     for operations in (None, Operations()):
-        assert "Operations" not in run_with(operations, STEPS_MS).report()
+        assert "Operations" not in run_with(operations, STEPS_MS).report(verbose=True)

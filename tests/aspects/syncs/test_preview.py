@@ -403,7 +403,7 @@ print(loss.item(), x.sum().item())
     run, _ = previewed(source, tmp_path)
     assert waits(run) == {(6, "item"): 1, (6, "presumed"): 1}
     assert run.syncs.total.count == 1
-    report = run.report(width=200)
+    report = run.report(verbose=True, width=200)
     assert "Not certain: no tensor had been moved to a device" in report
     assert "In allow_sync regions" not in report
 
@@ -487,7 +487,9 @@ y = net(torch.ones(3, 2))
 """
     run, _ = previewed(source, tmp_path)
     assert waits(run) == {(4, "h2d_pageable"): 2, (5, "unplaced"): 1}
-    assert "Not certain: tensors of the host meet tensors of the device" in run.report(width=200)
+    assert "Not certain: tensors of the host meet tensors of the device" in run.report(
+        verbose=True, width=200
+    )
 
 
 NOTHING_PLACED = {
@@ -533,7 +535,7 @@ def test_what_a_program_that_places_nothing_waits_for_is_not_known(
         "A preview on the host: the program places nothing on a device, so where it would wait for "
         "a GPU is not known."
     )
-    assert "no watched call" not in run.report()
+    assert "no watched call" not in run.report(verbose=True)
 
 
 @pytest.mark.thorough
@@ -596,7 +598,7 @@ for _ in range(5):
         "A preview on the host: 1 line of its steps would make it wait for a GPU, how long is "
         "unknown; 3 other lines would once, or outside steps."
     )
-    report = run.report(width=200)
+    report = run.report(verbose=True, width=200)
     assert "Below the line: what would wait once, or outside steps" in report
 
 
@@ -624,7 +626,7 @@ for step in range(4):
 
 def test_times_of_a_preview_are_not_those_of_the_program(tmp_path: Path) -> None:
     run, _ = previewed(NOTHING_PLACED["tutorial"] + LOOP, tmp_path)
-    report = run.report(width=200)
+    report = run.report(verbose=True, width=200)
     assert "! The times are those of a preview, not of the program" in report
     assert "Where the step goes" not in report and "total us" not in report
     page = html_page([run], ["run.gpurun"])
@@ -642,7 +644,7 @@ x.numpy()  # raises 1
 """
     run, _ = previewed(source, tmp_path)
     assert waits(run) == expected(source)
-    report = run.report(width=200)
+    report = run.report(verbose=True, width=200)
     assert ".numpy() may raise" in report and "would raise" not in report
     assert (
         "Not certain: .numpy() of a tensor on a GPU is an error, unless the program copies it to "

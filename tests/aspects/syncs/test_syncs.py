@@ -227,7 +227,7 @@ def test_line_of_the_program_not_of_the_library(
     assert site.library == SourceLine(str(library), 4, "read_inside")
     save(run, tmp_path / "saved.gpurun")
     assert Run.load(tmp_path / "saved.gpurun").syncs.sites == run.syncs.sites
-    rows = [line.split() for line in run.report(width=100).splitlines()]
+    rows = [line.split() for line in run.report(verbose=True, width=100).splitlines()]
     row = next(i for i, cells in enumerate(rows) if cells[:1] == [f"{program}:3"])
     assert rows[row][-1] == "step"
     assert rows[row + 1] == ["library.py:4", "read_inside"]
@@ -265,7 +265,7 @@ def test_lines_of_a_notebook_have_the_names_of_its_cells(
     (site,) = [site for site in run.syncs.sites if site.totals.count]
     name = "Cell In[2], line 3" if has_shell else f"{file}:3"
     assert run.name_of_line(site.program) == name
-    assert name in run.report(width=100)
+    assert name in run.report(verbose=True, width=100)
 
 
 def test_library_alone_is_better_than_nothing(advance: Callable[[int], None]) -> None:
@@ -388,7 +388,7 @@ def test_allowed_regions_count_as_blocked_and_are_not_listed(
     assert run.syncs.total.count == 1
     assert run.spans["blocked_ns"].tolist() == [WAIT_NS]
     assert run.syncs.is_meant(run.syncs.events).tolist() == [True, False]
-    assert "In allow_sync regions: 1 sync" in run.report(width=100)
+    assert "In allow_sync regions: 1 sync" in run.report(verbose=True, width=100)
 
 
 def test_threads_are_kept_apart(advance: Callable[[int], None]) -> None:
@@ -452,7 +452,7 @@ def test_max_bytes_drops_the_oldest_waits(
     assert begins_ns.tolist() == [i * WAIT_NS for i in range(waits - kept, waits)]
     assert run.syncs.dropped == waits - kept
     assert (run.syncs.total.count, run.syncs.total.blocked_ns) == (waits, waits * WAIT_NS)
-    assert f"unknown: {waits - kept:,} waits were not kept" in run.report(width=120)
+    assert f"unknown: {waits - kept:,} waits were not kept" in run.report(verbose=True, width=120)
 
 
 def test_saved_run_has_the_same_syncs(advance: Callable[[int], None], tmp_path: Path) -> None:
@@ -486,7 +486,7 @@ def test_report_lists_the_dearest_first(advance: Callable[[int], None]) -> None:
             if i % 2:
                 x.tolist(), x.tolist(), x.tolist()
 
-    text = watched(body).report(width=120, color=False)
+    text = watched(body).report(verbose=True, width=120, color=False)
     section = text.partition("Syncs: where the host waits for the device\n")[2].splitlines()
     assert section[0].split() == [
         *("line", "what", "count", "per", "step", "ms", "per", "step", "outside", "steps"),
@@ -512,7 +512,7 @@ def test_waits_outside_steps_are_none_per_step(advance: Callable[[int], None]) -
             read()
 
     run = watched(body)
-    section = run.report(width=120).partition("Syncs: where the host waits")[2]
+    section = run.report(verbose=True, width=120).partition("Syncs: where the host waits")[2]
     (row,) = [line for line in section.splitlines() if ".item()" in line]
     assert row.split()[1:8] == [".item()", "104", "1.00", "5.000", "100", "520.000", "416"]
     found = document_of(run).sections["syncs"]
@@ -531,7 +531,7 @@ def test_line_is_in_one_piece_however_narrow_the_report(
     def body() -> None:
         exec(code, {"x": on_device(1.0), "steps": pig.gpu_steps(range(6))})
 
-    assert f"{program}:2 " in watched(body).report(width=40)
+    assert f"{program}:2 " in watched(body).report(verbose=True, width=40)
 
 
 @pytest.mark.parametrize(
@@ -554,7 +554,9 @@ def test_name_of_a_line(file: str, name: str) -> None:
 
 
 def test_report_without_a_sync_says_so() -> None:
-    assert "Syncs: no watched call made the host wait" in watched(lambda: None).report(width=100)
+    assert "Syncs: no watched call made the host wait" in watched(lambda: None).report(
+        verbose=True, width=100
+    )
 
 
 # Runs of a preview; what it finds is tested in test_preview.py
@@ -668,9 +670,9 @@ def test_installed_module_is_the_program(programs: Programs, tmp_path: Path) -> 
 
 def test_watch_can_be_switched_off(programs: Programs, tmp_path: Path) -> None:
     source = LOOP.replace("READ", "loss.item()")
-    assert "Syncs" in run_program(programs, tmp_path, source).errors
-    done = run_program(programs, tmp_path, source, "--no-sync-watch")
-    assert done.exit_code == 0 and "Syncs" not in done.errors
+    for options in ([], ["--no-sync-watch"]):
+        assert run_program(programs, tmp_path, source, *options).exit_code == 0
+        assert pig.Run.load(tmp_path / "r.gpurun").syncs.was_watched == (not options)
     done = run_program(programs, tmp_path, source, "--no-sync-watch", "--as-if-cuda")
     assert done.exit_code == 2
 

@@ -51,7 +51,7 @@ def test_profiled_steps_are_known_where_what_was_profiled_is_lost() -> None:
     assert "what torch.profiler saw is missing; the steps that it slowed are counted apart" in (
         cut.notes
     )
-    assert "All times leave out 3 profiled steps" in cut.report(width=100)
+    assert "All times leave out 3 profiled steps" in cut.report(verbose=True, width=100)
 
 
 def test_a_window_that_is_not_in_what_was_profiled_is_known() -> None:

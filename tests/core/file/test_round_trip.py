@@ -22,6 +22,7 @@ ENVIRONMENTS = st.fixed_dictionaries(
     optional={
         "host": st.text(st.sampled_from("aé 字"), max_size=20),
         "rank": st.integers(0, 2**31 - 1),
+        "arguments": st.lists(st.text(st.sampled_from("a\n\udcff")), max_size=3),
         "command": st.lists(st.text(st.sampled_from("a\n\udcff")), max_size=3),
         "overhead": st.fixed_dictionaries({}, optional={"phase_ns": st.floats(0, 1e9)}),
         "device_timing": st.none(),

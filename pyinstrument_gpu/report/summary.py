@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report that a run prints by itself: what ran, what it says, where its steps go, and what is
+worth trying, on one screen. `report --verbose` has the sections in full."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from pyinstrument_gpu.analysis.advice import HEADLINE_SHARE, Finding
+from pyinstrument_gpu.core.aspect import aspects
+from pyinstrument_gpu.core.paths import names_of
+from pyinstrument_gpu.core.phase_tree import phase_table
+from pyinstrument_gpu.parts.parts import Part, Row, Sentence, Table
+from pyinstrument_gpu.parts.words import Unit, brief, capitalised, counted, printable, small_percent
+from pyinstrument_gpu.report.console import printed
+from pyinstrument_gpu.report.document import Document
+from pyinstrument_gpu.report.phases import PhaseCalls, PhaseInSteps
+from pyinstrument_gpu.report.run_info import RunInfo
+from pyinstrument_gpu.report.steps import StepTimes
+
+MOST_LINES = 25
+"""Of the whole, at 80 columns or more."""
+_MOST_TRIES = 3
+_MOST_LINES_ON = 8
+_MOST_WARNINGS = 3
+_MOST_OUTSIDE = 2
+_PROGRAM_LENGTH = 40
+_PYTHON = re.compile(r"python[\d.]*t?(\.exe)?$")
+
+
+def summary(document: Document, width: int) -> list[Part]:
+    """The parts of the report, of which those of least weight give way until all of them fit on a
+    screen of that width."""
+    parts: list[Part] = []
+    for size in _sizes():
+        parts = [*_parts(document, *size)]
+        if len(printed(parts, width).splitlines()) <= MOST_LINES:
+            break
+    return parts
+
+
+def _sizes() -> Iterator[tuple[int, int, int]]:
+    """How many phases, things to try and lines on other things are shown: from all on, the phases
+    give way to a few, then the lines, then what is left."""
+    yield from ((phases, _MOST_TRIES, _MOST_LINES_ON) for phases in range(12, 7, -1))
+    yield from ((7, _MOST_TRIES, lines) for lines in range(_MOST_LINES_ON, 1, -1))
+    yield from ((phases, _MOST_TRIES, 2) for phases in range(6, 2, -1))
+    yield from ((3, tries, 1) for tries in range(_MOST_TRIES, -1, -1))
+
+
+def _parts(document: Document, phases: int, tries: int, lines: int) -> Iterator[Part]:
+    yield Sentence(printable(_what_ran(document)))
+    yield from _warnings(document)
+    yield from _verdict(document)
+    blocks: Sequence[Iterator[Part]] = (
+        _times(document, phases),
+        _worth_trying(document, tries),
+        islice(_lines(document), lines),
+    )
+    for block in blocks:
+        shown = [*block]
+        yield from [Sentence(), *shown] if shown else []
+    yield Sentence(_look_on(document), "note")
+
+
+def _what_ran(document: Document) -> str:
+    run = document.run
+    program = _program(run)
+    facts = [program] if program else []
+    facts.append(f"{counted(document.step_count, 'step')} in {brief(run.duration_ns)}")
+    if run.rank is not None:
+        facts.append(f"rank {run.rank}" + (f" of {run.world_size}" if run.world_size else ""))
+    if run.torch:
+        facts.append(f"torch {run.torch}")
+    if run.gpu_count is not None:
+        names = dict.fromkeys(run.gpus)
+        facts += [f"{run.gpus.count(gpu)} x {gpu}" for gpu in names] or ["no GPU"]
+    if run.loader_workers is not None:
+        facts.append(counted(run.loader_workers, "loader worker"))
+    if run.gpus and not run.device_timing:
+        facts.append("device timing off")
+    return ", ".join(facts)
+
+
+def _program(run: RunInfo) -> str:
+    """The program and its arguments, as far as there is room for them."""
+    words = [*(run.arguments or run.command or ())]
+    if len(words) > 1 and _PYTHON.search(os.path.basename(words[0])):
+        del words[0]
+    if not words:
+        return ""
+    folder, name = os.path.split(words[0])
+    # `python -m package` runs this file of it.
+    words[0] = os.path.basename(folder) if name == "__main__.py" and folder else name or words[0]
+    text = shlex.join(words)
+    return text if len(text) <= _PROGRAM_LENGTH else text[: _PROGRAM_LENGTH - 3] + "..."
+
+
+def _warnings(document: Document) -> Iterator[Part]:
+    """What changes how the rest is to be read."""
+    notes = document.notes
+    yield from (Sentence(f"! {printable(note)}", "warn") for note in notes[:_MOST_WARNINGS])
+    more = len(notes) - _MOST_WARNINGS
+    if more > 0:
+        yield Sentence(f"! and {counted(more, 'more note')} (report --verbose)", "warn")
+    dropped = [one for one in document.recorder.dropped if "statistics" not in (one.what or "")]
+    if dropped:
+        kinds = "; ".join(f"{one.count:,} {one.what or one.cause}" for one in dropped)
+        yield Sentence(f"! Not recorded: {printable(kinds)}", "warn")
+
+
+def _verdict(document: Document) -> Iterator[Part]:
+    """The verdict, which is about the first failure if there is one, and the others."""
+    yield Sentence(printable(document.verdict), "title")
+    failures = [one for one in document.findings if one.kind == "failure"]
+    for one in failures[1:]:
+        yield Sentence(printable(f"{capitalised(one.about)}: {one.evidence}."), "failure")
+    yield from (Sentence(printable(capitalised(one.edit))) for one in failures if one.edit)
+
+
+def _times(document: Document, most: int) -> Iterator[Part]:
+    """Where the step goes; without steps, the phases that take longest."""
+    if document.run.is_preview:
+        return
+    if document.steps is not None:
+        yield from _step_table(document, document.steps, most)
+    elif document.phases_without_steps:
+        yield _call_table(document.phases_without_steps, most)
+        yield from _more(len(document.phases_without_steps) - most)
+
+
+def _step_table(document: Document, steps: StepTimes, most: int) -> Iterator[Part]:
+    """Columns that say nothing are left out."""
+    unit = Unit.brief(steps.mean_ns)
+    shown = _largest(document, most)
+    columns: dict[str, list[float | None]] = {
+        "mean": [phase.host_ns for phase in shown],
+        "p95": [phase.p95_ns for phase in shown],
+    }
+    if any(len(names_of(phase.path)) > 1 for phase in shown):
+        columns["self"] = [phase.self_ns for phase in shown]
+    columns["device"] = [phase.stream_ns for phase in shown]
+    columns["blocked"] = [phase.blocked_ns for phase in shown]
+    columns = {
+        name: times_ns
+        for name, times_ns in columns.items()
+        if any(time_ns is not None for time_ns in times_ns) or name == "mean"
+    }
+    rows = {}
+    for place, phase in enumerate(shown):
+        times = [unit.text(times_ns[place]) for times_ns in columns.values()]
+        rows[phase.path] = Row("", [*times, _share(phase.share)], share=phase.share)
+
+    def sum_row(name: str, mean_ns: float | None, p95_ns: float | None, is_step: bool) -> Row:
+        of_step = None if mean_ns is None or mean_ns < 0 else mean_ns / steps.mean_ns
+        known = {"mean": mean_ns, "p95": p95_ns}
+        cells = [unit.text(known[one]) if known.get(one) is not None else "" for one in columns]
+        return Row(name, [*cells, _share(of_step)], emphasis="bold" if is_step else "")
+
+    between_ns = None if steps.unattributed_ns is None else steps.unattributed_ns / steps.count
+    sums = [
+        sum_row("outside phases", between_ns, None, False),
+        sum_row("step", steps.mean_ns, steps.p95_ns, True),
+    ]
+    headers = [f"{unit.name} per step", *columns, "%"]
+    table, *remarks = phase_table(headers, rows, sums if rows else sums[1:], bars=True)
+    yield table
+    yield from remarks
+    yield from _more(len(document.phases) - len(shown))
+
+
+def _share(of_step: float | None) -> str:
+    return "-" if of_step is None else f"{100 * of_step:.0f}"
+
+
+def _more(phases: int) -> Iterator[Sentence]:
+    if phases > 0:
+        yield Sentence(f"... and {counted(phases, 'smaller phase')} (report --verbose)", "note")
+
+
+def _largest(document: Document, most: int) -> list[PhaseInSteps]:
+    """Those that take most of the step, in the order in which they run, so many at most with the
+    phases around them."""
+    by_path = {phase.path: phase for phase in document.phases}
+    chosen: set[str] = set()
+    for phase in sorted(document.phases, key=lambda one: one.host_ns or 0.0, reverse=True):
+        names = names_of(phase.path)
+        around = {"/".join(names[: depth + 1]) for depth in range(len(names))}
+        if len(chosen | around) <= most:
+            chosen |= around
+    return [phase for path, phase in by_path.items() if path in chosen]
+
+
+def _call_table(phases: Sequence[PhaseCalls], most: int) -> Table:
+    shown = sorted(phases, key=lambda one: one.total_ns, reverse=True)[:most]
+    unit = Unit.brief(shown[0].total_ns)
+    rows = [
+        Row(phase.path, [f"{phase.calls:,}", unit.text(phase.total_ns), unit.text(phase.mean_ns)])
+        for phase in shown
+    ]
+    return Table(["phase", "calls", f"total {unit.name}", f"mean {unit.name}"], [rows])
+
+
+def _worth_trying(document: Document, most: int) -> Iterator[Part]:
+    """The changes that could gain most, each once, those that are certain first."""
+    found = [one for one in document.findings if one.kind != "failure" and _is_worth_a_line(one)]
+    if found and most:
+        yield Sentence("Worth trying", "title")
+    for number, one in enumerate(found[:most], 1):
+        edit = "" if one.edit is None else f": {one.edit}"
+        yield Sentence(printable(f"{number}. {capitalised(one.about)}{edit} ({_gain(one)})"))
+
+
+def _is_worth_a_line(one: Finding) -> bool:
+    return one.high_ns is None or one.high_ns >= HEADLINE_SHARE * (one.of_ns or 0.0)
+
+
+def _gain(one: Finding) -> str:
+    if one.low_ns is None or one.high_ns is None or not one.of_ns:
+        return "what it saves is unknown"
+    low, high = (small_percent(ns, one.of_ns) for ns in (one.low_ns, one.high_ns))
+    if not one.is_certain:
+        return f"may save {high} of the {one.of}; this run can't tell"
+    return f"saves {high if low == high else f'{low} to {high}'} of the {one.of}"
+
+
+def _lines(document: Document) -> Iterator[Part]:
+    """What else there is to say, in a line for each thing."""
+    if document.steps is not None and not document.run.is_preview:
+        yield Sentence(printable(_outside(document, document.steps)))
+    for aspect in aspects():
+        section = document.sections.get(aspect.name)
+        if section and (aspect.in_preview or not document.run.is_preview):
+            yield from aspect.summary(section, document)
+    cost = document.recorder.share_of_step
+    if cost is not None and not document.run.is_preview:
+        yield Sentence(f"Recording: about {small_percent(cost, 1)} of the step", "note")
+
+
+def _outside(document: Document, steps: StepTimes) -> str:
+    total_ns = document.run.duration_ns
+    text = f"Outside steps: {brief(steps.outside_ns)} of {brief(total_ns)}"
+    if total_ns:
+        text += f" ({small_percent(steps.outside_ns, total_ns)})"
+    inside = [(one.path, one.total_ns) for one in document.phases_outside if not one.during_steps]
+    parts = [("start-up", steps.startup_ns or 0), *inside]
+    parts.sort(key=lambda one: one[1], reverse=True)
+    named = [f"{name} {brief(ns)}" for name, ns in parts[:_MOST_OUTSIDE] if ns]
+    return f"{text}: {', '.join(named)}" if named else text
+
+
+def _look_on(document: Document) -> str:
+    file = "RUN" if document.file is None else shlex.quote(document.file)
+    return f"More: pyinstrument-gpu report -v {file}, or --html for a page"

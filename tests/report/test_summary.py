@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report that a run prints by itself. tests/snapshots has it in full."""
+
+import pytest
+
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.report.summary import MOST_LINES
+from tests.helpers.made_script import Script
+from tests.page.runs import training
+from tests.report.programs import RUNS
+
+MS = 1_000_000
+
+
+def lines(run: Run, width: int = 80) -> list[str]:
+    return run.report(file="train.gpurun", width=width, color=False).splitlines()
+
+
+@pytest.mark.parametrize("width", [80, 200])
+@pytest.mark.parametrize("name", RUNS)
+def test_it_fits_on_a_screen(name: str, width: int) -> None:
+    assert len(lines(RUNS[name](), width)) <= MOST_LINES
+
+
+def test_of_many_phases_those_that_take_longest_are_shown_in_their_order() -> None:
+    script = Script()
+    for _ in range(8):
+        with script.step():
+            for number in range(40):
+                script.leaf(f"phase {number}", (1 + number) * MS)
+    shown = lines(script.run())
+    named = [line.split()[1] for line in shown if line.startswith("phase ")]
+    assert named == [str(number) for number in range(40 - len(named), 40)]
+    assert len(named) >= 7 and f"... and {40 - len(named)} smaller phases" in "\n".join(shown)
+
+
+def test_a_phase_is_shown_with_those_around_it() -> None:
+    script = Script()
+    for _ in range(8):
+        with script.step():
+            with script.phase("outer"):
+                script.leaf("inner", 9 * MS)
+            for number in range(20):
+                script.leaf(f"small {number}", MS)
+    shown = lines(script.run())
+    place = next(i for i, line in enumerate(shown) if line.startswith("outer "))
+    assert shown[place + 1].startswith("  inner ")
+
+
+def test_columns_that_say_nothing_are_left_out() -> None:
+    script = Script()
+    with script.step():
+        script.leaf("forward", MS)
+    header = next(line for line in lines(script.run()) if line.startswith("ms per step"))
+    assert header.split()[3:] == ["mean", "p95", "%"]
+
+
+def test_a_change_is_named_once() -> None:
+    text = " ".join("\n".join(lines(training())).split())
+    assert text.count("keep the value on the device") == 1
+
+
+def test_only_three_notes_are_shown() -> None:
+    script = Script()
+    with script.step():
+        script.leaf("forward", MS)
+    run = script.run()
+    run.notes = tuple(f"note {number}" for number in range(5))
+    text = "\n".join(lines(run))
+    assert "! note 2" in text and "! note 3" not in text
+    assert "! and 2 more notes (report --verbose)" in text
