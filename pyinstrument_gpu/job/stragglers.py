@@ -359,8 +359,8 @@ def _is_steady(work: OwnWork, place: int) -> bool:
 def _short_of_processors(
     joined: Joined, work: OwnWork, late: Lateness
 ) -> tuple[Straggler | None, Lateness]:
-    """A rank that is late because it waits for a processor as the others don't, and how late all
-    are with these waits; or none, and what is known."""
+    """A rank that is late because it alone waits much for a processor, and how late all are with
+    these waits; or none, and what is known."""
     assert work.processor_ns is not None
     as_timed = replace(work, total_ns=work.total_ns + work.processor_ns)
     with_waits = lateness(as_timed.total_ns, late.typical_ns)
@@ -368,9 +368,10 @@ def _short_of_processors(
     if found is None or work.is_busy:
         return None, late
     place, chance = found
-    waits_ns, others_ns = work.processor_ns[place], np.delete(work.processor_ns, place, axis=0)
-    share = float((waits_ns - np.median(others_ns, axis=0)).mean()) / with_waits.shift_ns[place]
-    if share < _ONE_PHASE:
+    means_ns = work.processor_ns.mean(axis=1)
+    others_ns = np.delete(means_ns, place)
+    share = float((means_ns[place] - np.median(others_ns)) / with_waits.shift_ns[place])
+    if share < _ONE_PHASE or means_ns[place] < _DOMINANCE * others_ns.max():
         return None, late
     straggler = Straggler(
         **_named(joined, Suspect((place,))),

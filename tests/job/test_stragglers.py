@@ -166,6 +166,10 @@ def test_a_rank_that_waits_for_a_processor(every: int, ranks: int, has_arrivals:
     assert stragglers.loss_ns == pytest.approx(alone.loss_ns)
 
 
+def test_a_rank_that_waits_for_a_processor_as_others_do_is_not_named() -> None:
+    assert found(waiting(simulated_job(4, 1000, SLOWER), 0, 0.2, 0, 0.07)) == (Pattern.BALANCED,)
+
+
 def test_too_few_steps_that_tell_waits_for_a_processor_tell_nothing() -> None:
     job = simulated_job(4, 1000, SLOWER)
     assert of(waiting(job, *[0.2] * 4, every=20)).stragglers == of(job).stragglers
