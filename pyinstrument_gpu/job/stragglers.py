@@ -365,13 +365,14 @@ def _short_of_processors(
     as_timed = replace(work, total_ns=work.total_ns + work.processor_ns)
     with_waits = lateness(as_timed.total_ns, late.typical_ns)
     found = with_waits.always
-    if found is None or work.is_busy:
+    if found is None:
         return None, late
     place, chance = found
     means_ns = work.processor_ns.mean(axis=1)
     others_ns = np.delete(means_ns, place)
     share = float((means_ns[place] - np.median(others_ns)) / with_waits.shift_ns[place])
-    if share < _ONE_PHASE or means_ns[place] < _DOMINANCE * others_ns.max():
+    most_ns = min(_LEAST_SHIFT * late.typical_ns, means_ns[place] / _DOMINANCE)
+    if share < _ONE_PHASE or others_ns.max() > most_ns:
         return None, late
     straggler = Straggler(
         **_named(joined, Suspect((place,))),

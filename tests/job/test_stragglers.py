@@ -167,7 +167,9 @@ def test_a_rank_that_waits_for_a_processor(every: int, ranks: int, has_arrivals:
 
 
 def test_a_rank_that_waits_for_a_processor_as_others_do_is_not_named() -> None:
-    assert found(waiting(simulated_job(4, 1000, SLOWER), 0, 0.2, 0, 0.07)) == (Pattern.BALANCED,)
+    for other in (0.04, 0.08):
+        job = waiting(simulated_job(4, 1000, SLOWER), 0, 0.2, 0, other)
+        assert found(job) == (Pattern.BALANCED,)
 
 
 def test_too_few_steps_that_tell_waits_for_a_processor_tell_nothing() -> None:
