@@ -15,7 +15,7 @@ QUICKLY = {
     "ddp": ["--steps", "5"],
 }
 STEPS = {"language_model": 4, "image_classifier": 8, "ddp": 5}
-TABLE = re.compile(r"^.s per step .*?^step ", re.MULTILINE | re.DOTALL)
+TABLE = re.compile(r"^(?:phase|.s per step) .*?^step ", re.MULTILINE | re.DOTALL)
 
 
 def rows_of(text: str) -> list[str]:

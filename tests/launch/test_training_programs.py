@@ -86,7 +86,7 @@ def check(name: str, found: dict[str, tuple[Done, Run]]) -> None:
     true = truth(name)
     for done, run in found.values():
         assert "state " in done.output
-        assert "\nRun file: " in done.errors
+        assert "Run file: " in done.errors
         assert run.complete
         check_counts(true, run)
     assert not found["run"][1].syncs.sites  # a CPU waits for nothing

@@ -378,7 +378,7 @@ def test_retries_count_after_the_first_step() -> None:
             device.allocator.retries += 2
     assert memory_of(recording).allocation_retries == 6
     assert "6 times, PyTorch gave its unused memory back" in " ".join(
-        recording.run.report().split()
+        recording.run.report(verbose=True).split()
     )
 
 
