@@ -176,6 +176,7 @@ class Outcome:
         phase: whether the phase is: "right", "none", "wrong"; "" if none has to be said.
         is_false: whether ranks are named that are not slow.
         step_ms, costs_ms: the mean step, and what the report says that it costs.
+        processor_share: which share of its time a step waits for a processor.
     """
 
     name: str
@@ -187,6 +188,7 @@ class Outcome:
     is_false: bool
     step_ms: float | None
     costs_ms: float | None
+    processor_share: float | None
 
 
 def outcome(case: Case, job: Job) -> Outcome:
@@ -223,18 +225,20 @@ def outcome(case: Case, job: Job) -> Outcome:
         is_false=not {*ranks} <= {*case.slow},
         step_ms=None if step_ns is None else step_ns / 1e6,
         costs_ms=None if loss_ns is None else loss_ns / 1e6,
+        processor_share=found.stragglers.processor_share,
     )
 
 
 def row(case: Case, one: Outcome) -> str:
     costs = "-" if one.costs_ms is None else f"{one.costs_ms:.0f}"
     step = "-" if one.step_ms is None else f"{one.step_ms:.0f}"
+    waits = "-" if one.processor_share is None else f"{one.processor_share:.0%}"
     right = "**false**" if one.is_false else "right" if one.is_right else "missed"
     if one.is_right and one.phase in ("none", "wrong"):
         right += ", no phase" if one.phase == "none" else ", **wrong phase**"
     return (
         f"| {one.name} | {one.truth} | {one.said} | {step} | {case.costs_ms:.0f} | {costs} "
-        f"| {right} |"
+        f"| {waits} | {right} |"
     )
 
 
@@ -246,8 +250,8 @@ def main() -> None:
     arguments = parser.parse_args()
     folder = arguments.folder or Path(tempfile.mkdtemp())
     cases = [CASES[name] for name in arguments.case or CASES]
-    print("| case | truth | said | step, ms | costs, ms | said | |")
-    print("|---|---|---|---|---|---|---|")
+    print("| case | truth | said | step, ms | costs, ms | said | waits | |")
+    print("|---|---|---|---|---|---|---|---|")
     outcomes = []
     began_s = time.monotonic()
     for case in cases:

@@ -6,12 +6,16 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from pyinstrument_gpu.analysis.contention import LARGE_SHARE
+
 STEP = ""
 """The path of what is said of whole steps."""
 OUTSIDE_PHASES = "/outside phases"
 """The path of what a step spends outside of phases. No phase has such a path."""
 BETWEEN_STEPS = "/between steps"
 """The path of the time before a step, from the end of the one before."""
+PROCESSOR = "/waiting for a processor"
+"""Where the delay of a rank arises that has to wait for one."""
 MOST_ROWS = 30
 """A table of phases, ranks or collectives shows at most so many."""
 
@@ -42,8 +46,8 @@ class Straggler:
     Attributes:
         rank: its number; of several the lowest.
         pattern: ALWAYS or SOME_STEPS.
-        path: the phase in which most of its delay arises, or `OUTSIDE_PHASES` or `BETWEEN_STEPS`;
-            None if it is slower everywhere, or if that can't be told.
+        path: the phase in which most of its delay arises, or `OUTSIDE_PHASES` or `BETWEEN_STEPS`,
+            or `PROCESSOR`; None if it is slower everywhere, or if that can't be told.
         steps: number of steps in which it, or one of them, came last; of SOME_STEPS, and stood out.
         lateness_ns: by how much it is later than the second latest, on average over all steps.
         path_share: the part of the delay that arises in `path`.
@@ -103,6 +107,8 @@ class Stragglers:
         hint: in the pattern SOME_STEPS, who came last in the steps that stand out, if nobody can be
             named because these are so few that it may be chance.
         several: in the pattern IN_TURN, the ranks that are late at times or always.
+        processor_share: which share of its time a step of the median rank waits for a processor (of
+            an even number, of the lower one); None unknown.
     """
 
     pattern: Pattern
@@ -116,6 +122,12 @@ class Stragglers:
     step_ns: float | None = None
     hint: Straggler | None = None
     several: tuple[int, ...] = ()
+    processor_share: float | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether steps wait so much for a processor that times say more of the machine."""
+        return (self.processor_share or 0.0) >= LARGE_SHARE
 
 
 @dataclass(frozen=True)
@@ -212,7 +224,7 @@ class CollectiveUse:
 
 def where_text(path: str) -> str:
     """Where time is spent, in words: "in data", "outside phases", "between steps"."""
-    return path[1:] if path in (OUTSIDE_PHASES, BETWEEN_STEPS) else f"in {path}"
+    return path[1:] if path in (OUTSIDE_PHASES, BETWEEN_STEPS, PROCESSOR) else f"in {path}"
 
 
 def phase_text(path: str) -> str:

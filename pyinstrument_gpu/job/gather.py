@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu import analysis
+from pyinstrument_gpu.analysis.contention import step_waits_ns
 from pyinstrument_gpu.analysis.step_times import were_profiled
 from pyinstrument_gpu.aspects.collectives.data import Collectives, ProcessGroup
 from pyinstrument_gpu.core.arrays import distinct
@@ -151,6 +152,7 @@ def rank_data(run: Run, file: str | None = None) -> RankData:
         stream_ns = np.where(is_timed, summed(np.maximum(device_ns, 0)), -1)
     else:
         stream_ns = np.broadcast_to(np.int64(-1), shape)
+    waits_ns = step_waits_ns(run, steps)
     return RankData(
         rank=rank,
         file=file,
@@ -170,6 +172,7 @@ def rank_data(run: Run, file: str | None = None) -> RankData:
         # Of runs that were made by hand they may not be known.
         self_ns=summed(np.maximum(run.span_self_ns[spans], 0)),
         stream_ns=stream_ns,
+        processor_wait_ns=None if np.isnan(waits_ns).all() else waits_ns,
         collectives=_newest(run.collectives, max(1, _MOST_OPERATIONS // ranks)),
         waits=_waits(run, steps, spans, paths),
         stalls=run.stalls,

@@ -97,6 +97,8 @@ class RankData(ArrayFields):
             no such call.
         stream_ns: by path and step the stream time (int64), that of nested phases included; -1
             where the step has no such call, or not all of its calls were timed on the device.
+        processor_wait_ns: by step, how long its thread waited for a processor (float64); NaN where
+            that was not read. None if it never was.
         collectives: its collective operations, without the waits for them.
         waits: these; None if they were not looked for.
         stalls: what its watchdog saw.
@@ -120,6 +122,7 @@ class RankData(ArrayFields):
     last_end_ns: NDArray[np.int64]
     self_ns: NDArray[np.int64]
     stream_ns: NDArray[np.int64]
+    processor_wait_ns: NDArray[np.float64] | None = None
     collectives: Collectives = field(default_factory=Collectives)
     waits: RankWaits | None = None
     stalls: tuple[Stall, ...] = ()

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.analysis.contention import LARGE_SHARE
 from pyinstrument_gpu.core.arrays import distinct
 from pyinstrument_gpu.job.job import RankData
 from pyinstrument_gpu.job.joined import Joined, MatchedGroup, phases_at
@@ -288,6 +289,10 @@ class OwnWork:
         hidden: for each path whether there may be waits in it that are not known; None if nowhere.
         usual_ns: by path and rank the means of the stream time without waits for other ranks; None
             but by DURATIONS, and where the device was not timed.
+        processor_ns: by rank and step, what waiting for a processor was taken off own work; None if
+            it is not known, and by DURATIONS, as devices go on meanwhile.
+        processor_share: of its time, what a step of the median rank waits for a processor, or of
+            the lower one of two; None likewise.
     """
 
     how: HowKnown
@@ -299,6 +304,13 @@ class OwnWork:
     rest_ns: NDArray[np.float64] | None = None
     hidden: NDArray[np.bool_] | None = None
     usual_ns: NDArray[np.float64] | None = None
+    processor_ns: NDArray[np.float64] | None = None
+    processor_share: float | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether ranks wait so much for processors that times say more of the machine."""
+        return (self.processor_share or 0.0) >= LARGE_SHARE
 
     def of(self, units: Sequence[Suspect]) -> OwnWork:
         """The work of ranks that belong together as that of one: the mean."""
@@ -321,7 +333,43 @@ class OwnWork:
 
 
 def own_work(joined: Joined, groups: Sequence[MatchedGroup]) -> OwnWork | str:
-    """What each rank does itself, or why that is not known, in a sentence."""
+    """What each rank does itself, or why that is not known, in a sentence. What it waits for a
+    processor is neither its work nor a wait for others. Where in a step that was is not known: it
+    is taken off all that it works in proportion."""
+    found = _as_timed(joined, groups)
+    if isinstance(found, str) or found.how == HowKnown.DURATIONS:
+        return found
+    waits_ns = _processor_waits_ns(joined)
+    if waits_ns is None:
+        return found
+    shares = np.sort(waits_ns.sum(axis=1) / np.maximum(joined.period_ns.sum(axis=1), 1))
+    waits_ns = np.minimum(waits_ns[:, found.steps], found.total_ns)
+    return replace(
+        found,
+        total_ns=found.total_ns - waits_ns,
+        own_ns=found.own_ns * (1 - waits_ns / np.maximum(found.total_ns, 1)),
+        processor_ns=waits_ns,
+        processor_share=float(shares[(len(shares) - 1) // 2]),
+    )
+
+
+def _processor_waits_ns(joined: Joined) -> NDArray[np.float64] | None:
+    """By rank and step, how long its thread waited for a processor; in steps that were not read, as
+    large a share of the time as in those that were. None if these are few on some rank."""
+    waits_ns = np.full(joined.self_ns.shape[1:], np.nan)
+    for number, rank in enumerate(joined.ranks):
+        if rank.processor_wait_ns is not None:
+            waits_ns[number] = rank.processor_wait_ns[joined.places[number]]
+    is_known = ~np.isnan(waits_ns)
+    if is_known.sum(axis=1).min() < MIN_STEPS:
+        return None
+    period_ns = joined.period_ns
+    known_ns = np.where(is_known, period_ns, 0).sum(axis=1)
+    shares = np.nansum(waits_ns, axis=1) / np.maximum(known_ns, 1)
+    return np.where(is_known, waits_ns, shares[:, None] * period_ns)
+
+
+def _as_timed(joined: Joined, groups: Sequence[MatchedGroup]) -> OwnWork | str:
     if len(joined.ranks) < 2:
         if joined.left_out:
             return "no two ranks have the steps that are to be compared"

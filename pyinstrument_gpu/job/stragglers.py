@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.job.findings import Pattern, Straggler, Stragglers, where_text
+from pyinstrument_gpu.job.findings import PROCESSOR, Pattern, Straggler, Stragglers, where_text
 from pyinstrument_gpu.job.joined import Joined, traded_ns
 from pyinstrument_gpu.job.own_work import MIN_STEPS, HowKnown, OwnWork
 from pyinstrument_gpu.job.suspects import Suspect, apart, suspects
@@ -47,6 +47,9 @@ _DEVICES = (
 )
 _ONE_PHASE = 0.7
 """Of the delay in such steps that arises in one phase. The machine's own hiccups are everywhere."""
+_PARTS = 4
+"""Of the run: in each of them, a rank that is slower everywhere is late. Competition for processors
+makes a rank slower everywhere, too, but comes and goes."""
 _MOST_TRADED = 0.1
 """Of the delay, what a rank may work less in phases that some ranks lack."""
 
@@ -213,12 +216,14 @@ def stragglers(joined: Joined, work: OwnWork | str) -> Stragglers:
     hidden = _hidden(joined, work, late.typical_ns)
     if straggler is None and not hidden:  # otherwise those that wait for a late one look late
         straggler, late = _several(joined, work, late)
+    if straggler is None and work.processor_ns is not None:
+        straggler, late = _short_of_processors(joined, work, late)
     pattern, hint = Pattern.BALANCED, None
     if straggler is not None:
         pattern = straggler.pattern
     elif hint := _hint(joined, work, late, ranks):
         pattern = hint.pattern
-    elif _are_several(work, late):
+    elif not work.is_busy and _are_several(work, late):
         pattern = Pattern.IN_TURN
     if (
         work.how == HowKnown.MEETINGS
@@ -241,6 +246,7 @@ def stragglers(joined: Joined, work: OwnWork | str) -> Stragglers:
         several=tuple(joined.ranks[place].rank for place in late.several)
         if pattern == Pattern.IN_TURN
         else (),
+        processor_share=work.processor_share,
     )
 
 
@@ -329,6 +335,8 @@ def _always(
     row = int(np.argmax(shares))
     # Slower everywhere, it loses most where most time is spent: more than that is a phase's own.
     is_one = bool(shares[row] > (1 + time_shares[row]) / 2)
+    if not is_one and (work.is_busy or not _is_steady(work, place)):
+        return None
     out = late.last == place
     return Straggler(
         **_named(joined, units[place]),
@@ -339,6 +347,43 @@ def _always(
         path_share=float(shares[row]) if is_one else 1.0,
         p_value=chance,
     )
+
+
+def _is_steady(work: OwnWork, place: int) -> bool:
+    """Whether a rank is late throughout, and not only in some part of the run."""
+    excess_ns = work.total_ns[place] - np.median(np.delete(work.total_ns, place, axis=0), axis=0)
+    parts_ns = [float(np.median(part_ns)) for part_ns in np.array_split(excess_ns, _PARTS)]
+    return min(parts_ns) > _LEAST_PART * float(np.median(excess_ns))
+
+
+def _short_of_processors(
+    joined: Joined, work: OwnWork, late: Lateness
+) -> tuple[Straggler | None, Lateness]:
+    """A rank that is late because it alone waits much for a processor, and how late all are with
+    these waits; or none, and what is known."""
+    assert work.processor_ns is not None
+    as_timed = replace(work, total_ns=work.total_ns + work.processor_ns)
+    with_waits = lateness(as_timed.total_ns, late.typical_ns)
+    found = with_waits.always
+    if found is None:
+        return None, late
+    place, chance = found
+    means_ns = work.processor_ns.mean(axis=1)
+    others_ns = np.delete(means_ns, place)
+    share = float((means_ns[place] - np.median(others_ns)) / with_waits.shift_ns[place])
+    most_ns = min(_LEAST_SHIFT * late.typical_ns, means_ns[place] / _DOMINANCE)
+    if share < _ONE_PHASE or others_ns.max() > most_ns:
+        return None, late
+    straggler = Straggler(
+        **_named(joined, Suspect((place,))),
+        pattern=Pattern.ALWAYS,
+        path=PROCESSOR,
+        steps=int(np.count_nonzero(with_waits.last == place)),
+        lateness_ns=_lateness_ns(as_timed, place),
+        path_share=min(1.0, share),
+        p_value=chance,
+    )
+    return straggler, with_waits
 
 
 def _named(joined: Joined, unit: Suspect) -> dict[str, Any]:

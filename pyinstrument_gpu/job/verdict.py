@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pyinstrument_gpu.aspects.stalls.data import Stall
 from pyinstrument_gpu.job.analysis import JobAnalysis
 from pyinstrument_gpu.job.findings import (
+    PROCESSOR,
     CollectiveUse,
     LateStart,
     Pattern,
@@ -163,12 +164,13 @@ def _straggler(job: Job, step_ns: float | None, stragglers: Stragglers) -> Itera
     of_file = next((rank.file for rank in job.ranks if rank.rank == found.rank), None)
     comes = "it comes last" if len(found.ranks) == 1 else "one of them comes last"
     where = "" if found.path is None else f" {where_text(found.path)}"
+    slower = f"{_is_are(found.ranks)} slower"
     chance = ""
     if found.p_value is not None:
         chance = f" (probability {found.p_value:.2g} if all ranks were alike)"
     yield JobFinding(
         kind="straggler",
-        about=f"{_name(found)} {_is_are(found.ranks)} slower{where}",
+        about=f"{_name(found)} {'is late' if found.path == PROCESSOR else slower}{where}",
         cost_ns=stragglers.loss_ns,
         of_ns=step_ns,
         evidence=(
@@ -331,7 +333,10 @@ def _who(stragglers: Stragglers) -> str:
             text += "and it can't be told in which phase"
         else:
             text += f"{small_percent(found.path_share, 1)} of that {where_text(found.path)}"
-        return text + _loss(stragglers)
+        return text + _loss(stragglers) + _busy(stragglers, "; besides, ")
+    if stragglers.is_busy:
+        busy = _busy(stragglers, "No rank can be named, as the machine is busy: ")
+        return busy + _loss(stragglers)
     if pattern is Pattern.IN_TURN:
         who = f" ({ranks_text(stragglers.several)})" if stragglers.several else ""
         several = f"Several ranks{who} are waited for, together or in turn, and none can be named"
@@ -355,6 +360,13 @@ def _loss(stragglers: Stragglers) -> str:
         return ""
     share = small_percent(stragglers.loss_share, 1)
     return f"; differences between ranks cost {share} of the step"
+
+
+def _busy(stragglers: Stragglers, before: str) -> str:
+    if not stragglers.is_busy or stragglers.processor_share is None:
+        return ""
+    share = small_percent(stragglers.processor_share, 1)
+    return f"{before}steps wait {share} of their time for a processor"
 
 
 def findings_parts(findings: Sequence[JobFinding]) -> Iterator[Sentence]:

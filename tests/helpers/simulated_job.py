@@ -40,6 +40,7 @@ class Slow:
         factor: by phase, how many times as long it works.
         extra_ns: by phase, how much longer.
         every: in every so-manieth step; 1 always.
+        since: from which step on.
         starts_ns: how much later than the others it begins;
         prepares_ns: how much longer it takes from there to its first collective operation.
     """
@@ -48,6 +49,7 @@ class Slow:
     factor: Mapping[str, float] = field(default_factory=dict)
     extra_ns: Mapping[str, int] = field(default_factory=dict)
     every: int = 1
+    since: int = 0
     starts_ns: int = 0
     prepares_ns: int = 0
 
@@ -92,7 +94,7 @@ def simulated_job(
     for one in slow:
         for row, path in enumerate(paths):
             number = np.arange(steps)
-            when = number[number % one.every == one.every - 1]
+            when = number[(number % one.every == one.every - 1) & (number >= one.since)]
             who = (when // one.every) % ranks if is_turning else np.full(len(when), one.rank)
             chosen = (row, who, when)
             own_ns[chosen] *= one.factor.get(path, 1.0)

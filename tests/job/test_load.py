@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from pyinstrument_gpu import Job, JobError
+from pyinstrument_gpu.analysis.contention import READING
 from pyinstrument_gpu.aspects.collectives.data import COLLECTIVE_DTYPE, WAIT_DTYPE, Collectives
 from pyinstrument_gpu.aspects.operations.data import Operations
 from pyinstrument_gpu.core.record import OpenPhase
 from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import METRIC_DTYPE
 from pyinstrument_gpu.job import gather
 from pyinstrument_gpu.job.gather import job_of, rank_data
 from pyinstrument_gpu.parts.words import ranks_text
@@ -71,6 +73,16 @@ def test_stream_times_where_all_calls_have_one() -> None:
     one.spans["path"][4] = 1
     kept = rank_data(one)
     assert kept.stream_ns.tolist() == [[7, -1, -1], [8, 9, 3]]
+
+
+def test_waits_for_a_processor_of_the_steps_that_were_read() -> None:
+    readings = np.zeros(2, METRIC_DTYPE)
+    readings["step"], readings["value"] = [0, 2], [99, 9]
+    one = rank_run(0, TIMES_NS, metric_names=(READING,), metrics=readings)
+    waits_ns = rank_data(one).processor_wait_ns
+    # More than the step took, it did not wait in it.
+    np.testing.assert_array_equal(waits_ns, [15, np.nan, 9])
+    assert rank_data(run(0)).processor_wait_ns is None
 
 
 def test_profiled_steps_are_left_out() -> None:

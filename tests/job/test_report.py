@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pyinstrument_gpu.job.findings import Pattern, Pipeline, Straggler, Stragglers
+from pyinstrument_gpu.job.findings import PROCESSOR, Pattern, Pipeline, Straggler, Stragglers
 from pyinstrument_gpu.job.job import Job
 from pyinstrument_gpu.job.report import job_document_of, job_report
 from tests.helpers.simulated_job import simulated_job
@@ -62,6 +62,8 @@ def test_verdict(name: str, verdict: str) -> None:
 
 
 LATE = Straggler(2, Pattern.ALWAYS, "data", 96, 29.0 * MS, 0.98, 1e-12, (2, 3))
+ALONE = replace(LATE, ranks=(2,))
+SHORT = replace(ALONE, path=PROCESSOR)
 
 
 @pytest.mark.parametrize(
@@ -101,6 +103,26 @@ LATE = Straggler(2, Pattern.ALWAYS, "data", 96, 29.0 * MS, 0.98, 1e-12, (2, 3))
             "Several ranks (ranks 0 and 2) are waited for, together or in turn, and none can be "
             "named; differences between ranks cost 8% of the step.",
             None,
+        ),
+        (
+            Stragglers(Pattern.BALANCED, None, 8.0 * MS, 0.08, 99, True, processor_share=0.23),
+            "No rank can be named, as the machine is busy: steps wait 23% of their time for a "
+            "processor; differences between ranks cost 8% of the step.",
+            None,
+        ),
+        (
+            Stragglers(Pattern.ALWAYS, ALONE, 29.0 * MS, 0.29, 99, True, processor_share=0.1),
+            "Rank 2 is waited for: it comes last in 96 of 99 steps, 29.000 ms after the next rank "
+            "on average, 98% of that in data; differences between ranks cost 29% of the step; "
+            "besides, steps wait 10% of their time for a processor.",
+            "rank 2 is slower in data",
+        ),
+        (
+            Stragglers(Pattern.ALWAYS, SHORT, 29.0 * MS, 0.29, 99, True, processor_share=0.01),
+            "Rank 2 is waited for: it comes last in 96 of 99 steps, 29.000 ms after the next rank "
+            "on average, 98% of that waiting for a processor; differences between ranks cost 29% "
+            "of the step.",
+            "rank 2 is late waiting for a processor",
         ),
     ],
 )

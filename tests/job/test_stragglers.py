@@ -12,6 +12,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pyinstrument_gpu.aspects.collectives.data import Collectives, ProcessGroup
@@ -20,6 +21,7 @@ from pyinstrument_gpu.job.analysis import of
 from pyinstrument_gpu.job.findings import (
     BETWEEN_STEPS,
     OUTSIDE_PHASES,
+    PROCESSOR,
     STEP,
     LateStart,
     Pattern,
@@ -127,6 +129,76 @@ def test_ranks_that_are_slow_in_turn(ranks: int, has_arrivals: bool, seeds: rang
             has_arrivals=has_arrivals,
         )
         assert found(job) == (Pattern.IN_TURN,)
+
+
+def waiting(job: Job, *shares: float, every: int = 1) -> Job:
+    """The same, of which the threads of ranks waited such a share of each step for a processor,
+    which was read in every so-manieth one."""
+    return replace(
+        job,
+        ranks=tuple(
+            replace(
+                rank,
+                processor_wait_ns=np.where(rank.steps % every, np.nan, share * rank.step_ns),
+            )
+            for rank, share in zip(job.ranks, shares, strict=True)
+        ),
+    )
+
+
+SLOWER = Slow(1, everywhere(1.25))
+"""By 50 ms of a step of 254 ms, so that it is as the others but for 20 % of the step."""
+
+
+@pytest.mark.parametrize("has_arrivals", [True, False])
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("every", [1, 10])
+def test_a_rank_that_waits_for_a_processor(every: int, ranks: int, has_arrivals: bool) -> None:
+    job = simulated_job(ranks, 1000, SLOWER, has_arrivals=has_arrivals)
+    alone = of(job).stragglers
+    assert alone.processor_share is None and alone.straggler is not None
+    # Half of what it does where ranks meet is not known without arrivals.
+    shares = [0.0, 0.2 if has_arrivals else 0.11, *[0.0] * (ranks - 2)]
+    job = waiting(job, *shares, every=every)
+    stragglers = of(job).stragglers
+    assert found(job) == (Pattern.ALWAYS, 1, PROCESSOR)
+    assert stragglers.processor_share == 0 and not stragglers.is_busy
+    assert stragglers.loss_ns == pytest.approx(alone.loss_ns)
+
+
+def test_a_rank_that_waits_for_a_processor_as_others_do_is_not_named() -> None:
+    for other in (0.04, 0.08):
+        job = waiting(simulated_job(4, 1000, SLOWER), 0, 0.2, 0, other)
+        assert found(job) == (Pattern.BALANCED,)
+
+
+def test_too_few_steps_that_tell_waits_for_a_processor_tell_nothing() -> None:
+    job = simulated_job(4, 1000, SLOWER)
+    assert of(waiting(job, *[0.2] * 4, every=20)).stragglers == of(job).stragglers
+
+
+def test_on_a_busy_machine_a_rank_is_named_that_is_late_without_its_waits() -> None:
+    busy = [0.12, 0.3, 0.12, 0.15]
+    # It is slower everywhere, as those are that wait for a processor.
+    for factor in (1.0, 1.25, 1.5):
+        job = waiting(simulated_job(4, 1000, Slow(1, everywhere(factor))), *busy)
+        stragglers = of(job).stragglers
+        assert stragglers.straggler is None and not stragglers.several
+        assert stragglers.is_busy and stragglers.processor_share == pytest.approx(0.12, abs=0.001)
+    job = waiting(simulated_job(4, 1000, Slow(1, extra_ns={"data": 200 * MS})), *busy)
+    assert found(job) == (Pattern.ALWAYS, 1, "data")
+
+
+@pytest.mark.parametrize("has_arrivals", [True, False])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_slower_everywhere_is_named_if_it_is_so_throughout(ranks: int, has_arrivals: bool) -> None:
+    def job(since: int, slow: Mapping[str, float]) -> Job:
+        return simulated_job(ranks, 1000, Slow(1, slow, since=since), has_arrivals=has_arrivals)
+
+    assert found(job(0, everywhere(1.3))) == (Pattern.ALWAYS, 1, None)
+    assert of(job(120, everywhere(1.3))).stragglers.straggler is None
+    # In one phase alone, it is no competition for the processors.
+    assert found(job(120, {"data": 3.0})) == (Pattern.ALWAYS, 1, "data")
 
 
 def together(job: Job) -> tuple[Any, ...]:
