@@ -79,6 +79,19 @@ def run_info(run: Run) -> RunInfo:
     )
 
 
+def place_facts(run: RunInfo) -> Iterator[str]:
+    """Its place in a job and what it had to run on, as far as that is known."""
+    if run.rank is not None:
+        yield f"rank {run.rank}" + (f" of {run.world_size}" if run.world_size else "")
+    if run.torch:
+        yield f"torch {run.torch}"
+    if run.gpu_count is not None:
+        names = dict.fromkeys(run.gpus)
+        yield from [f"{run.gpus.count(gpu)} x {gpu}" for gpu in names] or ["no GPU"]
+    if run.loader_workers is not None:
+        yield counted(run.loader_workers, "loader worker")
+
+
 def heading(run: RunInfo, steps: int, verdict: str) -> Iterator[Sentence]:
     """What was recorded, how many steps of it ended, and what it says."""
     if run.command:
@@ -86,15 +99,7 @@ def heading(run: RunInfo, steps: int, verdict: str) -> Iterator[Sentence]:
     facts = []
     if run.host:
         facts.append(f"host {run.host}")
-    if run.rank is not None:
-        facts.append(f"rank {run.rank}" + (f" of {run.world_size}" if run.world_size else ""))
-    if run.torch:
-        facts.append(f"torch {run.torch}")
-    if run.gpu_count is not None:
-        names = dict.fromkeys(run.gpus)
-        facts += [f"{run.gpus.count(gpu)} x {gpu}" for gpu in names] or ["no GPU"]
-    if run.loader_workers is not None:
-        facts.append(counted(run.loader_workers, "loader worker"))
+    facts += place_facts(run)
     if run.other_streams:
         facts.append("several streams")
     if not run.device_timing:

@@ -19,7 +19,7 @@ from pyinstrument_gpu.parts.words import Unit, brief, capitalised, counted, prin
 from pyinstrument_gpu.report.console import printed
 from pyinstrument_gpu.report.document import Document
 from pyinstrument_gpu.report.phases import PhaseCalls, PhaseInSteps
-from pyinstrument_gpu.report.run_info import RunInfo
+from pyinstrument_gpu.report.run_info import RunInfo, place_facts
 from pyinstrument_gpu.report.steps import StepTimes
 
 MOST_LINES = 25
@@ -72,15 +72,7 @@ def _what_ran(document: Document) -> str:
     program = _program(run)
     facts = [program] if program else []
     facts.append(f"{counted(document.step_count, 'step')} in {brief(run.duration_ns)}")
-    if run.rank is not None:
-        facts.append(f"rank {run.rank}" + (f" of {run.world_size}" if run.world_size else ""))
-    if run.torch:
-        facts.append(f"torch {run.torch}")
-    if run.gpu_count is not None:
-        names = dict.fromkeys(run.gpus)
-        facts += [f"{run.gpus.count(gpu)} x {gpu}" for gpu in names] or ["no GPU"]
-    if run.loader_workers is not None:
-        facts.append(counted(run.loader_workers, "loader worker"))
+    facts += place_facts(run)
     if run.gpus and not run.device_timing:
         facts.append("device timing off")
     return ", ".join(facts)
