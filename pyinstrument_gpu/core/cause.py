@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a cause of slow steps is. Aspects give causes, and the analysis divides among them what slow
+steps took too long (`analysis/excess.py`). It names none of them.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+INTERVAL_DTYPE = np.dtype(
+    [("begin_ns", "<i8"), ("end_ns", "<i8"), ("thread", "<i8"), ("note", "<i8")]
+)
+"""A time in which a cause was at work, since the run began. `thread` is an index into
+`Run.threads`, -1 where it held up all threads; `note` one into `Cause.notes`, -1 none."""
+
+AMOUNT_DTYPE = np.dtype([("step", "<i8"), ("time_ns", "<i8")])
+"""How long a cause was at work in the step with this index, where it is not known when."""
+
+
+class Precedence(enum.IntEnum):
+    """Whose a moment is that several causes claim: the first of these has it."""
+
+    PAUSE = 0
+    """Something kept the thread from its work, whatever that was: a collection, another program."""
+    ACT = 1
+    """The program did something that it does not do in most steps: it compiled, it evaluated."""
+    HINDRANCE = 2
+    """The program did the same as ever, and it took longer: page faults, a clock that sank."""
+    WAIT = 3
+    """The program waited for somebody else: for a worker, a rank, a device."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cause:
+    """Something that may make steps slow, and when, or in which steps, it was at work.
+
+    A cause that is at work in usual steps as well explains only what it takes more in slow ones, so
+    it has to be given for all steps, not for slow ones alone. Steps that were profiled don't count.
+
+    Attributes:
+        name: its key in JSON and its label in Prometheus, such as "garbage_collection".
+        words: the same in words, to follow "of which 3.1 s": "garbage collection".
+        remedy: what to do about it, as an imperative without a full stop.
+        precedence: whose a moment is that several causes claim. Of two with the same precedence it
+            is that one's whose interval began last, as that lies within the other; and where there
+            are only amounts, that one's which comes first in the table of aspects.
+        intervals: in any order, and they may overlap (`INTERVAL_DTYPE`). Those of other threads
+            than the step's, and parts outside of steps, are left out by whoever reads them.
+        amounts: besides the intervals (`AMOUNT_DTYPE`). Several of one step add up, and explain at
+            most what is left of its excess.
+        known: the indices of the steps of which it is known whether it was at work in them; None
+            for all. In a known step without an interval or amount it was not. Of the others nothing
+            is known, and an excess that nothing explains may be its work.
+        notes: words on single intervals, such as which worker was late.
+        saves: which share of its time the remedy saves, at least and at most. The default says that
+            it is not known: what is done elsewhere instead may take as long.
+    """
+
+    name: str
+    words: str
+    remedy: str
+    precedence: Precedence
+    intervals: NDArray[np.void] = field(default_factory=lambda: np.empty(0, INTERVAL_DTYPE))
+    amounts: NDArray[np.void] = field(default_factory=lambda: np.empty(0, AMOUNT_DTYPE))
+    known: NDArray[np.int64] | None = None
+    notes: tuple[str, ...] = ()
+    saves: tuple[float, float] = (0.0, 1.0)
