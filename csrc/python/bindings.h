@@ -14,6 +14,8 @@ void add_hook_functions(pybind11::module_& module);
 /// Automatic phases and steps.
 void add_auto_functions(pybind11::module_& module);
 void add_memory_functions(pybind11::module_& module);
+/// What may make steps slow: collections, and what Python tells.
+void add_cause_functions(pybind11::module_& module);
 /// Times of modules.
 void add_module_functions(pybind11::module_& module);
 void add_metric_functions(pybind11::module_& module);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "record/cause_log.h"
 #include "record/collective_series.h"
 #include "record/device_times.h"
 #include "record/documents.h"
@@ -71,6 +72,7 @@ struct Parts {
   RunQueueWaits run_queue{metrics};
   SyncLog syncs;
   CollectiveSeries collectives;
+  CauseLog causes;
   Documents documents;
   Stalls stalls{all_steps, spans, collectives, documents};
   Reminders reminders;

@@ -20,6 +20,12 @@ INTERVAL_DTYPE = np.dtype(
 AMOUNT_DTYPE = np.dtype([("step", "<i8"), ("time_ns", "<i8")])
 """How long a cause was at work in the step with this index, where it is not known when."""
 
+NOTED_DTYPE = np.dtype(
+    [(name, "<i8") for name in ("begin_ns", "time_ns", "step", "thread", "kind", "note")]
+)
+"""An item of the log of causes. One with a step is a sum over that step; one without is a time on a
+thread, an index into `Run.threads`, -1 if that has no phases or steps."""
+
 
 class Precedence(enum.IntEnum):
     """Whose a moment is that several causes claim: the first of these has it."""
@@ -69,3 +75,40 @@ class Cause:
     known: NDArray[np.int64] | None = None
     notes: tuple[str, ...] = ()
     saves: tuple[float, float] = (0.0, 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class NotedCauses:
+    """What the log of causes holds (`native.add_cause`), of which each aspect has its own kind.
+
+    Attributes:
+        items: in the order in which they were written (`NOTED_DTYPE`).
+        since_ns: older ones may have made room.
+        until_ns: what follows is damaged; None if nothing is.
+    """
+
+    items: NDArray[np.void] = field(default_factory=lambda: np.empty(0, NOTED_DTYPE))
+    since_ns: int = 0
+    until_ns: int | None = None
+
+    def of_kind(self, kind: int) -> tuple[NDArray[np.void], NDArray[np.void]]:
+        """The intervals and the amounts of a kind. Notes are as they were written."""
+        own = self.items[self.items["kind"] == kind]
+        times, sums = own[own["step"] < 0], own[own["step"] >= 0]
+        intervals = np.empty(len(times), INTERVAL_DTYPE)
+        for name in ("begin_ns", "thread", "note"):
+            intervals[name] = times[name]
+        intervals["end_ns"] = times["begin_ns"] + times["time_ns"]
+        amounts = np.empty(len(sums), AMOUNT_DTYPE)
+        amounts["step"], amounts["time_ns"] = sums["step"], sums["time_ns"]
+        return intervals, amounts
+
+    def known(self, steps: NDArray[np.void]) -> NDArray[np.int64] | None:
+        """Of which of these steps the log has all; None for all of them."""
+        if not self.since_ns and self.until_ns is None:
+            return None
+        is_known = steps["begin_ns"] >= self.since_ns
+        if self.until_ns is not None:
+            is_known &= steps["end_ns"] <= self.until_ns
+        known: NDArray[np.int64] = steps["index"][is_known]
+        return known

@@ -451,6 +451,17 @@ def append_collectives(recording: object, items: bytes) -> int:
     """Adds items of the log of collectives (docs/run-file.md). Returns for how many there was room,
     the first ones; 0 where the recording is not the owner."""
 
+def add_cause(kind: int, begin_ns: int, end_ns: int, note: int = 0) -> None:
+    """A time in which something was at work on the calling thread that may make steps slow, by the
+    run's clock. `kind` is of `CauseKind` (csrc/log/items.h), and says what `note` means. Nothing
+    where no recording is active."""
+
+def add_cause_to_step(kind: int, time_ns: int) -> None:
+    """The same where it is too short, or not known when: adds to the sum of the open step."""
+
+def on_collection(phase: str, info: dict[str, Any], /) -> None:
+    """One of `gc.callbacks`: notes each collection of the recording that is active."""
+
 def newest_stall() -> tuple[int, str] | None:
     """The number of the newest stall of the active recording, and a sentence on it."""
 

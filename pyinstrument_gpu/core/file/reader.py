@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.core.aspect import aspects, profiled_ranges
 from pyinstrument_gpu.core.file.blocks import INDEX_LIMIT, Blocks, BlockType, Records, true_prefix
+from pyinstrument_gpu.core.file.causes import noted_causes
 from pyinstrument_gpu.core.file.device_clocks import TIME_LIMIT_NS, known_clocks
 from pyinstrument_gpu.core.file.device_times import apply_device_times, mark_unfinished
 from pyinstrument_gpu.core.file.environment import decode_environment
@@ -260,6 +261,7 @@ def decode_blocks(blocks: Blocks) -> dict[str, Any]:
         active_ns=state.active_ns,
         error=state.error,
         syncs=syncs,
+        noted_causes=noted_causes(blocks, numbering, threads),
         **recorded,
     )
     for aspect in aspects():
