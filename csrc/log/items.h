@@ -175,6 +175,8 @@ static_assert(sizeof(CollectiveItem) == 56);
 /// What may have made a step slow. The numbers stand in run files, and each aspect knows its own.
 enum class CauseKind : uint32_t {
   kCollection = 1,
+  kProcessorWait = 2,
+  kThrottled = 3,
 };
 
 /// A time in which such a cause was at work; or, with a step, how long it was at work in that step.
