@@ -77,6 +77,17 @@ class Excess:
         explains = self.parts_ns.max(axis=0) >= np.maximum(self.unexplained_ns, 1)
         return np.where(explains, largest, -1)
 
+    def note(self, row: int, place: int) -> str | None:
+        """What a cause notes of its longest interval in one of the slow steps."""
+        cause, step = self.causes[row], self.steps[place]
+        own = cause.intervals
+        begins_ns = np.maximum(own["begin_ns"], step["begin_ns"])
+        inside_ns = np.minimum(own["end_ns"], step["end_ns"]) - begins_ns
+        if not len(own) or inside_ns.max() <= 0:
+            return None
+        note = int(own["note"][inside_ns.argmax()])
+        return cause.notes[note] if 0 <= note < len(cause.notes) else None
+
 
 def excess(run: Run) -> Excess:
     """The slow steps of a run. Linear in its steps and in what causes give, but for sorting."""

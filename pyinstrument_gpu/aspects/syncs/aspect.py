@@ -131,7 +131,7 @@ class SyncsAspect(Aspect):
         yield Cause(
             name="device_wait",
             words="waiting for the device",
-            remedy="look what the device does there: pyinstrument-gpu run --profile-steps 3 PROGRAM",
+            remedy="see what the device does there: pyinstrument-gpu run --profile-steps 3 PROGRAM",
             precedence=Precedence.WAIT,
             intervals=intervals_of(
                 begins_ns, begins_ns + events["duration_ns"], events["thread"], events["site"]
