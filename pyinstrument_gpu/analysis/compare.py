@@ -572,8 +572,8 @@ def _cause_changes(
     names = [name for name in names if any(s.cause_ns[name] for s in samples)]
     changes = []
     for name in names:
-        times = [[s.cause_ns[name] for s in side] for side in (before, after)]
-        changes.append(CauseChange(name, *_difference(*times, confidence, len(names))))
+        first, second = ([s.cause_ns[name] for s in side] for side in (before, after))
+        changes.append(CauseChange(name, *_difference(first, second, confidence, len(names))))
     return tuple(sorted(changes, key=lambda change: -abs(change.change_ns)))
 
 

@@ -86,7 +86,8 @@ def step_kinds(run: Run) -> StepKinds:
     turns, is_told = _turns(run, steps)
     sizes = _sizes(run, steps)
     keys = np.column_stack([turns, sizes]) if len(steps) else np.empty((0, 1))
-    _, kind = np.unique(keys, axis=0, return_inverse=True)
+    # Counts, as else numpy imports numpy.ma.
+    _, kind, _ = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
     kind = kind.reshape(-1).astype(np.int64)
     typical_ns, noise_ns = np.full(len(steps), -1), np.zeros(len(steps), np.int64)
     large: list[tuple[int, float, int, int]] = []
