@@ -24,6 +24,8 @@ constexpr uint32_t kStepsPerUpdate = 16;
 constexpr uint32_t kColdSteps = 3;
 /// A step is long that takes so many times what the last ones took.
 constexpr double kLong = 1.25;
+/// What reading long steps may take beyond its share, so that the first of them are read.
+constexpr double kLongAheadNs = 2e6;
 /// Since the last reading so much of the time of a long step may have gone by outside steps.
 constexpr double kMostOutside = 0.05;
 
@@ -47,6 +49,9 @@ struct RunQueueWaits::OfThread {
   uint32_t unread = 0;
   int64_t outside_ns = 0;
   RecentMedian waits_ns;
+  // Of all steps, and what it took to read long ones.
+  double steps_ns = 0;
+  double long_cost_ns = 0;
 };
 
 constinit thread_local RunQueueWaits::OfThread RunQueueWaits::of_this_thread;
@@ -109,15 +114,20 @@ void RunQueueWaits::step_ends(uint32_t serial) noexcept {
   own.step = kNoStep;
   own.end_ns = clock_->to_ns(read_ticks());
   const auto typical_ns = static_cast<double>(budget_.typical_ns());
-  const bool is_long =
-      typical_ns > 0 && static_cast<double>(own.end_ns - own.begin_ns) > kLong * typical_ns;
+  const auto time_ns = static_cast<double>(own.end_ns - own.begin_ns);
+  own.steps_ns += time_ns;
+  const bool is_long = typical_ns > 0 && time_ns > kLong * typical_ns &&
+                       own.long_cost_ns < kLongAheadNs + kBudget * own.steps_ns;
   own.waited_by_end = own.is_read || is_long ? read(own) : std::nullopt;
   if (own.waited_before && own.waited_by_end && *own.waited_by_end >= *own.waited_before) {
     const uint64_t waited_ns = *own.waited_by_end - *own.waited_before;
     series_.add_to(serial, "processor_wait_ns", static_cast<double>(waited_ns));
     if (!is_long) own.waits_ns.add(waited_ns);
   }
-  if (is_long) read_long_step(own, serial);
+  if (is_long) {
+    read_long_step(own, serial);
+    own.long_cost_ns += static_cast<double>(clock_->to_ns(read_ticks()) - own.end_ns);
+  }
   own.waited_before.reset();
   ++own.unread;
   if (own.waited_by_end) {

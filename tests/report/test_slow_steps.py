@@ -96,6 +96,12 @@ def test_reports_have_a_line_a_table_and_json(run: Run) -> None:
     assert printed["slow_steps"]["worst"][0]["parts"][0]["time_ns"] == 300 * MS
 
 
+def test_the_report_of_a_step_says_why_it_was_slow(run: Run) -> None:
+    why = "Step 30 took 30.0 ms, 20.0 ms more than its kind, in forward: unexplained 20.0 ms"
+    assert why in run.report(step=30, width=120)
+    assert "more than its kind" not in run.report(step=31)
+
+
 def test_what_a_remedy_saves_is_doubted_where_it_may_move(run: Run) -> None:
     found = {one.about: one for one in slow_findings(run)}
     assert {about: one.kind for about, one in found.items()} == {"evaluation": "doubt"}
