@@ -461,7 +461,7 @@ def add_cause(kind: int, begin_ns: int, end_ns: int, note: int = 0) -> None:
 def add_cause_to_step(kind: int, time_ns: int) -> None:
     """The same where it is too short, or not known when: adds to the sum of the open step."""
 
-def on_collection(phase: str, info: dict[str, Any], /) -> None:
+def on_collection(phase: object, info: object, /) -> None:
     """One of `gc.callbacks`: notes each collection of the recording that is active."""
 
 def newest_stall() -> tuple[int, str] | None:

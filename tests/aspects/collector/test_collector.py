@@ -3,6 +3,7 @@
 
 import gc
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ import pyinstrument_gpu as pig
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.aspects.collector import KIND
 from pyinstrument_gpu.aspects.collector.aspect import CollectorAspect
-from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.items import CAUSE_ITEM, NONE
 from pyinstrument_gpu.core.file.state import State
 from pyinstrument_gpu.core.run import Run
@@ -78,7 +78,8 @@ def test_what_a_program_calls_by_mistake_is_not_noted(advance: Callable[[int], N
     native.on_collection("start", {})  # before the recording
     with pig.record() as recording:
         native.on_collection("stop", {})
-        for arguments in (("start", None), (3, {}), ("\ud800", {}), ("start",)):
+        wrong: tuple[tuple[Any, ...], ...] = (("start", None), (3, {}), ("\ud800", {}), ("start",))
+        for arguments in wrong:
             native.on_collection(*arguments)
         native.on_collection("start", {"generation": "old"})
         advance(MS)
@@ -108,4 +109,3 @@ def test_of_a_damaged_log_what_comes_before_is_kept(column: str) -> None:
     run = written(State(), CAUSES=[item.tobytes() for item in items])
     assert run.noted_causes.items["begin_ns"].tolist() == [1, 5]
     assert run.noted_causes.until_ns == 5
-    assert BlockType.CAUSES == 31
