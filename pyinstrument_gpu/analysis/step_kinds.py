@@ -157,12 +157,14 @@ def _turns(run: Run, steps: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArra
     place = places_in(steps["index"], spans["step"])
     spans, place = spans[place >= 0], place[place >= 0]
     found = []
-    for path, chosen in groups(spans["path"]):
-        having = distinct(place[chosen])
-        share = np.count_nonzero(is_kept[having]) / max(count, 1)
+    for _, chosen in groups(spans["path"]):
+        has = np.zeros(len(steps), dtype=bool)
+        has[place[chosen]] = True
+        share = np.count_nonzero(has & is_kept) / max(count, 1)
         if TURN_SHARE <= share <= 1 - TURN_SHARE:
-            found.append((len(having), path, having))
-    for bit, (_, _, having) in enumerate(sorted(found, key=lambda one: -one[0])[:_MOST_TURNS]):
-        turns[having] |= 1 << bit
+            found.append(has)
+    found.sort(key=np.count_nonzero, reverse=True)
+    for bit, has in enumerate(found[:_MOST_TURNS]):
+        turns[has] |= 1 << bit
         is_told = is_kept
     return turns, is_told
