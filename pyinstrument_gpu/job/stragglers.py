@@ -46,8 +46,8 @@ _DEVICES = (
     "TORCH_NCCL_ENABLE_TIMING=1 in the environment"
 )
 _BUSY = (
-    "the threads of ranks waited up to {share:.0%} of their time for a processor, and too few steps "
-    "tell how much of that was theirs"
+    "the threads of ranks waited up to {share:.0%} of their time for a processor, and too few "
+    "steps tell how much of that was theirs"
 )
 _ONE_PHASE = 0.7
 """Of the delay in such steps that arises in one phase. The machine's own hiccups are everywhere."""
