@@ -2,7 +2,7 @@
 """Which rank the others wait for, and in which phase it loses the time.
 
 The thresholds were set on simulated and real jobs with known causes and judged on others, see
-docs/ranks.md.
+docs/jobs.md.
 """
 
 from __future__ import annotations
