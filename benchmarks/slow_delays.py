@@ -85,6 +85,7 @@ class Delays:
         context = multiprocessing.get_context("spawn")
         self._process = context.Process(target=_spin, args=(theirs,), daemon=True)
         self._process.start()
+        self._pipe.recv()
         self._wanted, self._stops = threading.Event(), False
         self._thread = threading.Thread(target=self._hold, daemon=True)
         self._thread.start()
@@ -169,6 +170,7 @@ class Delays:
 
 def _spin(pipe: Connection) -> None:
     """Uses the core that it is told, until it is told otherwise."""
+    pipe.send(True)
     while (core := pipe.recv()) is not None:
         if core < 0:
             continue

@@ -5,9 +5,12 @@ did.
 `python -m benchmarks.slow_steps [--each N] [--causes NAME...] [--quiet STEPS] [--output FILE]`
 
 A small model is trained on the CPU, with two workers that load its batches, and delays of known
-causes are put into some of its steps (benchmarks/slow_delays.py). A delay during which the step's
-own thread waited for a processor for a fifth of the time or more, as other programs use it, is
-disturbed, and counts for nothing, unless that is its cause.
+causes are put into some of its steps (benchmarks/slow_delays.py).
+
+Other programs on the machine delay steps as well. A delay during which the step's own thread waited
+for a processor for a fifth of the time or more is disturbed, and counts for nothing, unless that is
+its cause. So is one that is shorter than what the step must exceed its kind by to be slow: it is
+lost in the noise of the run.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ import pyinstrument_gpu as pig
 from benchmarks.machine import describe_machine
 from benchmarks.slow_delays import LATE_BATCH, Batches, Delays
 from pyinstrument_gpu import analysis, gpu_phase
+from pyinstrument_gpu.analysis.step_kinds import step_kinds
 from pyinstrument_gpu.core.run import Run
 
 _EVERY = 6
@@ -132,6 +136,15 @@ def _step(
         delays.pages.fill(1)
 
 
+def least_excess_ns(run: Run) -> int:
+    """What a step must take longer than its kind to be slow, at least, by the quickest of those."""
+    kinds = step_kinds(run)
+    slow = kinds.steps[kinds.is_slow]
+    if not len(slow):
+        return 0
+    return int((slow["end_ns"] - slow["begin_ns"] - kinds.typical_ns[kinds.is_slow]).min())
+
+
 def judge(run: Run, delayed: Sequence[Delayed]) -> dict[str, Any]:
     """Of each cause how often it was told, and its size; and of pairs, whether both were."""
     found = analysis.of(run).excess
@@ -142,6 +155,7 @@ def judge(run: Run, delayed: Sequence[Delayed]) -> dict[str, Any]:
     usual_ns = median(
         int(step["end_ns"] - step["begin_ns"]) for step in steps if step["index"] not in untouched
     )
+    noise_ns = least_excess_ns(run)
     rows: dict[str, dict[str, Any]] = {}
     for one in delayed:
         step = run.steps.by_index(one.step)
@@ -149,7 +163,11 @@ def judge(run: Run, delayed: Sequence[Delayed]) -> dict[str, Any]:
         sizes_ns = {cause: excess_ns if ns < 0 else ns for cause, ns in one.sizes_ns.items()}
         row = rows.setdefault(
             " and ".join(one.causes),
-            {"delays": 0, "disturbed": 0, "right": 0, "sized": 0, "instead": {}, "ratios": []},
+            {
+                **dict.fromkeys(("delays", "disturbed", "in noise", "right", "sized"), 0),
+                "instead": {},
+                "ratios": [],
+            },
         )
         row["delays"] += 1
         waits = "processor_wait" in one.causes
@@ -157,6 +175,9 @@ def judge(run: Run, delayed: Sequence[Delayed]) -> dict[str, Any]:
             row["disturbed"] += 1
             continue
         place = places.get(one.step)
+        if place is None and sum(sizes_ns.values()) < noise_ns:
+            row["in noise"] += 1
+            continue
         parts = (
             {}
             if place is None
@@ -190,6 +211,7 @@ def quiet(steps: int) -> dict[str, Any]:
         causes[name] = causes.get(name, 0) + 1
     contention = analysis.of(run).contention
     return {
+        "noise_ns": least_excess_ns(run),
         "steps": found.compared,
         "slow": len(found.steps),
         "causes": causes,
