@@ -123,6 +123,13 @@ def test_an_interval_of_several_steps_counts_in_each_and_not_between_them() -> N
     assert parts(of) == {"collection": [90, 80]}
 
 
+def test_intervals_of_many_steps_need_no_room_for_each_of_them() -> None:
+    run = run_of([*QUIET, 300])
+    of = found(run, cause("collection", [(begin, 2250, 0) for begin in range(2000)]))
+    assert of.most_ns.tolist() == [[150]]
+    assert of.parts_ns.tolist() == [[150]]
+
+
 def test_small_batches_are_another_kind_and_rare_ones_are_compared_by_their_size() -> None:
     times_ns = [100] * 10 + [400] * 10 + [130, 300, 801]
     run = run_of(times_ns, samples=[8] * 10 + [32] * 10 + [12, 14, 64])
