@@ -135,7 +135,7 @@ def test_a_step_that_is_clicked_says_what_the_run_holds(page: Browser, run: Run)
         ("backward", us(5 * unit)),
         ("forward", us(2 * unit)),
         ("forward/attention", us(2 * unit)),
-        ("no phase", us(rest)),
+        ("outside phases", us(rest)),
     ]
 
     page.find(".step-panel button").click()

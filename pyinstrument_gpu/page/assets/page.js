@@ -197,7 +197,7 @@ class StepChart {
     parts.push(["other phases", "#8c8c8c", other[i]]);
     const isKnown = parts.every(([, , ns]) => ns >= 0);
     const rest = total - parts.reduce((sum, [, , ns]) => sum + Math.max(ns, 0), 0);
-    if (isKnown && rest >= 0) parts.push(["no phase", "transparent", rest]);
+    if (isKnown && rest >= 0) parts.push(["outside phases", "transparent", rest]);
     this.panel.replaceChildren(
       element("h3", {}, `Step ${index[i].toLocaleString("en")}`),
       facts([
