@@ -4,8 +4,8 @@
 A step is compared with the median of its *kind*. It is slow if it is above that by more than noise.
 Its excess over the median is divided among the causes that aspects give (core/cause.py): each gets
 what it took in this step beyond what it takes in usual ones of the kind, in the order of their
-precedence (`_turn`), no moment twice, and all of them together at most the excess. What is left is not
-explained. All numbers are whole nanoseconds, so the parts add up to the excess exactly.
+precedence (`_turn`), no moment twice, and all of them together at most the excess. What is left is
+not explained. All numbers are whole nanoseconds, so the parts add up to the excess exactly.
 """
 
 from __future__ import annotations
