@@ -13,6 +13,8 @@ void add_recording_functions(pybind11::module_& module);
 void add_hook_functions(pybind11::module_& module);
 /// Automatic phases and steps.
 void add_auto_functions(pybind11::module_& module);
+/// Captures and replays of CUDA graphs.
+void add_graph_functions(pybind11::module_& module);
 void add_memory_functions(pybind11::module_& module);
 /// Times of modules.
 void add_module_functions(pybind11::module_& module);
