@@ -100,6 +100,7 @@ constexpr unsigned kHostAllocMapped = 2;
 
 // What marks in captured graphs need besides. Null in the table where the driver has it not.
 #define PIG_CUDA_GRAPH_FUNCTIONS(F)                                                             \
+  F(MemHostRegister, (void* memory, size_t bytes, unsigned flags))                              \
   F(StreamGetCaptureInfo, (Stream stream, CaptureStatus * status, uint64_t * id, Graph * graph, \
                            const GraphNode** dependencies, size_t* count))
 

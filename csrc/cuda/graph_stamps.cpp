@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/graph_stamps.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -78,15 +79,18 @@ bool GraphStamps::load() {
 bool GraphStamps::allocate() {
   constexpr size_t kBytes = size_t{kChunkNodes} * kRuns * sizeof(uint64_t);
   Chunk chunk;
-  void* memory = nullptr;
-  if (const int result =
-          driver_.MemHostAlloc(&memory, kBytes, kHostAllocPortable | kHostAllocMapped))
-    return refuse("cuMemHostAlloc", result);
-  std::memset(memory, 0, kBytes);
-  if (const int result = driver_.MemHostGetDevicePointer(&chunk.device, memory, 0)) {
-    driver_.MemFreeHost(memory);
-    return refuse("cuMemHostGetDevicePointer", result);
+  // Our own, and not the driver's, which is gone when the device is reset. It is zero.
+  void* const memory =
+      mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return false;
+  madvise(memory, kBytes, MADV_DONTFORK);  // a copy of it would leave the device with the wrong one
+  int result = driver_.MemHostRegister(memory, kBytes, kHostAllocPortable | kHostAllocMapped);
+  if (result != kSuccess) {
+    munmap(memory, kBytes);
+    return refuse("cuMemHostRegister", result);
   }
+  result = driver_.MemHostGetDevicePointer(&chunk.device, memory, 0);
+  if (result != kSuccess) return refuse("cuMemHostGetDevicePointer", result);
   chunk.host = static_cast<uint64_t*>(memory);
   const std::lock_guard lock(mutex_);
   chunks_[room_ / kChunkNodes] = chunk;

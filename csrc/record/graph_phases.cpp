@@ -150,8 +150,7 @@ bool GraphPhases::is_waiting() const {
   if (!is_on()) return false;
   const std::lock_guard lock(mutex_);
   return !waiting_.empty() || std::any_of(graphs_.begin(), graphs_.end(), [](const Graph& graph) {
-    return graph.is_called && !graph.phases.empty() && !graph.is_ambiguous &&
-           graph.taken < graph.calls;
+    return is_waiting(graph);
   });
 }
 
@@ -173,9 +172,9 @@ void GraphPhases::take(Harvest& harvest) {
   if (!is_on()) return;
   const std::lock_guard lock(mutex_);
   for (Graph& graph : graphs_) {
-    if (graph.phases.empty()) continue;
+    if (graph.phases.empty() || !is_alive(graph)) continue;
     take(graph);
-    if (harvest.final() && graph.is_called && !graph.is_ambiguous)
+    if (harvest.final() && is_waiting(graph))
       drops_->add(Drop::kDeviceUnfinished, (graph.calls - graph.taken) * graph.phases.size());
   }
 }

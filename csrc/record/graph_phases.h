@@ -96,6 +96,13 @@ class GraphPhases final : public Part {
   };
 
   uint32_t index_of(Graph& graph);
+  static bool is_waiting(const Graph& graph) {
+    return graph.is_called && !graph.phases.empty() && !graph.is_ambiguous && is_alive(graph) &&
+           graph.taken < graph.calls;
+  }
+  static bool is_alive(const Graph& graph) {
+    return graph.timeline->state() == cuda::EventTimeline::State::kReady;
+  }
   static bool is_on() { return cuda::DeviceTiming::instance().most_graph_nodes() != 0; }
   uint32_t number_of(const Key& capture);
   uint64_t complete_run(const Graph& graph, uint64_t& newest) const;

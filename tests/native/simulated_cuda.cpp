@@ -212,6 +212,7 @@ SIM_FORWARD(LibraryUnload, library_unload)
 SIM_FORWARD(KernelGetFunction, kernel_get_function)
 SIM_FORWARD(MemHostAlloc, host_alloc)
 SIM_FORWARD(MemHostGetDevicePointer, host_device_pointer)
+SIM_FORWARD(MemHostRegister, host_register)
 SIM_FORWARD(MemFreeHost, host_free)
 #undef SIM_FORWARD
 

@@ -198,6 +198,7 @@ class Machine {
   Result host_alloc(Thread& thread, void** pointer, size_t bytes, unsigned flags);
   Result host_device_pointer(Thread& thread, uint64_t* device_pointer, void* pointer,
                              unsigned flags);
+  Result host_register(Thread& thread, void* memory, size_t bytes, unsigned flags);
   Result host_free(Thread& thread, void* pointer);
 
  private:

@@ -349,6 +349,16 @@ Result Machine::host_alloc(Thread& thread, void** pointer, size_t bytes, unsigne
   return kSuccess;
 }
 
+Result Machine::host_register(Thread& thread, void* memory, size_t bytes, unsigned) {
+  std::shared_ptr<Context> context;
+  if (const Result result = current(thread, &context)) return result;
+  if (bytes == 0 || host_sizes_.contains(memory)) return kInvalidValue;
+  if (!captures_.permit_unsafe_call(thread.serial, thread.capture_mode)) return kCaptureUnsupported;
+  host_sizes_[memory] = bytes;
+  host_bytes_ += bytes;
+  return kSuccess;
+}
+
 Result Machine::host_device_pointer(Thread& thread, uint64_t* device_pointer, void* pointer,
                                     unsigned) {
   std::shared_ptr<Context> context;

@@ -60,6 +60,8 @@ constexpr std::array kVariants = {
     Variant{"cuMemHostAlloc", 2020, "cuMemHostAlloc"},
     Variant{"cuMemHostGetDevicePointer", 2020, nullptr},
     Variant{"cuMemHostGetDevicePointer", 3020, "cuMemHostGetDevicePointer"},
+    Variant{"cuMemHostRegister", 4000, nullptr},
+    Variant{"cuMemHostRegister", 6050, "cuMemHostRegister"},
     Variant{"cuMemFreeHost", 2000, "cuMemFreeHost"},
 };
 

@@ -23,6 +23,7 @@ UNKNOWN_STEP = -2
 GRAPH_PHASE_DTYPE = np.dtype(
     [
         ("device_begin_ns", "<i8"),
+        ("device_end_ns", "<i8"),
         ("duration_ns", "<i8"),
         ("step", "<i8"),
         ("path", "<i4"),
@@ -30,8 +31,8 @@ GRAPH_PHASE_DTYPE = np.dtype(
         ("run", "<i8"),
     ]
 )
-"""A phase in one replay of a graph: its begin on the run's axis, -1 unknown; its time by the
-device's clock, exact to its tick; the index of the step in which the replay was called, -1 none and
+"""A phase in one replay of a graph: its begin and end on the run's axis, -1 unknown; its time by
+the device's clock, exact to its tick; the index of the step in which the replay was called, -1 none and
 -2 unknown; indices into `Run.paths` and `GraphPhases.graphs`; and the how manieth replay it was
 since the capture."""
 
@@ -141,10 +142,14 @@ def _known_runs(found: Found, graphs: tuple[Graph, ...]) -> NDArray[np.void]:
     serials = np.ascontiguousarray(items["step"])
     certain = found.numbering.is_certain(serials, 0)
     step = np.where(certain, found.numbering.indices(serials), UNKNOWN_STEP)
-    begin_ns = np.full(len(items), -1, np.int64)
+    begin_ns, end_ns = np.full((2, len(items)), -1, np.int64)
     devices = np.array([graph.device for graph in graphs], np.int64)[items["graph"]]
     clock_items = found.blocks.table(BlockType.DEVICE_CLOCKS, DEVICE_CLOCK_ITEM).items
     for clock in known_clocks(clock_items):
         here = (devices == clock.device) & (items["begin_ns"] >= 0)
-        begin_ns[here] = clock.on_run_axis(items["begin_ns"][here])
-    return columns(items, GRAPH_PHASE_DTYPE, step=step, device_begin_ns=begin_ns)
+        begins_ns = items["begin_ns"][here]
+        begin_ns[here] = clock.on_run_axis(begins_ns)
+        end_ns[here] = clock.on_run_axis(begins_ns + items["duration_ns"][here])
+    return columns(
+        items, GRAPH_PHASE_DTYPE, step=step, device_begin_ns=begin_ns, device_end_ns=end_ns
+    )

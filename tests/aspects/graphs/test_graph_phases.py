@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +20,7 @@ from pyinstrument_gpu import gpu_phase, gpu_step
 from pyinstrument_gpu.aspects.graphs import watch
 from pyinstrument_gpu.aspects.graphs.data import UNKNOWN_STEP, GraphPhases
 from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.report.document import document_of
 from tests.helpers.device_program import READING_NS, Program, attached_cuda
 from tests.helpers.driver_calls import driver
 from tests.helpers.fake_graphs import FakeCudaGraph
@@ -368,8 +373,8 @@ def test_a_driver_that_refuses_the_kernel_leaves_phases_in_graphs_unknown(
     assert graph.graph.entries == 2
     assert program.cuda.captures_invalidated == 0
     assert phases_of(run).runs.size == 0
-    report = " ".join(run.report(verbose=True, color=False).split())
-    assert "Phases inside CUDA graphs: cuLibraryLoadData answered CUDA_ERROR_UNSUPP" in report
+    (unknown,) = (line for line in document_of(run).unknown if "CUDA graphs" in line)
+    assert unknown.startswith("Phases inside CUDA graphs: cuLibraryLoadData answered CUDA_ERROR_")
     assert (run.span_device_ns[run.spans["path"] == run.paths.index("train")] > 0).all()
 
 
@@ -399,6 +404,20 @@ def test_replays_that_nobody_has_told_of_have_no_step(
     runs = phases_of(recording.run).runs
     assert runs["step"].tolist() == [UNKNOWN_STEP]
     assert times_of(recording.run, "raw") == [FORWARD_NS]
+
+
+def test_what_the_device_has_not_done_at_the_end_is_counted(
+    program: Program, graph: FakeCudaGraph
+) -> None:
+    with program.recording() as recording:
+        capture(graph)
+        replay(program, graph, 2)
+        settle(program, recording)
+        graph.stream.hang()
+        replay(program, graph, 3)
+        assert not recording.flush(0)
+    assert times_of(recording.run, "train/model/forward") == [FORWARD_NS] * 2
+    assert dropped_of(recording.run) == {"device_unfinished": 9}
 
 
 def test_a_replay_that_fails_counts_as_none(program: Program, graph: FakeCudaGraph) -> None:
@@ -452,3 +471,45 @@ def test_the_report_says_what_each_phase_took(program: Program, graph: FakeCudaG
     assert "Inside CUDA graphs, on the device: ms per replay" in report
     assert "train/model/backward       12  3.200" in report
     assert "1 graph with 3 marks, replayed 12 times" in report
+
+
+def test_a_timeline_has_a_row_for_phases_in_graphs(
+    program: Program, graph: FakeCudaGraph, tmp_path: Path
+) -> None:
+    with program.recording() as recording:
+        capture(graph)
+        for _ in range(30):
+            program.cuda.advance(95_000_000)
+            recording.flush(0)
+        replay(program, graph, 2)
+        settle(program, recording)
+    trace = tmp_path / "trace.json"
+    recording.run.export(trace, format="perfetto")
+    events = json.loads(trace.read_text())["traceEvents"]
+    (row,) = {event["id2"]["local"] for event in events if event["name"] == "GPU 0 in graphs"}
+    begins = [
+        (event["name"], event["args"])
+        for event in events
+        if event.get("id2") == {"local": row} and event["ph"] == "b"
+    ]
+    assert begins == [
+        (name, {"path": f"train/model{path}", "step": step})
+        for step in range(2)
+        for name, path in (("model", ""), ("forward", "/forward"), ("backward", "/backward"))
+    ]
+
+
+@pytest.mark.skipif(shutil.which("ptxas") is None, reason="ptxas of the CUDA toolkit is missing")
+@pytest.mark.parametrize("architecture", [75, 80, 86, 89, 90, 100, 103, 120])
+def test_the_kernel_assembles(architecture: int, tmp_path: Path) -> None:
+    header = Path(__file__).parents[3] / "csrc" / "cuda" / "graph_stamp_ptx.h"
+    (text,) = re.findall(r'R"ptx\(\n(.*?)\)ptx"', header.read_text(), re.DOTALL)
+    source = tmp_path / "stamp.ptx"
+    source.write_text(text)
+    output = tmp_path / "stamp.cubin"
+    command = ["ptxas", f"-arch=sm_{architecture}", str(source), "-o", str(output)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if "is not defined for option" in done.stderr:
+        pytest.skip(f"this ptxas does not know sm_{architecture}")
+    assert done.returncode == 0, done.stderr
+    assert output.stat().st_size > 0
