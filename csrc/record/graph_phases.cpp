@@ -46,6 +46,8 @@ std::optional<uint32_t> GraphPhases::capture_ends(const cuda::DeviceTiming::Capt
     number = number_of(key);
     graphs_[*number].marks = capture.timeline->stamps().nodes_of(capture.number);
     graphs_[*number].is_called = true;
+    const std::lock_guard calls_lock(calls_mutex_);
+    calls_.resize(std::max<size_t>(calls_.size(), *number + 1));
   }
   under_way_.erase(key);
   return number;
@@ -57,28 +59,20 @@ void GraphPhases::capture_fails(const cuda::DeviceTiming::Capture& capture) {
 }
 
 void GraphPhases::replay_begins(uint32_t number, uint32_t step, uint32_t path) {
-  const std::lock_guard lock(mutex_);
-  if (number >= graphs_.size()) return;
-  Graph& graph = graphs_[number];
-  ++graph.calls;
-  if (!is_on() || graph.is_ambiguous) return;
-  ++graph.replays;
+  const std::lock_guard lock(calls_mutex_);
+  if (number >= calls_.size()) return;
+  ++calls_[number];
+  if (!is_on()) return;
   note_change();
-  if (notes_ == kMaxNotes) return;
-  graph.notes.push_back({graph.calls, step, path});
-  ++notes_;
+  if (notes_.load(std::memory_order_relaxed) >= kMaxNotes) return;
+  called_.push_back({number, false, {calls_[number], step, path}});
+  notes_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void GraphPhases::replay_failed(uint32_t number) {
-  const std::lock_guard lock(mutex_);
-  if (number >= graphs_.size()) return;
-  Graph& graph = graphs_[number];
-  if (!graph.notes.empty() && graph.notes.back().run == graph.calls) {
-    graph.notes.pop_back();
-    --notes_;
-    --graph.replays;
-  }
-  --graph.calls;
+  const std::lock_guard lock(calls_mutex_);
+  if (number >= calls_.size() || calls_[number] == 0) return;
+  called_.push_back({number, true, {calls_[number]--, 0, 0}});
 }
 
 // The harvester -----------------------------------------------------------------------------------
@@ -94,14 +88,15 @@ void GraphPhases::reset(const Session& session) {
   failure_.clear();
   has_news_ = false;
   written_ns_ = -kDocumentIntervalNs;
+  take_calls();
   for (Graph& graph : graphs_) {
     forget_notes(graph);
-    graph.replays = 0;
-    graph.index.reset();
-    uint64_t newest = graph.taken;
-    const uint64_t complete = complete_run(graph, newest);
+    look(graph);
     // What of it still runs was called before.
-    graph.taken = graph.is_ambiguous ? newest : graph.is_called ? graph.calls : complete;
+    graph.taken = graph.is_called ? std::max(graph.calls, graph.newest) : graph.complete;
+    graph.calls_before = graph.calls;
+    graph.runs = 0;
+    graph.index.reset();
   }
 }
 
@@ -148,29 +143,56 @@ uint32_t GraphPhases::index_of(Graph& graph) {
 
 bool GraphPhases::is_waiting() const {
   if (!is_on()) return false;
+  {
+    const std::lock_guard lock(calls_mutex_);
+    if (!called_.empty()) return true;
+  }
   const std::lock_guard lock(mutex_);
   return !waiting_.empty() || std::any_of(graphs_.begin(), graphs_.end(), [](const Graph& graph) {
     return is_waiting(graph);
   });
 }
 
-/// The newest run that all nodes have done. `newest` becomes the newest that any has begun.
-uint64_t GraphPhases::complete_run(const Graph& graph, uint64_t& newest) const {
+/// Finds out how far its nodes are.
+void GraphPhases::look(Graph& graph) {
   const auto for_each_run = [&graph](auto use) {
     for (const Phase& phase : graph.phases)
       for (const uint32_t node : {phase.begin, phase.end})
         use(graph.timeline->stamps().newest_run(node, graph.taken));
   };
-  for_each_run([&](uint64_t run) { newest = std::max(newest, run); });
+  graph.newest = graph.taken;
+  for_each_run([&](uint64_t run) { graph.newest = std::max(graph.newest, run); });
   // All once more: what is read now is as it was after the newest run had begun, or newer.
-  uint64_t complete = graph.phases.empty() ? graph.taken : ~uint64_t{0};
-  for_each_run([&](uint64_t run) { complete = std::min(complete, run); });
-  return complete;
+  graph.complete = graph.phases.empty() ? graph.taken : ~uint64_t{0};
+  for_each_run([&](uint64_t run) { graph.complete = std::min(graph.complete, run); });
+}
+
+/// Takes the calls that were noted.
+void GraphPhases::take_calls() {
+  std::vector<Called> called;
+  {
+    const std::lock_guard lock(calls_mutex_);
+    called.swap(called_);
+    for (size_t i = 0; i < calls_.size(); ++i) graphs_[i].calls = calls_[i];
+  }
+  for (const Called& call : called) {
+    std::deque<Note>& notes = graphs_[call.graph].notes;
+    if (!call.has_failed) {
+      notes.push_back(call.note);
+    } else if (!notes.empty() && notes.back().run == call.note.run) {
+      notes.pop_back();
+      notes_.fetch_sub(1, std::memory_order_relaxed);
+    }
+  }
 }
 
 void GraphPhases::take(Harvest& harvest) {
   if (!is_on()) return;
   const std::lock_guard lock(mutex_);
+  for (Graph& graph : graphs_)
+    if (is_alive(graph)) look(graph);
+  // After that: what has run by then was called before.
+  take_calls();
   for (Graph& graph : graphs_) {
     if (graph.phases.empty() || !is_alive(graph)) continue;
     take(graph);
@@ -180,31 +202,32 @@ void GraphPhases::take(Harvest& harvest) {
 }
 
 void GraphPhases::take(Graph& graph) {
-  uint64_t newest = graph.taken;
-  const uint64_t complete = complete_run(graph, newest);
   // The run before the newest is over, so each node has done it, if all are in each run. And none
   // has begun that nobody has called.
-  if (complete + 1 < newest || (graph.is_called && newest > graph.calls)) graph.is_ambiguous = true;
-  if (newest > graph.taken) index_of(graph);
+  graph.is_ambiguous |=
+      graph.complete + 1 < graph.newest || (graph.is_called && graph.newest > graph.calls);
+  if (graph.newest > graph.taken) {
+    index_of(graph);
+    has_news_ = true;
+  }
   if (graph.is_ambiguous) {
-    drops_->add(Drop::kDeviceGraphAmbiguous, (newest - graph.taken) * graph.phases.size());
-    has_news_ |= newest != graph.taken;
-    graph.taken = newest;
+    drops_->add(Drop::kDeviceGraphAmbiguous, (graph.newest - graph.taken) * graph.phases.size());
+    graph.taken = graph.newest;
     return forget_notes(graph);
   }
-  has_news_ |= graph.taken < complete;
-  while (graph.taken < complete) take_run(graph, ++graph.taken);
+  while (graph.taken < graph.complete) take_run(graph, ++graph.taken);
 }
 
 void GraphPhases::take_run(Graph& graph, uint64_t run) {
   constexpr uint64_t kTimerMask = (uint64_t{1} << cuda::GraphStamps::kTimerBits) - 1;
   const cuda::GraphStamps& stamps = graph.timeline->stamps();
   Note note{run, GraphPhaseItem::kUnknownStep, kNoPath};
-  for (; !graph.notes.empty() && graph.notes.front().run <= run; --notes_) {
+  while (!graph.notes.empty() && graph.notes.front().run <= run) {
     if (graph.notes.front().run == run) note = graph.notes.front();
     graph.notes.pop_front();
+    notes_.fetch_sub(1, std::memory_order_relaxed);
   }
-  if (!graph.is_called) ++graph.replays;
+  ++graph.runs;
   for (const Phase& phase : graph.phases) {
     const uint32_t path = path_under(note.path, phase.names);
     Times& times = times_[{*graph.index, path}];
@@ -224,7 +247,7 @@ void GraphPhases::take_run(Graph& graph, uint64_t run) {
 }
 
 void GraphPhases::forget_notes(Graph& graph) {
-  notes_ -= graph.notes.size();
+  notes_.fetch_sub(graph.notes.size(), std::memory_order_relaxed);
   graph.notes.clear();
 }
 
@@ -289,7 +312,7 @@ std::string GraphPhases::document() const {
     json += '{';
     number("device", graph->timeline->device());
     number("marks", graph->marks);
-    number("replays", graph->replays);
+    number("replays", graph->is_called ? graph->calls - graph->calls_before : graph->runs);
     json.append(",\"is_ambiguous\":").append(graph->is_ambiguous ? "true}" : "false}");
   }
   json += "],\"phases\":[";

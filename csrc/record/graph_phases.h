@@ -15,6 +15,7 @@
 // conditions, the graph is ambiguous from then on: nothing more is said of it, and that is counted.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -77,12 +78,15 @@ class GraphPhases final : public Part {
     size_t around;           ///< so many phases were open around the capture
     bool is_called = false;  ///< its replays are noted
     std::vector<Phase> phases{};
-    uint64_t calls = 0;
+    uint64_t calls = 0;  ///< as the harvester has last seen them
     uint64_t taken = 0;  ///< runs up to here are done with
+    uint64_t newest = 0;    ///< that any node has begun, when they were last looked at
+    uint64_t complete = 0;  ///< that all nodes have done
     std::deque<Note> notes{};
     bool is_ambiguous = false;
     // Of the recording.
-    uint64_t replays = 0;
+    uint64_t calls_before = 0;
+    uint64_t runs = 0;
     std::optional<uint32_t> index{};  ///< in `in_run_`
   };
   /// What a phase of a graph took, where it was replayed.
@@ -90,12 +94,18 @@ class GraphPhases final : public Part {
     Statistic duration;
     uint64_t lost = 0;
   };
+  struct Called {
+    uint32_t graph;
+    bool has_failed;
+    Note note;
+  };
   struct Item {
     uint64_t timer_ns;
     GraphPhaseItem item;
   };
 
   uint32_t index_of(Graph& graph);
+  /// Whether some of its replays have not been seen to end.
   static bool is_waiting(const Graph& graph) {
     return graph.is_called && !graph.phases.empty() && !graph.is_ambiguous && is_alive(graph) &&
            graph.taken < graph.calls;
@@ -105,7 +115,8 @@ class GraphPhases final : public Part {
   }
   static bool is_on() { return cuda::DeviceTiming::instance().most_graph_nodes() != 0; }
   uint32_t number_of(const Key& capture);
-  uint64_t complete_run(const Graph& graph, uint64_t& newest) const;
+  static void look(Graph& graph);
+  void take_calls();
   void take(Graph& graph);
   void take_run(Graph& graph, uint64_t run);
   void forget_notes(Graph& graph);
@@ -113,12 +124,17 @@ class GraphPhases final : public Part {
   std::string document() const;
   static std::string failure();
 
+  /// What `replay_begins` needs is held for as long as it takes to note one.
+  mutable std::mutex calls_mutex_;
+  std::vector<uint64_t> calls_;  ///< by graph
+  std::vector<Called> called_;   ///< since the harvester took them
+  std::atomic<size_t> notes_{0};
+
   mutable std::mutex mutex_;
   DropCounters* drops_ = nullptr;
   std::deque<Graph> graphs_;
   std::map<Key, uint32_t> numbers_;
   std::map<Key, size_t> under_way_;  ///< captures, and how many phases are open around each
-  size_t notes_ = 0;
   std::vector<const Graph*> in_run_;  ///< the graphs that the recording's file tells of
   std::map<std::pair<uint32_t, uint32_t>, Times> times_;  ///< by graph and path
   std::vector<Item> waiting_;  ///< for the clocks to be compared

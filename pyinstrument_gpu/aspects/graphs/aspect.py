@@ -27,15 +27,15 @@ class PhaseInGraph:
     Attributes:
         path: around the replay, then in the graph.
         graph: the graph's number.
-        replays: in how many it was timed.
-        mean_ns: of one, missing where none was timed.
+        timed: how often it was timed, in all replays.
+        mean_ns: of one time, missing where none was timed.
         p50_ns, p95_ns: quantiles, likewise.
-        lost: replays whose times were overwritten before they were read.
+        lost: how many more times were overwritten before they were read.
     """
 
     path: str
     graph: int
-    replays: int
+    timed: int
     mean_ns: float | None
     p50_ns: int | None
     p95_ns: int | None
@@ -78,7 +78,7 @@ def phases_in_graphs(run: Run) -> PhasesInGraphs | None:
             PhaseInGraph(
                 path=run.paths[one.path],
                 graph=one.graph,
-                replays=one.count,
+                timed=one.count,
                 mean_ns=one.mean_ns,
                 p50_ns=one.p50_ns if one.count else None,
                 p95_ns=one.p95_ns if one.count else None,
@@ -111,12 +111,12 @@ class GraphsAspect(Aspect):
     def parts(self, found: PhasesInGraphs, document: Any) -> Iterator[Part]:
         unit = Unit.fitting(max((one.p95_ns or 0 for one in found.phases), default=0))
         yield Sentence()
-        yield Sentence(f"Inside CUDA graphs, on the device: {unit.name} per replay", "title")
+        yield Sentence(f"Inside CUDA graphs: {unit.name} of device time, in each replay", "title")
         rows = [
             Row(
                 printable(one.path),
                 [
-                    f"{one.replays:,}",
+                    f"{one.timed:,}",
                     *map(unit.text, (one.mean_ns, one.p50_ns, one.p95_ns)),
                     f"{one.lost:,}" if one.lost else UNKNOWN,
                 ],
@@ -125,7 +125,7 @@ class GraphsAspect(Aspect):
             for one in found.phases[:_MOST_ROWS]
         ]
         if rows:
-            yield table(["phase", "replays", "mean", "p50", "p95", "lost"], [rows])
+            yield table(["phase", "timed", "mean", "p50", "p95", "lost"], [rows])
         if len(found.phases) > _MOST_ROWS:
             more = len(found.phases) - _MOST_ROWS
             yield Sentence(f"... and {counted(more, 'more phase')}", "warn")
@@ -136,7 +136,7 @@ class GraphsAspect(Aspect):
             "note",
         )
         if any(one.lost for one in found.phases):
-            yield Sentence("lost: replays whose times were overwritten before they were read", "note")
+            yield Sentence("lost: times that were overwritten before they were read", "note")
         if found.without_step:
             yield Sentence(f"The step of {found.without_step:,} of these times is unknown", "warn")
         if found.ambiguous:

@@ -59,9 +59,9 @@ class PhaseTimes(Struct, frozen=True):
     Attributes:
         graph: index into `GraphPhases.graphs`.
         path: index into `Run.paths`: around the replay, then in the graph.
-        count: in how many replays it was timed.
+        count: how often it was timed: in each replay as often as it is in the graph.
         total_ns, min_ns, max_ns: exact. The quantiles are within 1/32 of their value.
-        lost: in how many more it ran, of which the times were overwritten before they were read.
+        lost: how many more times were overwritten before they were read.
     """
 
     graph: Count
