@@ -83,7 +83,7 @@ def recorded_replays(gpu: Gpu, replays: int) -> tuple[Run, Callable[[], object]]
 
 
 def time_figures(gpu: Gpu, replays: int, profiled: int) -> Iterator[Figure]:
-    """The times of phases, of how many replays they are known, and how far they are from CUPTI's."""
+    """The times of phases: of how many replays they are known, and how far from CUPTI's."""
     run, replay = recorded_replays(gpu, replays)
     known = run.graph_phases
     timed = [] if known is None else [one for one in known.phases if one.count]

@@ -30,7 +30,7 @@ namespace pig {
   F(kDeviceCapturing, "device_capturing")          /* the stream was captured into a CUDA graph */ \
   F(kDeviceGraphNodes, "device_graph_nodes")       /* likewise, and it had its marks already */    \
   F(kDeviceGraphReplays, "device_graph_replays")   /* of phases in graphs: overwritten */          \
-  F(kDeviceGraphAmbiguous, "device_graph_ambiguous") /* likewise: which replay it was is unknown */ \
+  F(kDeviceGraphUnclear, "device_graph_ambiguous") /* of which replay is not known */              \
   F(kDeviceSideStream, "device_side_stream")       /* CUDA_DEVICE_MAX_CONNECTIONS=1 */             \
   F(kDeviceStreamChanged, "device_stream_changed") /* began on another stream or thread */         \
   F(kDeviceBudget, "device_budget")         /* outside any step, and the budget was used up */     \

@@ -172,8 +172,7 @@ void DeviceTiming::capture_ends() {
 EventTimeline* DeviceTiming::current_timeline() {
   Context context = nullptr;
   if (driver().CtxGetCurrent(&context) != kSuccess) return nullptr;
-  EventTimeline* const found =
-      context != nullptr ? timeline_of(context) : timeline_of_no_context();
+  EventTimeline* const found = context != nullptr ? timeline_of(context) : timeline_of_no_context();
   const bool is_ready = found != nullptr && found->state() == EventTimeline::State::kReady;
   return is_ready ? found : nullptr;
 }

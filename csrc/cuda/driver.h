@@ -23,7 +23,7 @@ using Kernel = struct KernelHandle*;
 using Function = struct FunctionHandle*;  ///< a kernel as one context has it
 using Graph = struct GraphHandle*;
 using GraphNode = struct GraphNodeHandle*;
-using Device = int;                       ///< the ordinal among the visible ones
+using Device = int;  ///< the ordinal among the visible ones
 using DevicePointer = uint64_t;
 
 /// The results that mean something to us. All others are errors like any other.
@@ -99,9 +99,9 @@ constexpr unsigned kHostAllocMapped = 2;
   F(MemFreeHost, (void* pointer))
 
 // What marks in captured graphs need besides. Null in the table where the driver has it not.
-#define PIG_CUDA_GRAPH_FUNCTIONS(F)                                                             \
-  F(MemHostRegister, (void* memory, size_t bytes, unsigned flags))                              \
-  F(StreamGetCaptureInfo, (Stream stream, CaptureStatus * status, uint64_t * id, Graph * graph, \
+#define PIG_CUDA_GRAPH_FUNCTIONS(F)                                                           \
+  F(MemHostRegister, (void* memory, size_t bytes, unsigned flags))                            \
+  F(StreamGetCaptureInfo, (Stream stream, CaptureStatus * status, uint64_t* id, Graph* graph, \
                            const GraphNode** dependencies, size_t* count))
 
 /// A driver call that failed, or none.

@@ -3,13 +3,14 @@
 
 namespace pig::cuda {
 
-/// The kernel that marks a place in a graph, as text: the driver compiles it for the device at hand,
-/// of any architecture that CUDA 12 and newer know.
+/// The kernel that marks a place in a graph, as text: the driver compiles it for the device at
+/// hand, of any architecture that CUDA 12 and newer know.
 ///
-/// It writes the device's clock (40 bits of ns) and how often this node has run (24 bits) as one word,
-/// which is never torn, into the node's own ring in mapped host memory. The count is the node's, in
-/// memory of the module that is zero when it is loaded. Runs of one executable graph follow each other,
-/// so the count needs no atomic, and as nobody waits for the word it needs no fence.
+/// It writes the device's clock (40 bits of ns) and how often this node has run (24 bits) as one
+/// word, which is never torn, into the node's own ring in mapped host memory. The count is the
+/// node's, in memory of the module that is zero when it is loaded. Runs of one executable graph
+/// follow each other, so the count needs no atomic, and as nobody waits for the word it needs no
+/// fence.
 inline constexpr char kGraphStampPtx[] = R"ptx(
 .version 6.4
 .target sm_60

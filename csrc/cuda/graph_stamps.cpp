@@ -62,8 +62,8 @@ bool GraphStamps::load() {
   }
 #undef PIG_IS_MISSING
   Library library = nullptr;
-  if (const int result =
-          driver_.LibraryLoadData(&library, kGraphStampPtx, nullptr, nullptr, 0, nullptr, nullptr, 0))
+  if (const int result = driver_.LibraryLoadData(&library, kGraphStampPtx, nullptr, nullptr, 0,
+                                                 nullptr, nullptr, 0))
     return refuse("cuLibraryLoadData", result);
   Kernel kernel = nullptr;
   if (const int result = driver_.LibraryGetKernel(&kernel, library, "pig_stamp"))
@@ -116,8 +116,8 @@ std::string GraphStamps::failure() const {
 }
 
 int GraphStamps::launch(uint32_t node, Stream stream) const {
-  DevicePointer ring = chunks_[node / kChunkNodes].device +
-                       uint64_t{node % kChunkNodes} * kRuns * sizeof(uint64_t);
+  DevicePointer ring =
+      chunks_[node / kChunkNodes].device + uint64_t{node % kChunkNodes} * kRuns * sizeof(uint64_t);
   uint32_t mask = kRuns - 1;
   void* parameters[] = {&ring, &node, &mask};
   return driver_.LaunchKernel(kernel_, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr);

@@ -220,7 +220,8 @@ BorderListener* ThreadState::listener_of(const Frame& frame) {
   cuda::DeviceTiming& timing = cuda::DeviceTiming::instance();
   const bool outside = gate == cuda::Gate::kOutside;
   if (outside && !timing.may_outside()) return context_.drops->add(Drop::kDeviceBudget);
-  const cuda::EventRef event = event_recorder_.boundary(frame.begin, frame.step, /*may_stamp=*/true);
+  const cuda::EventRef event =
+      event_recorder_.boundary(frame.begin, frame.step, /*may_stamp=*/true);
   // A thread without a device, which records no event, takes nothing from those that have one.
   if (outside && event != 0) timing.count_outside();
   publish(frame.event, event);

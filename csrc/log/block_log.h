@@ -16,8 +16,8 @@
 // began with; or it is a document's, of which the other version stands.
 //
 // When the bound is reached, the oldest block of history (spans, steps, device times, syncs,
-// collectives, phases in graphs) gives its slot away. The first failing write ends the logs; `error()` says which it
-// was.
+// collectives, phases in graphs) gives its slot away. The first failing write ends the logs;
+// `error()` says which it was.
 #pragma once
 
 #include <array>

@@ -102,8 +102,7 @@ void GraphPhases::reset(const Session& session) {
 
 /// That of a capture, which is added where it is new.
 uint32_t GraphPhases::number_of(const Key& capture) {
-  const auto [found, is_new] =
-      numbers_.try_emplace(capture, static_cast<uint32_t>(graphs_.size()));
+  const auto [found, is_new] = numbers_.try_emplace(capture, static_cast<uint32_t>(graphs_.size()));
   if (is_new) {
     const auto around = under_way_.find(capture);
     graphs_.push_back({.timeline = capture.first,
@@ -115,7 +114,8 @@ uint32_t GraphPhases::number_of(const Key& capture) {
 
 void GraphPhases::add(uint32_t path, cuda::EventRef begin, cuda::EventRef end) {
   // Otherwise it was open across the begin or the end of a capture, or was in two.
-  if (!cuda::is_stamp(begin) || !cuda::is_stamp(end) || cuda::timeline_of(begin) != cuda::timeline_of(end))
+  if (!cuda::is_stamp(begin) || !cuda::is_stamp(end) ||
+      cuda::timeline_of(begin) != cuda::timeline_of(end))
     return drops_->add(Drop::kDeviceCapturing);
   cuda::EventTimeline* const timeline =
       cuda::DeviceTiming::instance().timelines()[cuda::timeline_of(begin)];
@@ -148,9 +148,8 @@ bool GraphPhases::is_waiting() const {
     if (!called_.empty()) return true;
   }
   const std::lock_guard lock(mutex_);
-  return !waiting_.empty() || std::any_of(graphs_.begin(), graphs_.end(), [](const Graph& graph) {
-    return is_waiting(graph);
-  });
+  return !waiting_.empty() || std::any_of(graphs_.begin(), graphs_.end(),
+                                          [](const Graph& graph) { return is_waiting(graph); });
 }
 
 /// Finds out how far its nodes are.
@@ -211,7 +210,7 @@ void GraphPhases::take(Graph& graph) {
     has_news_ = true;
   }
   if (graph.is_ambiguous) {
-    drops_->add(Drop::kDeviceGraphAmbiguous, (graph.newest - graph.taken) * graph.phases.size());
+    drops_->add(Drop::kDeviceGraphUnclear, (graph.newest - graph.taken) * graph.phases.size());
     graph.taken = graph.newest;
     return forget_notes(graph);
   }

@@ -2,17 +2,19 @@
 //
 // Phases inside captured graphs, replay by replay.
 //
-// A phase that is entered while a stream is captured has stamps at its borders (cuda/graph_stamps.h)
-// instead of events. Its span, when it is drained, says which: it becomes a phase of the graph. Each
-// replay is noted as it is called, with the step and the path around it, and as the replays of one
-// executable graph follow each other, the n-th call is the n-th run of each of its nodes. So a run of
-// a phase is two stamps with the same number, and its step is that of the call.
+// A phase that is entered while a stream is captured has stamps at its borders
+// (cuda/graph_stamps.h) instead of events. Its span, when it is drained, says which: it becomes a
+// phase of the graph. Each replay is noted as it is called, with the step and the path around it,
+// and as the replays of one executable graph follow each other, the n-th call is the n-th run of
+// each of its nodes. So a run of a phase is two stamps with the same number, and its step is that
+// of the call.
 //
-// Graphs outlive recordings, and so do their stamps and the count of calls. What was called before a
-// recording is none of its business.
+// Graphs outlive recordings, and so do their stamps and the count of calls. What was called before
+// a recording is none of its business.
 //
-// Where the numbers contradict this, as with two executables of one graph, or with nodes in loops and
-// conditions, the graph is ambiguous from then on: nothing more is said of it, and that is counted.
+// Where the numbers contradict this, as with two executables of one graph, or with nodes in loops
+// and conditions, the graph is ambiguous from then on: nothing more is said of it, and that is
+// counted.
 #pragma once
 
 #include <atomic>
@@ -78,8 +80,8 @@ class GraphPhases final : public Part {
     size_t around;           ///< so many phases were open around the capture
     bool is_called = false;  ///< its replays are noted
     std::vector<Phase> phases{};
-    uint64_t calls = 0;  ///< as the harvester has last seen them
-    uint64_t taken = 0;  ///< runs up to here are done with
+    uint64_t calls = 0;     ///< as the harvester has last seen them
+    uint64_t taken = 0;     ///< runs up to here are done with
     uint64_t newest = 0;    ///< that any node has begun, when they were last looked at
     uint64_t complete = 0;  ///< that all nodes have done
     std::deque<Note> notes{};
@@ -134,10 +136,10 @@ class GraphPhases final : public Part {
   DropCounters* drops_ = nullptr;
   std::deque<Graph> graphs_;
   std::map<Key, uint32_t> numbers_;
-  std::map<Key, size_t> under_way_;  ///< captures, and how many phases are open around each
+  std::map<Key, size_t> under_way_;   ///< captures, and how many phases are open around each
   std::vector<const Graph*> in_run_;  ///< the graphs that the recording's file tells of
   std::map<std::pair<uint32_t, uint32_t>, Times> times_;  ///< by graph and path
-  std::vector<Item> waiting_;  ///< for the clocks to be compared
+  std::vector<Item> waiting_;                             ///< for the clocks to be compared
   int64_t uncertainty_ns_ = 0;
   std::string failure_;  ///< why there are no marks
   bool has_news_ = false;

@@ -259,8 +259,7 @@ void end_pass(ThreadState& thread, ModuleStack& stack, uint64_t number, uint64_t
       ends = left->pass == number && has_event(left->position, 0);
     }
     // Not under the lock, as it may block.
-    const cuda::EventRef event =
-        ends ? boundary(thread, now, pass.place.step, /*ends=*/true) : 0;
+    const cuda::EventRef event = ends ? boundary(thread, now, pass.place.step, /*ends=*/true) : 0;
     if (active_epoch.load(std::memory_order_relaxed) != stack.epoch) return;
     const std::lock_guard guard(passes->mutex);
     // Otherwise it is in another pass by now, which has taken it away.

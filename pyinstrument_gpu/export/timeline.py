@@ -3,9 +3,9 @@
 
 A range is a number and two times; what it was is asked by its number. All that a run has is
 numbered, kind by kind: its waits for devices, passes through modules, spans, phases that were open,
-steps, values of metrics, compilations and phases in graphs, each by their places in the run. So of a pass and a phase that begin
-and end together the phase has the higher number, and is the outer. A phase or step that was still
-open ends where the run ends.
+steps, values of metrics, compilations and phases in graphs, each by their places in the run. So of
+a pass and a phase that begin and end together the phase has the higher number, and is the outer. A
+phase or step that was still open ends where the run ends.
 
 The ranges of one track need not nest: two tasks of one event loop overlap. Each has a lane, and
 those of one lane nest.

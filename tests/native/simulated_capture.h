@@ -21,7 +21,7 @@ struct Stamp {
 /// What one captured call does each time that its graph is launched, and for how long.
 struct Node {
   int64_t duration_ns = 0;
-  std::function<void()> run;  ///< may be empty: for a test's kernel, or the record of an event
+  std::function<void()> run;   ///< may be empty: for a test's kernel, or the record of an event
   std::optional<Stamp> stamp;  ///< runs when the device gets there, and not at the launch
 };
 

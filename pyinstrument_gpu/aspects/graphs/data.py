@@ -32,9 +32,9 @@ GRAPH_PHASE_DTYPE = np.dtype(
     ]
 )
 """A phase in one replay of a graph: its begin and end on the run's axis, -1 unknown; its time by
-the device's clock, exact to its tick; the index of the step in which the replay was called, -1 none and
--2 unknown; indices into `Run.paths` and `GraphPhases.graphs`; and the how manieth replay it was
-since the capture."""
+the device's clock, exact to its tick; the index of the step in which the replay was called, -1 none
+and -2 unknown; indices into `Run.paths` and `GraphPhases.graphs`; and the number of the replay,
+counted from 1 since the capture."""
 
 
 class Graph(Struct, frozen=True):

@@ -297,7 +297,9 @@ def test_what_a_killed_process_leaves_is_a_prefix(
         settle(program, recording)
     whole, prefix = phases_of(recording.run).runs, phases_of(Run.load(left)).runs
     assert len(whole) == 2 * len(prefix) == 30
-    assert np.array_equal(whole[:15][["duration_ns", "run", "step"]], prefix[["duration_ns", "run", "step"]])
+    assert np.array_equal(
+        whole[:15][["duration_ns", "run", "step"]], prefix[["duration_ns", "run", "step"]]
+    )
 
 
 def test_two_executables_of_one_graph_are_ambiguous(program: Program, graph: FakeCudaGraph) -> None:
