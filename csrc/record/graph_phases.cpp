@@ -107,7 +107,8 @@ uint32_t GraphPhases::number_of(const Key& capture) {
     const auto around = under_way_.find(capture);
     graphs_.push_back({.timeline = capture.first,
                        .marks = capture.first->stamps().nodes_of(capture.second),
-                       .around = around != under_way_.end() ? around->second : 0});
+                       .around = around != under_way_.end() ? around->second : 0,
+                       .is_hooked = around != under_way_.end()});
   }
   return found->second;
 }
@@ -194,7 +195,9 @@ void GraphPhases::take(Harvest& harvest) {
   take_calls();
   for (Graph& graph : graphs_) {
     if (graph.phases.empty() || !is_alive(graph)) continue;
-    take(graph);
+    // The spans of a capture that has just ended may come with the next harvest.
+    if (graph.is_whole || harvest.final()) take(graph);
+    graph.is_whole = graph.is_called || !graph.is_hooked;
     if (harvest.final() && is_waiting(graph))
       drops_->add(Drop::kDeviceUnfinished, (graph.calls - graph.taken) * graph.phases.size());
   }

@@ -79,6 +79,8 @@ class GraphPhases final : public Part {
     uint32_t marks;          ///< nodes
     size_t around;           ///< so many phases were open around the capture
     bool is_called = false;  ///< its replays are noted
+    bool is_hooked = false;  ///< the end of its capture is told
+    bool is_whole = false;   ///< all of its phases are known
     std::vector<Phase> phases{};
     uint64_t calls = 0;     ///< as the harvester has last seen them
     uint64_t taken = 0;     ///< runs up to here are done with

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -104,6 +104,10 @@ class GraphsAspect(Aspect):
 
     def read(self, found: Found) -> dict[str, Any]:
         return {NAME: read_graph_phases(found)}
+
+    def join_history(self, run: Run, earlier: Run) -> None:
+        if run.graph_phases is not None and earlier.graph_phases is not None:
+            run.graph_phases = replace(run.graph_phases, runs=earlier.graph_phases.runs)
 
     def section(self, run: Run) -> PhasesInGraphs | None:
         return phases_in_graphs(run)
