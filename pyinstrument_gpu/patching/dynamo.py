@@ -168,10 +168,10 @@ def _let_graphs_break() -> None:
     def reconstruct_type(self: Any, codegen: Any) -> None:
         # torch 2.14 has it elsewhere.
         keys = getattr(self, "annotation", self.target_values)
-        if not all(str(key).startswith(KEY) for key in keys):
-            before(self, codegen)
-        else:
+        if keys and all(str(key).startswith(KEY) for key in keys):
             codegen(AttrSource(codegen.tx.import_source(__name__), resumed.__name__))
+        else:
+            before(self, codegen)
 
     Variable.reconstruct_type = reconstruct_type
     _can_label = True

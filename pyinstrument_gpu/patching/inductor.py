@@ -11,57 +11,41 @@ Torch keeps what it has compiled on disk, by keys that know nothing of labels. S
 only where a pass of ours, which does nothing, has put the labels into the key; and labels that are
 only noted belong to the graph that was compiled, and are unknown for one that comes from a cache.
 
-What is hooked is private to torch. Each name is looked at first; where it is not as known, the rest
-goes on without it, and why is said. Nothing that fails here reaches the compilation.
+What is hooked is private to torch, and each name is looked at first:
 
-| torch | 2.10, 2.11, 2.12 | 2.13 | 2.14 |
-|---|---|---|---|
-| `output_code.CompiledFxGraph.__call__(inputs)`, `.post_compile(...)` | ? | run | read |
-| `scheduler.Scheduler.enter_context(node)`, `._codegen(nodes)`, `.flush()` | ? | run | read |
-| `config.post_grad_custom_post_pass`, asked for its `uuid()` by a user of `gm` | ? | run | read |
-| `annotate` in Dynamo, copied to the backward graph | ? | run | read |
+| used | without it |
+|---|---|
+| `output_code.CompiledFxGraph.__call__(inputs)` | graphs have no time of their own |
+| `.post_compile` and `.__init__(current_callable, graph)` of it | the same |
+| `scheduler.Scheduler.enter_context(node)`, `._codegen(nodes)`, `.flush()` | no labels, no marks |
+| `codegen.wrapper.PythonWrapperCodegen.lines`, `.writeline`, `.header` | the same |
+| `config.post_grad_custom_post_pass`, a local `gm` where it is asked | no caches, or no marks |
+
+Why something is missing is said, and nothing that fails here reaches the compilation. All of it
+runs with torch 2.13, and the source of 2.14 fits. That of 2.10 to 2.12 was not at hand.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import inspect
 import os
 import re
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from pyinstrument_gpu.native import native
-from pyinstrument_gpu.patching import dynamo
+from pyinstrument_gpu.patching import dynamo, graph_labels
+from pyinstrument_gpu.patching.graph_labels import GraphCode, Kernel, hash_of_labels, label_of
 from pyinstrument_gpu.patching.import_hook import when_imported
 
-Label = tuple[str, ...]
-"""Names of phases, the outermost first; empty outside of phases."""
-
-_OTHER = "other"
 _MOST_CALLS = 1_000_000
+_MOST_NAMES = 4_096
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")
-_EXTERN = re.compile(r"\b(extern_kernels|torch\.ops\.(\w+))\.(\w+)[\w.]*\(")
-_MARKS = """
-try:
-    from pyinstrument_gpu.native import native as _pig_native
-    _pig_mark = _pig_native.graph_mark
-except Exception:
-    def _pig_mark(*names): return lambda: None
-"""
-
-
-class Kernel(NamedTuple):
-    """A kernel of a graph, by the name that a profiler shows."""
-
-    name: str
-    label: Label
 
 
 class GraphCall(NamedTuple):
@@ -73,6 +57,18 @@ class GraphCall(NamedTuple):
     kernels: tuple[Kernel, ...] | None
 
 
+class _Graph:
+    """What is known of a compiled graph."""
+
+    phase: Any = None
+    compile_id: str | None = None
+    kernels: tuple[Kernel, ...] | None = None
+
+
+# What was learnt in one recording holds in the next. By the ids of graphs, which take themselves
+# out, and by the ids of compilations.
+_graphs: dict[int, _Graph] = {}
+_names: dict[str, str] = {}
 _calls: list[GraphCall] | None = None
 
 
@@ -103,9 +99,6 @@ class GraphHooks:
         self._note = note
         self._salt: Any = None
         self._undo: list[Callable[[], None]] = []
-        # By the ids of graphs, with what takes them out.
-        self._graphs: dict[int, _Graph] = {}
-        self._names: dict[str, str] = {}
 
     def begin(self) -> None:
         self._undo.append(dynamo.label_phases())
@@ -131,6 +124,8 @@ class GraphHooks:
         self._note(f"TorchInductor of this version of torch is not built as expected ({error!r})")
 
     def _patch(self, owner: Any, name: str, made: Callable[[Any], Any], *arguments: str) -> None:
+        import inspect  # torch has
+
         before = getattr(owner, name)
         found = tuple(inspect.signature(before).parameters)[1 : 1 + len(arguments)]
         if found != arguments:
@@ -186,43 +181,26 @@ class GraphHooks:
             self._fails(error)
 
     def _is_compiled(self, of: Any, graph: Any, **_: Any) -> None:
-        self._graph_of(of).kernels = graph.__dict__.get("_pig_kernels")
+        _graph_of(of).kernels = graph.__dict__.get("_pig_kernels")
 
     def _is_made(self, graph: Any) -> None:
-        known = self._graph_of(graph)
-        known.compile_id = str(sys.modules["torch._guards"].CompileContext.current_compile_id())
-
-    def _graph_of(self, graph: Any) -> _Graph:
-        known = self._graphs.get(id(graph))
-        if known is None:
-            number = id(graph)
-            gone = weakref.finalize(graph, self._graphs.pop, number, None)
-            gone.atexit = False
-            known = self._graphs[number] = _Graph()
-        return known
+        context = sys.modules["torch._guards"].CompileContext
+        _graph_of(graph).compile_id = str(context.current_compile_id())
 
     def _begins(self, graph: Any) -> int:
         try:
-            known = self._graphs.get(id(graph)) or self._graph_of(graph)
+            known = _graphs.get(id(graph)) or _graph_of(graph)
             if known.phase is None:
-                known.phase = native.gpu_phase(self._name_of(graph, known))
+                known.phase = native.gpu_phase(_name_of(graph, known))
             if _calls is not None and len(_calls) < _MOST_CALLS:
-                kernels = () if self._salt is not None else known.kernels  # marks are phases
+                kernels = known.kernels
+                if kernels is None and self._salt is not None:
+                    kernels = ()  # it has marks
                 _calls.append(GraphCall(threading.get_native_id(), time.time_ns(), kernels))
             return native.begin_graph(known.phase)
         except Exception as error:
             self._fails(error)
             return 0
-
-    def _name_of(self, graph: Any, known: _Graph) -> str:
-        is_backward = bool((graph.fx_kwargs or {}).get("is_backward"))
-        if not is_backward:
-            name = _function_name()
-            if known.compile_id is not None:
-                self._names[known.compile_id] = name
-        else:
-            name = self._names.get(known.compile_id or "", "")
-        return f"{'backward' if is_backward else 'forward'} graph" + (f" of {name}" if name else "")
 
     # --- kernels ---
 
@@ -230,7 +208,7 @@ class GraphHooks:
         def entering(before: Any) -> Any:
             def enter_context(self_: Any, node: Any) -> Any:
                 result = before(self_, node)
-                self._quietly(self._enters, self_, node)
+                self._enters(self_, node)
                 return result
 
             return enter_context
@@ -246,14 +224,14 @@ class GraphHooks:
 
         owner = scheduler.Scheduler
         self._virtualized = scheduler.V
-        if tuple(inspect.signature(owner.flush).parameters) != ("self",):
+        if owner.flush.__code__.co_argcount != 1:
             raise TypeError("Scheduler.flush takes arguments")
         self._patch(owner, "_codegen", generating, "nodes")
         self._patch(owner, "enter_context", entering, "node")
 
     def _begins_code(self, scheduler: Any) -> None:
         graph = self._virtualized.graph
-        scheduler._pig_code = _Code(graph.wrapper_code, self._may_mark(graph))
+        scheduler._pig_code = GraphCode(graph.wrapper_code, self._may_mark(graph))
 
     def _may_mark(self, graph: Any) -> bool:
         config = sys.modules["torch._inductor.config"]
@@ -271,23 +249,29 @@ class GraphHooks:
         return False
 
     def _enters(self, scheduler: Any, node: Any) -> None:
-        code: _Code | None = scheduler.__dict__.get("_pig_code")
+        code: GraphCode | None = scheduler.__dict__.get("_pig_code")
         if code is None or type(node).__name__ == "NopKernelSchedulerNode":
             return
-        code.enters(scheduler, _label_of(node))
+        try:
+            label = label_of(node)
+        except Exception as error:
+            return self._fails(error)
+        if code.needs_mark(label):
+            scheduler.flush()  # what fails there is Inductor's
+        self._quietly(code.enters, label)
 
     def _ends_code(self, scheduler: Any) -> None:
-        code: _Code | None = scheduler.__dict__.pop("_pig_code", None)
+        code: GraphCode | None = scheduler.__dict__.pop("_pig_code", None)
         if code is None:
             return
-        code.enters(scheduler, ())
+        code.enters(())
         graph = self._virtualized.graph
         graph._pig_kernels = (*graph.__dict__.get("_pig_kernels", ()), *code.kernels())
 
     # --- keys of caches ---
 
     def _salt_keys(self, codecache: Any) -> None:
-        if not self._marks:
+        if not self._marks or dynamo.why_no_labels() is not None:
             return
         config: Any = sys.modules["torch._inductor.config"]
         passes: Any = sys.modules["torch._inductor.custom_graph_pass"]
@@ -297,7 +281,7 @@ class GraphHooks:
         if any(isinstance(one, aware) for one in own):
             raise TypeError("a pass of the program's wants to know whether it is for inference")
 
-        ours = passes.get_hash_for_files((__file__,))
+        ours = passes.get_hash_for_files((__file__, graph_labels.__file__))
 
         class Salt(passes.CustomGraphPass):  # type: ignore[misc]
             """The program's passes, whose key also has the labels of the graph at hand."""
@@ -310,7 +294,7 @@ class GraphHooks:
                 if not all(isinstance(one, passes.CustomGraphPass) for one in own):
                     return None  # torch then leaves its caches alone
                 ids = [one.uuid() for one in own]
-                labels = _labels_in(_graph_at_hand())
+                labels = hash_of_labels(_graph_at_hand())
                 return None if None in ids or labels is None else (labels, ours, *ids)
 
         self._salt = config.post_grad_custom_post_pass = Salt()
@@ -322,116 +306,25 @@ class GraphHooks:
         self._undo.append(undo)
 
 
-class _Graph:
-    """What is known of a compiled graph."""
-
-    phase: Any = None
-    compile_id: str | None = None
-    kernels: tuple[Kernel, ...] | None = None
-
-
-class _Code:
-    """The code of a graph, or of a part of it, while it is written."""
-
-    def __init__(self, wrapper: Any, has_marks: bool) -> None:
-        self._wrapper = wrapper
-        self.has_marks = has_marks
-        self._marks: dict[Label, str] = {}
-        self._last: Label = ()
-        self._labels: list[tuple[int, Label]] = []
-
-    def enters(self, scheduler: Any, label: Label) -> None:
-        if label != self._last and self.has_marks:
-            scheduler.flush()  # what is written by now is of the label before
-            self._wrapper.writeline(f"{self._mark(label)}()")
-        self._last = label
-        self._labels.append((len(self._wrapper.lines), label))
-
-    def _mark(self, label: Label) -> str:
-        if label not in self._marks:
-            if not self._marks:
-                self._wrapper.header.splice(_MARKS)
-            self._marks[label] = f"_pig_mark_{len(self._marks)}"
-            names = ", ".join(map(repr, label))
-            self._wrapper.header.writeline(f"{self._marks[label]} = _pig_mark({names})")
-        return self._marks[label]
-
-    def kernels(self) -> Iterable[Kernel]:
-        lines = self._wrapper.lines
-        ends = [place for place, _ in self._labels[1:]] + [len(lines)]
-        for (begin, label), end in zip(self._labels, ends, strict=True):
-            for line in lines[begin:end]:
-                name = _kernel_in(line)
-                if name is not None:
-                    yield Kernel(name, label)
+def _graph_of(graph: Any) -> _Graph:
+    number = id(graph)
+    if number not in _graphs:
+        weakref.finalize(graph, _graphs.pop, number, None).atexit = False
+        _graphs[number] = _Graph()
+    return _graphs[number]
 
 
-def _kernel_in(line: Any) -> str | None:
-    """The name of what a line calls, as a profiler shows it. Kernels of the CPU are written later
-    than their operations, and are not shown."""
-    name = getattr(line, "kernel_name", None)
-    if name is not None:
-        return str(name) if getattr(line, "triton", False) else None
-    if isinstance(line, str):
-        text = line
-    elif type(line).__name__ in ("ExternKernelOutLine", "ExternKernelAllocLine"):
-        text = f"{line.node.python_kernel_name}("
-    else:
-        return None
-    found = _EXTERN.search(text)
-    return None if found is None else f"{found[2] or 'aten'}::{found[3]}"
-
-
-def _label_of(node: Any) -> Label:
-    """Of what Inductor has fused: all phases whose operations it has."""
-    paths = {
-        _path_of(origin)
-        for part in node.get_nodes()
-        if part.node is not None
-        for origin in part.node.get_origins()
-        if origin.op not in ("placeholder", "output", "get_attr") and _is_of_program(origin)
-    }
-    return merged(paths)
-
-
-def _is_of_program(node: Any) -> bool:
-    """Whether the program has an operation for it. Where gradients are added up, and of what
-    Inductor puts in place of other operations, nobody knows the phase: it counts where it was
-    fused."""
-    meta = node.meta
-    return not meta.get("is_gradient_acc") and ("stack_trace" in meta or "seq_nr" in meta)
-
-
-def merged(paths: set[Label]) -> Label:
-    """The label of what has operations of all these phases: what they have in common, and then
-    their names as one."""
-    if len(paths) < 2:
-        return next(iter(paths), ())
-    first, last = min(paths), max(paths)
-    same = [one == other for one, other in zip(first, last, strict=False)]
-    shared = first[: (*same, False).index(False)]
-    names = {path[len(shared)] if len(path) > len(shared) else _OTHER for path in paths}
-    return (*shared, "+".join(sorted(names, key=lambda name: (name == _OTHER, name))))
-
-
-def _path_of(node: Any) -> Label:
-    custom = node.meta.get("custom") or {}
-    key = dynamo.KEY
-    return tuple(one[len(key) :] for one in custom if isinstance(one, str) and one.startswith(key))
-
-
-def _labels_in(module: Any) -> str | None:
-    """A hash of where a graph has which labels; None if there is no graph."""
-    if module is None:
-        return None
-    labels = hashlib.sha256()
-    for one in module.modules():
-        for number, node in enumerate(getattr(getattr(one, "graph", None), "nodes", ())):
-            path = _path_of(node)
-            if path:
-                labels.update(repr((number, path)).encode())
-        labels.update(b";")
-    return labels.hexdigest()
+def _name_of(graph: Any, known: _Graph) -> str:
+    """Of the phase. The first call of a forward graph tells the function, also for the backward
+    graph of the same compilation."""
+    compilation = known.compile_id or ""
+    if (graph.fx_kwargs or {}).get("is_backward"):
+        name = _names.get(compilation)
+        return "backward graph" if name is None else f"backward graph of {name}"
+    if len(_names) > _MOST_NAMES:
+        _names.clear()
+    _names[compilation] = _function_name()
+    return f"forward graph of {_names[compilation]}"
 
 
 def _graph_at_hand() -> Any:
@@ -462,4 +355,4 @@ def _function_name() -> str:
                 "<locals>.", ""
             )
         frame = frame.f_back
-    return ""
+    return "?"

@@ -13,7 +13,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from pyinstrument_gpu.aspects.operations.events import HostEvent
-from pyinstrument_gpu.patching.inductor import GraphCall, Kernel, Label
+from pyinstrument_gpu.patching.graph_labels import Kernel, Label
+from pyinstrument_gpu.patching.inductor import GraphCall
 
 _CALL = "## Call CompiledFxGraph "
 
