@@ -45,6 +45,7 @@ from pyinstrument_gpu.patching.import_hook import when_imported
 
 _MOST_CALLS = 1_000_000
 _MOST_NAMES = 4_096
+_GLANCE_NEVER = 0  # of patching/hooks.py, which imports torch
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")
 
 
@@ -144,16 +145,6 @@ class GraphHooks:
     def _hook_graphs(self, output_code: Any) -> None:
         dynamo.leave_out(sys.modules[__name__])
 
-        def called(before: Any) -> Any:
-            def __call__(graph: Any, inputs: Any) -> Any:
-                number = self._begins(graph)
-                try:
-                    return before(graph, inputs)
-                finally:
-                    native.end_graph(number)
-
-            return __call__
-
         def made(before: Any) -> Any:
             def post_compile(graph: Any, /, *args: Any, **options: Any) -> Any:
                 result = before(graph, *args, **options)
@@ -170,9 +161,15 @@ class GraphHooks:
             return __init__
 
         graphs = output_code.CompiledFxGraph
-        self._patch(graphs, "__call__", called, "inputs")
         self._patch(graphs, "post_compile", made)
         self._patch(graphs, "__init__", initialised, "current_callable", "graph")
+        leave = self._ends  # the same object each time: it tells whose hooks they are
+        # A slot of the type calls it, and no frame of ours is in between.
+        if not native.hook_call(
+            graphs.__call__, _GLANCE_NEVER, enter=self._begins, leave=leave, from_c=True
+        ):
+            raise TypeError("calls of graphs can't be observed")
+        self._undo.append(lambda: native.unhook(leave))
 
     def _quietly(self, function: Callable[..., None], *args: Any, **options: Any) -> None:
         try:
@@ -187,7 +184,8 @@ class GraphHooks:
         context = sys.modules["torch._guards"].CompileContext
         _graph_of(graph).compile_id = str(context.current_compile_id())
 
-    def _begins(self, graph: Any) -> int:
+    def _begins(self, args: tuple[Any, ...], _: object) -> int:
+        graph = args[0]
         try:
             known = _graphs.get(id(graph)) or _graph_of(graph)
             if known.phase is None:
@@ -201,6 +199,9 @@ class GraphHooks:
         except Exception as error:
             self._fails(error)
             return 0
+
+    def _ends(self, number: int, _: object, __: object) -> None:
+        native.end_graph(number)
 
     # --- kernels ---
 
@@ -343,11 +344,11 @@ def _graph_at_hand() -> Any:
 def _function_name() -> str:
     """Of the function that calls a graph: the innermost that is none of the compiler's."""
     torch = os.path.dirname(sys.modules["torch"].__file__ or "") + os.sep
-    frame = sys._getframe(4)
+    frame = sys._getframe()
     while frame.f_back is not None:
         code = frame.f_code
         inside = code.co_filename.removeprefix(torch)
-        if not code.co_filename.startswith("<eval_with_key>") and (
+        if not code.co_filename.startswith((__file__, "<eval_with_key>")) and (
             inside == code.co_filename
             or not PurePath(inside).parts[0].startswith(("_", "autograd", "fx", "utils"))
         ):
