@@ -38,6 +38,7 @@ enum class BlockType : uint16_t {
   kMetricNames = 28,
   kMetrics = 29,
   kCollectives = 30,
+  kGraphPhases = 31,
 };
 
 /// Numbers below this one are documents, all others logs.
@@ -170,6 +171,20 @@ struct CollectiveItem {
   uint16_t flags;  ///< 1: point to point; 2: a wait of the host, from created_ns to ended_ns
 };
 static_assert(sizeof(CollectiveItem) == 56);
+
+/// One run of a phase in a replay of a graph. Its begin is by the device's clock; -1: unknown.
+struct GraphPhaseItem {
+  static constexpr BlockType kBlock = BlockType::kGraphPhases;
+  static constexpr uint32_t kUnknownStep = 0xFFFFFFFEu;
+
+  int64_t begin_ns;
+  int64_t duration_ns;
+  uint32_t path;
+  uint32_t step;  ///< serial; 0xFFFFFFFF none
+  uint32_t graph;
+  uint32_t run;  ///< of the graph, from 1 on
+};
+static_assert(sizeof(GraphPhaseItem) == 32);
 
 struct ThreadInfo {
   uint64_t native_id;

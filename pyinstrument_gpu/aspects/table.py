@@ -29,6 +29,7 @@ _HERE = "pyinstrument_gpu.aspects"
 
 ASPECTS: tuple[AspectRow, ...] = (
     AspectRow(f"{_HERE}.modules", "watch"),
+    AspectRow(f"{_HERE}.graphs", "watch", "graph_phases"),
     AspectRow(f"{_HERE}.syncs"),
     AspectRow(f"{_HERE}.compilations", "watch"),
     AspectRow(f"{_HERE}.operations", "profile_steps"),

@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # what runs hold of aspects is found by their table
     from pyinstrument_gpu.aspects.collectives.data import Collectives
     from pyinstrument_gpu.aspects.compilations.data import Compilations
     from pyinstrument_gpu.aspects.energy.data import GpuEnergy
+    from pyinstrument_gpu.aspects.graphs.data import GraphPhases
     from pyinstrument_gpu.aspects.memory.data import Memory
     from pyinstrument_gpu.aspects.modules.data import Modules
     from pyinstrument_gpu.aspects.operations.data import Operations
@@ -98,6 +99,8 @@ class Run:
             `environment["anchor"]`.
         active_ns: When the program was last seen to do anything: a step or phase that begins or
             ends, a call of a module or loader, a collective operation, or CPU time.
+        graph_phases: What phases inside CUDA graphs took in each replay; None if no graph was
+            captured with phases in it.
         syncs: The places where the program made the host wait for a device.
         modules: The times of the model's modules by name, if they were watched. Modules that differ
             by an index alone are also one group, as `layers.*.attn`.
@@ -124,6 +127,7 @@ class Run:
         compilation_spans: NDArray[np.void]
         compilations: Compilations | None
         energy: tuple[GpuEnergy, ...]
+        graph_phases: GraphPhases | None
         memory: Memory | None
         metric_names: tuple[str, ...]
         metrics: NDArray[np.void]

@@ -530,12 +530,29 @@ def open_place() -> tuple[int, int, str | None]:
 
 # Device timing. Started with a recording; attached once PyTorch has initialised CUDA.
 def start_device_timing(
-    *, budget: float, share_boundaries_ns: int, all_side_streams: bool
+    *, budget: float, share_boundaries_ns: int, all_side_streams: bool, graph_nodes: int
 ) -> None: ...
 def attach_device(exchange_api: object) -> bool:
     """Take the current stream from `torch.Tensor.__dlpack_c_exchange_api__` (or None, of an older
     torch). Returns whether there is a way. Loads the CUDA driver at the first call, and makes the
     calling thread's current device ready (some milliseconds, once)."""
+
+# Captured graphs, as the hooks of torch.cuda.CUDAGraph see them.
+def prepare_graph_capture() -> None:
+    """Get what marks in the graph need that is captured next. Milliseconds, the first time."""
+
+def graph_capture_begins() -> tuple[int, int] | None:
+    """The current stream is being captured; None where that will have no marks. Phases are timed in
+    any case until `graph_capture_ends`."""
+
+def graph_capture_ends(capture: tuple[int, int], *, succeeded: bool) -> int | None:
+    """Return the number of the graph, by which its replays are noted; None where it has no mark."""
+
+def graph_replay_begins(graph: int) -> None:
+    """It is about to be replayed. Needed also while nothing is recorded: replays are counted."""
+
+def graph_replay_failed(graph: int) -> None:
+    """It was not."""
 
 def devices_in_use() -> int:
     """On how many devices the process has a primary context; 0 where that was not asked, as where
