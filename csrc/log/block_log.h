@@ -133,7 +133,8 @@ class BlockLog {
   static bool is_history(BlockType type) {
     return type == BlockType::kSpans || type == BlockType::kSteps ||
            type == BlockType::kDeviceTimes || type == BlockType::kSyncs ||
-           type == BlockType::kCollectives || type == BlockType::kGraphPhases;
+           type == BlockType::kCollectives || type == BlockType::kGraphPhases ||
+           type == BlockType::kCauses;
   }
   uint64_t max_blocks(BlockType type) const;
   bool has_new_slot(BlockType type) const;

@@ -39,6 +39,7 @@ enum class BlockType : uint16_t {
   kMetrics = 29,
   kCollectives = 30,
   kGraphPhases = 31,
+  kCauses = 32,
 };
 
 /// Numbers below this one are documents, all others logs.
@@ -185,6 +186,26 @@ struct GraphPhaseItem {
   uint32_t run;  ///< of the graph, from 1 on
 };
 static_assert(sizeof(GraphPhaseItem) == 32);
+
+/// What may have made a step slow. The numbers stand in run files, and each aspect knows its own.
+enum class CauseKind : uint32_t {
+  kCollection = 1,
+  kProcessorWait = 2,
+  kThrottled = 3,
+};
+
+/// A time in which such a cause was at work; or, with a step, how long it was at work in that step.
+struct CauseItem {
+  static constexpr BlockType kBlock = BlockType::kCauses;
+
+  int64_t begin_ns;  ///< of a sum, when it was last added to
+  int64_t time_ns;
+  uint32_t step;    ///< serial, of a sum; 0xFFFFFFFF: a time
+  uint32_t thread;  ///< the system's number of the thread that it was on, of a time
+  CauseKind kind;
+  uint32_t note;  ///< what it means, the kind says
+};
+static_assert(sizeof(CauseItem) == 32);
 
 struct ThreadInfo {
   uint64_t native_id;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "record/cause_log.h"
 #include "record/collective_series.h"
 #include "record/device_times.h"
 #include "record/documents.h"
@@ -70,7 +71,8 @@ struct Parts {
   GraphPhases graph_phases;
   SpanRecord spans{statistics, device_times, graph_phases};
   MetricSeries metrics;
-  RunQueueWaits run_queue{metrics};
+  CauseLog causes;
+  RunQueueWaits run_queue{metrics, causes};
   SyncLog syncs;
   CollectiveSeries collectives;
   Documents documents;

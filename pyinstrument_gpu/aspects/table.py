@@ -36,8 +36,10 @@ ASPECTS: tuple[AspectRow, ...] = (
     AspectRow(f"{_HERE}.memory", "watch", "memory"),
     AspectRow(f"{_HERE}.energy", "watch", "energy"),
     AspectRow(f"{_HERE}.processor", "watch"),
+    AspectRow(f"{_HERE}.collector", "watch"),
     AspectRow(f"{_HERE}.readings", "watch"),
     AspectRow(f"{_HERE}.collectives", "watch"),
     AspectRow(f"{_HERE}.stalls", "watch"),
+    AspectRow(f"{_HERE}.loop"),
 )
 """In the order in which a report shows them."""

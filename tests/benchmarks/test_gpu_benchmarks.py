@@ -270,6 +270,11 @@ def test_tests_that_may_hang_are_apart_and_first() -> None:
             "the steps after those: longer by",
         ),
         (
+            "compiled_cost",
+            "seconds=0, width=8, batch=1, steps=1, backend='aot_eager'",
+            "recorded, with marks: longer by",
+        ),
+        (
             "graph_cost",
             "rounds=2, seconds=0, replays=3, profiled=2, steps=2",
             "tensors that differ after training by a marked graph",

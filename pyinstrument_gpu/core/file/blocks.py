@@ -48,6 +48,7 @@ class BlockType(enum.IntEnum):
     METRICS = 29
     COLLECTIVES = 30
     GRAPH_PHASES = 31
+    CAUSES = 32
 
 
 FIRST_LOG_TYPE = 16

@@ -66,6 +66,7 @@ COLLECTIVE_ITEM = item_dtype(
     operation="u2",
     flags="u2",
 )
+CAUSE_ITEM = item_dtype(begin_ns="i8", time_ns="i8", step="u4", thread="u4", kind="u4", note="u4")
 COLLECTIVE_P2P = 1
 COLLECTIVE_WAIT = 2
 """Not an operation, but a time in which the program waited for one."""
