@@ -44,7 +44,7 @@ enum class BlockType : uint16_t {
 
 /// Numbers below this one are documents, all others logs.
 constexpr size_t kDocumentTypes = 16;
-constexpr size_t kBlockTypes = 32;
+constexpr size_t kBlockTypes = 33;
 constexpr size_t index_of(BlockType type) { return static_cast<size_t>(type); }
 
 /// Appends a value as it lies in memory.
