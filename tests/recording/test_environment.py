@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run says of where it took place."""
 
+import importlib
 import os
 import platform
 import shutil
@@ -75,6 +76,8 @@ def test_variables_that_matter_and_no_secret() -> None:
 
 
 def test_packages_are_those_that_are_imported() -> None:
+    for name in ("numpy", "msgspec"):
+        importlib.import_module(name)
     found = packages()
     assert found["numpy"] == metadata.version("numpy")
     assert found["msgspec"] == metadata.version("msgspec")
