@@ -28,6 +28,7 @@ class AspectRow(NamedTuple):
 _HERE = "pyinstrument_gpu.aspects"
 
 ASPECTS: tuple[AspectRow, ...] = (
+    AspectRow(f"{_HERE}.startup", "watch"),
     AspectRow(f"{_HERE}.modules", "watch"),
     AspectRow(f"{_HERE}.syncs"),
     AspectRow(f"{_HERE}.compilations", "watch"),
