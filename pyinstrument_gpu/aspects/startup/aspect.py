@@ -91,6 +91,7 @@ class PackageImports:
     """What a package took to be imported, the first step included.
 
     Attributes:
+        package: its name; of torch, that of each package in it.
         own_ns: without what it imports of other packages.
     """
 
