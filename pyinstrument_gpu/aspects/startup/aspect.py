@@ -49,8 +49,8 @@ _LEAST_NS = 2_000_000_000
 _LEAST_SHARE = 0.05
 """Of the run, from which on start-up has a line of the report that a run prints by itself."""
 _LEAST_PART = 0.05
+_LEAST_ITEM = 0.01
 _MOST_NAMED = 3
-_MOST_ITEMS = 5
 _MOST_PACKAGES = 5
 
 
@@ -78,7 +78,7 @@ class StartupPart:
     Attributes:
         part: what it is.
         time_ns: without what else of the start-up lies in it.
-        items: the longest first.
+        items: those of at least a hundredth of all, the longest first.
     """
 
     part: str
@@ -109,8 +109,8 @@ class StartupTimes:
         parts: the longest first.
         not_covered_ns: what is known of no part.
         first_step_ns: how long the first step took; None if it did not end.
-        first_step_parts: what of this happened in that.
-        packages: the one that took longest first.
+        first_step_parts: those that take a twentieth of it or more.
+        packages: the one that took longest first, if it took a hundredth of all.
         lost: times that found no room, which are not covered.
         not_seen: parts of which some could not be observed.
     """
@@ -122,7 +122,7 @@ class StartupTimes:
     first_step_ns: int | None
     first_step_parts: tuple[StartupPart, ...]
     packages: tuple[PackageImports, ...]
-    lost: int
+    lost: int | None
     not_seen: tuple[str, ...]
 
 
@@ -160,13 +160,17 @@ def startup_times(run: Run) -> StartupTimes | None:
         parts=tuple(sorted(parts, key=lambda one: -one.time_ns)),
         not_covered_ns=room_ns,
         first_step_ns=last_ns - first_ns if has_ended else None,
-        first_step_parts=tuple(_divided(spans, first_ns, last_ns)) if has_ended else (),
+        first_step_parts=tuple(
+            StartupPart(one.part, one.time_ns, ())
+            for one in (_divided(spans, first_ns, last_ns) if has_ended else ())
+            if one.time_ns >= _LEAST_PART * (last_ns - first_ns)
+        ),
         packages=tuple(
             PackageImports(name, own_ns)
             for name, own_ns in sorted(found.packages.items(), key=lambda item: -item[1])
-            if name != _OWN_PACKAGE
+            if name != _OWN_PACKAGE and own_ns >= _LEAST_ITEM * (first_ns - begin_ns)
         ),
-        lost=found.lost,
+        lost=found.lost or None,
         not_seen=tuple(_WORDS[part] for part in found.not_seen),
     )
 
@@ -212,7 +216,11 @@ def _divided(spans: Sequence[_Span], begin_ns: int, end_ns: int) -> list[Startup
         StartupPart(
             part,
             sum(item.time_ns for item in items),
-            tuple(sorted(items, key=lambda item: -item.time_ns)),
+            tuple(
+                item
+                for item in sorted(items, key=lambda item: -item.time_ns)
+                if (item.name or item.place) and item.time_ns >= _LEAST_ITEM * (end_ns - begin_ns)
+            ),
         )
         for part, items in parts.items()
     ]
@@ -234,6 +242,7 @@ class StartupAspect(Aspect):
     section_type = StartupTimes | None
     about = "what the program did before its first step."
     in_preview = False
+    most_rows = 5
 
     def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
         return {NAME: given.get(NAME)}
@@ -270,7 +279,7 @@ class StartupAspect(Aspect):
         rows = []
         for part in times.parts:
             rows.append(row(_WORDS[part.part], part.time_ns))
-            for item in part.items[:_MOST_ITEMS]:
+            for item in part.items:
                 if item.name:
                     rows.append(row(item.name, item.time_ns, 1, _note(item)))
         sums = [
@@ -278,8 +287,8 @@ class StartupAspect(Aspect):
             row("until the first step", times.total_ns),
         ]
         yield table([unit.name, "time", "%"], [rows, sums])
-        packages = [one for one in times.packages[:_MOST_PACKAGES] if one.own_ns >= 1e7]
-        if packages:
+        if times.packages:
+            packages = times.packages[:_MOST_PACKAGES]
             own = ", ".join(f"{one.package} {brief(one.own_ns)}" for one in packages)
             yield Sentence(printable(f"Imports by package, without what each imports: {own}"))
         if times.lost:
@@ -314,8 +323,6 @@ def _first_step(times: StartupTimes) -> str:
     """What that was long for, if it was."""
     longest = max(times.first_step_parts, key=lambda one: one.time_ns, default=None)
     if longest is None or times.first_step_ns is None or times.first_step_ns < _LEAST_NS:
-        return ""
-    if longest.time_ns < _LEAST_PART * times.first_step_ns:
         return ""
     part = f"{brief(longest.time_ns)} of it {_WORDS[longest.part]}"
     return f"; the first step {brief(times.first_step_ns)}, {part}"
