@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--section",
-    "names",
+    "sections",
     multiple=True,
     metavar="NAME",
     help="With --json: print only this member, such as steps, phases, savings or startup, in at "
@@ -89,7 +89,7 @@ def report(
     width: int | None,
     as_json: bool,
     all_rows: bool,
-    names: tuple[str, ...],
+    sections: tuple[str, ...],
     phase: str | None,
     as_html: bool,
     output: str | None,
@@ -104,7 +104,7 @@ def report(
     given = with_newest(given)
     if all_rows and not as_json:
         raise click.UsageError("--all-rows is for --json; tables say what they leave out")
-    if (names or phase is not None) and not as_json:
+    if (sections or phase is not None) and not as_json:
         raise click.UsageError("--section and --phase are for --json")
     if output is not None and not as_html:
         raise click.UsageError("--output is for --html")
@@ -112,7 +112,7 @@ def report(
         raise click.UsageError("--html can't be combined with --json, --step or --width")
     paths, earlier = found_runs(given)
     line_of = partial(
-        json_text, most_rows=None if all_rows else MOST_ROWS, sections=names, phase=phase
+        json_text, most_rows=None if all_rows else MOST_ROWS, sections=sections, phase=phase
     )
     if rank is not None:
         paths = [_path_of_rank(given, rank)]

@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # what runs hold of aspects is found by their table
     from pyinstrument_gpu.aspects.operations.data import Operations
     from pyinstrument_gpu.aspects.processor.data import Processor
     from pyinstrument_gpu.aspects.stalls.data import Stall
+    from pyinstrument_gpu.aspects.startup.data import Startup
 
 
 def above(module: str) -> Any:
@@ -112,6 +113,7 @@ class Run:
         energy: The energy counters of GPUs, those that were read.
         processor: How the processors were used meanwhile, if that is known.
         collectives: The collective operations, if PyTorch's flight recorder was read.
+        startup: What the program did before its first step; None where that was not watched.
         compilations: What torch.compile did, if the program has imported its compiler.
         compilation_spans: When each of these compilations was, in the columns of
             `COMPILATION_DTYPE`.
@@ -122,6 +124,7 @@ class Run:
     if TYPE_CHECKING:
         collectives: Collectives
         compilation_spans: NDArray[np.void]
+        startup: Startup | None
         compilations: Compilations | None
         energy: tuple[GpuEnergy, ...]
         memory: Memory | None

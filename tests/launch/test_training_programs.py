@@ -96,15 +96,12 @@ def check(name: str, found: dict[str, tuple[Done, Run]]) -> None:
 
 
 def check_startup(run: Run) -> None:
-    """It begins with the process, and most of it is known."""
+    """All of it is divided. (These processes are forks, which have imported torch before.)"""
     times = startup_times(run)
-    if times is None:
-        return  # there is no step
-    imported = [item.name for part in times.parts if part.part == "import" for item in part.items]
-    assert any(str(name).partition(".")[0] == "torch" for name in imported)
-    assert sum(part.time_ns for part in times.parts) + times.not_covered_ns == times.total_ns
-    assert {"python", "run"} <= {part.part for part in times.parts}
-    assert not times.not_seen
+    if times is not None:  # there is a step
+        assert sum(part.time_ns for part in times.parts) + times.not_covered_ns == times.total_ns
+        assert "run" in {part.part for part in times.parts}
+        assert not times.not_seen
 
 
 # In `make test`. Other shapes of a loop are there in tests/auto/test_training_loops.py.

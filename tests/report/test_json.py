@@ -43,8 +43,8 @@ def test_long_lists_are_cut() -> None:
 
 
 def test_a_common_run_is_short() -> None:
-    """4,000 tokens of a language model are 11,500 bytes of it: 2.8 to 3.0 bytes a token were counted
-    with a public vocabulary. What a window of torch.profiler adds comes on top."""
+    """4,000 tokens of a language model are 11,500 bytes of it: 2.8 to 3.0 bytes a token were
+    counted with a public vocabulary. What a window of torch.profiler adds comes on top."""
     run = full_run()
     whole = len(json_text(document_of(run)))
     run.operations = None
@@ -82,7 +82,7 @@ def test_of_many_phases_fewer_are_kept() -> None:
 
 
 def test_what_there_is_not_is_named_with_what_there_is() -> None:
-    with pytest.raises(KeyError, match="no section 'energies'; there are: version, .*phases"):
+    with pytest.raises(KeyError, match=r"no section 'energies'; there are: version, .*phases"):
         members_of(full_run(), sections=["energies"])
     with pytest.raises(KeyError, match="no phase 'for'; there are: "):
         members_of(full_run(), phase="for")

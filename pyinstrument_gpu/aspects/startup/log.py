@@ -94,8 +94,9 @@ class StartupLog:
 
     def end(self) -> None:
         """Watch no more. Calling it again does nothing."""
-        while self._undo:
-            self._undo.pop()()
+        with contextlib.suppress(IndexError):  # a second call, or another thread's
+            while True:
+                self._undo.pop()()
         native.unhook(self._leave)
         self._close_building()
 
@@ -136,12 +137,13 @@ class StartupLog:
     def _is_of_startup(self) -> bool:
         """Whether a call is one of the thread and process that start up. Ends the watch after the
         first step."""
-        if threading.get_ident() != self._thread or os.getpid() != self._pid:
+        if os.getpid() != self._pid:
             return False
+        # On whatever thread: as long as calls are observed, the watchdog takes them for progress.
         if native.open_place()[1] > 0:
             self.end()
             return False
-        return True
+        return threading.get_ident() == self._thread
 
     def _beginning(self, part: str) -> Callable[..., Any]:
         def begins(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> list[Any] | None:
@@ -156,9 +158,8 @@ class StartupLog:
         return begins
 
     def _import_begins(self, args: tuple[Any, ...], _: object) -> list[Any] | None:
-        if not self._imports and not self._is_of_startup():
-            return None
-        if self._imports and threading.get_ident() != self._thread:
+        is_inner = self._imports and threading.get_ident() == self._thread
+        if not is_inner and not self._is_of_startup():
             return None
         entry = [IMPORT, str(args[0]), time.monotonic_ns(), 0]
         self._imports.append(entry)
@@ -222,8 +223,9 @@ class StartupLog:
 
     def _filling_begins(self, args: tuple[Any, ...], _: object) -> _Building | None:
         building = self._building
-        is_inside = building is not None and self._is_of_startup()
-        return building if is_inside and building.is_running(sys._getframe(1)) else None
+        if building is None or not self._is_of_startup():
+            return None
+        return building if building.is_running(sys._getframe(1)) else None
 
     def _close_building(self) -> None:
         building, self._building = self._building, None

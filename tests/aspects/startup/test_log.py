@@ -92,7 +92,8 @@ def test_modules_by_the_outermost_constructor(log: StartupLog) -> None:
         def __init__(self) -> None:
             super().__init__()
             self.body = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
-            nn.init.normal_(self.body[0].weight)
+            self.head = nn.Linear(1, 1)
+            nn.init.normal_(self.head.weight)
 
     net = Net()
     torch.optim.SGD(net.parameters(), lr=0.1)

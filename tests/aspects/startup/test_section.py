@@ -49,7 +49,7 @@ LAUNCHED = Startup(
         interval(IMPORT, "torch._dynamo", ZERO_S + 2.1, ZERO_S + 4.1, 30),
         interval("batch", "", ZERO_S + 4.9, ZERO_S + 7),
     ),
-    short_ns={IMPORT: S // 10},
+    short_ns={"import": S // 10},
     packages={"torch": S, "torch._dynamo": S // 2, "pyinstrument_gpu": 3 * S},
 )
 
@@ -109,9 +109,10 @@ def test_short_start_up_has_no_line() -> None:
 
 
 def test_compilation_counts_where_it_lies() -> None:
-    dynamo = {"kind": "dynamo", "function": "forward"}
-    before = Compilation(begin_ns=S, duration_ns=S, **dynamo)
-    inside = Compilation(begin_ns=5 * S, duration_ns=2 * S, **dynamo)
+    before, inside = (
+        Compilation(begin_ns=begin_s * S, duration_ns=took_s * S, kind="dynamo", function="forward")
+        for begin_s, took_s in ((1, 1), (5, 2))
+    )
     found = Compilations(count=2, total_ns=3 * S, compilations=(before, inside))
     run = run_with(Startup(watched_ns=ZERO_S * S), first_step_s=4, compilations=found)
     times = startup_times(run)
