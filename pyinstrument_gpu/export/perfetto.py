@@ -18,6 +18,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
@@ -188,11 +189,11 @@ class _TraceProcess:
         tracks = [
             *((track, b"phase") for track in timeline.threads()),
             *((track, b"sync") for track in timeline.waits()),
-            *((track, b"gpu") for track in timeline.streams()),
+            *((track, b"gpu") for track in chain(timeline.streams(), timeline.graphs())),
         ]
         for track, category in tracks:
             flow = b',"flow_in":true' if track.is_stream else b',"flow_out":true'
-            counter = self._counter_head(f"{track.name} run-ahead")
+            counter = self._counter_head(f"{track.name} queue time")
             for numbers, is_end, head in self._events(track, category, names, args, paths):
                 marks = timeline.marks(numbers)
                 spans = marks["span"]
@@ -209,9 +210,9 @@ class _TraceProcess:
                 name = texts(names, marks["label"])
                 self._trace.write(lines([*head, name, without(arguments, is_end), b"},\n"]))
                 if track.is_stream:
-                    self._write_run_ahead(counter, self._run.spans[spans[(spans >= 0) & ~is_end]])
+                    self._write_queue_time(counter, self._run.spans[spans[(spans >= 0) & ~is_end]])
 
-    def _write_run_ahead(self, counter: bytes, spans: NDArray[np.void]) -> None:
+    def _write_queue_time(self, counter: bytes, spans: NDArray[np.void]) -> None:
         if not len(spans):
             return
         ahead_ns = spans["device_begin_ns"] - spans["host_begin_ns"]
@@ -314,7 +315,7 @@ def _args(run: Run, label: Label) -> dict[str, object]:
         one = run.compilations.compilations[label.of]
         args = {"file": one.file, "line": one.line, "function": one.function}
         args |= {} if one.reason is None else {"reason": one.reason}
-    elif label.kind in (RangeKind.PHASE, RangeKind.OPEN_PHASE):
+    elif label.kind in (RangeKind.PHASE, RangeKind.OPEN_PHASE, RangeKind.GRAPH_PHASE):
         args = {"path": run.paths[label.of]}
         args |= {"open": True} if label.kind is RangeKind.OPEN_PHASE else {}
     return args

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyinstrument_gpu.analysis.compare import MIN_RUNS, Comparison, PhaseChange, TimeChange
 from pyinstrument_gpu.analysis.differences import Difference, Differences
-from pyinstrument_gpu.analysis.run_sample import FinalValue
+from pyinstrument_gpu.analysis.run_sample import OUTSIDE_PHASES, FinalValue
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, Table, table
 from pyinstrument_gpu.parts.words import (
     UNKNOWN,
@@ -27,6 +27,7 @@ _MAX_NAMED = 3
 _MIN_SHARE_NAMED = 0.05  # of what left or arrived
 _MAX_ROWS = 30
 _MOST_DIFFERENCES = 8
+_MIN_CAUSE_SHARE = 0.01
 
 
 def comparison_report(comparison: Comparison, width: int = 80) -> str:
@@ -86,6 +87,7 @@ def comparison_parts(comparison: Comparison) -> list[Part]:
         table(headers, [phases(is_outside=True), whole("elapsed", elapsed)]),
         Sentence(),
         Sentence(_moved(comparison, unit)),
+        *_causes(comparison, unit),
     ]
     if comparison.finals:
         parts += [Sentence(), _finals(comparison.finals)]
@@ -103,6 +105,8 @@ def comparison_facts(comparison: Comparison) -> dict[str, Any]:
     facts["is_moved_out"] = comparison.is_moved_out
     for phase, phase_facts in zip(comparison.phases, facts["phases"], strict=True):
         phase_facts["is_significant"] = phase.is_significant
+    for cause, cause_facts in zip(comparison.causes, facts["causes"], strict=True):
+        cause_facts["is_significant"] = cause.is_significant
     for name in ("left_ns", "arrived_ns", "moved_ns"):
         facts[name] = getattr(comparison, name)
     for final, final_facts in zip(comparison.finals, facts["finals"], strict=True):
@@ -191,6 +195,19 @@ def _moved(comparison: Comparison, unit: Unit) -> str:
     return text
 
 
+def _causes(comparison: Comparison, unit: Unit) -> Iterator[Sentence]:
+    """What slow steps cost, by cause, where that differs by so much that it matters."""
+    least_ns = _MIN_CAUSE_SHARE * comparison.elapsed.before_mean_ns
+    for one in comparison.causes[:_MAX_NAMED]:
+        if abs(one.change_ns) < least_ns:
+            continue
+        doubt = "" if one.is_significant else " (which may be chance)"
+        yield Sentence(
+            f"In slow steps, {one.cause} took {unit.text(one.before_ns)} {unit.name} per step "
+            f"before and {unit.text(one.after_ns)} {unit.name} after{doubt}"
+        )
+
+
 def unmoved(comparison: Comparison) -> str:
     """What there is to say of phases where none changed for certain."""
     if comparison.is_noise_known:
@@ -200,15 +217,17 @@ def unmoved(comparison: Comparison) -> str:
 
 def _names(phases: list[PhaseChange]) -> str:
     total_ns = sum(abs(phase.change_ns) for phase in phases)
-    named = [
-        f"{p.path} outside steps" if p.is_outside else p.path
-        for p in phases
-        if abs(p.change_ns) >= _MIN_SHARE_NAMED * total_ns
-    ]
+    named = [_name(p) for p in phases if abs(p.change_ns) >= _MIN_SHARE_NAMED * total_ns]
     if not named:
         return "nothing"
     more = ", ..." if len(named) > _MAX_NAMED else ""
     return ", ".join(named[:_MAX_NAMED]) + more
+
+
+def _name(phase: PhaseChange) -> str:
+    if phase.path == OUTSIDE_PHASES:
+        return "time outside phases" + (" and steps" if phase.is_outside else "")
+    return f"{phase.path} outside steps" if phase.is_outside else phase.path
 
 
 def _finals(finals: Sequence[FinalValue]) -> Table:

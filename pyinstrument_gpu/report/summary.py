@@ -20,6 +20,7 @@ from pyinstrument_gpu.report.console import printed
 from pyinstrument_gpu.report.document import Document
 from pyinstrument_gpu.report.phases import PhaseCalls, PhaseInSteps
 from pyinstrument_gpu.report.run_info import RunInfo, place_facts
+from pyinstrument_gpu.report.slow_steps import slow_summary
 from pyinstrument_gpu.report.steps import StepTimes
 
 MOST_LINES = 25
@@ -135,7 +136,7 @@ def _step_table(document: Document, steps: StepTimes, most: int) -> Iterator[Par
     }
     if any(len(names_of(phase.path)) > 1 for phase in shown):
         columns["self"] = [phase.self_ns for phase in shown]
-    columns["device"] = [phase.stream_ns for phase in shown]
+    columns["device"] = [phase.device_ns for phase in shown]
     columns["blocked"] = [phase.blocked_ns for phase in shown]
     columns = {
         name: times_ns
@@ -153,7 +154,7 @@ def _step_table(document: Document, steps: StepTimes, most: int) -> Iterator[Par
         cells = [unit.text(known[one]) if known.get(one) is not None else "" for one in columns]
         return Row(name, [*cells, _share(of_step)], emphasis="bold" if is_step else "")
 
-    between_ns = None if steps.unattributed_ns is None else steps.unattributed_ns / steps.count
+    between_ns = None if steps.outside_phases_ns is None else steps.outside_phases_ns / steps.count
     sums = [
         sum_row("outside phases", between_ns, None, False),
         sum_row("step", steps.mean_ns, steps.p95_ns, True),
@@ -224,6 +225,7 @@ def _lines(document: Document) -> Iterator[Part]:
     """What else there is to say, in a line for each thing."""
     if document.steps is not None and not document.run.is_preview:
         yield Sentence(printable(_outside(document, document.steps)))
+        yield from slow_summary(document.slow_steps)
     for aspect in aspects():
         section = document.sections.get(aspect.name)
         if section and (aspect.in_preview or not document.run.is_preview):

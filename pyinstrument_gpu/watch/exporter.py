@@ -96,25 +96,29 @@ class RankExporter:
 
 
 def _has_ended(run: LiveRun) -> bool:
-    condition = run.sign_of_life.condition
+    condition = run.heartbeat.condition
     return condition.is_final or condition is Condition.LOST
 
 
 def families(runs: Iterable[LiveRun]) -> Iterator[Metric]:
     """The metrics of ranks. What is not known of one is left out."""
-    from prometheus_client.core import GaugeMetricFamily
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     found: dict[str, Any] = {
         name: GaugeMetricFamily(f"{_PREFIX}_{name}", what, labels=["rank", "host", *more])
         for name, what, *more in (
             ("condition", "1 for the condition of the rank, as watch says it.", "condition"),
-            ("silent_seconds", "How old the last sign of life of the rank is."),
-            ("recorded_seconds", "How long the recording had gone on at its last sign of life."),
+            ("silent_seconds", "How old the last heartbeat of the rank is."),
+            ("recorded_seconds", "How long the recording had gone on at its last heartbeat."),
             ("steps", "Steps that ended."),
             ("step_seconds", "Mean time of the steps of the last 30 seconds."),
             ("phase_seconds", "Time per step in a phase, in the same steps.", "path"),
         )
     }
+    slow = "What slow steps took longer than their kind, since the watch began, by what caused it."
+    found["slow_step_seconds"] = CounterMetricFamily(
+        f"{_PREFIX}_slow_step_seconds", slow, labels=["rank", "host", "cause"]
+    )
     for run in runs:
         labels = ["" if run.rank is None else str(run.rank), run.host or ""]
 
@@ -122,11 +126,13 @@ def families(runs: Iterable[LiveRun]) -> Iterator[Metric]:
             if value is not None:
                 found[name].add_metric([*labels, *more], value)
 
-        sign, steps = run.sign_of_life, run.steps
+        sign, steps = run.heartbeat, run.steps
         add("condition", 1, sign.condition.value)
         add("silent_seconds", _seconds(sign.age_ns))
         add("recorded_seconds", _seconds(run.duration_ns))
         add("steps", steps.count)
+        for cause, excess_ns in steps.slow_ns.items():
+            add("slow_step_seconds", _seconds(excess_ns), cause)
         if sign.condition is not Condition.RUNNING:
             continue  # what its last steps took says nothing of now
         add("step_seconds", _seconds(steps.window_mean_ns))

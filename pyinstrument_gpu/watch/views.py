@@ -46,7 +46,7 @@ def heading(run: LiveRun | Unreadable, width: int) -> Text:
     if isinstance(run, Unreadable):
         lines = [Text(f"■ {printable(run.file)}"), Text(printable(run.reason))]
     else:
-        words = Text(printable(run.sign_of_life.words))
+        words = Text(printable(run.heartbeat.words))
         lines = [_title(run), words, Text(_steps_line(run)), _health_line(run, width)]
     for line in lines:
         line.truncate(max(1, width), overflow="ellipsis")
@@ -54,8 +54,8 @@ def heading(run: LiveRun | Unreadable, width: int) -> Text:
 
 
 def _title(run: LiveRun) -> Text:
-    symbol, colour = _SIGNS[run.sign_of_life.condition]
-    title = Text(f"{symbol} {run.sign_of_life.condition.value}", f"bold {colour}")
+    symbol, colour = _SIGNS[run.heartbeat.condition]
+    title = Text(f"{symbol} {run.heartbeat.condition.value}", f"bold {colour}")
     title = Text.assemble(title, "  ", (printable(os.path.basename(run.file)), "bold"))
     if run.world_size is not None and run.world_size > 1:
         title.append(f"  rank {run.rank} of {run.world_size}")
@@ -78,6 +78,10 @@ def _steps_line(run: LiveRun) -> str:
     facts.append(f"(run: p50 {unit.text(steps.p50_ns)}, p99 {unit.text(steps.p99_ns)})")
     if steps.window_samples_per_s is not None:
         facts.append(f"{_figure(steps.window_samples_per_s)} samples/s")
+    if steps.last_slow is not None:
+        index = steps.last_slow.step
+        cause = next((one.slow for one in steps.newest if one.index == index), None)
+        facts.append(f"slow: step {index:,}" + ("" if cause is None else f", {cause}"))
     return "  ".join(facts)
 
 
@@ -218,8 +222,13 @@ def _steps(run: LiveRun, runs: _Looks, choice: Choice, width: int) -> list[Part]
     for step in choice.of(run.steps.newest, lambda step: step.index, _STEP_KEYS):
         bar = "█" * max(1, round(step.duration_ns / longest_ns * room))
         note = bar + ("" if step.complete else " not complete")
+        note += "" if step.slow is None else f" {step.slow}"
         rows.append(Row(f"{step.index:,}", [unit.text(step.duration_ns)], note=note))
-    return choice.table(["step", unit.name], rows)
+    last = run.steps.last_slow_words
+    return [
+        *choice.table(["step", unit.name], rows),
+        *([] if last is None else [Sentence(f"Last slow one: {last}", "note")]),
+    ]
 
 
 _RANK_KEYS: Sorts = {
@@ -285,7 +294,7 @@ def _by_path(ranks: Sequence[LiveRun], choice: Choice) -> dict[str, list[float |
 
 
 def _sign(run: LiveRun) -> str:
-    condition = run.sign_of_life.condition
+    condition = run.heartbeat.condition
     return f"{_SIGNS[condition][0]} {condition.value}"
 
 

@@ -122,11 +122,16 @@ class StepChart {
   }
 
   build() {
-    const { index, duration, outlier } = this.series;
+    const { index, duration, slow, main, causes } = this.series;
     const [unit, ns] = unitOf(Math.max(...duration));
-    const isOutlier = new Set(outlier);
     const line = duration.map((d) => d / ns);
-    const beyond = duration.map((d, i) => (isOutlier.has(i) ? d / ns : null));
+    // Slow steps in the colour of what made them slow, a series for each cause.
+    const kinds = [...new Set(main)];
+    const beyond = kinds.map((kind) => {
+      const places = new Set(slow.filter((_, n) => main[n] === kind));
+      return duration.map((d, i) => (places.has(i) ? d / ns : null));
+    });
+    const colorOf = (kind) => (kind < 0 ? theme("--alarm") : causes[kind].color);
     this.ns = ns;
     const least = Math.min(...line.filter((value) => value > 0));
     this.plot = plot(this.box, {
@@ -140,11 +145,13 @@ class StepChart {
         { label: "step" },
         { label: "time", stroke: () => theme("--accent"), width: 1,
           points: { show: line.length < 120, size: 5 } },
-        { label: "outlier", stroke: () => theme("--alarm"), width: 0, paths: () => null,
-          points: { show: true, size: 7, fill: () => theme("--alarm") } },
+        ...kinds.map((kind) => ({
+          label: kind < 0 ? "unexplained" : causes[kind].words, stroke: () => colorOf(kind),
+          width: 0, paths: () => null, points: { show: true, size: 7, fill: () => colorOf(kind) },
+        })),
       ],
       hooks: { draw: [(u) => this.mark(u)] },
-    }, [index, this.isLog ? line.map((v) => Math.max(v, least)) : line, beyond]);
+    }, [index, this.isLog ? line.map((v) => Math.max(v, least)) : line, ...beyond]);
     this.plot.over.addEventListener("click", (event) => this.clicked(event));
   }
 
@@ -197,7 +204,7 @@ class StepChart {
     parts.push(["other phases", "#8c8c8c", other[i]]);
     const isKnown = parts.every(([, , ns]) => ns >= 0);
     const rest = total - parts.reduce((sum, [, , ns]) => sum + Math.max(ns, 0), 0);
-    if (isKnown && rest >= 0) parts.push(["no phase", "transparent", rest]);
+    if (isKnown && rest >= 0) parts.push(["outside phases", "transparent", rest]);
     this.panel.replaceChildren(
       element("h3", {}, `Step ${index[i].toLocaleString("en")}`),
       facts([
@@ -222,7 +229,32 @@ class StepChart {
     } else {
       this.panel.append(element("p", { class: "note" }, "Its spans are no longer in the history."));
     }
-    this.panel.append(this.wayOn(index[i]));
+    this.panel.append(...this.ledger(i), this.wayOn(index[i]));
+  }
+
+  /** What made the step slow: nothing if it is not. */
+  ledger(place) {
+    const { duration, slow, ledgers, causes } = this.series;
+    const found = ledgers[slow.indexOf(place)];
+    if (!found) return [];
+    const rows = found.parts.map(([cause, ns, note]) =>
+      [[swatch(causes[cause].color), note ? `${causes[cause].words} (${note})` : causes[cause].words],
+        microseconds(ns)]);
+    if (found.unexplained) rows.push([[swatch(theme("--alarm")), "unexplained"], microseconds(found.unexplained)]);
+    const more = microseconds(duration[place] - found.typical);
+    const where = found.where ? `, in ${found.where}` : "";
+    const parts = [
+      element("h4", {}, `${more} more than its kind${where}`),
+      tableOf(["cause", "more"], 1, rows),
+    ];
+    if (found.unexplained && found.unknown.length) {
+      parts.push(element("p", { class: "note" }, `Not looked for in this step: ${found.unknown.join(", ")}.`));
+    }
+    const main = found.parts[0];
+    if (main && causes[main[0]].remedy) {
+      parts.push(element("p", { class: "note" }, `What to do: ${causes[main[0]].remedy}.`));
+    }
+    return parts;
   }
 
   /** A button that leads to the step in the timeline, or else the command that shows it. */
@@ -259,7 +291,7 @@ class StepChart {
   }
 
   outlier(direction) {
-    const all = direction > 0 ? this.series.outlier : [...this.series.outlier].reverse();
+    const all = direction > 0 ? this.series.slow : [...this.series.slow].reverse();
     const from = this.chosen ?? (direction > 0 ? -1 : Infinity);
     const next = all.find((place) => (place - from) * direction > 0);
     if (next !== undefined) this.choose(next);
@@ -439,10 +471,10 @@ function describeBar(panel, found, timeline) {
     ["waited for the device", found.kind === WAIT
       ? (found.blocked_ns < 0 ? "how long is unknown" : null)
       : (found.blocked_ns < 0 ? null : microseconds(found.blocked_ns))],
-    ...(found.run_ahead_ns === undefined ? [] : [
+    ...(found.queue_time_ns === undefined ? [] : [
       [found.isDevice ? "on the host" : "on the stream", found.isDevice
         ? microseconds(found.host_duration_ns) : `${microseconds(found.device_duration_ns)}, ${found.stream}`],
-      ["run-ahead", `${microseconds(found.run_ahead_ns)} from the host's begin to the device's`],
+      ["queue time", `${microseconds(found.queue_time_ns)} from the host's begin to the device's`],
     ]),
   ]));
 }
