@@ -28,6 +28,7 @@ class AspectRow(NamedTuple):
 _HERE = "pyinstrument_gpu.aspects"
 
 ASPECTS: tuple[AspectRow, ...] = (
+    AspectRow(f"{_HERE}.startup", "watch"),
     AspectRow(f"{_HERE}.modules", "watch"),
     AspectRow(f"{_HERE}.graphs", "watch", "graph_phases"),
     AspectRow(f"{_HERE}.syncs"),

@@ -45,6 +45,7 @@ if TYPE_CHECKING:  # what runs hold of aspects is found by their table
     from pyinstrument_gpu.aspects.operations.data import Operations
     from pyinstrument_gpu.aspects.processor.data import Processor
     from pyinstrument_gpu.aspects.stalls.data import Stall
+    from pyinstrument_gpu.aspects.startup.data import Startup
 
 
 def above(module: str) -> Any:
@@ -119,6 +120,7 @@ class Run:
         processor: How the processors were used meanwhile, if that is known.
         collector: What Python's garbage collector did, if it was watched.
         collectives: The collective operations, if PyTorch's flight recorder was read.
+        startup: What the program did before its first step; None where that was not watched.
         compilations: What torch.compile did, if the program has imported its compiler.
         compilation_spans: When each of these compilations was, in the columns of
             `COMPILATION_DTYPE`.
@@ -130,6 +132,7 @@ class Run:
         collectives: Collectives
         collector: Collector | None
         compilation_spans: NDArray[np.void]
+        startup: Startup | None
         compilations: Compilations | None
         energy: tuple[GpuEnergy, ...]
         graph_phases: GraphPhases | None
