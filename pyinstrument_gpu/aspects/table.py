@@ -36,6 +36,7 @@ ASPECTS: tuple[AspectRow, ...] = (
     AspectRow(f"{_HERE}.energy", "watch", "energy"),
     AspectRow(f"{_HERE}.processor", "watch"),
     AspectRow(f"{_HERE}.collector", "watch"),
+    AspectRow(f"{_HERE}.outputs", "watch"),
     AspectRow(f"{_HERE}.readings", "watch"),
     AspectRow(f"{_HERE}.collectives", "watch"),
     AspectRow(f"{_HERE}.stalls", "watch"),
