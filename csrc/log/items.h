@@ -175,6 +175,8 @@ static_assert(sizeof(CollectiveItem) == 56);
 /// What may have made a step slow. The numbers stand in run files, and each aspect knows its own.
 enum class CauseKind : uint32_t {
   kCollection = 1,
+  kProcessorWait = 2,
+  kThrottled = 3,
   // What Python alone adds: 8 checkpoints, 9 logging calls.
 };
 

@@ -297,8 +297,11 @@ void add_recording_functions(py::module_& module) {
       [](std::string_view name, double value) { parts().metrics.add_to_step(name, value); },
       "name"_a, "value"_a);
   module.def(
-      "watch_run_queue", [](std::string path) { parts().run_queue.start(std::move(path)); },
-      "path"_a);
+      "watch_run_queue",
+      [](std::string path, const std::vector<std::string>& groups) {
+        parts().run_queue.start(std::move(path), groups);
+      },
+      "path"_a, "groups"_a = std::vector<std::string>());
   module.def("append_collectives", &append_collectives, "recording"_a, "items"_a);
   module.def("newest_stall", &newest_stall);
   module.def("answer_stall", &answer_stall_with, "number"_a, "answer"_a);

@@ -40,6 +40,12 @@ class CauseLog final : public Part {
     append({begin_ns, end_ns - begin_ns, kNoStep, thread, kind, note});
   }
 
+  /// The whole sum of a step that has ended, which may be 0.
+  void add_of_step(CauseKind kind, uint32_t step, int64_t end_ns, int64_t time_ns) {
+    const std::lock_guard lock(mutex_);
+    append({end_ns, time_ns, step, 0, kind, 0});
+  }
+
   /// Adds to the sum of the step that is open; outside steps nothing.
   void add_to_step(CauseKind kind, int64_t time_ns) {
     const uint64_t open = open_step.load(std::memory_order_acquire);

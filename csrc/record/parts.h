@@ -69,10 +69,10 @@ struct Parts {
   DeviceTimes device_times{statistics};
   SpanRecord spans{statistics, device_times};
   MetricSeries metrics;
-  RunQueueWaits run_queue{metrics};
+  CauseLog causes;
+  RunQueueWaits run_queue{metrics, causes};
   SyncLog syncs;
   CollectiveSeries collectives;
-  CauseLog causes;
   Documents documents;
   Stalls stalls{all_steps, spans, collectives, documents};
   Reminders reminders;

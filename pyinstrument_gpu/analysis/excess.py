@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.intervals import covered_before, joined
+from pyinstrument_gpu.analysis.slow_places import UNKNOWN, slow_places
 from pyinstrument_gpu.analysis.step_kinds import StepKinds, step_kinds
 from pyinstrument_gpu.core.arrays import places_in
 from pyinstrument_gpu.core.aspect import aspects
@@ -38,6 +39,7 @@ class Excess:
         least_ns, most_ns: the same if all other causes that were at work then went first, and if
             this one did.
         is_known: whether it is known if the cause was at work in the step. Same shape.
+        places: the phase in which each was slow: see `slow_places`.
         compared: how many steps there were that have something to be compared with.
         elapsed_ns: from the begin of the first step in the history to the end of the last.
     """
@@ -49,6 +51,7 @@ class Excess:
     least_ns: NDArray[np.int64]
     most_ns: NDArray[np.int64]
     is_known: NDArray[np.bool_]
+    places: NDArray[np.int64]
     compared: int
     elapsed_ns: int
 
@@ -74,14 +77,27 @@ class Excess:
         explains = self.parts_ns.max(axis=0) >= np.maximum(self.unexplained_ns, 1)
         return np.where(explains, largest, -1)
 
+    def note(self, row: int, place: int) -> str | None:
+        """What a cause notes of its longest interval in one of the slow steps."""
+        cause, step = self.causes[row], self.steps[place]
+        own = cause.intervals
+        begins_ns = np.maximum(own["begin_ns"], step["begin_ns"])
+        inside_ns = np.minimum(own["end_ns"], step["end_ns"]) - begins_ns
+        if not len(own) or inside_ns.max() <= 0:
+            return None
+        note = int(own["note"][inside_ns.argmax()])
+        return cause.notes[note] if 0 <= note < len(cause.notes) else None
+
 
 def excess(run: Run) -> Excess:
     """The slow steps of a run. Linear in its steps and in what causes give, but for sorting."""
-    return divided(step_kinds(run), [one for aspect in aspects() for one in aspect.causes(run)])
+    kinds = step_kinds(run)
+    found = divided(kinds, [one for aspect in aspects() for one in aspect.causes(run)])
+    return replace(found, places=slow_places(run, kinds.steps, kinds.is_slow))
 
 
 def divided(kinds: StepKinds, causes: Sequence[Cause]) -> Excess:
-    """The excess of slow steps, divided among these causes."""
+    """The excess of slow steps, divided among these causes; not where they were slow."""
     steps, is_slow = kinds.steps, kinds.is_slow
     causes = sorted(causes, key=lambda one: (one.precedence, not len(one.intervals)))
     slow = steps[is_slow]
@@ -110,6 +126,7 @@ def divided(kinds: StepKinds, causes: Sequence[Cause]) -> Excess:
         least_ns=np.clip(whole_ns - of_others_ns, 0, parts_ns),
         most_ns=gross_ns,
         is_known=is_known,
+        places=np.full(len(slow), UNKNOWN),
         compared=int(np.count_nonzero(kinds.is_compared)),
         elapsed_ns=elapsed_ns,
     )

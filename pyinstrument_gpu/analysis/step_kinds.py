@@ -65,12 +65,13 @@ class StepKinds:
         self, times_ns: NDArray[np.int64], known: NDArray[np.bool_]
     ) -> NDArray[np.int64]:
         """Of each slow step, by how much such a time of each step exceeds its median over the kind:
-        0 where it does not, or is not known. Of a kind in which it is known too seldom, the median
-        is that of all steps."""
-        usual_ns = np.full(len(self.steps), _median(times_ns[known]))
+        0 where it does not, or is not known. The median is that of usual steps, as slow ones may
+        be those alone that were looked at; of a kind with few of them it is that of all kinds."""
+        is_usual = known & ~self.is_slow
+        usual_ns = np.full(len(self.steps), _median(times_ns[is_usual]))
         slow_kinds = distinct(self.kind[self.is_slow])
         for kind, places in groups(self.kind):
-            of_kind = places[known[places]]
+            of_kind = places[is_usual[places]]
             if len(of_kind) >= MIN_STEPS and kind in slow_kinds:
                 usual_ns[places] = _median(times_ns[of_kind])
         more_ns = np.where(known, np.maximum(times_ns - usual_ns, 0), 0)

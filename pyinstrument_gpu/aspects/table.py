@@ -40,5 +40,6 @@ ASPECTS: tuple[AspectRow, ...] = (
     AspectRow(f"{_HERE}.readings", "watch"),
     AspectRow(f"{_HERE}.collectives", "watch"),
     AspectRow(f"{_HERE}.stalls", "watch"),
+    AspectRow(f"{_HERE}.loop"),
 )
 """In the order in which a report shows them."""

@@ -9,7 +9,7 @@ import enum
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 INTERVAL_DTYPE = np.dtype(
     [("begin_ns", "<i8"), ("end_ns", "<i8"), ("thread", "<i8"), ("note", "<i8")]
@@ -27,6 +27,25 @@ NOTED_DTYPE = np.dtype(
 thread, an index into `Run.threads`, -1 if that has no phases or steps."""
 
 
+def intervals_of(
+    begins_ns: ArrayLike, ends_ns: ArrayLike, thread: ArrayLike = -1, note: ArrayLike = -1
+) -> NDArray[np.void]:
+    """Intervals of these columns."""
+    begins_ns = np.asarray(begins_ns, dtype=np.int64)
+    found = np.empty(len(begins_ns), INTERVAL_DTYPE)
+    found["begin_ns"], found["end_ns"] = begins_ns, ends_ns
+    found["thread"], found["note"] = thread, note
+    return found
+
+
+def amounts_of(steps: ArrayLike, times_ns: ArrayLike) -> NDArray[np.void]:
+    """Amounts of these columns."""
+    steps = np.asarray(steps, dtype=np.int64)
+    found = np.empty(len(steps), AMOUNT_DTYPE)
+    found["step"], found["time_ns"] = steps, times_ns
+    return found
+
+
 class Precedence(enum.IntEnum):
     """Whose a moment is that several causes claim: the first of these has it."""
 
@@ -38,6 +57,8 @@ class Precedence(enum.IntEnum):
     """The program did the same as ever, and it took longer: page faults, a clock that sank."""
     WAIT = 3
     """The program waited for somebody else: for a worker, a rank, a device."""
+    REST = 4
+    """Something is known of the step as a whole, and has what no other cause explains."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +85,8 @@ class Cause:
         notes: words on single intervals, such as which worker was late.
         saves: which share of its time the remedy saves, at least and at most. The default says that
             it is not known: what is done elsewhere instead may take as long.
+        is_advised: whether a report is to advise the remedy where it is worth it. False: the aspect
+            has findings of its own, or the savings of the run have it.
     """
 
     name: str
@@ -75,6 +98,7 @@ class Cause:
     known: NDArray[np.int64] | None = None
     notes: tuple[str, ...] = ()
     saves: tuple[float, float] = (0.0, 1.0)
+    is_advised: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,13 +119,11 @@ class NotedCauses:
         """The intervals and the amounts of a kind. Notes are as they were written."""
         own = self.items[self.items["kind"] == kind]
         times, sums = own[own["step"] < 0], own[own["step"] >= 0]
-        intervals = np.empty(len(times), INTERVAL_DTYPE)
-        for name in ("begin_ns", "thread", "note"):
-            intervals[name] = times[name]
-        intervals["end_ns"] = times["begin_ns"] + times["time_ns"]
-        amounts = np.empty(len(sums), AMOUNT_DTYPE)
-        amounts["step"], amounts["time_ns"] = sums["step"], sums["time_ns"]
-        return intervals, amounts
+        ends_ns = times["begin_ns"] + times["time_ns"]
+        return (
+            intervals_of(times["begin_ns"], ends_ns, times["thread"], times["note"]),
+            amounts_of(sums["step"], sums["time_ns"]),
+        )
 
     def known(self, steps: NDArray[np.void]) -> NDArray[np.int64] | None:
         """Of which of these steps the log has all; None for all of them."""

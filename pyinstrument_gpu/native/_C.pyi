@@ -311,12 +311,14 @@ def add_to_step(name: str, value: float) -> None:
     names. Nothing while no step is open. Whatever shows or exports metrics has one value for each
     step; in a long run for every second, fourth and so on."""
 
-def watch_run_queue(path: bytes) -> None:
+def watch_run_queue(path: bytes, groups: Sequence[bytes] = ()) -> None:
     """From now on until the recording ends, steps have the reading `step/processor_wait_ns`: for
-    how long their thread waited for a processor.
+    how long their thread waited for a processor. Long steps have it in the log of causes, unless
+    they were chosen for a reading, and for how long a CPU limit stopped the process.
 
     Args:
         path: of the file that has this for the thread that opens it (`schedstat`).
+        groups: of the files `cpu.stat` of the control groups that the process is in.
     """
 
 # Waits of the host for a device. A site is a place in the program.
