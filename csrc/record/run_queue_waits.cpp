@@ -22,6 +22,8 @@ constexpr int64_t kAtOnceNs = 10'000;
 constexpr uint32_t kStepsPerUpdate = 16;
 /// The first readings take far longer than all others, and don't count.
 constexpr uint32_t kColdSteps = 3;
+/// What reading long steps may take beyond its share, so that the first of them are read.
+constexpr double kLongAheadNs = 2e6;
 /// Since the last reading so much of the time of a long step may have gone by outside steps.
 constexpr double kMostOutside = 0.05;
 
@@ -45,6 +47,9 @@ struct RunQueueWaits::OfThread {
   uint32_t unread = 0;
   int64_t outside_ns = 0;
   RecentMedian waits_ns;
+  // Of all steps, and what it took to read long ones.
+  double steps_ns = 0;
+  double long_cost_ns = 0;
 };
 
 constinit thread_local RunQueueWaits::OfThread RunQueueWaits::of_this_thread;
@@ -106,14 +111,20 @@ void RunQueueWaits::step_ends(uint32_t serial) noexcept {
   if (own.step != serial || own.part != this || !is_on_.load(std::memory_order_acquire)) return;
   own.step = kNoStep;
   own.end_ns = clock_->to_ns(read_ticks());
-  const bool is_long = this->is_long(own.end_ns - own.begin_ns);
+  const int64_t time_ns = own.end_ns - own.begin_ns;
+  own.steps_ns += static_cast<double>(time_ns);
+  const bool is_long =
+      this->is_long(time_ns) && own.long_cost_ns < kLongAheadNs + kBudget * own.steps_ns;
   own.waited_by_end = own.is_read || is_long ? read(own) : std::nullopt;
   if (own.waited_before && own.waited_by_end && *own.waited_by_end >= *own.waited_before) {
     const uint64_t waited_ns = *own.waited_by_end - *own.waited_before;
     series_.add_to(serial, "processor_wait_ns", static_cast<double>(waited_ns));
     if (!is_long) own.waits_ns.add(waited_ns);
   }
-  if (is_long) read_long_step(own, serial);
+  if (is_long) {
+    read_long_step(own, serial);
+    own.long_cost_ns += static_cast<double>(clock_->to_ns(read_ticks()) - own.end_ns);
+  }
   own.waited_before.reset();
   ++own.unread;
   if (own.waited_by_end) {

@@ -24,7 +24,7 @@ namespace pig {
 ///
 /// It is read where a step begins and ends, by its own thread, in as many steps as the budget
 /// allows. A step that follows at once begins with the reading from the last one's end. At the end
-/// of a long step it is read in any case: what was waited since the last reading was in this step,
+/// of a long step it is read as well, within a budget of its own: what was waited since the last reading was in this step,
 /// but for what the few steps in between waited, which is taken to be as much as others did. Nothing
 /// is known of the others, of steps that end on another thread, and where the file is not there or
 /// says nothing. Each thread keeps its file open: to open it takes four times as long as to read.
@@ -34,7 +34,7 @@ namespace pig {
 /// step go to the log of causes, as they are a biased sample.
 class RunQueueWaits final : public Part {
  public:
-  /// The share of the time of steps that reading may take.
+  /// The share of the time of steps that reading may take, and again reading long ones.
   static constexpr double kBudget = 0.0005;
   /// A step is long that takes so many times what the last ones took.
   static constexpr double kLong = 1.25;

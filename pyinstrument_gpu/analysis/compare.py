@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Did a change make training faster or slower, and did time only move from phase to phase?
 
-Each run is one observation; docs/honest-time.md says why.
+Each run is one observation; docs/compare.md says why.
 """
 
 from __future__ import annotations
@@ -572,8 +572,8 @@ def _cause_changes(
     names = [name for name in names if any(s.cause_ns[name] for s in samples)]
     changes = []
     for name in names:
-        times = [[s.cause_ns[name] for s in side] for side in (before, after)]
-        changes.append(CauseChange(name, *_difference(*times, confidence, len(names))))
+        first, second = ([s.cause_ns[name] for s in side] for side in (before, after))
+        changes.append(CauseChange(name, *_difference(first, second, confidence, len(names))))
     return tuple(sorted(changes, key=lambda change: -abs(change.change_ns)))
 
 

@@ -30,7 +30,7 @@ def slow_places(run: Run, steps: NDArray[np.void], is_slow: NDArray[np.bool_]) -
     if not len(slow) or not len(usual):
         return places
     own_ns = [_own_ns(run, steps[some]) for some in (slow, usual)]
-    more_ns = own_ns[0] - np.median(own_ns[1], axis=1)[:, None]
+    more_ns = own_ns[0] - np.sort(own_ns[1], axis=1)[:, (len(usual) - 1) // 2, None]
     where = more_ns.argmax(axis=0)
     places[np.searchsorted(np.flatnonzero(is_slow), slow)] = np.where(
         where == len(more_ns) - 1, OUTSIDE, where

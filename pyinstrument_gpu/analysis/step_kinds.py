@@ -86,7 +86,8 @@ def step_kinds(run: Run) -> StepKinds:
     turns, is_told = _turns(run, steps)
     sizes = _sizes(run, steps)
     keys = np.column_stack([turns, sizes]) if len(steps) else np.empty((0, 1))
-    _, kind = np.unique(keys, axis=0, return_inverse=True)
+    # Counts, as else numpy imports numpy.ma.
+    _, kind, _ = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
     kind = kind.reshape(-1).astype(np.int64)
     typical_ns, noise_ns = np.full(len(steps), -1), np.zeros(len(steps), np.int64)
     large: list[tuple[int, float, int, int]] = []
@@ -156,12 +157,14 @@ def _turns(run: Run, steps: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArra
     place = places_in(steps["index"], spans["step"])
     spans, place = spans[place >= 0], place[place >= 0]
     found = []
-    for path, chosen in groups(spans["path"]):
-        having = distinct(place[chosen])
-        share = np.count_nonzero(is_kept[having]) / max(count, 1)
+    for _, chosen in groups(spans["path"]):
+        has = np.zeros(len(steps), dtype=bool)
+        has[place[chosen]] = True
+        share = np.count_nonzero(has & is_kept) / max(count, 1)
         if TURN_SHARE <= share <= 1 - TURN_SHARE:
-            found.append((len(having), path, having))
-    for bit, (_, _, having) in enumerate(sorted(found, key=lambda one: -one[0])[:_MOST_TURNS]):
-        turns[having] |= 1 << bit
+            found.append(has)
+    found.sort(key=np.count_nonzero, reverse=True)
+    for bit, has in enumerate(found[:_MOST_TURNS]):
+        turns[has] |= 1 << bit
         is_told = is_kept
     return turns, is_told

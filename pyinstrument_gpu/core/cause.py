@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pyinstrument_gpu.core.arrays import ArrayFields
+
 INTERVAL_DTYPE = np.dtype(
     [("begin_ns", "<i8"), ("end_ns", "<i8"), ("thread", "<i8"), ("note", "<i8")]
 )
@@ -102,7 +104,7 @@ class Cause:
 
 
 @dataclass(frozen=True, eq=False)
-class NotedCauses:
+class NotedCauses(ArrayFields):
     """What the log of causes holds (`native.add_cause`), of which each aspect has its own kind.
 
     Attributes:

@@ -152,7 +152,7 @@ def rank_data(run: Run, file: str | None = None) -> RankData:
         stream_ns = np.where(is_timed, summed(np.maximum(device_ns, 0)), -1)
     else:
         stream_ns = np.broadcast_to(np.int64(-1), shape)
-    waits_ns = step_waits_ns(run, steps)
+    waits_ns, processor = step_waits_ns(run, steps), run.processor
     return RankData(
         rank=rank,
         file=file,
@@ -173,6 +173,7 @@ def rank_data(run: Run, file: str | None = None) -> RankData:
         self_ns=summed(np.maximum(run.span_self_ns[spans], 0)),
         stream_ns=stream_ns,
         processor_wait_ns=None if np.isnan(waits_ns).all() else waits_ns,
+        thread_wait_share=processor.share(processor.thread_wait_ns) if processor else None,
         collectives=_newest(run.collectives, max(1, _MOST_OPERATIONS // ranks)),
         waits=_waits(run, steps, spans, paths),
         stalls=run.stalls,

@@ -99,6 +99,8 @@ class RankData(ArrayFields):
             where the step has no such call, or not all of its calls were timed on the device.
         processor_wait_ns: by step, how long its thread waited for a processor (float64); NaN where
             that was not read. None if it never was.
+        thread_wait_share: for which share of the run the thread that waited longest for a processor
+            did; None unknown.
         collectives: its collective operations, without the waits for them.
         waits: these; None if they were not looked for.
         stalls: what its watchdog saw.
@@ -123,6 +125,7 @@ class RankData(ArrayFields):
     self_ns: NDArray[np.int64]
     stream_ns: NDArray[np.int64]
     processor_wait_ns: NDArray[np.float64] | None = None
+    thread_wait_share: float | None = None
     collectives: Collectives = field(default_factory=Collectives)
     waits: RankWaits | None = None
     stalls: tuple[Stall, ...] = ()

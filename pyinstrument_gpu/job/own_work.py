@@ -293,6 +293,8 @@ class OwnWork:
             it is not known, and by DURATIONS, as devices go on meanwhile.
         processor_share: of its time, what a step of the median rank waits for a processor, or of
             the lower one of two; None likewise.
+        thread_share: where that is not known, for which share of its run the thread of a rank that
+            waited longest for a processor did; None if that isn't known either.
     """
 
     how: HowKnown
@@ -306,11 +308,12 @@ class OwnWork:
     usual_ns: NDArray[np.float64] | None = None
     processor_ns: NDArray[np.float64] | None = None
     processor_share: float | None = None
+    thread_share: float | None = None
 
     @property
     def is_busy(self) -> bool:
         """Whether ranks wait so much for processors that times say more of the machine."""
-        return (self.processor_share or 0.0) >= LARGE_SHARE
+        return max(self.processor_share or 0.0, self.thread_share or 0.0) >= LARGE_SHARE
 
     def of(self, units: Sequence[Suspect]) -> OwnWork:
         """The work of ranks that belong together as that of one: the mean."""
@@ -340,8 +343,9 @@ def own_work(joined: Joined, groups: Sequence[MatchedGroup]) -> OwnWork | str:
     if isinstance(found, str) or found.how == HowKnown.DURATIONS:
         return found
     waits_ns = _processor_waits_ns(joined)
-    if waits_ns is None:
-        return found
+    if waits_ns is None:  # as in short steps, of which few are read
+        known = (rank.thread_wait_share for rank in joined.ranks)
+        return replace(found, thread_share=max((one for one in known if one), default=None))
     shares = np.sort(waits_ns.sum(axis=1) / np.maximum(joined.period_ns.sum(axis=1), 1))
     waits_ns = np.minimum(waits_ns[:, found.steps], found.total_ns)
     return replace(

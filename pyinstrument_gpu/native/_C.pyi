@@ -471,14 +471,14 @@ def watch_host(pressure: bytes) -> None:
 
 def watch_gil(threads: bytes) -> bool:
     """The same for waits for the GIL in long steps, after `watch_host`. False where it can't be
-    found out at which address threads sleep that wait for it. Takes half a millisecond; where it can't
-    be found some ten, and on a busy machine up to a tenth of a second.
+    found out at which address threads sleep that wait for it. Takes half a millisecond; where it
+    can't be found some ten, and on a busy machine up to a tenth of a second.
 
     Args:
         threads: the folder of the threads of the process in `/proc`.
     """
 
-def on_collection(phase: str, info: dict[str, Any], /) -> None:
+def on_collection(phase: object, info: object, /) -> None:
     """One of `gc.callbacks`: notes each collection of the recording that is active."""
 
 def newest_stall() -> tuple[int, str] | None:

@@ -177,6 +177,20 @@ def test_too_few_steps_that_tell_waits_for_a_processor_tell_nothing() -> None:
     assert of(waiting(job, *[0.2] * 4, every=20)).stragglers == of(job).stragglers
 
 
+def test_where_threads_wait_much_and_too_few_steps_tell_it_nobody_is_named() -> None:
+    def busy(share: float, **slow: Any) -> Job:
+        job = simulated_job(2, 1000, Slow(1, **slow))
+        first, second = job.ranks
+        return replace(job, ranks=(replace(first, thread_wait_share=share), second))
+
+    slower = {"factor": everywhere(1.25)}
+    assert of(busy(0.09, **slower)).stragglers.straggler is not None
+    assert found(busy(0.28, **slower)) == (Pattern.UNKNOWN,)
+    assert "up to 28% of their time" in (of(busy(0.28, **slower)).stragglers.reason or "")
+    # In one phase alone, it is no competition for the processors.
+    assert found(busy(0.28, extra_ns={"data": 200 * MS})) == (Pattern.ALWAYS, 1, "data")
+
+
 def test_on_a_busy_machine_a_rank_is_named_that_is_late_without_its_waits() -> None:
     busy = [0.12, 0.3, 0.12, 0.15]
     # It is slower everywhere, as those are that wait for a processor.

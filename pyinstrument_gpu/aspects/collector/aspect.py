@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pyinstrument_gpu.aspects.collector.data import KIND, NAME, Collector
+from pyinstrument_gpu.aspects.collector import KIND, NAME
+from pyinstrument_gpu.aspects.collector.data import Collector
 from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.cause import Cause, Precedence
 from pyinstrument_gpu.core.file.found import Found

@@ -10,11 +10,6 @@ from msgspec import Meta, Struct
 
 from pyinstrument_gpu.core.file.json_document import Count
 
-NAME = "collector"
-"""Of the document in the run file, of the attribute of a `Run`, and of the section."""
-KIND = 1
-"""In the log of causes, where a note is the generation."""
-
 
 class Generation(Struct, frozen=True):
     """The collections of one generation.

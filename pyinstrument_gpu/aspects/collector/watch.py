@@ -8,7 +8,7 @@ import contextlib
 import gc
 import json
 
-from pyinstrument_gpu.aspects.collector.data import NAME
+from pyinstrument_gpu.aspects.collector import NAME
 from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
 from pyinstrument_gpu.native import native
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.batches import BATCH_PHASE, START_PHASE
+from pyinstrument_gpu.analysis.intervals import interval_at
 from pyinstrument_gpu.analysis.step_kinds import TURN_SHARE
 from pyinstrument_gpu.core.arrays import distinct
 from pyinstrument_gpu.core.aspect import Aspect
@@ -45,15 +46,17 @@ class LoopAspect(Aspect):
             notes=tuple(f"worker {number}" for number in range(workers)),
             is_advised=False,
         )
+        evaluations = _evaluations(spans[named["evaluation"]])
         yield Cause(
             name="evaluation",
             words="evaluation",
             remedy="evaluate less often, or on fewer samples",
             precedence=Precedence.ACT,
-            intervals=_intervals(spans[named["evaluation"]]),
+            intervals=evaluations,
             known=known,
         )
-        rare = ~(named["loader"] | named["evaluation"])
+        bounds = evaluations["begin_ns"], evaluations["end_ns"]
+        rare = ~named["loader"] & (interval_at(*bounds, spans["host_begin_ns"]) < 0)
         rare &= np.isin(spans["path"], _rare_paths(run, spans))
         yield Cause(
             name="rare_phase",
@@ -83,6 +86,18 @@ def _intervals(spans: NDArray[np.void], note: NDArray[np.int64] | None = None) -
         spans["thread"],
         -1 if note is None else note,
     )
+
+
+def _evaluations(spans: NDArray[np.void]) -> NDArray[np.void]:
+    """Of each step that evaluates, the time from its first phase of that to the end of the last: in
+    between it does nothing else."""
+    steps, place = np.unique(spans["step"], return_inverse=True)
+    begins_ns = np.full(len(steps), np.iinfo(np.int64).max)
+    ends_ns, threads = np.zeros(len(steps), np.int64), np.zeros(len(steps), np.int64)
+    np.minimum.at(begins_ns, place, spans["host_begin_ns"])
+    np.maximum.at(ends_ns, place, spans["host_end_ns"])
+    threads[place] = spans["thread"]
+    return intervals_of(begins_ns, ends_ns, threads)
 
 
 def _with_spans(run: Run) -> NDArray[np.int64] | None:
