@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints and logging as an aspect of a run, and as causes of slow steps."""
+"""Checkpoints and logging as causes of slow steps. They have no section of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,41 +22,17 @@ from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.file.json_document import decode_object
 from pyinstrument_gpu.core.record import SourceLine
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.parts.parts import Part, Sentence
-from pyinstrument_gpu.parts.words import counted, duration, printable, size
+from pyinstrument_gpu.parts.words import printable, size
 
-_MOST_SHOWN = 6
 _LATER = "write checkpoints less often, or with torch.distributed.checkpoint.async_save"
 _APART = "leave it a processor of its own, or write checkpoints less often"
 _SELDOM = "log every N steps"
-
-
-@dataclass(frozen=True)
-class OutputTimes:
-    """A line of the program that writes checkpoints or logs.
-
-    Attributes:
-        what: the function that it calls, and where it stands.
-        is_checkpoint: whether it writes a checkpoint; otherwise it logs.
-        count: how often it took longer than a tenth of a millisecond.
-        total_ns: how long that took together, on whatever thread.
-        size_bytes: of what the last call wrote; unknown where it was not written to a file by name.
-    """
-
-    what: str
-    is_checkpoint: bool
-    count: int
-    total_ns: int
-    size_bytes: int | None
 
 
 class OutputsAspect(Aspect):
     """What a program writes while it trains."""
 
     name = NAME
-    heading = "Checkpoints and logging"
-    section_type = tuple[OutputTimes, ...]
-    about = "what writing checkpoints and logs took, by the line of the program."
 
     def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
         return {NAME: given.get(NAME)}
@@ -65,24 +40,6 @@ class OutputsAspect(Aspect):
     def read(self, found: Found) -> dict[str, Any]:
         what = "what was noted of checkpoints and logging"
         return {NAME: found.document(NAME, what, lambda data: decode_object(data, NAME, Outputs))}
-
-    def section(self, run: Run) -> tuple[OutputTimes, ...]:
-        known: Outputs | None = run.outputs
-        times = [
-            OutputTimes(_what(run, one), one.is_checkpoint, one.count, one.total_ns, one.size_bytes)
-            for one in (() if known is None else known.places)
-        ]
-        return tuple(sorted(times, key=lambda one: -one.total_ns))
-
-    def parts(self, times: tuple[OutputTimes, ...], document: Any) -> Iterator[Part]:
-        yield Sentence()
-        yield Sentence("Checkpoints and logging", "title")
-        for one in times[:_MOST_SHOWN]:
-            size_text = "" if one.size_bytes is None else f", the last of {size(one.size_bytes)}"
-            calls = counted(one.count, "call")
-            yield Sentence(f"{one.what}: {calls} took {duration(one.total_ns)}{size_text}")
-        if len(times) > _MOST_SHOWN:
-            yield Sentence(f"... and {counted(len(times) - _MOST_SHOWN, 'more line')}", "note")
 
     def causes(self, run: Run) -> Iterator[Cause]:
         """Of checkpoints that another thread writes, only the time is known in which it does."""
@@ -144,10 +101,9 @@ def _calls(
 
 
 def _what(run: Run, place: OutputPlace) -> str:
-    if place.file is None or place.line is None:
-        return printable(place.call)
     where = run.name_of_line(SourceLine(place.file, place.line, ""))
-    return printable(f"{place.call} at {where}")
+    size_text = "" if place.size_bytes is None else f", {size(place.size_bytes)}"
+    return printable(f"{place.call} at {where}{size_text}")
 
 
 ASPECT = OutputsAspect()

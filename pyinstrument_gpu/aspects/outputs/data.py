@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from pyinstrument_gpu.core.file.json_document import Count
 
 NAME = "outputs"
-"""Of the document in the run file, of the attribute of a `Run`, and of the section."""
+"""Of the document in the run file, and of the attribute of a `Run`."""
 CHECKPOINT_KIND, LOGGING_KIND = 8, 9
 """In the log of causes, where a note is the number of the place."""
 MOST_PLACES = 64
@@ -26,19 +26,13 @@ class OutputPlace(Struct, frozen=True, kw_only=True):
 
     Attributes:
         call: what it calls, such as "torch.save".
-        is_checkpoint: whether that writes a checkpoint; otherwise it logs.
-        file, line: where it stands; None where that is not known.
-        count: how many such calls it made.
-        total_ns: how long they took together.
+        file, line: where it stands.
         size_bytes: of what the last one wrote; None where that is not known.
     """
 
     call: _Text
-    is_checkpoint: bool
-    file: _Text | None = None
-    line: Count | None = None
-    count: Count
-    total_ns: Count
+    file: _Text
+    line: Count
     size_bytes: Count | None = None
 
 

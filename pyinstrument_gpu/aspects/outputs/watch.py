@@ -173,29 +173,23 @@ class OutputWatch(Watcher):
         if end_ns - call.begin_ns <= SHORT_NS:
             native.add_cause_to_step(kind, end_ns - call.begin_ns)
             return
-        number = self._note(call, end_ns - call.begin_ns, sys._getframe(1))
-        native.add_cause(kind, call.begin_ns, end_ns, number)
+        native.add_cause(kind, call.begin_ns, end_ns, self._place_of(call, sys._getframe(1)))
 
-    def _note(self, call: _Call, time_ns: int, frame: FrameType) -> int:
-        """Add a call to its place. Returns the number of that; behind the last where there is no
-        room."""
-        key = (f"{call.what.shown}.{call.name}", *_line(frame))
-        place = self._places.get(key)
-        if place is None:
+    def _place_of(self, call: _Call, frame: FrameType) -> int:
+        """The number of a call's place; behind the last where there is no room."""
+        file, line = _line(frame)
+        key = (f"{call.what.shown}.{call.name}", file, line)
+        if key not in self._places:
             if len(self._places) == MOST_PLACES:
                 return MOST_PLACES
-            place = dict(zip(("call", "file", "line"), key, strict=True))
-            place |= {"is_checkpoint": call.what.kind == CHECKPOINT_KIND, "count": 0, "total_ns": 0}
-            self._places[key] = place
-        place["count"] += 1
-        place["total_ns"] += time_ns
+            self._places[key] = {"call": key[0], "file": file, "line": line}
         if isinstance(call.path, (str, os.PathLike)):
             with contextlib.suppress(OSError):
-                place["size_bytes"] = os.stat(call.path).st_size
+                self._places[key]["size_bytes"] = os.stat(call.path).st_size
         return [*self._places].index(key)
 
 
-def _line(frame: FrameType) -> tuple[str | None, int | None]:
+def _line(frame: FrameType) -> tuple[str, int]:
     """The line of the program that makes the call."""
     frames: Any = sys.modules.get("pyinstrument_gpu.patching.program_frames")
     if frames is None:  # there is no torch, without which it can't tell what is the program
