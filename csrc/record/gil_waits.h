@@ -58,10 +58,17 @@ struct ThreadTimes {
   }
 };
 
+/// What a thread is seen to do.
+enum class Seen {
+  waiting_for_gil,
+  ready,  ///< it runs, or is about to
+  elsewhere,
+};
+
 /// A step that is open.
 struct StepAtWork {
   uint32_t serial = kNoStep;
-  uint32_t thread = 0;     ///< by the system's number
+  uint32_t thread = 0;  ///< by the system's number
   int64_t begin_ns = 0;
   int64_t ran_ns = -1;     ///< what its thread had run by then; -1 unknown
   int64_t off_cpu_ns = 0;  ///< for how long a step's thread usually does not run
@@ -69,7 +76,9 @@ struct StepAtWork {
 
 /// When the thread of a step that takes long waited for the GIL, as far as somebody looks at it
 /// again and again. A wait that goes on at the first look began when the thread had not run for
-/// longer than usual; all others begin and end in the middle between two looks.
+/// longer than usual; all others begin and end in the middle between two looks. A thread that waits
+/// wakes every few milliseconds to ask for the GIL: where it is ready, but has hardly run since it
+/// was last seen to wait, it still does.
 ///
 /// Each is a time in the log of causes, with the thread that has run meanwhile; and each step that
 /// was looked at is a sum of 0 there, so that it is known where there was none.
@@ -81,19 +90,25 @@ class GilWaits {
       : causes_(causes), read_times_(std::move(read_times)) {}
 
   /// `ran_ns`: what its thread has run so far.
-  void look(const StepAtWork& step, int64_t now_ns, bool waits, int64_t ran_ns) {
+  void look(const StepAtWork& step, int64_t now_ns, Seen seen, int64_t ran_ns) {
     const bool is_first = step_.serial != step.serial;
     if (is_first) {
       step_ = step;
       last_ns_ = step.begin_ns;
     }
-    const int64_t middle_ns = last_ns_ + (now_ns - last_ns_) / 2;
-    if (waits && !since_ns_) {
-      since_ns_ = is_first && step.ran_ns >= 0 ? first_begin_ns(now_ns, ran_ns) : middle_ns;
-      read_times_(before_);
-      looked_ns_ = now_ns;
-    } else if (!waits && since_ns_) {
-      add(middle_ns);
+    if (seen == Seen::waiting_for_gil) {
+      if (!since_ns_) {
+        since_ns_ = is_first && step.ran_ns >= 0 ? first_begin_ns(now_ns, ran_ns)
+                                                 : last_ns_ + (now_ns - last_ns_) / 2;
+        read_times_(before_);
+        looked_ns_ = now_ns;
+      }
+      waited_ns_ = now_ns;
+      ran_by_then_ns_ = ran_ns;
+    } else if (since_ns_) {
+      const int64_t gap_ns = now_ns - waited_ns_;
+      if (seen != Seen::ready || ran_ns - ran_by_then_ns_ > gap_ns / 4)
+        add(waited_ns_ + gap_ns / 2);
     }
     last_ns_ = now_ns;
   }
@@ -103,7 +118,7 @@ class GilWaits {
 
   /// The step is over. To be called before another one is looked at.
   void step_ends(int64_t end_ns) {
-    if (since_ns_) add(std::max(end_ns, *since_ns_));
+    if (since_ns_) add(last_ns_ == waited_ns_ ? std::max(end_ns, *since_ns_) : waited_ns_);
     causes_.add_of_step(CauseKind::kGilWait, step_.serial, end_ns, 0);
     step_ = {};
   }
@@ -130,6 +145,8 @@ class GilWaits {
   std::optional<int64_t> since_ns_;  ///< of the wait that goes on
   int64_t looked_ns_ = 0;            ///< when that was first seen
   ThreadTimes before_;               ///< at that time
+  int64_t waited_ns_ = 0;            ///< when it was last seen
+  int64_t ran_by_then_ns_ = 0;
 };
 
 }  // namespace pig

@@ -52,8 +52,8 @@ int64_t measure_fault_ns() {
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   int64_t least_ns = 0;
   for (int i = 0; i < 2; ++i) {
-    void* const memory = mmap(nullptr, kPages * page, PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* const memory =
+        mmap(nullptr, kPages * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return 0;
     madvise(memory, kPages * page, MADV_NOHUGEPAGE);
     const int64_t begin_ns = read_clock_ns(CLOCK_THREAD_CPUTIME_ID);
@@ -120,8 +120,7 @@ void HostUse::reset(const Session& session) {
 void HostUse::start(const std::string& pressure) {
   if (is_on_.load(std::memory_order_relaxed)) return;
   pressed_ns_ = -1;
-  pressure_ =
-      HighDescriptor(pressure.empty() ? -1 : open(pressure.c_str(), O_RDONLY | O_CLOEXEC));
+  pressure_ = HighDescriptor(pressure.empty() ? -1 : open(pressure.c_str(), O_RDONLY | O_CLOEXEC));
   fault_ns_ = measure_fault_ns();
   constexpr int kReadings = 8;
   const uint64_t begin = read_ticks();
@@ -175,8 +174,8 @@ void HostUse::step_begins(uint32_t serial) noexcept {
   own.is_read = cost_ns <= allowed_ns ||
                 serial % static_cast<uint32_t>(1 + 2 * cost_ns / std::max(allowed_ns, 1.0)) == 0;
   if (own.is_read)
-    own.before = own.is_end_read && own.begin_ns - own.end_ns < kFollowsNs ? own.by_end
-                                                                          : Counts::read();
+    own.before =
+        own.is_end_read && own.begin_ns - own.end_ns < kFollowsNs ? own.by_end : Counts::read();
   const std::lock_guard lock(lock_);
   open_ = {serial, own.thread, own.begin_ns, own.is_read ? own.before.ran_ns : -1};
 }
@@ -221,9 +220,9 @@ void HostUse::note(uint32_t serial, const OfThread& own, bool is_long) noexcept 
     causes_.add_of_step(CauseKind::kPageFaults, serial, own.end_ns, faults_ns);
   }
   if (is_long)
-    causes_.add_of_step(CauseKind::kDiskPages, serial, own.end_ns,
-                        std::clamp(off_ns - usual_ns, int64_t{0},
-                                   kMostDiskNs * (now.major - before.major)));
+    causes_.add_of_step(
+        CauseKind::kDiskPages, serial, own.end_ns,
+        std::clamp(off_ns - usual_ns, int64_t{0}, kMostDiskNs * (now.major - before.major)));
 }
 
 /// What was added since the last reading counts by the part of that time which is the step's.
@@ -273,19 +272,20 @@ std::chrono::nanoseconds HostUse::look() {
   if (waits_.is_looking() && waits_.serial() != step.serial) waits_.step_ends(last_end_ns);
   const int64_t elapsed_ns = now_ns - step.begin_ns;
   if (step.serial == kNoStep || !run_queue_.is_long(elapsed_ns)) return kRest;
-  waits_.look(step, now_ns, waits_for_gil(step.thread), read_clock_ns(cpu_clock(step.thread)));
+  waits_.look(step, now_ns, see(step.thread), read_clock_ns(cpu_clock(step.thread)));
   return std::max<std::chrono::nanoseconds>(kShortestLook,
                                             std::chrono::nanoseconds(elapsed_ns / kLooks));
 }
 
-bool HostUse::waits_for_gil(uint32_t thread) {
+Seen HostUse::see(uint32_t thread) {
   char text[256];
   if (thread != file_of_) {
     std::snprintf(text, sizeof text, "%.200s/%u/syscall", threads_.c_str(), thread);
     file_ = HighDescriptor(open(text, O_RDONLY | O_CLOEXEC));
     file_of_ = thread;
   }
-  return is_near(sleeping_address(text_of(file_, text)), gil_address_);
+  if (is_near(sleeping_address(text_of(file_, text)), gil_address_)) return Seen::waiting_for_gil;
+  return std::strncmp(text, "running", 7) == 0 ? Seen::ready : Seen::elsewhere;
 }
 
 void HostUse::read_times(ThreadTimes& times) const {

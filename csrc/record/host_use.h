@@ -43,8 +43,9 @@ class HostUse final : public Part {
   /// From now on it is read. Takes about a millisecond, to find out what a fault costs. `pressure`:
   /// a file with the stalls that memory has caused; empty: there is none. With the GIL.
   void start(const std::string& pressure);
-  /// From now on long steps are looked at, if it has started. `threads`: the folder of the process's
-  /// threads in /proc; `gil_address`: where those sleep that wait for the GIL. With the GIL.
+  /// From now on long steps are looked at, if it has started. `threads`: the folder of the
+  /// process's threads in /proc; `gil_address`: where those sleep that wait for the GIL. With the
+  /// GIL.
   void watch_gil(std::string threads, uint64_t gil_address);
   void close() override;
   void abandon() override;
@@ -61,7 +62,7 @@ class HostUse final : public Part {
 
   /// Looks at the open step if it takes long. Returns when to come again.
   std::chrono::nanoseconds look();
-  bool waits_for_gil(uint32_t thread);
+  Seen see(uint32_t thread);
   void read_times(ThreadTimes& times) const;
   void live();
   void note(uint32_t serial, const OfThread& own, bool is_long) noexcept;
@@ -77,7 +78,7 @@ class HostUse final : public Part {
   int64_t read_cost_ns_ = 0;
   int64_t fault_ns_ = 0;
   HighDescriptor pressure_;
-  int64_t pressed_ns_ = -1;    ///< the sum, when it was last read
+  int64_t pressed_ns_ = -1;  ///< the sum, when it was last read
   int64_t pressed_at_ns_ = 0;
 
   SpinLock lock_;  ///< of what follows

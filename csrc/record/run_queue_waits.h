@@ -24,10 +24,11 @@ namespace pig {
 ///
 /// It is read where a step begins and ends, by its own thread, in as many steps as the budget
 /// allows. A step that follows at once begins with the reading from the last one's end. At the end
-/// of a long step it is read as well, within a budget of its own: what was waited since the last reading was in this step,
-/// but for what the few steps in between waited, which is taken to be as much as others did. Nothing
-/// is known of the others, of steps that end on another thread, and where the file is not there or
-/// says nothing. Each thread keeps its file open: to open it takes four times as long as to read.
+/// of a long step it is read as well, within a budget of its own: what was waited since the last
+/// reading was in this step, but for what the few steps in between waited, which is taken to be as
+/// much as others did. Nothing is known of the others, of steps that end on another thread, and
+/// where the file is not there or says nothing. Each thread keeps its file open: to open it takes
+/// four times as long as to read.
 ///
 /// At the end of a long step it is also read for how long a CPU limit had stopped the process's
 /// control groups since that was last read: a step in which one did is a long one. Both of a long

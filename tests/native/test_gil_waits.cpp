@@ -14,11 +14,13 @@ using pig::CauseItem;
 using pig::CauseKind;
 using pig::GilWaits;
 using pig::kNoStep;
+using pig::Seen;
 using pig::StepAtWork;
 using pig::ThreadTimes;
 
 constexpr uint32_t kMain = 100, kHolder = 101, kOther = 102;
 constexpr int64_t kMs = 1'000'000;
+constexpr Seen kWaits = Seen::waiting_for_gil;
 
 /// Looks, and threads that run as they are told.
 struct Looks {
@@ -56,11 +58,11 @@ void a_wait_that_goes_on_at_the_first_look_began_when_the_thread_ran_no_more() {
   Looks looks;
   // It has run 6 ms of 40, and usually does not run for 1 ms.
   const StepAtWork step{4, kMain, 100 * kMs, 50 * kMs, 1 * kMs};
-  looks.waits.look(step, 140 * kMs, true, 56 * kMs);
-  looks.waits.look(step, 150 * kMs, true, 56 * kMs);
+  looks.waits.look(step, 140 * kMs, kWaits, 56 * kMs);
+  looks.waits.look(step, 150 * kMs, kWaits, 56 * kMs);
   looks.times.threads[1].ran_ns += 18 * kMs;
-  looks.waits.look(step, 160 * kMs, false, 56 * kMs);
-  looks.waits.look(step, 170 * kMs, false, 66 * kMs);
+  looks.waits.look(step, 160 * kMs, Seen::elsewhere, 56 * kMs);
+  looks.waits.look(step, 170 * kMs, Seen::elsewhere, 66 * kMs);
   const std::vector<CauseItem> items = looks.end(171 * kMs);
   CHECK_EQ(items.size(), 2u);
   check_wait(items[0], 107 * kMs, 155 * kMs, kHolder);
@@ -71,11 +73,11 @@ void a_wait_that_goes_on_at_the_first_look_began_when_the_thread_ran_no_more() {
 void later_ones_begin_and_end_between_two_looks_or_with_the_step() {
   Looks looks;
   const StepAtWork step{4, kMain, 100 * kMs, 50 * kMs, 0};
-  looks.waits.look(step, 110 * kMs, false, 60 * kMs);
-  looks.waits.look(step, 112 * kMs, true, 61 * kMs);
+  looks.waits.look(step, 110 * kMs, Seen::elsewhere, 60 * kMs);
+  looks.waits.look(step, 112 * kMs, kWaits, 61 * kMs);
   looks.times.threads[1].ran_ns += kMs / 3;  // nobody ran for half of the time
-  looks.waits.look(step, 114 * kMs, false, 62 * kMs);
-  looks.waits.look(step, 116 * kMs, true, 63 * kMs);
+  looks.waits.look(step, 114 * kMs, Seen::elsewhere, 62 * kMs);
+  looks.waits.look(step, 116 * kMs, kWaits, 63 * kMs);
   looks.times.threads[2].ran_ns += 4 * kMs;
   const std::vector<CauseItem> items = looks.end(121 * kMs);
   CHECK_EQ(items.size(), 3u);
@@ -86,12 +88,25 @@ void later_ones_begin_and_end_between_two_looks_or_with_the_step() {
 
 void where_it_is_not_known_what_the_thread_ran_the_first_begins_in_the_middle() {
   Looks looks;
-  looks.waits.look({4, kMain, 100 * kMs, -1, 0}, 120 * kMs, true, 61 * kMs);
+  looks.waits.look({4, kMain, 100 * kMs, -1, 0}, 120 * kMs, kWaits, 61 * kMs);
   check_wait(looks.end(130 * kMs)[0], 110 * kMs, 130 * kMs, 0);
-  looks.waits.look({5, kMain, 140 * kMs, -1, 0}, 150 * kMs, false, 70 * kMs);
+  looks.waits.look({5, kMain, 140 * kMs, -1, 0}, 150 * kMs, Seen::elsewhere, 70 * kMs);
   const std::vector<CauseItem> items = looks.end(160 * kMs);
   CHECK_EQ(items.size(), 1u);
   check_looked_at(items[0], 5);
+}
+
+void a_wait_goes_on_where_the_thread_is_ready_and_hardly_runs() {
+  Looks looks;
+  const StepAtWork step{4, kMain, 100 * kMs, 50 * kMs, 0};
+  looks.waits.look(step, 110 * kMs, Seen::ready, 60 * kMs);
+  looks.waits.look(step, 112 * kMs, kWaits, 61 * kMs);
+  looks.waits.look(step, 116 * kMs, Seen::ready, 61 * kMs + kMs / 10);  // it asks for the GIL
+  looks.waits.look(step, 120 * kMs, kWaits, 61 * kMs + kMs / 10);
+  looks.waits.look(step, 124 * kMs, Seen::ready, 63 * kMs);  // it has it
+  const std::vector<CauseItem> items = looks.end(130 * kMs);
+  CHECK_EQ(items.size(), 2u);
+  check_wait(items[0], 111 * kMs, 122 * kMs, 0);
 }
 
 void a_thread_that_sleeps_is_told_from_one_that_does_not() {
@@ -113,5 +128,6 @@ int main() {
   a_wait_that_goes_on_at_the_first_look_began_when_the_thread_ran_no_more();
   later_ones_begin_and_end_between_two_looks_or_with_the_step();
   where_it_is_not_known_what_the_thread_ran_the_first_begins_in_the_middle();
+  a_wait_goes_on_where_the_thread_is_ready_and_hardly_runs();
   a_thread_that_sleeps_is_told_from_one_that_does_not();
 }
