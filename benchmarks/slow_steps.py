@@ -7,10 +7,12 @@ did.
 A small model is trained on the CPU, with two workers that load its batches, and delays of known
 causes are put into some of its steps (benchmarks/slow_delays.py).
 
-Other programs on the machine delay steps as well. A delay during which the step's own thread waited
-for a processor for a fifth of the time or more is disturbed, and counts for nothing, unless that is
-its cause. So is one that is shorter than what the step must exceed its kind by to be slow: it is
-lost in the noise of the run.
+Other programs on the machine delay steps as well. A delay is disturbed if the step's own thread
+waited for a processor for a fifth of its time or more, unless that is its cause. Such delays count
+apart, and are right if their cause is the first one told beside these waits; their size is then
+between that of the delay and what is left of it without the waits. A delay that is shorter than
+what a step must exceed its kind by to be slow is lost in the noise of the run, and counts for
+nothing.
 """
 
 from __future__ import annotations
@@ -161,43 +163,40 @@ def judge(run: Run, delayed: Sequence[Delayed]) -> dict[str, Any]:
         step = run.steps.by_index(one.step)
         excess_ns = max(1, (step.duration_ns or 0) - usual_ns)
         sizes_ns = {cause: excess_ns if ns < 0 else ns for cause, ns in one.sizes_ns.items()}
+        whole_ns, waited_ns = sum(sizes_ns.values()), one.waited_ns
+        if "processor_wait" in one.causes:
+            waited_ns = 0
+        is_disturbed = waited_ns > _DISTURBED * whole_ns
+        name = " and ".join(one.causes) + (", disturbed" if is_disturbed else "")
         row = rows.setdefault(
-            " and ".join(one.causes),
-            {
-                **dict.fromkeys(("delays", "disturbed", "in noise", "right", "sized"), 0),
-                "instead": {},
-                "ratios": [],
-            },
+            name, {**dict.fromkeys(("delays", "in noise", "right", "sized"), 0), "instead": {}}
         )
         row["delays"] += 1
-        waits = "processor_wait" in one.causes
-        if not waits and one.waited_ns > _DISTURBED * sum(sizes_ns.values()):
-            row["disturbed"] += 1
-            continue
         place = places.get(one.step)
-        if place is None and sum(sizes_ns.values()) < noise_ns:
+        if place is None and whole_ns < noise_ns:
             row["in noise"] += 1
             continue
-        parts = (
-            {}
-            if place is None
-            else dict(zip(names, found.parts_ns[:, place].tolist(), strict=True))
-        )
-        rest_ns = 0 if place is None else int(found.unexplained_ns[place])
-        told = sorted(
-            [*parts, "unexplained"], key=lambda name: -{**parts, "unexplained": rest_ns}[name]
-        )
-        told = told[: len(one.causes)] if place is not None else ["not slow"]
-        is_right = set(told) == set(one.causes)
+        parts_ns = {"unexplained": 0}
+        if place is not None:
+            parts_ns = dict(zip(names, found.parts_ns[:, place].tolist(), strict=True))
+            parts_ns["unexplained"] = int(found.unexplained_ns[place])
+        if is_disturbed:
+            parts_ns.pop("processor_wait", None)
+        told = sorted(parts_ns, key=lambda cause: -parts_ns[cause])[: len(one.causes)]
+        is_right = place is not None and set(told) == set(one.causes)
         row["right"] += is_right
-        if not is_right:
-            for name in set(told) - set(one.causes):
-                row["instead"][name] = row["instead"].get(name, 0) + 1
-        ratios = [parts.get(cause, 0) / ns for cause, ns in sizes_ns.items()]
-        row["sized"] += is_right and all(abs(ratio - 1) <= _WITHIN for ratio in ratios)
-        row["ratios"] += ratios if is_right else []
+        for other in () if is_right else set(told if place is not None else ["not slow"]):
+            row["instead"][other] = row["instead"].get(other, 0) + (other not in one.causes)
+        if is_right:
+            row["sized"] += all(
+                (1 - _WITHIN) * (ns - (waited_ns if is_disturbed else 0))
+                <= parts_ns[cause]
+                <= (1 + _WITHIN) * ns
+                for cause, ns in sizes_ns.items()
+            )
+            row.setdefault("ratios", []).extend(parts_ns[c] / ns for c, ns in sizes_ns.items())
     for row in rows.values():
-        row["ratio"] = round(median(row.pop("ratios") or [0.0]), 3)
+        row["ratio"] = round(median(row.pop("ratios", [0.0])), 3)
     return rows
 
 

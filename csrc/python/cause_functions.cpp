@@ -66,10 +66,9 @@ PyObject* on_collection(PyObject*, PyObject* const* args, Py_ssize_t count) {
   Py_RETURN_NONE;
 }
 
-PyMethodDef collector_functions[] = {
-    {"on_collection", as_method(on_collection), METH_FASTCALL,
-     "on_collection(phase, info, /)\n--\n\n"},
-    {nullptr, nullptr, 0, nullptr}};
+PyMethodDef collector_functions[] = {{"on_collection", as_method(on_collection), METH_FASTCALL,
+                                      "on_collection(phase, info, /)\n--\n\n"},
+                                     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 

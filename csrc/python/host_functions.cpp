@@ -27,32 +27,40 @@ namespace {
 using namespace py::literals;
 using std::chrono::steady_clock;
 
+struct Waiter {
+  std::atomic<uint32_t> number{0};  ///< of the thread, once it runs
+  std::atomic<bool> has_waited{false};
+};
+
 /// As answer_with_gil: Python may end the thread here while the interpreter ends.
-void take_gil(std::atomic<uint32_t>& number) noexcept {
-  number.store(static_cast<uint32_t>(gettid()));
+void take_gil(Waiter& waiter) noexcept {
+  waiter.number.store(static_cast<uint32_t>(gettid()));
   try {
     PyGILState_Release(PyGILState_Ensure());
   } catch (...) {
     for (;;) pause();
   }
+  waiter.has_waited.store(true);
 }
 
-/// Where a thread sleeps on which two readings agree; 0 if none do. On a busy machine each of them
-/// may take a time slice, and there have to be some all the same.
-uint64_t settled_address(const std::string& threads, const std::atomic<uint32_t>& number) {
-  constexpr std::chrono::milliseconds kPatience{5}, kMostPatience{60};
-  constexpr int kLeastLooks = 20;
+/// Where a thread sleeps on which two readings agree; 0 if none do. Some 0.2 ms, but on a busy
+/// machine it may take long until the thread runs.
+uint64_t settled_address(const std::string& threads, const Waiter& waiter) {
+  constexpr std::chrono::milliseconds kPatience{60};
   constexpr std::chrono::microseconds kBetween{50};
   uint64_t last = 0;
-  const auto begin = steady_clock::now();
-  for (int looks = 0;; ++looks) {
-    const auto elapsed = steady_clock::now() - begin;
-    if (elapsed > kMostPatience || (elapsed > kPatience && looks >= kLeastLooks)) return 0;
+  for (const auto until = steady_clock::now() + kPatience; steady_clock::now() < until;) {
     std::this_thread::sleep_for(kBetween);
+    const uint32_t number = waiter.number.load();
+    if (number == 0) continue;
     char path[256], text[256];
-    std::snprintf(path, sizeof path, "%.200s/%u/syscall", threads.c_str(), number.load());
+    std::snprintf(path, sizeof path, "%.200s/%u/syscall", threads.c_str(), number);
     const int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0) continue;  // it has not begun, or there is no such file
+    // It need not wait where there is no GIL.
+    if (file < 0 || waiter.has_waited.load()) {
+      if (file >= 0) close(file);
+      return 0;
+    }
     const ssize_t count = read(file, text, sizeof text - 1);
     close(file);
     text[count > 0 ? count : 0] = '\0';
@@ -60,22 +68,23 @@ uint64_t settled_address(const std::string& threads, const std::atomic<uint32_t>
     if (is_near(address, last)) return address;
     last = address;
   }
+  return 0;
 }
 
 /// Where a thread sleeps that waits for the GIL: one is made to, while this one has it. 0 where
 /// that can't be seen, or has no end.
 uint64_t address_of_waiter(const std::string& threads) {
-  std::atomic<uint32_t> number{0};
-  std::thread waiter;
+  Waiter waiter;
+  std::thread thread;
   try {
     const SignalsBlocked blocked;
-    waiter = std::thread([&number] { take_gil(number); });
+    thread = std::thread([&waiter] { take_gil(waiter); });
   } catch (const std::system_error&) {
     return 0;
   }
-  const uint64_t address = settled_address(threads, number);
+  const uint64_t address = settled_address(threads, waiter);
   const GilRelease released;
-  waiter.join();
+  thread.join();
   return address;
 }
 

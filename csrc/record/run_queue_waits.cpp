@@ -46,6 +46,7 @@ struct RunQueueWaits::OfThread {
   std::optional<uint64_t> waited_last;
   uint32_t unread = 0;
   int64_t outside_ns = 0;
+  bool has_missed = false;  ///< a long step, as there was no budget for it
   RecentMedian waits_ns;
   // Of all steps, and what it took to read long ones.
   double steps_ns = 0;
@@ -113,8 +114,8 @@ void RunQueueWaits::step_ends(uint32_t serial) noexcept {
   own.end_ns = clock_->to_ns(read_ticks());
   const int64_t time_ns = own.end_ns - own.begin_ns;
   own.steps_ns += static_cast<double>(time_ns);
-  const bool is_long =
-      this->is_long(time_ns) && own.long_cost_ns < kLongAheadNs + kBudget * own.steps_ns;
+  const bool takes_long = this->is_long(time_ns);
+  const bool is_long = takes_long && own.long_cost_ns < kLongAheadNs + kBudget * own.steps_ns;
   own.waited_by_end = own.is_read || is_long ? read(own) : std::nullopt;
   if (own.waited_before && own.waited_by_end && *own.waited_by_end >= *own.waited_before) {
     const uint64_t waited_ns = *own.waited_by_end - *own.waited_before;
@@ -124,6 +125,8 @@ void RunQueueWaits::step_ends(uint32_t serial) noexcept {
   if (is_long) {
     read_long_step(own, serial);
     own.long_cost_ns += static_cast<double>(clock_->to_ns(read_ticks()) - own.end_ns);
+  } else if (takes_long) {
+    own.has_missed = true;
   }
   own.waited_before.reset();
   ++own.unread;
@@ -144,7 +147,8 @@ void RunQueueWaits::read_long_step(OfThread& own, uint32_t serial) noexcept {
     return std::min(static_cast<int64_t>(time_ns), duration_ns);
   };
   const double most_outside_ns = kMostOutside * static_cast<double>(duration_ns);
-  if (!own.is_read && own.waited_last && own.waited_by_end &&
+  const bool has_missed = std::exchange(own.has_missed, false);
+  if (!own.is_read && !has_missed && own.waited_last && own.waited_by_end &&
       static_cast<double>(own.outside_ns) < most_outside_ns) {
     const uint64_t since_ns = *own.waited_by_end - std::min(*own.waited_last, *own.waited_by_end);
     const uint64_t before_ns = std::min(own.unread * own.waits_ns.value(), since_ns);
@@ -155,6 +159,7 @@ void RunQueueWaits::read_long_step(OfThread& own, uint32_t serial) noexcept {
   const std::optional<uint64_t> throttled = throttled_ns();
   if (!throttled) return;
   const uint64_t before_ns = std::exchange(throttled_before_, *throttled);
+  if (has_missed) return;  // it may have been in that long step
   causes_.add_of_step(CauseKind::kThrottled, serial, own.end_ns,
                       at_most(*throttled - std::min(before_ns, *throttled)));
 }

@@ -21,10 +21,13 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.intervals import covered_before, joined
 from pyinstrument_gpu.analysis.slow_places import UNKNOWN, slow_places
 from pyinstrument_gpu.analysis.step_kinds import StepKinds, step_kinds
-from pyinstrument_gpu.core.arrays import places_in
+from pyinstrument_gpu.core.arrays import distinct, places_in
 from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.cause import Cause
 from pyinstrument_gpu.core.run import Run
+
+_MOST_PIECES = 4
+"""For each step and interval: a file of nonsense must not fill the memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,18 +158,33 @@ def _in_steps(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """The intervals of a cause, cut at the borders of steps: the position of the step, begin and
     end of each piece. Only what held up the step's own thread."""
-    intervals = cause.intervals[cause.intervals["end_ns"] > cause.intervals["begin_ns"]]
-    first = np.searchsorted(steps["end_ns"], intervals["begin_ns"], side="right")
-    behind = np.searchsorted(steps["begin_ns"], intervals["end_ns"], side="left")
-    counts = np.maximum(behind - first, 0)
-    places = np.repeat(first, counts) + (
-        np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    own = cause.intervals
+    chosen = (own["end_ns"] > own["begin_ns"]) & (
+        (own["thread"] < 0) | np.isin(own["thread"], distinct(steps["thread"]))
     )
-    begins_ns = np.maximum(np.repeat(intervals["begin_ns"], counts), steps["begin_ns"][places])
-    ends_ns = np.minimum(np.repeat(intervals["end_ns"], counts), steps["end_ns"][places])
-    threads = np.repeat(intervals["thread"], counts)
-    chosen = (threads < 0) | (threads == steps["thread"][places])
-    return places[chosen], begins_ns[chosen], ends_ns[chosen]
+    begins_ns, ends_ns, threads = (own[name][chosen] for name in ("begin_ns", "end_ns", "thread"))
+    first, counts = _steps_of(steps, begins_ns, ends_ns)
+    if counts.sum() > _MOST_PIECES * (len(steps) + len(counts)):
+        # So many steps in so many intervals that they overlap a lot: their union does not.
+        begins_ns, ends_ns = joined(begins_ns, ends_ns)
+        threads = np.full(len(begins_ns), -1)
+        first, counts = _steps_of(steps, begins_ns, ends_ns)
+    before = np.cumsum(counts) - counts
+    places = np.repeat(first - before, counts) + np.arange(counts.sum())
+    begins_ns = np.maximum(np.repeat(begins_ns, counts), steps["begin_ns"][places])
+    ends_ns = np.minimum(np.repeat(ends_ns, counts), steps["end_ns"][places])
+    threads = np.repeat(threads, counts)
+    is_its = (threads < 0) | (threads == steps["thread"][places])
+    return places[is_its], begins_ns[is_its], ends_ns[is_its]
+
+
+def _steps_of(
+    steps: NDArray[np.void], begins_ns: NDArray[np.int64], ends_ns: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Of intervals the position of the first step that each lies in, and in how many it does."""
+    first = np.searchsorted(steps["end_ns"], begins_ns, side="right")
+    behind = np.searchsorted(steps["begin_ns"], ends_ns, side="left")
+    return first, np.maximum(behind - first, 0)
 
 
 def _covered_ns(cause: Cause, steps: NDArray[np.void]) -> NDArray[np.int64]:

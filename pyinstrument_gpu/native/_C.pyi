@@ -471,8 +471,8 @@ def watch_host(pressure: bytes) -> None:
 
 def watch_gil(threads: bytes) -> bool:
     """The same for waits for the GIL in long steps, after `watch_host`. False where it can't be
-    found out at which address threads sleep that wait for it. Takes half a millisecond; where it
-    can't be found some ten, and on a busy machine up to a tenth of a second.
+    found out at which address threads sleep that wait for it. Takes half a millisecond; on a busy
+    machine up to a tenth of a second.
 
     Args:
         threads: the folder of the threads of the process in `/proc`.

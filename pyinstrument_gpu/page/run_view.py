@@ -22,7 +22,7 @@ from pyinstrument_gpu.export.labels import STEP_COLOR, color_of
 from pyinstrument_gpu.page.bars import css_color
 from pyinstrument_gpu.page.histograms import plain_histograms, spark_path, time_bounds
 from pyinstrument_gpu.page.source_lines import SourceContext, source_context
-from pyinstrument_gpu.page.step_series import StepSeries, plain_series
+from pyinstrument_gpu.page.step_series import StepSeries, cause_color, plain_series
 from pyinstrument_gpu.parts.parts import Part, Table, without_blanks
 from pyinstrument_gpu.parts.words import Unit, counted, duration, printable, rate, small_percent
 from pyinstrument_gpu.report.document import Document, document_of
@@ -199,12 +199,7 @@ def _slow_legend(run: Run, series: StepSeries) -> list[tuple[str, str]]:
     """The causes of the slow steps that are drawn, with their colours."""
     found = analysis.of(run).excess
     rows = np.unique(found.main_cause[series.slow[series.slow >= 0]]).tolist()
-    return [
-        (UNEXPLAINED, "var(--alarm)")
-        if row < 0
-        else (found.causes[row].words, css_color(color_of(found.causes[row].name)))
-        for row in rows
-    ]
+    return [(UNEXPLAINED if row < 0 else found.causes[row].words, cause_color(row)) for row in rows]
 
 
 def _series_note(run: Run, series: StepSeries) -> str:

@@ -21,7 +21,7 @@ from pyinstrument_gpu.core.arrays import places_in
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.core.statistics import Scope
-from pyinstrument_gpu.export.labels import color_of
+from pyinstrument_gpu.export.labels import COLORS, color_of
 from pyinstrument_gpu.page.bars import css_color
 from pyinstrument_gpu.parts.words import printable
 from pyinstrument_gpu.report.slow_steps import slow_step
@@ -147,6 +147,11 @@ def plain_series(run: Run, series: StepSeries) -> dict[str, Any]:
     }
 
 
+def cause_color(row: int) -> str:
+    """Of a cause by its place among the causes of a run; red of what none explains."""
+    return "var(--alarm)" if row < 0 else css_color(COLORS[row % len(COLORS)])
+
+
 def _ledgers(run: Run, series: StepSeries) -> dict[str, Any]:
     """The causes, each with its colour, and of each slow step its ledger: what its kind takes, what
     each cause has added, with a note, what none explains, and what was not looked for."""
@@ -158,9 +163,9 @@ def _ledgers(run: Run, series: StepSeries) -> dict[str, Any]:
             {
                 "words": one.words,
                 "remedy": one.remedy,
-                "color": css_color(color_of(one.name)),
+                "color": cause_color(row),
             }
-            for one in found.causes
+            for row, one in enumerate(found.causes)
         ],
         "main": found.main_cause[series.slow[series.slow >= 0]].tolist(),
         "ledgers": [

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -121,6 +122,33 @@ def test_an_interval_of_several_steps_counts_in_each_and_not_between_them() -> N
     run = run_of([*QUIET, 200, 300], gaps_ns=[*[0] * 21, 50])
     of = found(run, cause("collection", [(2110, 2330, -1), (1990, 2000, -1)]))
     assert parts(of) == {"collection": [90, 80]}
+
+
+def test_intervals_of_many_steps_need_no_room_for_each_of_them() -> None:
+    run = run_of([*QUIET, 300])
+    of = found(run, cause("collection", [(begin, 2250, 0) for begin in range(2000)]))
+    assert of.most_ns.tolist() == [[150]]
+    assert of.parts_ns.tolist() == [[150]]
+
+
+@pytest.mark.parametrize("noise", ["normal", "skewed", "long tail"])
+def test_in_quiet_runs_hardly_any_step_has_a_cause(noise: str) -> None:
+    random = np.random.default_rng(7)
+    count = 4000
+    factors = {
+        "normal": random.normal(1, 0.05, count),
+        "skewed": random.lognormal(0, 0.2, count),
+        "long tail": 1 + random.exponential(0.1, count),
+    }
+    times_ns = np.maximum(factors[noise] * 1e7, 1).astype(int)
+    # Each cause takes 2 % of a step on average, however long the step is.
+    amounts = [random.exponential(2e5, count).astype(int) for _ in range(5)]
+    of = found(
+        run_of(times_ns.tolist()),
+        *(cause(f"{n}", amounts=list(enumerate(ns.tolist()))) for n, ns in enumerate(amounts)),
+    )
+    assert len(of.steps) < 0.05 * count
+    assert np.count_nonzero(of.main_cause >= 0) < 0.01 * count
 
 
 def test_small_batches_are_another_kind_and_rare_ones_are_compared_by_their_size() -> None:

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What may make steps slow on its way to the log, and long steps in which run queues are read.
-#include "record/cause_log.h"
-
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -10,6 +8,7 @@
 
 #include "check.h"
 #include "drained_part.h"
+#include "record/cause_log.h"
 #include "record/metric_series.h"
 #include "record/run_queue_waits.h"
 #include "temporary_directory.h"

@@ -13,6 +13,7 @@ import pyinstrument_gpu as pig
 from pyinstrument_gpu.aspects.hindrances.aspect import ASPECT
 from pyinstrument_gpu.aspects.hindrances.watch import pressure_file
 from pyinstrument_gpu.core.cause import Cause
+from pyinstrument_gpu.native import native
 from tests.helpers.clock import fake_clock
 
 MS = 1_000_000
@@ -125,15 +126,16 @@ def test_in_a_run_of_few_steps_nothing_is_looked_for(proc: Path) -> None:
     assert not causes_of(recording)
 
 
+@pytest.mark.skipif(
+    not os.path.exists("/proc/thread-self/syscall"), reason="the kernel has no such file"
+)
 def test_threads_that_wait_for_the_gil_can_be_told() -> None:
-    """By the kernel that runs this, if it says where threads wait."""
     with pig.record() as recording:
-        for _ in range(USUAL):
-            with pig.gpu_step():
-                pass
+        usual_steps(lambda ns: None)
+        assert any(native.watch_gil(b"/proc/self/task") for _ in range(20))  # on a busy machine
+        assert not native.watch_gil(b"/nowhere")
     known = recording.run.hindrances
     assert known is not None
-    assert known.is_gil_seen == os.path.exists("/proc/thread-self/syscall")
     assert (threading.get_native_id(), threading.current_thread().name) in known.threads
 
 

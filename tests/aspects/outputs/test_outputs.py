@@ -83,7 +83,7 @@ def test_a_checkpoint_has_its_time_line_and_size(library: Library, tmp_path: Pat
     assert not len(cause.amounts)
     assert [note.partition(" at ")[0] for note in cause.notes] == ["made.save", "made.save"]
     assert "test_outputs.py:" in cause.notes[0]
-    assert cause.notes[0].endswith(", 1000 B")
+    assert cause.notes[0].endswith(", 1000 bytes")
 
 
 def test_what_another_thread_writes_is_only_known_to_go_on_meanwhile(library: Library) -> None:
