@@ -42,19 +42,22 @@ struct ThreadTimes {
   std::array<One, kMost> threads;
   size_t count = 0;
 
-  /// Which of the others has run most since an earlier reading; 0 where that is not half of the
-  /// time.
+  /// Which of the others has run since an earlier reading, for more than all the rest of them, and
+  /// for a tenth of the time at least: others may want its processor. 0 where there is none.
   uint32_t busiest_since(const ThreadTimes& before, uint32_t but_not, int64_t time_ns) const {
-    One most{0, time_ns / 2};
+    One most{0, time_ns / 10};
+    int64_t all_ns = 0;
     for (size_t i = 0; i < count; ++i) {
       const One& now = threads[i];
       const auto end = before.threads.begin() + static_cast<ptrdiff_t>(before.count);
       const auto then = std::find_if(before.threads.begin(), end,
                                      [&](const One& one) { return one.thread == now.thread; });
       const int64_t ran_ns = now.ran_ns - (then != end ? then->ran_ns : 0);
-      if (now.thread != but_not && ran_ns > most.ran_ns) most = {now.thread, ran_ns};
+      if (now.thread == but_not) continue;
+      all_ns += ran_ns;
+      if (ran_ns > most.ran_ns) most = {now.thread, ran_ns};
     }
-    return most.thread;
+    return most.ran_ns > all_ns / 2 ? most.thread : 0;
   }
 };
 

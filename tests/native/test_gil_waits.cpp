@@ -75,7 +75,7 @@ void later_ones_begin_and_end_between_two_looks_or_with_the_step() {
   const StepAtWork step{4, kMain, 100 * kMs, 50 * kMs, 0};
   looks.waits.look(step, 110 * kMs, Seen::elsewhere, 60 * kMs);
   looks.waits.look(step, 112 * kMs, kWaits, 61 * kMs);
-  looks.times.threads[1].ran_ns += kMs / 3;  // nobody ran for half of the time
+  looks.times.threads[1].ran_ns += kMs / 20;  // nobody ran to speak of
   looks.waits.look(step, 114 * kMs, Seen::elsewhere, 62 * kMs);
   looks.waits.look(step, 116 * kMs, kWaits, 63 * kMs);
   looks.times.threads[2].ran_ns += 4 * kMs;

@@ -32,15 +32,16 @@ class Library:
                 f.write_bytes(b"x" * 1000)
             return "saved"
 
+        outer = self
+
         class Writer:
             def add_scalar(self, tag: str, ms: float) -> None:
-                self.outer.now_ns += round(ms * MS)
+                outer.now_ns += round(ms * MS)
 
             def add_all(self, ms: float) -> None:
                 self.add_scalar("a", ms)
                 self.add_scalar("b", ms)
 
-        Writer.outer = self  # type: ignore[attr-defined]
         module.save, module.Writer = save, Writer
         monkeypatch.setitem(sys.modules, "made_library", module)
         self.module = module
