@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from pyinstrument_gpu.aspects.hindrances.data import (
+from pyinstrument_gpu.aspects.hindrances import (
     DISK_KIND,
     FAULTS_KIND,
     GIL_KIND,
     NAME,
     PRESSURE_KIND,
-    Hindrances,
 )
+from pyinstrument_gpu.aspects.hindrances.data import Hindrances
 from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.cause import Cause, Precedence
 from pyinstrument_gpu.core.file.found import Found

@@ -8,15 +8,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from pyinstrument_gpu.aspects.hindrances import MOST_TEXT, MOST_THREADS
 from pyinstrument_gpu.core.file.json_document import Count
-
-NAME = "hindrances"
-"""Of the document in the run file, and of the attribute of a `Run`."""
-FAULTS_KIND, DISK_KIND, PRESSURE_KIND, GIL_KIND = 10, 11, 12, 13
-"""In the log of causes. A note of a wait for the GIL is the system's number of the thread that ran
-meanwhile; 0 if none did."""
-MOST_THREADS = 256
-MOST_TEXT = 300
 
 
 class Hindrances(Struct, frozen=True):

@@ -10,7 +10,7 @@ import threading
 from functools import partial
 from pathlib import Path
 
-from pyinstrument_gpu.aspects.hindrances.data import MOST_TEXT, MOST_THREADS, NAME
+from pyinstrument_gpu.aspects.hindrances import MOST_TEXT, MOST_THREADS, NAME
 from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
 from pyinstrument_gpu.native import native
 

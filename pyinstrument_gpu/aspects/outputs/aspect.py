@@ -9,13 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.aspects.outputs.data import (
-    CHECKPOINT_KIND,
-    LOGGING_KIND,
-    NAME,
-    OutputPlace,
-    Outputs,
-)
+from pyinstrument_gpu.aspects.outputs import CHECKPOINT_KIND, LOGGING_KIND, NAME
+from pyinstrument_gpu.aspects.outputs.data import OutputPlace, Outputs
 from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.cause import Cause, Precedence
 from pyinstrument_gpu.core.file.found import Found

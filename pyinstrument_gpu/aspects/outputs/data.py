@@ -8,14 +8,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from pyinstrument_gpu.aspects.outputs import MOST_PLACES, MOST_TEXT
 from pyinstrument_gpu.core.file.json_document import Count
-
-NAME = "outputs"
-"""Of the document in the run file, and of the attribute of a `Run`."""
-CHECKPOINT_KIND, LOGGING_KIND = 8, 9
-"""In the log of causes, where a note is the number of the place."""
-MOST_PLACES = 64
-MOST_TEXT = 300
 
 _Text = Annotated[str, Meta(max_length=MOST_TEXT)]
 

@@ -18,7 +18,7 @@ from functools import partial
 from types import FrameType
 from typing import Any, NamedTuple
 
-from pyinstrument_gpu.aspects.outputs.data import (
+from pyinstrument_gpu.aspects.outputs import (
     CHECKPOINT_KIND,
     LOGGING_KIND,
     MOST_PLACES,

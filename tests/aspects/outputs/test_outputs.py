@@ -11,8 +11,8 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_step
+from pyinstrument_gpu.aspects.outputs import CHECKPOINT_KIND, LOGGING_KIND
 from pyinstrument_gpu.aspects.outputs.aspect import ASPECT
-from pyinstrument_gpu.aspects.outputs.data import CHECKPOINT_KIND, LOGGING_KIND
 from pyinstrument_gpu.aspects.outputs.watch import CALLS, OutputWatch, _Calls
 from pyinstrument_gpu.core.cause import Cause
 
