@@ -11,11 +11,14 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from pyinstrument_gpu.core.bounded_series import BoundedSeries
-from pyinstrument_gpu.core.nvml import GpuReader, NvmlError
 from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
 from pyinstrument_gpu.native import native
+
+if TYPE_CHECKING:  # it loads ctypes
+    from pyinstrument_gpu.core.nvml import GpuReader
 
 MOST_SAMPLES = 2048
 _WRITE_EVERY_S = 5.0
@@ -77,7 +80,7 @@ class GpuPolling(Watcher):
             return False
         try:
             values = reader.read()
-        except NvmlError:
+        except Exception:  # NvmlError
             return False
         self._last = time.monotonic_ns(), *values
         self._samples.add(self._last)
@@ -102,7 +105,7 @@ class GpuPolling(Watcher):
                 native.call_before_step(self._look, after=_STEPS_BETWEEN_LOOKS)
                 return
             self._device, reader = found
-            if isinstance(reader, GpuReader):
+            if not callable(reader):
                 self._reader = reader
                 self.read()
             self._thread = threading.Thread(
@@ -111,10 +114,10 @@ class GpuPolling(Watcher):
             self._thread.start()
 
     def _run(self, reader: GpuReader | Callable[[], GpuReader]) -> None:
-        if not isinstance(reader, GpuReader):
+        if callable(reader):
             try:
                 self._reader = reader()
-            except NvmlError:
+            except Exception:  # NvmlError
                 return
             self.read()
         next_write_s = time.monotonic() + _WRITE_EVERY_S

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.aspects.clocks import NAME
 from pyinstrument_gpu.aspects.clocks.data import (
     HARDWARE,
     HEAT,
-    NAME,
     POWER,
     GpuClock,
     decode_clocks,

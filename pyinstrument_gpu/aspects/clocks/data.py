@@ -10,12 +10,10 @@ import numpy as np
 from msgspec import Meta, Struct, field
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.aspects.clocks import NAME
 from pyinstrument_gpu.core.clocks import began_ns
 from pyinstrument_gpu.core.file.blocks import nonsense
 from pyinstrument_gpu.core.file.json_document import Count, decode_object
-
-NAME = "clocks"
-"""Of the document in the run file, and of the attribute of a `Run`."""
 
 CLOCK_DTYPE = np.dtype([("time_ns", np.int64), ("sm_mhz", np.int64), ("reasons", np.int64)])
 """A reading: when it was, since the run began, the clock of the multiprocessors, and the bits of
