@@ -31,6 +31,7 @@ from pyinstrument_gpu import gpu_phase
 LATE_BATCH = "late_batch"
 _BYTES = 48 << 20
 _OBJECTS = 10**6
+_SLEEP_S = 0.2
 
 
 class Batches(Dataset[tuple[torch.Tensor, torch.Tensor]]):
@@ -121,8 +122,8 @@ class Delays:
         )
 
     def _throttle(self) -> None:
-        time.sleep(0.08)
-        self._throttled_us += 80_000
+        time.sleep(_SLEEP_S)
+        self._throttled_us += round(1e6 * _SLEEP_S)
         self._write_stat()
 
     def _compile(self) -> None:
@@ -132,7 +133,7 @@ class Delays:
 
     def _evaluate(self) -> None:
         with gpu_phase("evaluate"):
-            time.sleep(0.08)
+            time.sleep(_SLEEP_S)
 
     def _save(self) -> None:
         state = {"weights": torch.zeros(_BYTES // 4)}

@@ -43,7 +43,7 @@ from pyinstrument_gpu.core.run import Run
 _EVERY = 6
 _WITHIN = 0.2
 _DISTURBED = 0.2
-_LATE_S = 0.15
+_LATE_S = 0.4
 _PAIRS = (
     ("garbage_collection", "evaluation"),
     ("compilation", "evaluation"),

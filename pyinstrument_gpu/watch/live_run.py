@@ -25,7 +25,7 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, known_mean_ns
 from pyinstrument_gpu.report.slow_steps import SlowStep
-from pyinstrument_gpu.watch.sign_of_life import SignOfLife
+from pyinstrument_gpu.watch.heartbeat import Heartbeat
 from pyinstrument_gpu.watch.slow_steps import LiveSlowSteps, SlowStepSums
 
 _NEWEST_STEPS = 20
@@ -109,7 +109,7 @@ class LiveRun:
     rank: int | None
     world_size: int | None
     command: tuple[str, ...]
-    sign_of_life: SignOfLife
+    heartbeat: Heartbeat
     duration_ns: int
     steps: LiveSteps
     phases: tuple[LivePhase, ...]
@@ -123,7 +123,7 @@ def live_run(
     file: str,
     run: Run,
     state: State,
-    sign: SignOfLife,
+    sign: Heartbeat,
     damaged_blocks: int = 0,
     slow: LiveSlowSteps | None = None,
 ) -> LiveRun:
@@ -142,7 +142,7 @@ def live_run(
         file=file,
         **{name: run.environment.get(name) for name in recorded},
         command=tuple(run.environment.get("command", ())),
-        sign_of_life=sign,
+        heartbeat=sign,
         duration_ns=run.duration_ns,
         steps=_steps(run, state, window, slow or SlowStepSums().look(run)),
         phases=tuple(_phases(run, window)),

@@ -57,7 +57,8 @@ class SlowStepSums:
         for name, times_ns in zip(
             names, [*found.parts_ns[:, new], found.unexplained_ns[new]], strict=True
         ):
-            self._excess_ns[name] = self._excess_ns.get(name, 0) + int(times_ns.sum())
+            if times_ns.any():
+                self._excess_ns[name] = self._excess_ns.get(name, 0) + int(times_ns.sum())
         closed = run.steps.closed
         self._last_index = max(self._last_index, int(closed["index"].max(initial=-1)))
         last = slow_step(run, found, len(indices) - 1) if len(indices) else None
