@@ -36,7 +36,7 @@ constexpr uint32_t kNotedEvery = 16;
 /// The kernel adds up what all processors say.
 constexpr int64_t kPressureIntervalNs = 100'000'000;
 
-constexpr std::chrono::milliseconds kRest{25};
+constexpr std::chrono::milliseconds kRest{50};
 constexpr std::chrono::milliseconds kShortestLook{1};
 /// A step that goes on is looked at again after such a part of the time that it has taken.
 constexpr int64_t kLooks = 64;

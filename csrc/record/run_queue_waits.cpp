@@ -24,6 +24,9 @@ constexpr uint32_t kStepsPerUpdate = 16;
 constexpr uint32_t kColdSteps = 3;
 /// What reading long steps may take beyond its share, so that the first of them are read.
 constexpr double kLongAheadNs = 2e6;
+/// One that is so long that reading takes less than this share of what it is too long is read also
+/// beyond that.
+constexpr double kMostOfExcess = 0.002;
 /// Since the last reading so much of the time of a long step may have gone by outside steps.
 constexpr double kMostOutside = 0.05;
 
@@ -51,6 +54,7 @@ struct RunQueueWaits::OfThread {
   // Of all steps, and what it took to read long ones.
   double steps_ns = 0;
   double long_cost_ns = 0;
+  double last_cost_ns = 0;
 };
 
 constinit thread_local RunQueueWaits::OfThread RunQueueWaits::of_this_thread;
@@ -115,7 +119,10 @@ void RunQueueWaits::step_ends(uint32_t serial) noexcept {
   const int64_t time_ns = own.end_ns - own.begin_ns;
   own.steps_ns += static_cast<double>(time_ns);
   const bool takes_long = this->is_long(time_ns);
-  const bool is_long = takes_long && own.long_cost_ns < kLongAheadNs + kBudget * own.steps_ns;
+  const bool is_cheap =
+      own.long_cost_ns < kLongAheadNs + kBudget * own.steps_ns ||
+      kMostOfExcess * static_cast<double>(time_ns - typical_ns()) > own.last_cost_ns;
+  const bool is_long = takes_long && is_cheap;
   own.waited_by_end = own.is_read || is_long ? read(own) : std::nullopt;
   if (own.waited_before && own.waited_by_end && *own.waited_by_end >= *own.waited_before) {
     const uint64_t waited_ns = *own.waited_by_end - *own.waited_before;
@@ -124,7 +131,8 @@ void RunQueueWaits::step_ends(uint32_t serial) noexcept {
   }
   if (is_long) {
     read_long_step(own, serial);
-    own.long_cost_ns += static_cast<double>(clock_->to_ns(read_ticks()) - own.end_ns);
+    own.last_cost_ns = static_cast<double>(clock_->to_ns(read_ticks()) - own.end_ns);
+    own.long_cost_ns += own.last_cost_ns;
   } else if (takes_long) {
     own.has_missed = true;
   }

@@ -10,8 +10,8 @@ import torch
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step
-from pyinstrument_gpu.core.nvml import EnergyCounter, NvmlError, reader_in_use
 from pyinstrument_gpu.aspects.memory.data import Memory
+from pyinstrument_gpu.core.nvml import EnergyCounter, NvmlError, reader_in_use
 from tests.helpers.script import run_script
 
 MIB = 1 << 20

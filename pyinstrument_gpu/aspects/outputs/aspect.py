@@ -78,9 +78,7 @@ class OutputsAspect(Aspect):
 
     def unknown(self, run: Run) -> Iterator[str]:
         known: Outputs | None = run.outputs
-        if known is None:
-            yield "Time of checkpoints and logging calls: they were not watched."
-        elif known.not_watched:
+        if known is not None and known.not_watched:
             calls = ", ".join(map(printable, known.not_watched))
             yield f"Time of checkpoints and logging calls: {calls} could not be watched."
 
