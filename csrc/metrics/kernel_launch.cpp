@@ -69,7 +69,8 @@ Work work_of(const ScalarParameters&, const Kernels& kernels, int) { return {ker
 /// Of one that is read element by element.
 template <typename Update>
 Work work_of(const Update& update, const Kernels& kernels, int processors) {
-  return {kernels.elements[Update::kKernel], blocks_of_elements(update.batch.elements, processors)};
+  return {kernels.elements[Update::kKernel],
+          blocks_of_elements(update.batch.elements, Update::kBlocks * processors)};
 }
 
 }  // namespace
@@ -93,13 +94,10 @@ LaunchShape shape_of(const Batch& batch, int processors) {
   return shape;
 }
 
-unsigned blocks_of_elements(I64 elements, int processors) {
+unsigned blocks_of_elements(I64 elements, int at_once) {
   constexpr I64 kElementsPerBlock = I64{kThreads} * kElementsAtOnce;
-  constexpr I64 kFewBlocks = 4;
   const I64 needed = (elements + kElementsPerBlock - 1) / kElementsPerBlock;
-  if (needed <= kFewBlocks) return 1;
-  const I64 most = std::min<I64>(kMaxBlocks, I64{kBlocksPerProcessor} * processors);
-  return static_cast<unsigned>(std::min(needed, std::max<I64>(most, 1)));
+  return static_cast<unsigned>(std::clamp<I64>(needed, 1, std::clamp(at_once, 1, kMaxBlocks)));
 }
 
 cuda::Stream identity_of(cuda::Stream stream) {

@@ -27,9 +27,9 @@ struct LaunchShape {
 /// multiprocessors.
 LaunchShape shape_of(const Batch& batch, int processors);
 
-/// How many blocks read elements, of which a thread takes `kElementsAtOnce` at least. A few are not
-/// worth that blocks wait for each other.
-unsigned blocks_of_elements(I64 elements, int processors);
+/// How many blocks read elements, of which a thread takes `kElementsAtOnce`; no more than run at
+/// once.
+unsigned blocks_of_elements(I64 elements, int at_once);
 
 /// Whether what is enqueued on a stream now becomes part of a graph. Never of the legacy default
 /// stream, and asking about that one is an error while another one is captured.

@@ -5,75 +5,10 @@
 #pragma once
 
 #include "metrics/kernel_finish.cuh"
+#include "metrics/kernel_numbers.cuh"
 
 namespace pig::metrics {
 namespace {
-
-// --- numbers ---
-
-template <Format kFormat>
-struct Logits {
-  using Stored = unsigned short;
-  using Real = float;
-  static __device__ float real(unsigned short bits) {
-    return kFormat == kFloat16 ? half_to_float(bits) : bfloat16_to_float(bits);
-  }
-};
-
-template <>
-struct Logits<kFloat32> {
-  using Stored = float;
-  using Real = float;
-  static __device__ float real(float x) { return x; }
-};
-
-template <>
-struct Logits<kFloat64> {
-  using Stored = double;
-  using Real = double;
-  static __device__ double real(double x) { return x; }
-};
-
-/// e to the x. Of a float by the instruction that CUDA's exp2f is made of, which is within 2 units
-/// in the last place: errors of many exps are of both signs, and their sum is more exact than each.
-__device__ float exp_of(float x) {
-  const float exponent = x * 1.44269504088896341f;
-#if defined(__CUDA_ARCH__)
-  float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(exponent));
-  return power;
-#else
-  return exp2f(exponent);
-#endif
-}
-
-// One copy of it: it is long.
-__device__ __noinline__ double exp_of(double x) { return exp(x); }
-
-/// The greatest number that is less; of -infinity NaN, which no number is greater than either.
-__device__ float next_below(float x) {
-  if (x == 0) return -__int_as_float(1);
-  const int bits = __float_as_int(x);
-  return __int_as_float(x > 0 ? bits - 1 : bits + 1);
-}
-
-__device__ double next_below(double x) {
-  if (x == 0) return -__longlong_as_double(1);
-  const I64 bits = __double_as_longlong(x);
-  return __longlong_as_double(x > 0 ? bits - 1 : bits + 1);
-}
-
-template <typename Real>
-constexpr Real kLowest = static_cast<Real>(-3.402823466e38);
-template <>
-constexpr double kLowest<double> = -1.7976931348623157e308;
-
-__device__ float infinity_of(float) { return __int_as_float(0x7F800000); }
-__device__ double infinity_of(double) { return __longlong_as_double(0x7FF0000000000000LL); }
-
-/// The greater of two; a NaN only where both are.
-__device__ float greater(float a, float b) { return fmaxf(a, b); }
-__device__ double greater(double a, double b) { return fmax(a, b); }
 
 struct Best {
   double value;
@@ -353,12 +288,12 @@ struct RowScan {
 /// Hands a thread's share of a row to `scan`: as many logits at a time as 16 bytes hold, which are
 /// one load where the classes lie side by side.
 template <Format kFormat, int kUnroll, typename Group, typename Scan>
-__device__ void scan_share(const typename Logits<kFormat>::Stored* row, I64 classes, I64 stride,
+__device__ void scan_share(const typename Numbers<kFormat>::Stored* row, I64 classes, I64 stride,
                            const Group& group, Scan& scan) {
-  using Stored = typename Logits<kFormat>::Stored;
-  using Real = typename Logits<kFormat>::Real;
+  using Stored = typename Numbers<kFormat>::Stored;
+  using Real = typename Numbers<kFormat>::Real;
   const auto take_one = [&](I64 c) {
-    Real logit[1] = {Logits<kFormat>::real(row[c * stride])};
+    Real logit[1] = {Numbers<kFormat>::real(row[c * stride])};
     scan.take(c, logit);
   };
   if constexpr (Group::kSize == 1) {
@@ -368,7 +303,7 @@ __device__ void scan_share(const typename Logits<kFormat>::Stored* row, I64 clas
     for (; c + kAtOnce <= classes; c += kAtOnce) {
       Real logits[kAtOnce];
 #pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) logits[k] = Logits<kFormat>::real(row[(c + k) * stride]);
+      for (int k = 0; k < kAtOnce; ++k) logits[k] = Numbers<kFormat>::real(row[(c + k) * stride]);
       scan.take(c, logits);
     }
 #pragma unroll 1
@@ -389,7 +324,7 @@ __device__ void scan_share(const typename Logits<kFormat>::Stored* row, I64 clas
       const Load load = at[i];
       Real logits[kPerLoad];
 #pragma unroll
-      for (int k = 0; k < kPerLoad; ++k) logits[k] = Logits<kFormat>::real(load.values[k]);
+      for (int k = 0; k < kPerLoad; ++k) logits[k] = Numbers<kFormat>::real(load.values[k]);
       scan.take(head + i * kPerLoad, logits);
     }
     const I64 tail = head + loads * kPerLoad + group.rank();
@@ -408,9 +343,9 @@ struct Row {
 
 template <Format kFormat, typename Group, bool kScores, bool kFull>
 __device__ Row scan_row(const Batch& batch, const Group& group,
-                        const typename Logits<kFormat>::Stored* logits, I64 target,
-                        typename Logits<kFormat>::Real own) {
-  using Real = typename Logits<kFormat>::Real;
+                        const typename Numbers<kFormat>::Stored* logits, I64 target,
+                        typename Numbers<kFormat>::Real own) {
+  using Real = typename Numbers<kFormat>::Real;
   Row row;
   row.target = static_cast<double>(own);  // where it is NaN, so are all scores
   Best best{0, -1};
@@ -430,7 +365,7 @@ __device__ Row scan_row(const Batch& batch, const Group& group,
   } else {  // only NaN before it stand before it
 #pragma unroll 1
     for (I64 c = group.rank(); c < target; c += Group::kSize) {
-      const Real logit = Logits<kFormat>::real(logits[c * batch.class_stride]);
+      const Real logit = Numbers<kFormat>::real(logits[c * batch.class_stride]);
       if (logit == logit) continue;
       if (row.rank++ == 0) best = {static_cast<double>(logit), c};
     }

@@ -32,12 +32,17 @@ struct Slot {
   U64 parts[kPartWords][kMaxBlocks];
 };
 
+/// Bins of a calibration whose sums of probabilities are whole numbers of 2^-48, and so exact.
+constexpr int kTalliedCalibration = 32;
+
 /// Device memory of one accumulator's updates. All bytes zero before the first.
 struct Scratch {
   U64 sequence;      ///< the snapshot's: kernels don't read host memory
   U64 lost;          ///< updates that met another one in their slot and could not be added
   unsigned lock;     ///< 1 while a kernel changes the state and publishes it
   unsigned scalars;  ///< how many running values are published: as many as a launch knew of
+  /// Low and high words summed, until the last block of an update adds them to the calibration.
+  U64 probabilities[kTalliedCalibration][2];
   Slot slots[kSlots];
 };
 
@@ -74,6 +79,9 @@ struct LaunchParameters {
 //   kKernel, kOperands
 //   kShifted, kWeight  the operand from which a shift is taken, and its weight; kNone: there is
 //   none add(numbers, shift, totals)  adds an element, or a vector of several, by their operands
+//   Plain, kPlain  what adds elements of which only the first kPlain operands were given, all of
+//   them in one format; kPlain is 0 where nothing does. `is_plain` of other elements is false
+//   kBlocks        as many run on a multiprocessor at once
 
 struct UpdateParameters {
   template <typename Count, typename Real = double>
@@ -115,6 +123,9 @@ struct ValuesParameters {
   static constexpr bool kIsUpdate = false;
   static constexpr ElementKernel kKernel = kValuesKernel;
   static constexpr int kOperands = kValueOperands, kShifted = kValue, kWeight = kValueWeight;
+  template <typename Number>
+  using Plain = PlainValues<Number>;
+  static constexpr int kPlain = 1, kBlocks = 3;
 
   LaunchParameters launch;
   ElementBatch batch;
@@ -122,6 +133,9 @@ struct ValuesParameters {
   int slot;  ///< of the running value
 
   PIG_SHARED bool is_used(int) const { return true; }
+  PIG_SHARED static bool is_plain(const double (&numbers)[kOperands]) {
+    return is_finite(numbers[kValue]);
+  }
   template <typename Count, typename Real>
   PIG_SHARED_INLINE void add(const Real (&numbers)[kOperands], double shift,
                              Found<Count, Real>& totals) const {
@@ -138,6 +152,7 @@ struct RowsParameters {
   static constexpr bool kIsUpdate = true;
   static constexpr ElementKernel kKernel = kRowsKernel;
   static constexpr int kOperands = kRowOperands, kShifted = kNoOperand, kWeight = kNoOperand;
+  static constexpr int kPlain = 0, kBlocks = 2;
 
   LaunchParameters launch;
   ElementBatch batch;
@@ -166,12 +181,19 @@ struct PairsParameters {
   static constexpr bool kIsUpdate = true;
   static constexpr ElementKernel kKernel = kPairsKernel;
   static constexpr int kOperands = kRegressionOperands, kShifted = kTarget, kWeight = kPairWeight;
+  template <typename Number>
+  using Plain = PlainPairs<Number>;
+  static constexpr int kPlain = 2, kBlocks = 2;
 
   LaunchParameters launch;
   ElementBatch batch;
   double ema;
 
   PIG_SHARED bool is_used(int) const { return true; }
+  PIG_SHARED static bool is_plain(const double (&numbers)[kOperands]) {
+    const double error = numbers[kPrediction] - numbers[kTarget];
+    return is_finite(error * error);
+  }
   template <typename Count, typename Real>
   PIG_SHARED_INLINE void add(const Real (&numbers)[kOperands], double shift,
                              Found<Count, Real>& totals) const {
@@ -187,7 +209,7 @@ struct LabelsParameters {
   using Found = TotalsOf<Count, Real>;
   static constexpr bool kIsUpdate = true;
   static constexpr ElementKernel kKernel = kLabelsKernel;
-  static constexpr int kShifted = kNoOperand;
+  static constexpr int kShifted = kNoOperand, kBlocks = 2;
 
   LaunchParameters launch;
   ElementBatch batch;
@@ -207,8 +229,8 @@ struct LabelsParameters {
   }
 };
 
-/// Elements that a thread reads at a time.
-constexpr int kElementsAtOnce = 4;
+/// Elements that a thread reads at a time, four of them side by side.
+constexpr int kElementsAtOnce = 16;
 
 /// How rows are given to threads, and with the format the name of the kernel.
 enum class RowsBy : int { kThread, kWarp, kBlock };
