@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <type_traits>
 #include <utility>
 
@@ -115,18 +114,10 @@ KernelLauncher::~KernelLauncher() {
 bool KernelLauncher::read(std::vector<uint8_t>& state, U64& lost) const {
   const Snapshot* const snapshot = readable_.load(std::memory_order_acquire);
   if (snapshot == nullptr) return false;
-  std::atomic_ref sequence(const_cast<U64&>(snapshot->sequence));
-  // The device writes for a few microseconds: one that is being written is read at the next call.
-  for (int attempt = 0; attempt < 4; ++attempt) {
-    const U64 before = sequence.load(std::memory_order_acquire);
-    if (before == 0) return false;
-    if (before % 2 != 0) continue;
-    std::memcpy(state.data(), &snapshot->state, state.size());
-    lost = snapshot->lost;
-    std::atomic_thread_fence(std::memory_order_acquire);
-    if (sequence.load(std::memory_order_relaxed) == before) return true;
-  }
-  return false;
+  // While the newest is being written, the one before is whole.
+  const unsigned newest = newest_publication(*snapshot);
+  return read_publication(*snapshot, newest, state, lost) ||
+         (newest > 1 && read_publication(*snapshot, newest - 1, state, lost));
 }
 
 /// Null where nothing can be launched now.

@@ -76,8 +76,8 @@ class KernelLauncher {
   /// Whether any launch went into a graph.
   bool was_captured() const { return was_captured_.load(std::memory_order_relaxed); }
 
-  /// Copies the newest whole snapshot, and how many updates the device has lost; false while there
-  /// is none, or one is being written, and after an error.
+  /// Copies the newest whole publication, and how many updates the device has lost; false while
+  /// there is none, and after an error.
   bool read(std::vector<uint8_t>& state, U64& lost) const;
   std::string error() const { return failed_.load(std::memory_order_acquire) ? error_ : ""; }
 

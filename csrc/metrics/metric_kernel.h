@@ -37,7 +37,7 @@ constexpr int kTalliedCalibration = 32;
 
 /// Device memory of one accumulator's updates. All bytes zero before the first.
 struct Scratch {
-  U64 sequence;      ///< the snapshot's: kernels don't read host memory
+  U64 sequence;      ///< of the newest publication: kernels don't read host memory
   U64 lost;          ///< updates that met another one in their slot and could not be added
   unsigned lock;     ///< 1 while a kernel changes the state and publishes it
   unsigned scalars;  ///< how many running values are published: as many as a launch knew of
@@ -47,13 +47,13 @@ struct Scratch {
 };
 
 /// Mapped host memory that the last block of an update writes and the host reads without waiting.
-/// `sequence` is odd while it is written. Of the state only the running values in use are: each
-/// byte goes over the bus with each update.
+/// The n-th publication stands in the buffer n % 2. Each word is two halves, and with each half
+/// stands n: so the host knows what belongs together, and the device need not wait for the bus. Of
+/// the state only the running values in use are there, as each byte goes over the bus.
 struct Snapshot {
-  U64 sequence;
-  U64 lost;
-  State state;
-  double tail[kMaxSnapshotTail];
+  static constexpr unsigned kHead = 2;  ///< how many words of the state and of the tail; `lost`
+  static constexpr unsigned kWords = kHead + kStateBytes / 8 + kMaxSnapshotTail;
+  U64 halves[2][2 * kWords];
 };
 
 /// What every launch gets.
@@ -66,6 +66,25 @@ struct LaunchParameters {
   unsigned scalars;     ///< running values in use
   unsigned tail_words;  ///< of what follows the state, as many as are published
 };
+
+/// Writes the words from `first` on, each `step`-th, of the publication `number`, which has so many
+/// running values.
+PIG_SHARED void publish_words(const LaunchParameters& p, unsigned number, unsigned scalars,
+                              unsigned first, unsigned step) {
+  constexpr unsigned kStateWords = sizeof(State) / 8;
+  const unsigned front = (sizeof(State) - sizeof(State::scalars) + scalars * sizeof(Scalar)) / 8;
+  const auto* const from = reinterpret_cast<const volatile U64*>(p.state);
+  auto* const to = static_cast<volatile U64*>(p.snapshot->halves[number % 2]);
+  const U64 tag = static_cast<U64>(number) << 32;
+  for (unsigned i = first; i < Snapshot::kHead + front + p.tail_words; i += step) {
+    const unsigned word = i - Snapshot::kHead;
+    const U64 value = i == 0   ? static_cast<U64>(p.tail_words) << 32 | front
+                      : i == 1 ? p.scratch->lost
+                               : from[word < front ? word : kStateWords + (word - front)];
+    to[2 * i] = tag | (value & 0xFFFFFFFFu);
+    to[2 * i + 1] = tag | value >> 32;
+  }
+}
 
 // An update is named by what its kernel takes: a struct with
 //
