@@ -32,21 +32,29 @@ struct Numbers<kFloat64> {
   static __device__ double real(double x) { return x; }
 };
 
-/// e to the x. Of a float by the instruction that CUDA's exp2f is made of, which is within 2 units
-/// in the last place: errors of many exps are of both signs, and their sum is more exact than each.
-__device__ float exp_of(float x) {
-  const float exponent = x * 1.44269504088896341f;
+/// 2 to the x, by the instruction that CUDA's exp2f is made of, which is within 2 units in the last
+/// place: errors of many powers are of both signs, and their sum is more exact than each.
+__device__ float power_of(float x) {
 #if defined(__CUDA_ARCH__)
   float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(exponent));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
   return power;
 #else
-  return exp2f(exponent);
+  return exp2f(x);
 #endif
 }
 
-// One copy of it: it is long.
-__device__ __noinline__ double exp_of(double x) { return exp(x); }
+/// e to the x. One copy of it: it is long.
+__device__ __noinline__ double power_of(double x) { return exp(x); }
+
+/// Exponentials are powers with exponents in this unit: 1 over the logarithm of the base.
+template <typename Real>
+constexpr Real kPerUnit = static_cast<Real>(1.44269504088896341);
+template <>
+constexpr double kPerUnit<double> = 1;
+
+__device__ float fused(float a, float b, float c) { return fmaf(a, b, c); }
+__device__ double fused(double a, double b, double c) { return fma(a, b, c); }
 
 /// The greatest number that is less; of -infinity NaN, which no number is greater than either.
 __device__ float next_below(float x) {
