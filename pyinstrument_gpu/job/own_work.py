@@ -243,8 +243,8 @@ def device_waits(joined: Joined, groups: Sequence[MatchedGroup]) -> DeviceWaits 
     return DeviceWaits(steps, waits_ns[:, steps], paths)
 
 
-def usual_stream_ns(joined: Joined, found: DeviceWaits) -> NDArray[np.float64] | None:
-    """By path and rank the mean stream time in the steps that were timed, without waits for other
+def usual_device_ns(joined: Joined, found: DeviceWaits) -> NDArray[np.float64] | None:
+    """By path and rank the mean device time in the steps that were timed, without waits for other
     ranks; 0 for phases around others, whose time is in these. None if not all ranks were timed."""
     usual_ns = np.zeros((len(joined.paths), len(joined.ranks)))
     for row, path in enumerate(joined.paths[:-2]):
@@ -287,12 +287,14 @@ class OwnWork:
         waiting_ns: by path, rank and step; None by DURATIONS.
         rest_ns: by path, rank and step, what comes after the last request; None but by ARRIVALS.
         hidden: for each path whether there may be waits in it that are not known; None if nowhere.
-        usual_ns: by path and rank the means of the stream time without waits for other ranks; None
+        usual_ns: by path and rank the means of the device time without waits for other ranks; None
             but by DURATIONS, and where the device was not timed.
         processor_ns: by rank and step, what waiting for a processor was taken off own work; None if
             it is not known, and by DURATIONS, as devices go on meanwhile.
         processor_share: of its time, what a step of the median rank waits for a processor, or of
             the lower one of two; None likewise.
+        thread_share: where that is not known, for which share of its run the thread of a rank that
+            waited longest for a processor did; None if that isn't known either.
     """
 
     how: HowKnown
@@ -306,11 +308,12 @@ class OwnWork:
     usual_ns: NDArray[np.float64] | None = None
     processor_ns: NDArray[np.float64] | None = None
     processor_share: float | None = None
+    thread_share: float | None = None
 
     @property
     def is_busy(self) -> bool:
         """Whether ranks wait so much for processors that times say more of the machine."""
-        return (self.processor_share or 0.0) >= LARGE_SHARE
+        return max(self.processor_share or 0.0, self.thread_share or 0.0) >= LARGE_SHARE
 
     def of(self, units: Sequence[Suspect]) -> OwnWork:
         """The work of ranks that belong together as that of one: the mean."""
@@ -340,8 +343,9 @@ def own_work(joined: Joined, groups: Sequence[MatchedGroup]) -> OwnWork | str:
     if isinstance(found, str) or found.how == HowKnown.DURATIONS:
         return found
     waits_ns = _processor_waits_ns(joined)
-    if waits_ns is None:
-        return found
+    if waits_ns is None:  # as in short steps, of which few are read
+        known = (rank.thread_wait_share for rank in joined.ranks)
+        return replace(found, thread_share=max((one for one in known if one), default=None))
     shares = np.sort(waits_ns.sum(axis=1) / np.maximum(joined.period_ns.sum(axis=1), 1))
     waits_ns = np.minimum(waits_ns[:, found.steps], found.total_ns)
     return replace(
@@ -418,7 +422,7 @@ def _by_durations(joined: Joined, found: DeviceWaits) -> OwnWork:
         steps=found.steps,
         total_ns=np.median(period_ns, axis=0) - found.waits_ns,
         own_ns=joined.self_ns[:, :, found.steps],
-        usual_ns=usual_stream_ns(joined, found),
+        usual_ns=usual_device_ns(joined, found),
         waits=found.paths,
     )
 

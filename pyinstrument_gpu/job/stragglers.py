@@ -2,7 +2,7 @@
 """Which rank the others wait for, and in which phase it loses the time.
 
 The thresholds were set on simulated and real jobs with known causes and judged on others, see
-docs/ranks.md.
+docs/jobs.md.
 """
 
 from __future__ import annotations
@@ -44,6 +44,10 @@ _LEAST_LOSS = 0.03
 _DEVICES = (
     "the ranks work on devices, and how long these wait for each other is not known; it is with "
     "TORCH_NCCL_ENABLE_TIMING=1 in the environment"
+)
+_BUSY = (
+    "the threads of ranks waited up to {share:.0%} of their time for a processor, and too few "
+    "steps tell how much of that was theirs"
 )
 _ONE_PHASE = 0.7
 """Of the delay in such steps that arises in one phase. The machine's own hiccups are everywhere."""
@@ -233,6 +237,8 @@ def stragglers(joined: Joined, work: OwnWork | str) -> Stragglers:
         return _unknown(joined, len(work.steps), _DEVICES)
     if hidden and pattern == Pattern.BALANCED:
         return _unknown(joined, len(work.steps), hidden)
+    if straggler is None and work.processor_ns is None and work.is_busy:
+        return _unknown(joined, len(work.steps), _BUSY.format(share=work.thread_share))
     return Stragglers(
         pattern=pattern,
         straggler=straggler,
@@ -300,7 +306,7 @@ def _hidden(joined: Joined, work: OwnWork, typical_ns: float) -> str:
 
 def _on_devices(joined: Joined) -> bool:
     return any(
-        bool((rank.stream_ns >= 0).any())
+        bool((rank.device_ns >= 0).any())
         or any(group.is_on_stream for group in rank.collectives.groups)
         for rank in joined.ranks
     )

@@ -33,9 +33,9 @@ _SPARK = (150, 22)
 _COLOR_OF_REST = "var(--panel)"
 _IDLE = (
     ("data_wait_ns", "idle: the host waits for data", "pattern-data"),
-    ("host_blocked_ns", "idle: the host was blocked", "pattern-blocked"),
-    ("host_late_ns", "idle: the host is late", "pattern-late"),
-    ("unattributed_ns", "busy or idle: events can't tell", "pattern-unknown"),
+    ("sync_wait_ns", "idle: the host was blocked", "pattern-blocked"),
+    ("host_wait_ns", "idle: the host is late", "pattern-late"),
+    ("unknown_ns", "busy or idle: events can't tell", "pattern-unknown"),
 )
 
 
@@ -70,7 +70,7 @@ def run_view(
         "first_histogram": _largest(document, pictures),
         "slowest": [*_slowest(series)],
         "series_note": _series_note(run, series),
-        "ledger_bars": [*_ledger_bars(document)],
+        "time_budget_bars": [*_time_budget_bars(document)],
         "sources": _sources(run),
         "curves": curves,
         "environment": [*_environment(run)],
@@ -99,9 +99,9 @@ def _tiles(document: Document) -> Iterator[tuple[str, str, str]]:
             yield "samples", f"{steps.samples_per_second:,.0f}/s", "of step time"
         elif steps.steps_per_second is not None:
             yield "steps", f"{rate(steps.steps_per_second)}/s", "of step time"
-        if steps.unattributed_ns is not None and steps.total_ns:
-            share = small_percent(steps.unattributed_ns, steps.total_ns)
-            yield "in no phase", share, "of the steps"
+        if steps.outside_phases_ns is not None and steps.total_ns:
+            share = small_percent(steps.outside_phases_ns, steps.total_ns)
+            yield "outside phases", share, "of the steps"
         if run.duration_ns:
             outside = small_percent(steps.outside_ns, run.duration_ns)
             yield "outside steps", outside, duration(steps.outside_ns)
@@ -205,12 +205,12 @@ def _series_note(run: Run, series: StepSeries) -> str:
     return " ".join(sentences)
 
 
-def _ledger_bars(document: Document) -> Iterator[tuple[str, list[Piece]]]:
+def _time_budget_bars(document: Document) -> Iterator[tuple[str, list[Piece]]]:
     """The host's side and, if it was timed, the device's: two bars with the same total."""
-    ledger = document.ledger
-    if ledger is None or not ledger.step_ns:
+    time_budget = document.time_budget
+    if time_budget is None or not time_budget.step_ns:
         return
-    whole_ns = ledger.step_ns
+    whole_ns = time_budget.step_ns
 
     def piece(name: str, ns: float | None, color: str = "", pattern: str = "") -> list[Piece]:
         if not ns:
@@ -222,7 +222,7 @@ def _ledger_bars(document: Document) -> Iterator[tuple[str, list[Piece]]]:
         """The largest phases, and one piece for all others."""
         in_order = sorted(range(len(times_ns)), key=lambda place: -times_ns[place])
         for place in sorted(in_order[:_MAX_PIECES]):
-            path = ledger.entries[place].path
+            path = time_budget.entries[place].path
             name, color = "outside phases", _COLOR_OF_REST
             if path is not None:
                 name, color = path, css_color(color_of(names_of(path)[-1]))
@@ -230,7 +230,7 @@ def _ledger_bars(document: Document) -> Iterator[tuple[str, list[Piece]]]:
         rest_ns = sum(times_ns[place] for place in in_order[_MAX_PIECES:])
         yield from piece(f"{prefix}other phases", rest_ns, css_color(STEP_COLOR))
 
-    total, entries = ledger.total, ledger.entries
+    total, entries = time_budget.total, time_budget.entries
     host_ns = [
         (one.host_ns if one.computing_ns is None else one.computing_ns) or 0.0 for one in entries
     ]
@@ -238,7 +238,7 @@ def _ledger_bars(document: Document) -> Iterator[tuple[str, list[Piece]]]:
     yield "host", [*of_phases("", host_ns), *blocked]
     if total.busy_ns is None:
         return
-    busy = "busy: " if ledger.doubt is None else "busy or waiting: "
+    busy = "busy: " if time_budget.doubt is None else "busy or waiting: "
     yield (
         "device",
         [

@@ -4,7 +4,7 @@
 Figures are of the whole run, from its statistics, or of the *window*: the whole steps that ended in
 the last 30 seconds, or the last three if those took longer. Neither has the times of steps that
 torch.profiler has slowed. Times are nanoseconds, None is what is not known, and series end with
-their newest value. The attributes are the keys of `watch --json`, which docs/watch.md describes.
+their newest value. The attributes are the keys of `watch --json`, which docs/page.md describes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyinstrument_gpu.core.live import LiveWindow, places_in_series
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, known_mean_ns
-from pyinstrument_gpu.watch.sign_of_life import SignOfLife
+from pyinstrument_gpu.watch.heartbeat import Heartbeat
 
 _NEWEST_STEPS = 20
 
@@ -102,7 +102,7 @@ class LiveRun:
     rank: int | None
     world_size: int | None
     command: tuple[str, ...]
-    sign_of_life: SignOfLife
+    heartbeat: Heartbeat
     duration_ns: int
     steps: LiveSteps
     phases: tuple[LivePhase, ...]
@@ -113,7 +113,7 @@ class LiveRun:
 
 
 def live_run(
-    file: str, run: Run, state: State, sign: SignOfLife, damaged_blocks: int = 0
+    file: str, run: Run, state: State, sign: Heartbeat, damaged_blocks: int = 0
 ) -> LiveRun:
     """What is shown of a run. Linear in the history that `run` holds.
 
@@ -129,7 +129,7 @@ def live_run(
         file=file,
         **{name: run.environment.get(name) for name in recorded},
         command=tuple(run.environment.get("command", ())),
-        sign_of_life=sign,
+        heartbeat=sign,
         duration_ns=run.duration_ns,
         steps=_steps(run, state, window),
         phases=tuple(_phases(run, window)),

@@ -95,7 +95,8 @@ class Browser:
             message = json.loads(entry["message"])["message"]
             if message["method"] == "Network.requestWillBeSent":
                 url: str = message["params"]["request"]["url"]
-                if not url.startswith(("file:", "data:")):
+                # `chrome:` is the empty page that the browser itself begins with.
+                if not url.startswith(("file:", "data:", "chrome:")):
                     found.append(url)
         return found
 

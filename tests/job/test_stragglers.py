@@ -177,6 +177,20 @@ def test_too_few_steps_that_tell_waits_for_a_processor_tell_nothing() -> None:
     assert of(waiting(job, *[0.2] * 4, every=20)).stragglers == of(job).stragglers
 
 
+def test_where_threads_wait_much_and_too_few_steps_tell_it_nobody_is_named() -> None:
+    def busy(share: float, **slow: Any) -> Job:
+        job = simulated_job(2, 1000, Slow(1, **slow))
+        first, second = job.ranks
+        return replace(job, ranks=(replace(first, thread_wait_share=share), second))
+
+    slower = {"factor": everywhere(1.25)}
+    assert of(busy(0.09, **slower)).stragglers.straggler is not None
+    assert found(busy(0.28, **slower)) == (Pattern.UNKNOWN,)
+    assert "up to 28% of their time" in (of(busy(0.28, **slower)).stragglers.reason or "")
+    # In one phase alone, it is no competition for the processors.
+    assert found(busy(0.28, extra_ns={"data": 200 * MS})) == (Pattern.ALWAYS, 1, "data")
+
+
 def test_on_a_busy_machine_a_rank_is_named_that_is_late_without_its_waits() -> None:
     busy = [0.12, 0.3, 0.12, 0.15]
     # It is slower everywhere, as those are that wait for a processor.
@@ -445,7 +459,7 @@ def test_ranks_that_do_not_wait_for_each_other() -> None:
 
 def cut(rank: RankData, steps: int) -> RankData:
     """The rank as if its file ended after so many steps."""
-    columns = ("first_begin_ns", "last_end_ns", "self_ns", "stream_ns")
+    columns = ("first_begin_ns", "last_end_ns", "self_ns", "device_ns")
     return replace(
         rank,
         steps=rank.steps[:steps],
@@ -547,7 +561,7 @@ def test_binomial_tail_that_is_next_to_nothing() -> None:
 def with_phases(rank: RankData, names: Mapping[str, str]) -> RankData:
     """The rank with some phases called otherwise, or, where there is no name, without."""
     rows = [row for row, path in enumerate(rank.paths) if names.get(path, path)]
-    columns = ("first_begin_ns", "last_end_ns", "self_ns", "stream_ns")
+    columns = ("first_begin_ns", "last_end_ns", "self_ns", "device_ns")
     waits = rank.waits
     if waits is not None:
         kept = [*rows, len(rank.paths), len(rank.paths) + 1]
