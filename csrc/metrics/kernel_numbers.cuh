@@ -77,6 +77,21 @@ constexpr double kLowest<double> = -1.7976931348623157e308;
 __device__ float infinity_of(float) { return __int_as_float(0x7F800000); }
 __device__ double infinity_of(double) { return __longlong_as_double(0x7FF0000000000000LL); }
 
+/// Converts an even count of numbers that were loaded together.
+template <Format kFormat, int kCount>
+__device__ void convert(const typename Numbers<kFormat>::Stored (&stored)[kCount],
+                        typename Numbers<kFormat>::Real* numbers) {
+#pragma unroll
+  for (int k = 0; k < kCount; ++k) {
+    if constexpr (kFormat == kBfloat16) {  // of a word, two in one instruction each
+      const unsigned word = reinterpret_cast<const unsigned*>(stored)[k / 2];
+      numbers[k] = __int_as_float(static_cast<int>(k % 2 == 0 ? word << 16 : word & 0xFFFF0000u));
+    } else {
+      numbers[k] = Numbers<kFormat>::real(stored[k]);
+    }
+  }
+}
+
 /// Four numbers side by side, as they are stored: one load, or two of doubles.
 template <typename Stored>
 struct alignas(sizeof(Stored) < 4 ? 4 * sizeof(Stored) : 16) Four {

@@ -200,6 +200,7 @@ struct RowScan {
   Real power_sum = 0;
   Real power_rest = 0;    ///< what rounding took from it
   Real exponent_sum = 0;  ///< of each power times its exponent
+  Real exponent_rest = 0;
   double weighted_sum = 0;
   Real best_value = 0;
   int best_index = -1;  ///< a confusion matrix has less than 2^31 classes
@@ -264,9 +265,11 @@ struct RowScan {
   }
 
   __device__ ExpSums exp_sums() const {
-    return {base(), static_cast<double>(greatest),
-            static_cast<double>(power_sum) + static_cast<double>(power_rest),
-            static_cast<double>(exponent_sum) / kPerUnit<Real>, weighted_sum};
+    return {
+        base(), static_cast<double>(greatest),
+        static_cast<double>(power_sum) + static_cast<double>(power_rest),
+        (static_cast<double>(exponent_sum) + static_cast<double>(exponent_rest)) / kPerUnit<Real>,
+        weighted_sum};
   }
 
  private:
@@ -297,8 +300,17 @@ struct RowScan {
     const auto shift = static_cast<Real>((before - base()) * kPerUnit<Real>);
     const Real factor = power_of(shift);
     exponent_sum = factor == 0 ? 0 : (exponent_sum + power_sum * shift) * factor;
+    exponent_rest *= factor;
     power_sum *= factor;
     power_rest *= factor;
+  }
+
+  /// Rounds twice: one thread may have a whole row.
+  __device__ static void add_twice(Real added, Real& to, Real& rest) {
+    const Real sum = to + added;
+    const Real part = sum - to;
+    rest += (to - (sum - part)) + (added - part);
+    to = sum;
   }
 
   /// With kAll whatever they are; otherwise false, and nothing is added, where one of them is not
@@ -316,12 +328,8 @@ struct RowScan {
       exponents = fused(power, exponent, exponents);
     }
     if (!kAll && !(exponents - exponents == 0)) return false;
-    exponent_sum += exponents;
-    // Rounds twice: one thread may have a whole row.
-    const Real sum = power_sum + powers;
-    const Real part = sum - power_sum;
-    power_rest += (power_sum - (sum - part)) + (powers - part);
-    power_sum = sum;
+    add_twice(exponents, exponent_sum, exponent_rest);
+    add_twice(powers, power_sum, power_rest);
     return true;
   }
 
@@ -396,16 +404,14 @@ __device__ void scan_share(const typename Numbers<kFormat>::Stored* row, I64 cla
 #pragma unroll
         for (int k = 0; k < kAtOnce; ++k) load[k] = at[i + k * Group::kSize];
 #pragma unroll
-        for (int k = 0; k < kAtOnce * kPerLoad; ++k)
-          logits[k] = Numbers<kFormat>::real(load[k / kPerLoad].values[k % kPerLoad]);
+        for (int k = 0; k < kAtOnce; ++k) convert<kFormat>(load[k].values, logits + k * kPerLoad);
         if (scan.take_usual(logits)) continue;
       }
 #pragma unroll 1
       for (I64 j = i; j < loads && j < i + kStep; j += Group::kSize) {
         const Load load = at[j];
         Real logits[kPerLoad];
-#pragma unroll
-        for (int k = 0; k < kPerLoad; ++k) logits[k] = Numbers<kFormat>::real(load.values[k]);
+        convert<kFormat>(load.values, logits);
         if (i != special && scan.take_usual(logits)) continue;
         scan.take(head + j * kPerLoad, logits);
       }
@@ -434,10 +440,7 @@ __device__ Row scan_row(const Batch& batch, const Group& group,
   Best best{0, -1};
   if (own == own) {
     RowScan<Real, kScores, kFull> scan(batch, target, own);
-    // 32 bytes in flight of each thread, or 64 where it has registers for them.
-    constexpr int kAtOnce = kFull || sizeof(Real) == sizeof(double) ? 1
-                            : Group::kSize == Warp::kSize           ? 2
-                                                                    : 4;
+    constexpr int kAtOnce = kFull || sizeof(Real) == sizeof(double) ? 1 : 4;
     scan_share<kFormat, kAtOnce>(logits, batch.classes, batch.class_stride, group, scan);
     row.rank = scan.rank;
     row.nonfinite = scan.zeros != 0;

@@ -258,7 +258,7 @@ constexpr int kRowsByCount = 3;
 /// How many blocks of a kernel run at once: what has more in registers has less room.
 PIG_SHARED constexpr int blocks_per_processor(bool cross_entropy, Format format, RowsBy by) {
   if (!cross_entropy) return kBlocksPerProcessor;
-  return by == RowsBy::kThread || format == kFloat64 ? 2 : 3;
+  return by == RowsBy::kBlock && format != kFloat64 ? 3 : 2;
 }
 
 }  // namespace pig::metrics
