@@ -129,7 +129,7 @@ def loop_of(
         return []
     heavy = min(inner, key=lambda i: (abs(blocks[i].loaded - bytes_), i))
     head, body = min((each for each in loops if heavy in each[1]), key=lambda each: len(each[1]))
-    nested = set().union(*(other for at, other in loops if other < body))
+    nested = {i for _, other in loops if other < body for i in other}
     least = round(bytes_ / element * per_element)
     way = _way_around(blocks, head, body - nested | {head, heavy}, operation, least)
     return [operation for i in way for operation in blocks[i].operations]

@@ -49,7 +49,8 @@ class LabelTally {
         tail_(binary_tail(p.options, reinterpret_cast<double*>(p.launch.state + 1))),
         has_weights_(p.batch.operands[kLabelWeight].data != nullptr),
         has_histogram_(!has_weights_ && binary_histogram_doubles(options_) <= 2 * kTalliedBins),
-        has_calibration_(options_.calibration_bins <= kTalliedCalibration) {}
+        has_calibration_(options_.calibration_bins <= kTalliedCalibration &&
+                         options_.labels <= 32 * kLabelsOfThread) {}
 
   __device__ const BinaryOptions& options() const { return options_; }
   __device__ const BinaryTail& tail() const { return tail_; }
@@ -402,9 +403,8 @@ __device__ void update_labels(const LabelsParameters& p) {
   // So many rows or elements at a time that their counts fit.
   const I64 labels = p.options.labels;
   const I64 rows = labels == 0 ? elements : elements / labels;
-  const I64 part =
-      gridDim.x * (labels == 0 ? kThreads * kLabelsOfThread
-                               : kWarps * (kLabelsOfThread / ((labels + 31) / 32) + 1));
+  const I64 of_thread = kLabelsOfThread / (labels == 0 ? 1 : (labels + 31) / 32);
+  const I64 part = gridDim.x * (labels == 0 ? kThreads : kWarps) * (of_thread > 0 ? of_thread : 1);
   for (I64 begin = 0; begin < rows || begin == 0; begin += part) {
     if (begin != 0) tally.flush();
     tally.clear();
