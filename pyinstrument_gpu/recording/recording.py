@@ -25,7 +25,13 @@ from pyinstrument_gpu.core.file.run_path import (
 from pyinstrument_gpu.core.watcher import watchers_of
 from pyinstrument_gpu.errors import RecordingActiveError, RecordingError, RunPathError
 from pyinstrument_gpu.native import DISABLED, native, require_native
-from pyinstrument_gpu.recording import device_timing, environment, hang_program, self_overhead
+from pyinstrument_gpu.recording import (
+    device_timing,
+    environment,
+    hang_program,
+    self_overhead,
+    uncommitted,
+)
 from pyinstrument_gpu.recording.lost_peer import exception_facts
 from pyinstrument_gpu.recording.options import RecordingOptions, check_sink, takes_options
 from pyinstrument_gpu.recording.program_watch import ProgramWatch
@@ -78,6 +84,7 @@ class Recording:
         # For a recording around a whole program, which ends when the program starts its own.
         self._give_way: Callable[[], None] | None = None
         self._program = ProgramWatch()
+        self._uncommitted = uncommitted.Uncommitted(None)
         # For its watchers, see `ActiveRecording`; neither is for programs.
         self.facts: dict[str, Any] = {}
         self.watchers = watchers_of(options)
@@ -364,11 +371,15 @@ class Recording:
         facts.update(started)
         facts["overhead"] = self_overhead.measure()
         native.set_nvtx(options.nvtx)
-        device_timing.start(options.device_timing, options.device_timing_budget)
+        device_timing.start(
+            options.device_timing, options.device_timing_budget, options.graph_phases
+        )
         self._program.begin(self._tell_of_program)
         for watcher in self.watchers.values():
             watcher.begin(self)
         self._environment = facts
+        if "revision" in facts and not facts.get("local_rank"):
+            self._uncommitted = uncommitted.ask(Path(facts["program_folder"]))
         self._tell_of_program()
         native.set_document(self, "environment", _encode(self._environment))
 
@@ -419,8 +430,8 @@ class Recording:
             return None
 
     def _note_end(self) -> None:
-        # torch and its GPUs may have come after the start.
-        self._environment.update(environment.torch_facts())
+        # What has come after the start.
+        self._environment.update(environment.last_facts())
         self._environment.update(self.facts)
 
     def _note_no_memory(self, error: MemoryError) -> None:
@@ -435,9 +446,10 @@ class Recording:
             if self._program.has_ranks:
                 for watcher in self.watchers.values():
                     watcher.has_ranks(self._environment["anchor"], self._program.members)
-            if facts != self._environment.get(program_facts.KEY):
+            known = {program_facts.KEY: facts, **self._uncommitted.facts()}
+            if not known.items() <= self._environment.items():
                 # A new one: other threads may be reading the one that there is.
-                self._environment = {**self._environment, program_facts.KEY: facts}
+                self._environment = {**self._environment, **known}
                 native.set_document(self, "environment", _encode(self._environment))
         except Exception:  # it may be called in the middle of the program: it stays as it is
             return
@@ -527,6 +539,11 @@ def record(options: RecordingOptions) -> Recording:
             where timing events can keep streams from overlapping. False turns it off.
         device_timing_budget: the share of the step time that device timing may cost. If steps are
             too short for that, the device is timed in every k-th step only; `math.inf` times all.
+        graph_phases: "auto" times phases inside CUDA graphs in each replay (`Run.graph_phases`):
+            where a phase begins or ends while `torch.cuda.graph` or `make_graphed_callables`
+            captures, a kernel of one thread becomes part of the graph, 256 of them in one graph at
+            most. Each takes the device about two microseconds in every replay, also after the
+            recording, since the graph keeps it. True: without that bound. False: no such kernel.
         memory: "sampled" reads how much memory is in use where phases begin and end: that of
             PyTorch's allocator on the GPU, or else that of the process. It does so in the first
             three steps, and then in so many that it takes at most 0.05 % of the time. Nothing
@@ -537,6 +554,12 @@ def record(options: RecordingOptions) -> Recording:
         energy: read the GPU's energy counter ten times a second, by a thread of its own that needs
             the GIL for some microseconds each time. Without NVML or such a counter, the run has
             no energy.
+        compiled_phases: also time phases inside of what torch.compile compiles with TorchInductor
+            from now on, forward and backward, by marks in its code. What is fused stays the same,
+            but each graph is compiled once more, as torch's caches have it without marks. A mark
+            costs what a phase does, and on the CPU it parts kernels that would run as one. Where it
+            is not possible, as under CUDA graphs, the report says so. False leaves one time for
+            each call of a graph.
         watchdog_s: if nothing happens for so many seconds, and ten times as long as 99 % of the
             steps took, the run gets the stacks of all threads and how far the process groups are
             (`Run.stalls`), and standard error one sentence. Until ten steps have ended, the limit

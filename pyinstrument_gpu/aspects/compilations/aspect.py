@@ -21,6 +21,7 @@ from pyinstrument_gpu.aspects.compilations.data import (
     on_timeline,
 )
 from pyinstrument_gpu.core.aspect import Aspect
+from pyinstrument_gpu.core.cause import Cause, Precedence, intervals_of
 from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.record import SourceLine
 from pyinstrument_gpu.core.run import Run
@@ -136,6 +137,7 @@ class CompilationTimes:
         lost: graph breaks and reached limits that found no room.
         functions: that on which most time was spent first.
         breaks: the most frequent first.
+        unknown_phases: why less than what was asked for is known of phases in compiled code.
     """
 
     count: int
@@ -146,6 +148,7 @@ class CompilationTimes:
     lost: int
     functions: tuple[CompiledFunction, ...]
     breaks: tuple[BrokenGraph, ...]
+    unknown_phases: tuple[str, ...] = ()
 
 
 def compilation_times(run: Run) -> CompilationTimes | None:
@@ -166,6 +169,7 @@ def compilation_times(run: Run) -> CompilationTimes | None:
             BrokenGraph(_place(run, one) or "", one.function or "", one.reason, one.count)
             for one in sorted(found.breaks, key=lambda one: -one.count)
         ),
+        unknown_phases=found.unknown_phases,
     )
 
 
@@ -294,6 +298,10 @@ class CompilationsAspect(Aspect):
                 f"... and graph breaks at {counted(len(times.breaks) - _MOST_ROWS, 'more line')}",
                 "warn",
             )
+        for why in times.unknown_phases:
+            yield Sentence(
+                f"Phases in compiled code are not known as asked: {printable(why)}", "warn"
+            )
         if times.not_listed:
             yield Sentence(
                 f"Of the last {counted(times.not_listed, 'compilation')} only the time is known",
@@ -319,9 +327,38 @@ class CompilationsAspect(Aspect):
             else:
                 yield from _of_sizes(run, one)
 
+    def causes(self, run: Run) -> Iterator[Cause]:
+        """Those on the steps' threads, as far as each was noted."""
+        found, spans = run.compilations, run.compilation_spans
+        if found is None or found.unknown is not None:
+            return
+        steps, known = run.steps.closed, None
+        if found.count > len(found.compilations):
+            known = steps["index"][steps["end_ns"] <= spans["host_end_ns"].max(initial=0)]
+        names = [
+            "a function that torch did not name"
+            if one.function is None
+            else printable(f"{one.function} ({_place(run, one)})")
+            for one in found.compilations
+        ]
+        yield Cause(
+            name="compilation",
+            words="compilation",
+            remedy=_DYNAMIC,
+            precedence=Precedence.ACT,
+            intervals=intervals_of(
+                spans["host_begin_ns"], spans["host_end_ns"], spans["thread"], spans["number"]
+            ),
+            known=known,
+            notes=tuple(names),
+            is_advised=False,
+        )
+
     def unknown(self, run: Run) -> Iterator[str]:
         if run.compilations is not None and run.compilations.unknown is not None:
             yield f"Compilation by torch.compile: {run.compilations.unknown}."
+        for why in () if run.compilations is None else run.compilations.unknown_phases:
+            yield f"Phases in compiled code: {why}."
 
 
 def _summary(times: CompilationTimes) -> str:
