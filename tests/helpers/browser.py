@@ -95,7 +95,7 @@ class Browser:
             message = json.loads(entry["message"])["message"]
             if message["method"] == "Network.requestWillBeSent":
                 url: str = message["params"]["request"]["url"]
-                if not url.startswith(("file:", "data:", "chrome:")):  # its own empty page
+                if not url.startswith(("file:", "data:", "chrome")):  # its own empty page
                     found.append(url)
         return found
 

@@ -425,6 +425,25 @@ def test_runs_that_lack_something_open(
     assert chromium.messages() == []
 
 
+def test_in_a_frame_of_a_notebook_links_stay_in_the_page(
+    chromium: Browser, run: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "notebook.html"
+    ready = "<script>onload = () => (document.documentElement.dataset.ready = 'yes')</script>"
+    file.write_text(ready + run.page()._repr_html_(), "utf-8")
+    chromium.open(file)
+    chromium.driver.switch_to.frame(chromium.find("iframe"))
+    chromium.wait("document.documentElement.dataset.ready === 'yes'")
+
+    chromium.find("nav a[href='#environment-0']").click()
+    chromium.wait("document.querySelector('#environment-0 dl').getBoundingClientRect().top < 700")
+    assert chromium.find("#environment-0 dl").is_displayed()
+    assert chromium.run("return location.href") == "about:srcdoc"
+    chromium.driver.switch_to.default_content()
+    assert chromium.messages() == []
+    assert chromium.requests() == []
+
+
 def test_an_empty_run_opens(chromium: Browser, tmp_path: Path) -> None:
     show(chromium, Run(), tmp_path)
 
