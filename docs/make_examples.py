@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the examples and puts what they print into docs/examples.md.
+"""Runs the examples and puts what they print into examples/README.md.
 
 Usage: python docs/make_examples.py [NAME...]
 """
@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "examples.md"
+PAGE = ROOT / "examples" / "README.md"
 COMMANDS = {
     "language_model": ["examples/language_model.py"],
     "image_classifier": ["examples/image_classifier.py"],

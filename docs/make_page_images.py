@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes the pictures of the HTML page for docs/page.md, with Chromium.
+"""Takes the pictures of the HTML page, with Chromium.
 
-Usage: python -m docs.make_page_images train.html job.html change.html docs/images
+Usage: python -m docs.make_page_images docs/images --run train.html --ranks job.html
+    --comparison change.html --tutorial digits.html
 
-The first is of a run of a program under `run --modules`, the second of two ranks, the third of a
-comparison.
+The first page is of a run of a program under `run --modules`, the second of two ranks, the third of
+a comparison, and the last of the tutorial's program. Those that are left out keep their pictures.
 """
 
 import argparse
 import base64
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,16 +30,42 @@ class Picture(NamedTuple):
     script: str = ""
 
 
-def pictures(run: Path, ranks: Path, comparison: Path) -> Iterator[Picture]:
-    choose = (
-        "document.querySelector('.step-chart').chart.outlier(1);"
-        f"{TIMELINE}.show(1); {TIMELINE}.step(1); {TIMELINE}.step(1); {TIMELINE}.step(1);"
-    )
-    yield Picture("page-light", run, 1180, 1420, "#main", script=choose)
+CHOOSE = (
+    "document.querySelector('.step-chart').chart.outlier(1);"
+    f"{TIMELINE}.show(1); {TIMELINE}.step(1); {TIMELINE}.step(1); {TIMELINE}.step(1);"
+)
+
+
+def of_run(page: Path) -> list[Picture]:
+    return [
+        Picture("page-light", page, 1180, 1420, "#main", script=CHOOSE),
+        Picture("page-phone", page, 390, 844, "#timeline-0", script=CHOOSE),
+    ]
+
+
+def of_ranks(page: Path) -> list[Picture]:
     select = f"{TIMELINE}.select([0, 2]);"
-    yield Picture("page-dark", ranks, 1180, 760, ".timeline", True, select)
-    yield Picture("page-phone", run, 390, 844, "#timeline-0", script=choose)
-    yield Picture("page-compare", comparison, 1180, 1240, "#main")
+    return [Picture("page-dark", page, 1180, 760, ".timeline", True, select)]
+
+
+def of_comparison(page: Path) -> list[Picture]:
+    return [Picture("page-compare", page, 1180, 1240, "#main")]
+
+
+def of_tutorial(page: Path) -> list[Picture]:
+    return [
+        Picture("report", page, 1180, 566, "#main"),
+        Picture("tutorial", page, 1180, 225, "#timeline-0", script=f"{TIMELINE}.show(1);"),
+    ]
+
+
+PICTURES = {
+    "run": of_run,
+    "ranks": of_ranks,
+    "comparison": of_comparison,
+    "tutorial": of_tutorial,
+}
+"""What is taken of which page, by the option that names it."""
 
 
 def take(chromium: Browser, picture: Picture, folder: Path) -> None:
@@ -62,11 +88,12 @@ def take(chromium: Browser, picture: Picture, folder: Path) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name in ("run", "ranks", "comparison", "folder"):
-        parser.add_argument(name, type=Path)
+    parser.add_argument("folder", type=Path)
+    for name in PICTURES:
+        parser.add_argument(f"--{name}", type=Path)
     arguments = parser.parse_args()
     with browser() as chromium:
-        for picture in pictures(
-            arguments.run.resolve(), arguments.ranks.resolve(), arguments.comparison.resolve()
-        ):
-            take(chromium, picture, arguments.folder)
+        for name, of in PICTURES.items():
+            page = getattr(arguments, name)
+            for picture in of(page.resolve()) if page else ():
+                take(chromium, picture, arguments.folder)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the JSON Schemas of what `report --json` and `why --json` print, and the reference of their
-keys in report-schema.md.
+"""Write the JSON Schemas of what `report --json` and `why --json` print, and the keys of their
+documents in report-schema.md.
 
 All come from the dataclasses of the documents and their docstrings.
 """
@@ -77,21 +77,21 @@ class Printed(NamedTuple):
 PRINTED = (
     Printed(
         "schema.json",
-        "## Reference\n",
+        "## One run\n",
         (_whole_document(), StepDocument),
         f"pyinstrument-gpu report --json, version {VERSION}",
         "A line of JSON for each run.",
     ),
     Printed(
         "job_schema.json",
-        "\n## Reference of jobs\n",
+        "\n## Jobs\n",
         (JobDocument,),
         f"pyinstrument-gpu report --json of the ranks of a job, version {JOB_VERSION}",
         "A line of JSON for a job.",
     ),
     Printed(
         "ending_schema.json",
-        "\n## Reference of endings\n",
+        "\n## Endings of jobs\n",
         (JobEnding,),
         f"pyinstrument-gpu why --json, version {ENDING_VERSION}",
         "A line of JSON for a job, or for a program alone.",
@@ -202,25 +202,20 @@ def _docstring(of: type) -> tuple[str, dict[str, str]]:
 
 
 def _reference(of: dict[str, Any], roots: Sequence[type]) -> Iterator[str]:
-    types = of["$defs"]
-    first = [root.__name__ for root in roots]
-    for name in [*first, *(name for name in types if name not in first)]:
-        found = types[name]
+    """The keys of the documents themselves. Those of what is inside them are in the schema."""
+    for name in (root.__name__ for root in roots):
+        found = of["$defs"][name]
         yield f"\n### {name}\n\n{found['description']}\n"
-        if "enum" in found:
-            yield f"\nOne of {', '.join(f'`{value}`' for value in found['enum'])}.\n"
-            continue
         yield "\n| key | type | |\n|---|---|---|\n"
         for key, described in found["properties"].items():
             about = described.get("description", "").replace("|", "\\|")
-            always = "" if key in found["required"] else ", may be missing"
-            yield f"| `{key}` | {_type_of(described)}{always} | {about} |\n"
+            optional = "" if key in found["required"] else "?"
+            yield f"| `{key}`{optional} | {_type_of(described)} | {about} |\n"
 
 
 def _type_of(described: dict[str, Any]) -> str:
     if "$ref" in described:
-        name = described["$ref"].rpartition("/")[2]
-        return f"[{name}](#{name.lower()})"
+        return str(described["$ref"].rpartition("/")[2])
     if described.get("type") == "array":
         return f"list of {_type_of(described['items'])}"
     return str(described["type"])

@@ -67,9 +67,14 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     )
     assert built.returncode == 0, built.stdout + built.stderr
     site = Path(site)
-    api = (site / "reference" / "python.html").read_text("utf-8")
+    api = (site / "api.html").read_text("utf-8")
     for name in PUBLIC_NAMES:
         assert f'id="pyinstrument_gpu.{name}"' in api, f"the reference lacks {name}"
+    # The search works from a folder: its index is a script, and nothing comes from elsewhere.
+    assert (site / "search" / "search_index.js").is_file()
+    front = (site / "index.html").read_text("utf-8")
+    assert re.findall(r'<script src="(?!assets/)([^"]*)', front) == []
+    assert '<script src="assets/iframe-worker.js">' in front
     commands = (site / "reference" / "command-line.html").read_text("utf-8")
     for command in ("run", "watch", "report", "export", "compare", "gate", "overhead", "info"):
         assert f'<h2 id="{command}">' in commands, f"the reference lacks the command {command}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples run, and docs/examples.md shows what they print."""
+"""The examples run, and examples/README.md shows what they print."""
 
 import re
 from pathlib import Path

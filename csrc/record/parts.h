@@ -45,7 +45,7 @@ class Reminders final : public Part {
  private:
   /// Then after twice as long each time: what is known of a program seldom changes later.
   static constexpr int64_t kFirstFactsNs = 1'000'000'000;
-  /// As docs/profiling.md has it.
+  /// As docs/modules.md has it.
   static constexpr char kControlSuffix[] = ".control";
   static constexpr int64_t kRequestIntervalNs = 1'000'000'000;
 

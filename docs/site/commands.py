@@ -16,8 +16,8 @@ from pyinstrument_gpu.cli import main
 
 _HEAD = """# Command line
 
-What `pyinstrument-gpu COMMAND --help` says. Exit codes are listed under
-[gate](../gate.md#exit-codes). The options of `run` can also stand in pyproject.toml, and all
+What `pyinstrument-gpu COMMAND --help` says. There is a list of [exit
+codes](../compare.md#exit-codes). The options of `run` can also stand in pyproject.toml, and all
 options in the environment: see [settings](../api.md#settings).
 """
 

@@ -3,8 +3,7 @@
 
 Pages are written to be read in the repository: their links lead from file to file, also to files
 outside docs/. Here these become pages of the site, and the links are made to fit. README.md is the
-front page. The reference of the API is made from docs/api.md, so that no name is in one of them
-only.
+front page. Behind each table of docs/api.md stands the reference of its names, from docstrings.
 """
 
 from __future__ import annotations
@@ -23,12 +22,11 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # MkDocs loads this file by its path
 from docs.site.commands import commands_page  # noqa: E402
 
-API_PAGE = "reference/python.md"
+API_PAGE = "api.md"
 COMMANDS_PAGE = "reference/command-line.md"
 
 _FENCE = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s]+)(\))")
-_HEADING = re.compile(r"^## (.*)$", re.MULTILINE)
 _PUBLIC_NAME = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
 _TABLE_AFTER_COMMENT = re.compile(r"^(<!-- .* -->)\n(?=\|)", re.MULTILINE)
 _COMMENT_AFTER_TABLE = re.compile(r"^(\|.*)\n(?=<!-- )", re.MULTILINE)
@@ -36,19 +34,11 @@ _COMMENT_AFTER_TABLE = re.compile(r"^(\|.*)\n(?=<!-- )", re.MULTILINE)
 # What GitHub takes as a block within an item of a list, and Markdown only at four columns.
 _BLOCK_IN_ITEM = re.compile(r"^  ```.*?^  ```$", re.MULTILINE | re.DOTALL)
 
-_API_HEAD = """# Python API
-
-Every public name, with its arguments, errors and cost. [Public names](../api.md) lists them in
-short.
-`pig` stands for `pyinstrument_gpu`.
-"""
-
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that lie elsewhere or are generated, and the files to which pages link."""
     for path in _pages_elsewhere():
         files.append(File.generated(config, _site_path(path), abs_src_path=str(ROOT / path)))
-    files.append(File.generated(config, API_PAGE, content=api_page()))
     files.append(File.generated(config, COMMANDS_PAGE, content=commands_page()))
     for path in _linked_files(files):
         files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
@@ -57,8 +47,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """The page in the words of Python-Markdown, with links that lead through the site."""
-    if page.file.src_uri in (API_PAGE, COMMANDS_PAGE):
+    if page.file.src_uri == COMMANDS_PAGE:
         return markdown
+    if page.file.src_uri == API_PAGE:
+        markdown = with_reference(markdown)
     markdown = _TABLE_AFTER_COMMENT.sub(r"\1\n\n", markdown)
     markdown = _COMMENT_AFTER_TABLE.sub(r"\1\n\n", markdown)
     markdown = _BLOCK_IN_ITEM.sub(lambda block: re.sub("^", "  ", block[0], flags=re.M), markdown)
@@ -78,22 +70,17 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return "".join(parts)
 
 
-def api_page() -> str:
-    """The reference of all names that docs/api.md lists, by its headings."""
-    text = (ROOT / "docs" / "api.md").read_text("utf-8")
-    page = [_API_HEAD]
-    headings = list(_HEADING.finditer(text))
-    ends = [heading.start() for heading in headings[1:]] + [len(text)]
-    for heading, end in zip(headings, ends, strict=True):
-        names = _PUBLIC_NAME.findall(text, heading.end(), end)
-        if names:
-            page.append(f"## {heading[1]}\n")
-            page += [f"::: pyinstrument_gpu.{name}\n" for name in names]
-    return "\n".join(page)
+def with_reference(text: str) -> str:
+    """docs/api.md with what each name's docstring says behind the table that lists it."""
+    parts = re.split(r"^(?=## )", text, flags=re.MULTILINE)
+    for i, part in enumerate(parts):
+        names = _PUBLIC_NAME.findall(part)
+        parts[i] = "\n".join([part, *(f"::: pyinstrument_gpu.{name}\n" for name in names)])
+    return "".join(parts)
 
 
 def _pages_elsewhere() -> list[str]:
-    paths = [*ROOT.glob("*.md"), *ROOT.glob("benchmarks/**/*.md")]
+    paths = [*ROOT.glob("*.md"), *ROOT.glob("benchmarks/**/*.md"), *ROOT.glob("examples/*.md")]
     return sorted(path.relative_to(ROOT).as_posix() for path in paths)
 
 
@@ -101,7 +88,7 @@ def _linked_files(files: Files) -> list[str]:
     """Files outside docs/ that are no pages: figures, pictures, programs and the licence."""
     found = set()
     for file in files.documentation_pages():
-        if file.src_uri in (API_PAGE, COMMANDS_PAGE):
+        if file.src_uri == COMMANDS_PAGE:
             continue
         path = _repository_path(file.src_uri)
         for _, target, _ in _LINK.findall(_FENCE.sub("", file.content_string)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes what is measured and what is edited into docs/cases.md, between its marks.
+"""Writes what was measured into docs/savings.md, between its marks.
 
     python -m examples.cases.page
 
@@ -8,7 +8,6 @@ For each device the newest of the results counts. A test compares the page with 
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterator
@@ -16,12 +15,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from examples.cases.case import CASES, SIDES, Case
+from examples.cases.case import CASES
 
 _ROOT = Path(__file__).parents[2]
-PAGE = _ROOT / "docs" / "cases.md"
+PAGE = _ROOT / "docs" / "savings.md"
 RESULTS = _ROOT / "benchmarks" / "results"
-_MARKED = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
+_MARKED = re.compile(r"(<!-- begin results -->\n).*?(<!-- end results -->)", re.DOTALL)
 _HEAD = (
     "| edit | said to save | predicted, % | saved, % | 95 % interval | verdict | as predicted |\n"
     "|---|---|---:|---:|---:|---|---|"
@@ -34,13 +33,12 @@ _UNKNOWN = "unknown"
 
 
 def filled(page: str, results: list[dict[str, Any]]) -> str:
-    """The page with its marked parts as the results and the scripts have them."""
-    parts = {case.name: f"```diff\n{edit_of(case)}```\n" for case in CASES}
+    """The page with its marked part as the results have it."""
     tables = [table(one) for one in results] or ["Nothing has been measured yet.\n"]
     if all(one["device"] == "CPU" for one in results):
         tables.append(_NO_GPU)
-    parts["results"] = "\n".join(tables)
-    return _MARKED.sub(lambda mark: f"{mark[1]}{parts[mark[2]]}{mark[3]}", page)
+    text = "\n".join(tables)
+    return _MARKED.sub(lambda mark: f"{mark[1]}{text}{mark[2]}", page)
 
 
 def newest_results() -> list[dict[str, Any]]:
@@ -48,13 +46,6 @@ def newest_results() -> list[dict[str, Any]]:
     files = sorted(RESULTS.glob("*-cases.json"))
     found = [json.loads(file.read_text()) | {"file": file.name} for file in files]
     return list({results["device"]: results for results in found}.values())
-
-
-def edit_of(case: Case) -> str:
-    """The difference of the two scripts, as `diff -U1` shows it."""
-    before, after = (case.script(side).read_text().splitlines(keepends=True) for side in SIDES)
-    one, other = (f"{case.name}/{side}.py" for side in SIDES)
-    return "".join(difflib.unified_diff(before, after, one, other, n=1))
 
 
 def table(results: dict[str, Any]) -> str:
@@ -82,7 +73,7 @@ def _row(found: dict[str, Any]) -> str:
     elapsed = found["comparison"]["elapsed"]
     saved, interval = -100 * elapsed["change"], _saved_interval(elapsed)
     cells = [
-        f"[{case.edit}](#{case.name.replace('_', '-')})",
+        f"[{case.edit}](../examples/cases/{case.name}/after.py)",
         case.claimed,
         _predicted(predicted),
         _signed(saved),

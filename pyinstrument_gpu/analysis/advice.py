@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Findings: the savings of a run that are worth an edit (advice), and those that may be (doubts).
 
-Both come with the edit; docs/ledger.md explains them.
+Both come with the edit; docs/savings.md explains them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Did a change make training faster or slower, and did time only move from phase to phase?
 
-Each run is one observation; docs/honest-time.md says why.
+Each run is one observation; docs/compare.md says why.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ledger: each step's time, entered twice, once for the host and once for the device.
 
-Both sides of a step add up to its wall time, to the nanosecond. docs/ledger.md explains the columns
-and what events prove of the device's side.
+Both sides of a step add up to its wall time, to the nanosecond. docs/savings.md explains the
+columns and what events prove of the device's side.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ The host takes as long as it took from one correlation point to the next, and fo
     device at the end = the later of  device at the begin + work
                             and   host at the end + tail
 
-docs/ledger.md says what work and tail are, how they are found, and what the model does not know.
+docs/savings.md says what work and tail are, how they are found, and what the model does not know.
 With nothing taken out it gives the run as it was.
 """
 

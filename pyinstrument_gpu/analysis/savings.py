@@ -2,7 +2,7 @@
 """What a change could save per step, before it is made: a range [low, high] with the likeliest in
 it, and *at most*, which can't be beaten.
 
-docs/ledger.md explains them all, their premises, and how often the range held what was saved.
+docs/savings.md explains them all, their premises, and how often the range held what was saved.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def gate(
     Runs the baseline and the command CMD (`python train.py`, for example) in turn, each under
     `pyinstrument-gpu run`, and compares them as `compare` does. While the result is unclear, more
     runs are made. Prints a summary in Markdown, which on GitHub also goes to the summary of the
-    job. docs/gate.md has the rules.
+    job. docs/compare.md has the rules.
 
     Exit codes: 0 not slower, or unclear; 1 a command failed, or the sides can't be compared; 2
     wrong usage; 4 slower; 5 unclear, with --strict.

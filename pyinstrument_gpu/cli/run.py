@@ -123,8 +123,8 @@ def _check_call(ctx: click.Context, option: click.Parameter, value: str | None) 
     "-o",
     "--output",
     metavar="RUN",
-    help="Write the run to this file.  [default: a new PROGRAM-DATE-TIME.gpurun in the working "
-    "directory]",
+    help="Write the run to this file; its folder is made if needed.  [default: a new "
+    "PROGRAM-DATE-TIME.gpurun in the working directory]",
 )
 @click.option("--overwrite", is_flag=True, help="Replace RUN if it is a run file already.")
 @click.option(

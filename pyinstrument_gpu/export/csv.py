@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CSV as RFC 4180 has it. docs/exporters/csv-parquet.md describes the columns."""
+"""CSV as RFC 4180 has it. docs/exporters/data.md describes the columns."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A report that the window of Nsight Systems opens, made by its own ImportNvtxt.
 
-docs/exporters/nsight.md says why x.nvtxt and x.sqlite stand beside x.nsys-rep. The database is made
-last: `nsys stats` takes none that is older than the report. All is made in a folder of its own and
-then moved to its place: an open window locks its report, and writing over that would empty it.
+docs/exporters/viewers.md says why x.nvtxt and x.sqlite stand beside x.nsys-rep. The database is
+made last: `nsys stats` takes none that is older than the report. All is made in a folder of its own
+and then moved to its place: an open window locks its report, and writing over that would empty it.
 """
 
 from __future__ import annotations

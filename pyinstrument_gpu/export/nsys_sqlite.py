@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQLite in the schema of `nsys export`; docs/exporters/nsight.md describes it."""
+"""SQLite in the schema of `nsys export`; docs/exporters/viewers.md describes it."""
 
 from __future__ import annotations
 

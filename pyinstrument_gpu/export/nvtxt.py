@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVTXT, the text that ImportNvtxt of Nsight Systems makes a report of.
 
-docs/exporters/nsight.md says what is moved or replaced, because Nsight cannot show it as it is.
+docs/exporters/viewers.md says what is moved or replaced, because Nsight cannot show it as it is.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parquet, as docs/exporters/csv-parquet.md describes it."""
+"""Parquet, as docs/exporters/data.md describes it."""
 
 from __future__ import annotations
 

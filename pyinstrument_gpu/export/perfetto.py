@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trace events, which Perfetto (ui.perfetto.dev) shows.
 
-docs/exporters/perfetto.md says what becomes what. Times in microseconds are written digit by digit,
+docs/exporters/viewers.md says what becomes what. Times in microseconds are written digit by digit,
 never as floats, so they are exact to the nanosecond.
 
 Viewers show the numbers of processes and threads behind their names. So these have the numbers that

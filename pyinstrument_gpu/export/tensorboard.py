@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorBoard event files of a run that is over; docs/exporters/tensorboard.md lists the tags.
+"""TensorBoard event files of a run that is over; docs/exporters/viewers.md lists the tags.
 
 A file is records of TFRecord (https://www.tensorflow.org/tutorials/load_data/tfrecord): the length
 of the data, its checksum, the data, their checksum. The data are an `Event` in the encoding of

@@ -2,7 +2,7 @@
 """Which rank the others wait for, and in which phase it loses the time.
 
 The thresholds were set on simulated and real jobs with known causes and judged on others, see
-docs/ranks.md.
+docs/jobs.md.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _DEVICES = (
     "TORCH_NCCL_ENABLE_TIMING=1 in the environment"
 )
 _BUSY = (
-    "the threads of ranks waited up to {share:.0%} of their time for a processor, and too few steps "
-    "tell how much of that was theirs"
+    "the threads of ranks waited up to {share:.0%} of their time for a processor, and too few "
+    "steps tell how much of that was theirs"
 )
 _ONE_PHASE = 0.7
 """Of the delay in such steps that arises in one phase. The machine's own hiccups are everywhere."""

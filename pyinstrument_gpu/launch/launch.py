@@ -9,6 +9,7 @@ how it ends.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import os
 import resource
@@ -47,9 +48,6 @@ from pyinstrument_gpu.report.no_steps import no_steps
 
 if TYPE_CHECKING:
     from pyinstrument_gpu.job.report import JobDocument
-
-
-import contextlib
 
 _OTHER_RANKS_DEADLINE_S = 5.0
 _PROFILE_AT = 10
@@ -180,6 +178,8 @@ class Launch:
         if self._options.output is not None:
             path = path_of_attempt(Path(self._options.output).absolute())
             of_rank = path_of_rank(path)
+            with contextlib.suppress(OSError, ValueError):  # what is wrong with it is said below
+                of_rank.parent.mkdir(parents=True, exist_ok=True)
             check_writable(of_rank)
             if not is_free(of_rank, overwrite):
                 raise RunPathError(in_the_way(of_rank, overwrite, "--overwrite"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of every step for MLflow; docs/exporters/mlflow.md lists the names."""
+"""Metrics of every step for MLflow; docs/exporters/viewers.md lists the names."""
 
 from __future__ import annotations
 

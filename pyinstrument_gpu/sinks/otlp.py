@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of OpenTelemetry; docs/exporters/otlp.md lists them."""
+"""Metrics of OpenTelemetry; docs/exporters/data.md lists them."""
 
 from __future__ import annotations
 

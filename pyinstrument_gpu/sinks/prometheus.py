@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics of the run so far for Prometheus; docs/exporters/prometheus.md lists the metrics."""
+"""Statistics of the run so far for Prometheus; docs/exporters/data.md lists the metrics."""
 
 from __future__ import annotations
 

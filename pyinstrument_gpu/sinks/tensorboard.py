@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorBoard scalars by step; docs/exporters/tensorboard.md lists the tags.
+"""TensorBoard scalars by step; docs/exporters/viewers.md lists the tags.
 
 A file of its own, as each sink has one.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of every step for Weights & Biases; docs/exporters/wandb.md lists the names."""
+"""Rows of every step for Weights & Biases; docs/exporters/viewers.md lists the names."""
 
 from __future__ import annotations
 

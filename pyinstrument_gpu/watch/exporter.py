@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serves to Prometheus how each rank is, as `watch` sees it: also one that has died or hangs, and
-could not answer itself. docs/exporters/prometheus.md lists the metrics."""
+could not answer itself. docs/exporters/data.md lists the metrics."""
 
 from __future__ import annotations
 

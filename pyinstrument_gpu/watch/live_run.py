@@ -4,7 +4,7 @@
 Figures are of the whole run, from its statistics, or of the *window*: the whole steps that ended in
 the last 30 seconds, or the last three if those took longer. Neither has the times of steps that
 torch.profiler has slowed. Times are nanoseconds, None is what is not known, and series end with
-their newest value. The attributes are the keys of `watch --json`, which docs/watch.md describes.
+their newest value. The attributes are the keys of `watch --json`, which docs/page.md describes.
 """
 
 from __future__ import annotations

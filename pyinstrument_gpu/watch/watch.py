@@ -152,7 +152,7 @@ def stream(
 
 
 def facts(looks: list[LiveRun | Unreadable], clocks: MachineClocks) -> dict[str, Any]:
-    """One object of the stream: see docs/watch.md."""
+    """One object of the stream: see docs/page.md."""
     return {
         "version": VERSION,
         "realtime_ns": clocks.realtime_ns,

@@ -18,8 +18,8 @@ from pyinstrument_gpu.export import export
 from tests.helpers.made_runs import ANCHOR, run_of
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "exporters" / "csv-parquet.md"
-RANKS_PAGE = ROOT / "docs" / "ranks.md"
+PAGE = ROOT / "docs" / "exporters" / "data.md"
+RANKS_PAGE = ROOT / "docs" / "jobs.md"
 MS = 1_000_000
 STEPS = 4
 

@@ -360,8 +360,8 @@ def test_program_with_its_own_recording_keeps_it(tmp_path: Path) -> None:
 
 def test_the_end_says_how_to_look_at_the_run(tmp_path: Path) -> None:
     write(tmp_path, "train.py", OWN)
-    done = python(tmp_path, "-m", "pyinstrument_gpu", "run", "-o", "a b.gpurun", "train.py")
-    path = tmp_path / "a b.gpurun"
+    done = python(tmp_path, "-m", "pyinstrument_gpu", "run", "-o", "runs/a b.gpurun", "train.py")
+    path = tmp_path / "runs" / "a b.gpurun"
     assert (
         f"\nRun file: {path}\nLook at it: pyinstrument-gpu report --html '{path}'\n" in done.stderr
     )

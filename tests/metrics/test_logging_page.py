@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of docs/logging.md, run on small tensors, against what the trainers compute.
+"""The lines of docs/metrics.md, run on small tensors, against what the trainers compute.
 
 Each function below is one trainer's loop. It yields the variables that the page's lines use, and
 where the trainer logs, what it would log, by the name that it gives it.
@@ -19,7 +19,8 @@ pytest.importorskip("torch")
 import torch
 from torch.nn.functional import cross_entropy
 
-PAGE = (Path(__file__).parents[2] / "docs" / "logging.md").read_text()
+_METRICS = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+PAGE = _METRICS.partition("\n## What your trainer logs")[2].partition("\n## ")[0]
 MICRO_BATCHES, STEPS, LOGS = 2, 3, 2
 BATCH, TOKENS, CLASSES = 4, 5, 7
 
@@ -47,7 +48,7 @@ def blocks(text: str) -> list[str]:
 
 def sections() -> dict[str, str]:
     """The text below each heading."""
-    _, *parts = re.split(r"^## ", PAGE, flags=re.MULTILINE)
+    _, *parts = re.split(r"^### ", PAGE, flags=re.MULTILINE)
     return dict(part.split("\n", 1) for part in parts)
 
 
@@ -298,7 +299,7 @@ def test_page_and_loops_know_the_same_trainers() -> None:
 @pytest.mark.parametrize("trainer", LOOPS)
 def test_lines_of_the_page_give_what_the_trainer_logs(trainer: str) -> None:
     text = sections()[trainer]
-    before_the_loop, where_it_logs = blocks(PAGE.split("\n## ")[0])
+    before_the_loop, where_it_logs = blocks(PAGE.split("\n### ")[0])
     where_it_logs = next(iter(blocks(text)), where_it_logs)
     table = rows(text)
     assert len(table) == text.count("`metrics.update"), "a row of the table is not understood"

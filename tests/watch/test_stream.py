@@ -87,7 +87,7 @@ def keys_of(value: Any) -> Iterator[str]:
 
 
 def test_the_page_names_every_key() -> None:
-    text = (DOCS / "watch.md").read_text()
+    text = (DOCS / "page.md").read_text()
     look = json.loads((SNAPSHOTS / "watch-everything/look.json").read_text())
     look["recorder"]["dropped"] = {}  # whose keys are causes
     keys = set(keys_of(look))

@@ -2,7 +2,7 @@
 """Rules: what guides tell everybody to do, and what each piece of advice is worth in one run.
 
 A rule is a function of a `Case` that yields a few findings, or none where the advice does not apply
-to the run. docs/rules.md has them all, with their premises.
+to the run. docs/savings.md has them all, with their premises.
 """
 
 from __future__ import annotations

@@ -192,7 +192,9 @@ def _half_as_often(case: Case, advice: str, occasions: Occasions) -> Guidance:
     # By what the first is longer than usual may come once: a compilation, caches, choosing kernels.
     of_first_ns, *others_ns = occasions.low_ns[np.argsort(occasions.begins_ns)].tolist()
     once_ns = max(0.0, of_first_ns - float(np.median(others_ns)))
-    worth = Worth((low_ns - once_ns) / 2 / steps, high_ns / 2 / steps, elapsed_ns / steps, "elapsed time")
+    worth = Worth(
+        (low_ns - once_ns) / 2 / steps, high_ns / 2 / steps, elapsed_ns / steps, "elapsed time"
+    )
     each = " to ".join(dict.fromkeys(ms(time_ns / len(occasions)) for time_ns in (low_ns, high_ns)))
     return Guidance(
         advice, None, *worth, f"{len(occasions):,} times in {steps:,} steps, {each} each"
