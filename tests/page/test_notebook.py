@@ -61,7 +61,9 @@ def test_names_of_strangers_are_text_in_a_cell() -> None:
 
 @pytest.mark.parametrize("run", [Run(), training([]), training([0, 0]), training(syncs=None)])
 def test_every_run_shows_itself(run: Run) -> None:
-    assert " ".join(run.report(width=1000).split())[:40] in " ".join(Output(run._repr_html_()).words)
+    assert " ".join(run.report(width=1000).split())[:40] in " ".join(
+        Output(run._repr_html_()).words
+    )
 
 
 def test_without_jinja_a_run_shows_the_terminals_report(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +74,7 @@ def test_without_jinja_a_run_shows_the_terminals_report(monkeypatch: pytest.Monk
 
 
 def test_the_page_is_in_the_output_and_reaches_nothing_around_it() -> None:
-    page = training(names=[HOSTILE, "it's & \"so\"", "backward"]).page(file="a.gpurun", height=300)
+    page = training(names=[HOSTILE, 'it\'s & "so"', "backward"]).page(file="a.gpurun", height=300)
     ((tag, frame), *_) = Output(page._repr_html_()).elements
 
     assert (tag, frame["sandbox"], frame["srcdoc"]) == ("iframe", "allow-scripts", page.html)
