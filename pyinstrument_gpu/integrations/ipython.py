@@ -70,12 +70,18 @@ def _record_cell(shell: Any, options: Any, line: str, cell: str) -> None:
     except PyinstrumentGpuError as error:
         reason = str(error).replace("overwrite=True", "--overwrite")
         raise UsageError(f"%%gpu_phases: nothing is recorded: {reason}") from None
+    recording._give_way = lambda: _give_way(recording)
     try:
         with recorded, _phases_of(recording), watch_syncs():
             for part in code:
                 exec(part, shell.user_ns)
     finally:
         _show(shell, recording, options)
+
+
+def _give_way(recording: Recording) -> None:
+    recording._finish_if_mine()
+    warn_of("%%gpu_phases: the cell has started a recording of its own, so this one ended there")
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import pytest
@@ -140,6 +141,15 @@ def test_files_of_others_are_not_replaced(
     monkeypatch.setattr("pyinstrument_gpu.recording.interactive.os.getpid", lambda: process + 1)
     assert fails(cell)  # of the process that this one is a fork of
     capsys.readouterr()
+
+
+def test_a_recording_of_the_cell_ends_that_of_the_magic(
+    shell: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = "import pyinstrument_gpu as pig\nwith pig.record() as own:\n" + indent(LOOP, "    ")
+    assert run(shell, f"%%gpu_phases run -q\n{LOOP}{own}").success
+    assert of(shell).step_totals.count == shell.user_ns["own"].run.step_totals.count == 3
+    assert "started a recording of its own" in capsys.readouterr().err
 
 
 def test_the_extension_can_be_loaded_again(shell: Any) -> None:
