@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # what runs hold of aspects is found by their table
     from pyinstrument_gpu.aspects.operations.data import Operations
     from pyinstrument_gpu.aspects.processor.data import Processor
     from pyinstrument_gpu.aspects.stalls.data import Stall
-    from pyinstrument_gpu.page.notebook import NotebookPage
+    from pyinstrument_gpu.parts.notebook_page import NotebookPage
 
 
 def above(module: str) -> Any:
@@ -354,7 +354,7 @@ class Run:
             ExportError: the page would be larger.
             MissingDependencyError: jinja2 is not installed.
         """
-        page: NotebookPage = above("page.notebook").NotebookPage(self, file, height)
+        page: NotebookPage = above("page.notebook").notebook_page(self, file, height)
         return page
 
     def _repr_html_(self) -> str:

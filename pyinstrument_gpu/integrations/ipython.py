@@ -39,7 +39,7 @@ def _parser() -> Any:
     from IPython.core.magic_arguments import MagicArgumentParser
 
     parser = MagicArgumentParser(
-        prog="%%gpu_phases",
+        prog="%gpu_phases",  # which is given one more mark
         description="Record the cell with automatic phases and steps, and show the short report. "
         "An exception of the cell stays as it is.",
     )
