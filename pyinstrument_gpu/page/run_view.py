@@ -33,7 +33,8 @@ def run_view(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """A run for the template, and what the script needs of it. Costs its whole analysis."""
     document = document_of(run, file or None)
-    found = [one for one in document.findings if one.kind == "failure"] + worth_trying(document)
+    tries = worth_trying(document)
+    told = [one for one in document.findings if one.kind == "failure"] + tries
     parts = {name: without_blanks(found) for name, found in sections(document).items()}
     histograms, pictures = _histograms(run)
     curves = {aspect.name: list(aspect.curves(run)) for aspect in aspects()}
@@ -45,8 +46,8 @@ def run_view(
         "parts": parts,  # those of the terminal's report, by their names
         "summary": summary_of(document),
         "bars": step_bars(document),
-        "findings": [(one, gain(one) if one.of_ns else "") for one in found],
-        "looks": dict.fromkeys(one.look for one in found if one.look),
+        "findings": [(one, gain(one) if one.of_ns else "") for one in tries],
+        "looks": dict.fromkeys(one.look for one in told if one.look),
         "pictures": pictures,
         "histograms": histograms,
         "first_histogram": _largest(document, pictures),
