@@ -48,7 +48,7 @@ def comparison(name: str, run: Run, profiled: dict[int, ProfiledStep]) -> Iterat
     yield Figure(f"{name}: of these with device times", len(on_device), "")
     for label, attribute, chosen in (
         ("host time", "host_ns", numbers),
-        ("stream time", "device_ns", on_device),
+        ("device time", "device_ns", on_device),
         ("blocked time", "blocked_ns", numbers),
     ):
         ours_ns = sum(getattr(recorded[number], attribute) for number in chosen)

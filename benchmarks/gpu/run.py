@@ -68,6 +68,7 @@ PARTS = (
     Part("What an update of the metrics costs", _module("metric_cost"), 80),
     Part("What updates without logits cost", _module("element_cost"), 40),
     Part("Modules, and a window of torch.profiler", _module("module_cost"), 110),
+    Part("Phases inside compiled code", _module("compiled_cost"), 130, group="programs"),
     Part("Beside torch.profiler", _module("beside_profiler"), 120, group="programs"),
     Part("Savings, predicted and got", _module("savings_got"), 270, group="programs"),
     Part("Identical runs, compared", _module("same_runs"), 170, group="programs"),

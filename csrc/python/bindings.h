@@ -16,6 +16,8 @@ void add_auto_functions(pybind11::module_& module);
 void add_memory_functions(pybind11::module_& module);
 /// Times of modules.
 void add_module_functions(pybind11::module_& module);
+/// Calls of compiled graphs.
+void add_graph_functions(pybind11::module_& module);
 void add_metric_functions(pybind11::module_& module);
 /// `gpu_phase`, or nullptr with a Python error set. Once per process.
 PyObject* new_gpu_phase(PyObject* module);

@@ -96,7 +96,7 @@ void DeviceTimes::settle(RunLog& log, bool final) {
 
 std::optional<Drop> DeviceTimes::obstacle(const Waiting& span, const Time& begin, const Time& end) {
   if (begin.device_ns < 0 || end.device_ns < 0) return Drop::kDeviceCapturing;
-  // Between two streams, or devices, there is no stream time.
+  // Between two streams, or devices, there is no device time.
   if (cuda::timeline_of(span.begin) != cuda::timeline_of(span.end) || begin.stream != end.stream)
     return Drop::kDeviceStreamChanged;
   return std::nullopt;

@@ -59,7 +59,7 @@ class DeviceTimes final : public Part {
     const auto found = known_.find(event);
     return found != known_.end() ? &found->second : nullptr;
   }
-  /// Why a span whose events have these times has no stream time.
+  /// Why a span whose events have these times has no device time.
   static std::optional<Drop> obstacle(const Waiting& span, const Time& begin, const Time& end);
   uint32_t stream_number(const cuda::EventTimeline& timeline, uint32_t stream, RunLog& log);
   void forget_unneeded();

@@ -25,9 +25,9 @@ using std::chrono::steady_clock;
 /// Leaked: threads that end after static destruction still find it.
 Recorder* recorder = new Recorder;
 
-/// Turns in which nothing is new give a sign of life no more often than this: about each regular
+/// Turns in which nothing is new give a heartbeat no more often than this: about each regular
 /// tick.
-constexpr int64_t kSignOfLifeNs = std::chrono::nanoseconds(Harvester::kTick).count() / 2;
+constexpr int64_t kHeartbeatNs = std::chrono::nanoseconds(Harvester::kTick).count() / 2;
 /// Reading a thread's CPU time is a system call.
 constexpr int64_t kCpuTimeIntervalNs = 1'000'000'000;
 /// What a program that does nothing may still have due: once a second.
@@ -101,7 +101,7 @@ ClockAnchor Recorder::start(const RecordingOptions& options) {
     reported_error_ = 0;
     statistics_written_ns_ = 0;
     statistics_cost_ns_ = 0;
-    sign_of_life_ns_ = 0;
+    heartbeat_ns_ = 0;
     harvest_due_ns_ = 0;
     for (Part* part : parts_) part->reset({clock_, drops_, options});
     restate(*log_, Part::Copy::kAllButHistory);
@@ -211,7 +211,7 @@ bool Recorder::is_waiting() const {
                      [](const Part* part) { return part->is_waiting(); });
 }
 
-/// A tick in which nothing is new only gives a sign of life. Most ticks of many programs are of
+/// A tick in which nothing is new only gives a heartbeat. Most ticks of many programs are of
 /// this kind, and others have had the caches since the last one, so this touches as little memory
 /// as it can. Returns whether that was all.
 bool Recorder::rest() {
@@ -219,11 +219,11 @@ bool Recorder::rest() {
   // Before what may have changed: what had ended by then is in the log.
   const int64_t now_ns = clock_.to_ns(read_ticks());
   if (now_ns >= harvest_due_ns_ || is_waiting() || activity() != activity_) return false;
-  // Live sinks wait for signs of life, also where the clock stands still, as it does in tests.
-  if (taps_.empty() && now_ns - sign_of_life_ns_ < kSignOfLifeNs) return true;
+  // Live sinks wait for heartbeats, also where the clock stands still, as it does in tests.
+  if (taps_.empty() && now_ns - heartbeat_ns_ < kHeartbeatNs) return true;
   if (!log_->repeat_tick(now_ns)) return false;
   log_->end_writes();
-  sign_of_life_ns_ = last_state_.now_ns = now_ns;
+  heartbeat_ns_ = last_state_.now_ns = now_ns;
   return true;
 }
 
@@ -374,12 +374,12 @@ void Recorder::write(Harvest& harvest) {
   const bool are_old = std::exchange(statistics_asked_, false) ||
                        (may_be_written && age_ns >= kStatisticsIntervalNs);
   // Live sinks hand a step over once they have had two updates since its end.
-  const bool is_due = !taps_.empty() || now_ns - sign_of_life_ns_ >= kSignOfLifeNs;
+  const bool is_due = !taps_.empty() || now_ns - heartbeat_ns_ >= kHeartbeatNs;
   const bool is_written = harvest.occasion == Occasion::kAsked || is_due || are_old ||
                           harvest.is_urgent || log_->has_news();
   if (is_written) {
     log_->write_tick(harvest.state, drops_);
-    sign_of_life_ns_ = now_ns;
+    heartbeat_ns_ = now_ns;
   }
   // What has overflowed, and what has left the history since, is nowhere else in the file. They are
   // written after what they count: a process killed in between has spans above its statistics.

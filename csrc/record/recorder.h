@@ -117,7 +117,7 @@ class Recorder {
   RunState last_state_;
   ClockAnchor anchor_{};
   std::unique_ptr<uint8_t[]> reserve_;  ///< memory for the last harvest
-  int64_t sign_of_life_ns_ = 0;         ///< when STATE was last written
+  int64_t heartbeat_ns_ = 0;            ///< when STATE was last written
   int64_t statistics_written_ns_ = 0;   ///< likewise
   int64_t statistics_cost_ns_ = 0;
   uint64_t harvester_cpu_ns_ = 0;

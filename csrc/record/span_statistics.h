@@ -96,7 +96,7 @@ class SpanStatistics {
     row.self.add(self);
   }
 
-  /// The stream time of a span that was folded before.
+  /// The device time of a span that was folded before.
   void fold_device(uint32_t step, uint32_t path, uint8_t flags, uint64_t device_ns) {
     row_of(step, path, scope_of(step, flags)).device_statistic().add(device_ns);
   }

@@ -93,7 +93,7 @@ def with_half_the_evaluations(run: Run) -> Prediction:
 
 def without_work_outside_phases(run: Run) -> Prediction:
     """Of less work of the host that no phase covers: formatting, logging, metrics."""
-    _, means = analysis.of(run).ledger.means()
+    _, means = analysis.of(run).time_budget.means()
     outside = means.get(_OUTSIDE_PHASES)
     if outside is None or outside.computing_ns is None:
         return Prediction(0, None, None, _elapsed_ns(run), "the host's own work is unknown")

@@ -23,14 +23,14 @@ from pyinstrument_gpu.analysis import (
     correlation_points,
     gaps,
     host_timeline,
-    ledger,
     savings,
     step_times,
+    time_budget,
 )
 from pyinstrument_gpu.analysis.advice import Finding
 from pyinstrument_gpu.analysis.correlation_points import Premises, premises
 from pyinstrument_gpu.analysis.gaps import Updates
-from pyinstrument_gpu.analysis.ledger import Ledger, LedgerEntries, mean_ledger
+from pyinstrument_gpu.analysis.time_budget import TimeBudget, TimeBudgetEntries, mean_time_budget
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.core.steps import StepTotals
@@ -103,9 +103,9 @@ class Analysis:
         return bottleneck.clock_uncertainty_ns(self._run)
 
     @cached_property
-    def run_ahead(self) -> Callable[..., Mapping[int, bottleneck.RunAhead]]:
-        """Of a scope, or of all: the run-ahead by path (an index into `Run.paths`)."""
-        return cache(partial(bottleneck.run_ahead, self._run, self.clock_uncertainty_ns))
+    def queue_times(self) -> Callable[..., Mapping[int, bottleneck.QueueTime]]:
+        """Of a scope, or of all: the queue time by path (an index into `Run.paths`)."""
+        return cache(partial(bottleneck.queue_times, self._run, self.clock_uncertainty_ns))
 
     @cached_property
     def span_bottlenecks(self) -> NDArray[np.int64]:
@@ -137,8 +137,8 @@ class Analysis:
 
     @property
     def knows_waits(self) -> bool:
-        """Whether the device was timed, or syncs have prices. Without either, ledger and savings
-        say no more than the times of the phases."""
+        """Whether the device was timed, or syncs have prices. Without either, time budget and
+        savings say no more than the times of the phases."""
         return bool((self._run.span_device_ns >= 0).any()) or self._run.syncs.are_priced
 
     @cached_property
@@ -153,16 +153,16 @@ class Analysis:
         return self.contention is not None and self.contention.is_large
 
     @cached_property
-    def ledger(self) -> LedgerEntries:
+    def time_budget(self) -> TimeBudgetEntries:
         """Each step's time, entered once for the host and once for the device."""
-        return ledger.ledger(self._run, self.host_timeline, self.correlation_points)
+        return time_budget.time_budget(self._run, self.host_timeline, self.correlation_points)
 
     @cached_property
-    def mean_ledger(self) -> Ledger | None:
-        """The ledger per step; None where it would add nothing to the times of the phases."""
-        if not self.knows_waits or not len(self.ledger.entries):
+    def mean_time_budget(self) -> TimeBudget | None:
+        """The time budget per step; None where it would add nothing to the times of the phases."""
+        if not self.knows_waits or not len(self.time_budget.entries):
             return None
-        return mean_ledger(self._run, self.ledger, self.premises.doubt)
+        return mean_time_budget(self._run, self.time_budget, self.premises.doubt)
 
     @cached_property
     def batches(self) -> batches.LoaderBatches:
@@ -191,7 +191,7 @@ class Analysis:
         """What to change, by the middle of what it saves."""
         if self.is_contended:
             return []
-        return advice.advice(self._run, self.savings, self.ledger, self.premises)
+        return advice.advice(self._run, self.savings, self.time_budget, self.premises)
 
     @cached_property
     def doubts(self) -> list[Finding]:

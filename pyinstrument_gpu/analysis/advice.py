@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.correlation_points import Premises
-from pyinstrument_gpu.analysis.ledger import LedgerEntries
 from pyinstrument_gpu.analysis.savings import Change, Limit, ReplayedSaving, ReplayedSavings
+from pyinstrument_gpu.analysis.time_budget import TimeBudgetEntries
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.sync_kind import SyncKind
 
@@ -140,7 +140,7 @@ def in_order(found: Iterable[Finding]) -> list[Finding]:
 
 
 def advice(
-    run: Run, found: ReplayedSavings, ledger: LedgerEntries, premises: Premises
+    run: Run, found: ReplayedSavings, time_budget: TimeBudgetEntries, premises: Premises
 ) -> list[Finding]:
     """What is worth an edit for certain, by the middle of what it saves."""
     given = [
@@ -149,7 +149,7 @@ def advice(
         if row.low_ns >= EDIT_SHARE * found.whole_ns(row)
     ]
     given.sort(key=lambda one: one.middle_ns, reverse=True)
-    return [*given, *_device_limit(run, found, ledger.entries)]
+    return [*given, *_device_limit(run, found, time_budget.entries)]
 
 
 def _finding(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What limits a phase, launches or the device, as who waited for whom shows; and its run-ahead,
+"""What limits a phase, launches or the device, as who waited for whom shows; and its queue time,
 which is how long after a phase began on the host its work began on the device.
 
-The backlog of a span is the part of its stream time after the host had left it. docs/device-time.md
+The backlog of a span is the part of its device time after the host had left it. docs/device-time.md
 says what that proves and what it can't.
 """
 
@@ -16,15 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.intervals import quantiles
-from pyinstrument_gpu.analysis.ledger import are_data
 from pyinstrument_gpu.analysis.step_times import were_profiled
+from pyinstrument_gpu.analysis.time_budget import are_data
 from pyinstrument_gpu.core.arrays import groups
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import has_device_times, span_scopes
 from pyinstrument_gpu.core.statistics import Scope
 
 DEVICE_SHARE = 0.5
-"""The share of its stream time that is backlog, from which on a span is device-bound."""
+"""The share of its device time that is backlog, from which on a span is device-bound."""
 HOST_PACE_SHARE = 0.25
 """The same share below which a span ran at the host's pace."""
 BLOCKED_SHARE = 0.1
@@ -36,13 +36,13 @@ KEPT_LEAD = 0.8
 """A host that has so long a lead at the begin of a span, and this share of it at the end, is held
 back by the device, as it is where launches wait for room in the queue."""
 MIN_STREAM_NS = 10_000
-"""Spans with less stream time are not judged."""
+"""Spans with less device time are not judged."""
 MIN_SPANS = 5
 """Phases with fewer judged spans have no bottleneck."""
 MIN_JUDGED_SHARE = 0.5
-"""The share of a phase's stream time that has to be judged."""
+"""The share of a phase's device time that has to be judged."""
 MAJORITY = 2 / 3
-"""The share of the judged stream time that makes a phase's bottleneck."""
+"""The share of the judged device time that makes a phase's bottleneck."""
 _UNKNOWN_FROM_NS = 2.0**61
 """A clock that is off by so much, 73 years, says nothing."""
 
@@ -56,7 +56,7 @@ class Bottleneck(enum.IntEnum):
     BLOCKED = 3
     """The host waited for the device inside the phase."""
     MIXED = 4
-    """Some of both, or of a phase: none of them for most of its stream time."""
+    """Some of both, or of a phase: none of them for most of its device time."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class PhaseBottleneck:
     """What limits a phase.
 
     Attributes:
-        kind: what holds for most of its stream time.
+        kind: what holds for most of its device time.
         is_certain: false where launch-bound rests on spans with unknown blocked time, and where,
             of a phase that seems device-bound, a replay likely saves most of the host's own time.
     """
@@ -81,7 +81,7 @@ class PhaseBottleneck:
 def bottlenecks(
     run: Run, of_spans: NDArray[np.int64], scope: Scope | None = None
 ) -> Mapping[int, PhaseBottleneck]:
-    """What limits each path with a stream time; `of_spans` are the `span_bottlenecks`. A wait for
+    """What limits each path with a device time; `of_spans` are the `span_bottlenecks`. A wait for
     data is none of these: that the device then waits for the host says nothing of launches."""
     timed = run.span_device_ns >= 0
     timed &= ~were_profiled(run, run.spans["step"])
@@ -139,8 +139,8 @@ def _phase_bottleneck(
 
 
 @dataclass(frozen=True)
-class RunAhead:
-    """The run-ahead of a phase: over how many spans, quantiles by nearest rank (negative where the
+class QueueTime:
+    """The queue time of a phase: over how many spans, quantiles by nearest rank (negative where the
     clocks disagree by more), and by how much that of one span may be off, at worst."""
 
     spans: int
@@ -149,10 +149,10 @@ class RunAhead:
     uncertainty_ns: float
 
 
-def run_ahead(
+def queue_times(
     run: Run, uncertainty_ns: NDArray[np.float64], scope: Scope | None = None
-) -> Mapping[int, RunAhead]:
-    """The run-ahead of each path with a span on the run's axis whose clock has an uncertainty."""
+) -> Mapping[int, QueueTime]:
+    """The queue time of each path with a span on the run's axis whose clock has an uncertainty."""
     chosen = ~np.isnan(uncertainty_ns)
     chosen &= ~were_profiled(run, run.spans["step"])
     if scope is not None:
@@ -164,7 +164,7 @@ def run_ahead(
     for path, places in groups(spans["path"]):
         p50_ns, p95_ns = quantiles(ahead_ns[places], (0.5, 0.95))
         worst_ns = float(uncertainty_ns[places].max())
-        by_path[path] = RunAhead(len(places), p50_ns, p95_ns, worst_ns)
+        by_path[path] = QueueTime(len(places), p50_ns, p95_ns, worst_ns)
     return by_path
 
 

@@ -568,7 +568,7 @@ def _warnings(
     if any(not run.complete for run in (*before, *after)):
         warnings.append("some runs were not recorded to their end")
     if any(len(run.spans) < run.phases_recorded for run in (*before, *after)):
-        warnings.append("some history is missing: some time of phases counts as unattributed")
+        warnings.append("some history is missing: some time of phases counts as outside phases")
     both = before, after
     facts: dict[str, list[set[Any]]] = {
         "samples per step differ": [{round(s.samples_per_step or 0, 3) for s in o} for o in sides],

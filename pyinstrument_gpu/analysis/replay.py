@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.correlation_points import LATENCY_NS, CorrelationPoints
 from pyinstrument_gpu.analysis.intervals import covered_before, joined
-from pyinstrument_gpu.analysis.ledger import are_timed
+from pyinstrument_gpu.analysis.time_budget import are_timed
 from pyinstrument_gpu.core.arrays import least_of
 from pyinstrument_gpu.core.run import Run
 

@@ -22,7 +22,7 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import metrics_by_name, span_scopes
 from pyinstrument_gpu.core.statistics import Scope
 
-UNATTRIBUTED = "unattributed"
+OUTSIDE_PHASES = "outside phases"
 """What no phase accounts for, inside steps or outside."""
 _BATCH = 5
 Observation: TypeAlias = Run | Sequence[Run]
@@ -55,7 +55,7 @@ class RunSample:
         wait_ns: for how long their thread waited for a processor; None unknown.
         samples_per_step: None when not all are known.
         phase_ns: self time by path, on the step's own thread; what no phase accounts for is
-            `UNATTRIBUTED`. They add up to `step_ns`.
+            `OUTSIDE_PHASES`. They add up to `step_ns`.
         outside_ns: the same of what is outside of steps: validation, checkpoints, gaps. They add up
             to `elapsed_ns - step_ns`.
         outside: the outermost phases outside of steps, by name.
@@ -199,9 +199,9 @@ def _medians(times_ns: Sequence[Mapping[str, float]], whole_ns: float) -> dict[s
     medians = {
         path: statistics.median(of_rank.get(path, 0.0) for of_rank in times_ns)
         for path in paths
-        if path != UNATTRIBUTED
+        if path != OUTSIDE_PHASES
     }
-    return {**medians, UNATTRIBUTED: whole_ns - sum(medians.values())}
+    return {**medians, OUTSIDE_PHASES: whole_ns - sum(medians.values())}
 
 
 def _sample_of_rank(run: Run, steps: NDArray[np.void], is_known: bool) -> RunSample:
@@ -283,7 +283,7 @@ def _phase_ns(run: Run, chosen: NDArray[np.bool_], steps: int, whole_ns: float) 
         for path, sum_ns in zip(run.paths, sums_ns, strict=True)
         if sum_ns
     }
-    means_ns[UNATTRIBUTED] = whole_ns - sum(means_ns.values())
+    means_ns[OUTSIDE_PHASES] = whole_ns - sum(means_ns.values())
     return means_ns
 
 

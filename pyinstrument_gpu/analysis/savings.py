@@ -21,11 +21,11 @@ from pyinstrument_gpu.analysis.batches import BUSY_HANDING_NS, READY_NS, LoaderB
 from pyinstrument_gpu.analysis.correlation_points import CorrelationPoints, Premises
 from pyinstrument_gpu.analysis.host_timeline import HostTimeline
 from pyinstrument_gpu.analysis.intervals import covered_before, interval_at, quantiles
-from pyinstrument_gpu.analysis.ledger import BUSY, are_data, device_pieces
 from pyinstrument_gpu.analysis.replay import KEPT_LEAD, WORK_SHARE, ReplayedSteps, replayed_steps
 from pyinstrument_gpu.analysis.scenario import scenarios
 from pyinstrument_gpu.analysis.taken_out import Change as Change
 from pyinstrument_gpu.analysis.taken_out import TakenOut
+from pyinstrument_gpu.analysis.time_budget import BUSY, are_data, device_pieces
 from pyinstrument_gpu.core.run import Run
 
 MAX_POINTS = 50_000

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.batches import LoaderBatches
 from pyinstrument_gpu.analysis.correlation_points import CALL_NS, CorrelationPoints, Premises
 from pyinstrument_gpu.analysis.intervals import covered_before, interval_at
-from pyinstrument_gpu.analysis.ledger import are_data, empty_segments
 from pyinstrument_gpu.analysis.replay import WORK_SHARE, ReplayedSteps, Segments, fit
 from pyinstrument_gpu.analysis.taken_out import Change, TakenOut
+from pyinstrument_gpu.analysis.time_budget import are_data, empty_segments
 from pyinstrument_gpu.core.arrays import least_of
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.sync_kind import COPY_KINDS

@@ -78,12 +78,12 @@ class Attribution:
             `phases_ns`. None when the history is not whole: then `phases_ns` is the sum of the
             phases' self times, which is too much where a phase outlasts its step or, with
             interleaved generators, the phase around it.
-        unattributed_ns: the rest of the step time; None where `phases_ns` is more than that.
+        outside_phases_ns: the rest of the step time; None where `phases_ns` is more than that.
     """
 
     phases_ns: int
     crossing: int | None
-    unattributed_ns: int | None
+    outside_phases_ns: int | None
 
 
 def kept_steps(run: Run, losses: SpanLosses) -> NDArray[np.void]:

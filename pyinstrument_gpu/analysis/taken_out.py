@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.correlation_points import CALL_NS, COPY_NS_PER_BYTE
 from pyinstrument_gpu.analysis.host_timeline import HostTimeline
 from pyinstrument_gpu.analysis.intervals import covered_before, interval_at
-from pyinstrument_gpu.analysis.ledger import are_data
+from pyinstrument_gpu.analysis.time_budget import are_data
 from pyinstrument_gpu.core.arrays import distinct, groups
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.sync_kind import COPY_KINDS

@@ -72,10 +72,10 @@ class Run:
         spans: The spans, in the columns of `SPAN_DTYPE`; for each thread in the order in which
             they ended.
         span_self_ns: For each span its host time without nested phases (int64).
-        span_device_ns: For each span its stream time (int64). It is exact, because it is measured
+        span_device_ns: For each span its device time (int64). It is exact, because it is measured
             by the device's own clock. It can be known even if `device_begin_ns` is not, because
             nothing ties that clock to the run's.
-        span_device_clock_ns: For each span with a stream time, when it began by the device's own
+        span_device_clock_ns: For each span with a device time, when it began by the device's own
             clock (int64).
         device_clocks: The clocks of the devices, as far as they are known, by device.
         device_timing: How the device was timed, or None if it never was.
@@ -91,7 +91,7 @@ class Run:
         open_step: The step that had not ended, which is also the last of `steps`, or None.
         complete: Whether the recording was stopped. If not, the process died or was still running.
         notes: Plain sentences on what is missing or damaged.
-        duration_ns: The time from the start of the run to its end or last sign of life.
+        duration_ns: The time from the start of the run to its end or last heartbeat.
         phases_recorded: The number of spans that ended in the whole run, including those that are
             no longer in `spans`.
         harvester_cpu_ns: The CPU time that the recorder's own thread used.

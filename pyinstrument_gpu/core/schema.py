@@ -30,7 +30,7 @@ SPAN_DTYPE = np.dtype(
 )
 """One span. `phase` indexes `Run.names`, `path` `Run.paths`, `thread` `Run.threads`, `stream`
 `Run.streams`; `device` is the ordinal of that stream's device. -1 is missing. Times are nanoseconds
-since the run began, host and device on one axis; exact stream times are in `Run.span_device_ns`."""
+since the run began, host and device on one axis; exact device times are in `Run.span_device_ns`."""
 
 
 STEP_DTYPE = np.dtype(

@@ -192,7 +192,7 @@ class _TraceProcess:
         ]
         for track, category in tracks:
             flow = b',"flow_in":true' if track.is_stream else b',"flow_out":true'
-            counter = self._counter_head(f"{track.name} run-ahead")
+            counter = self._counter_head(f"{track.name} queue time")
             for numbers, is_end, head in self._events(track, category, names, args, paths):
                 marks = timeline.marks(numbers)
                 spans = marks["span"]
@@ -209,9 +209,9 @@ class _TraceProcess:
                 name = texts(names, marks["label"])
                 self._trace.write(lines([*head, name, without(arguments, is_end), b"},\n"]))
                 if track.is_stream:
-                    self._write_run_ahead(counter, self._run.spans[spans[(spans >= 0) & ~is_end]])
+                    self._write_queue_time(counter, self._run.spans[spans[(spans >= 0) & ~is_end]])
 
-    def _write_run_ahead(self, counter: bytes, spans: NDArray[np.void]) -> None:
+    def _write_queue_time(self, counter: bytes, spans: NDArray[np.void]) -> None:
         if not len(spans):
             return
         ahead_ns = spans["device_begin_ns"] - spans["host_begin_ns"]

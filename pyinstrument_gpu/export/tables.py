@@ -32,7 +32,7 @@ _PART_ROWS = 1 << 17
 _TIMES = ("host_begin_ns", "host_end_ns", "device_begin_ns", "device_end_ns")
 
 # The columns of `SPAN_DTYPE`, with names for the numbers of phases and paths, and beside those of
-# threads and streams; and the exact stream time.
+# threads and streams; and the exact device time.
 _SPANS = (
     *("phase", "path", "step", "depth", "thread", "thread_name"),
     *("device", "stream", "stream_name", *_TIMES, "device_ns", "blocked_ns", "flags"),
@@ -258,8 +258,8 @@ def _steps(
         duration_ns = np.where(some["end_ns"] < 0, -1, some["end_ns"] - some["begin_ns"])
         place = places_in(known["index"], some["index"])
         is_known = place >= 0
-        unattributed_ns = np.full(len(some), -1)
-        unattributed_ns[is_known] = duration_ns[is_known] - known_phases_ns[place[is_known]]
+        outside_phases_ns = np.full(len(some), -1)
+        outside_phases_ns[is_known] = duration_ns[is_known] - known_phases_ns[place[is_known]]
         times = times[times["scope"] == Scope.STEP]
         host_ns, device_ns = matrix(some, times, column_of_path, len(host))
         host_ns = np.where(is_known, np.maximum(host_ns, 0), -1)
@@ -273,7 +273,7 @@ def _steps(
             "complete": TableColumn(some["complete"].astype(np.uint8)),
             "thread": TableColumn(some["thread"]),
             "thread_name": TableColumn(some["thread"], _texts(run)["thread_name"]),
-            "unattributed_ns": TableColumn(unattributed_ns),
+            "outside_phases_ns": TableColumn(outside_phases_ns),
             **{
                 f"host_ns/{label}": TableColumn(ns) for label, ns in zip(host, host_ns, strict=True)
             },

@@ -290,7 +290,7 @@ class RunTimeline:
 
     def step_times(self, steps: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Begins and ends of steps; the one that is open ends where the run does."""
-        # It may have begun after the last sign of life.
+        # It may have begun after the last heartbeat.
         begin_ns, end_ns = steps["begin_ns"], steps["end_ns"]
         open_end_ns = np.maximum(begin_ns, self.run.duration_ns)
         return begin_ns, np.where(end_ns < 0, open_end_ns, end_ns)

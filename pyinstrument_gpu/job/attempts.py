@@ -24,7 +24,7 @@ class Attempt:
         verdict: what ended it, as of a job by itself.
         rank: who is named there; missing if nobody is.
         steps: how many steps ended on the rank on which most did.
-        duration_ns: from the begin of its recordings to the last sign of life, on the rank on which
+        duration_ns: from the begin of its recordings to the last heartbeat, on the rank on which
             that is longest.
         lost_ns: from the end of its last step to the begin of the first step of the next attempt,
             by the clock of a machine on which both ran; missing if there is none, or the next has

@@ -59,7 +59,7 @@ def machines_of(ranks: Iterable[RankData], most_apart_ns: int = SAME_BOOT_NS) ->
 
 
 def monotonic_end_ns(rank: RankData) -> int | None:
-    """Its last sign of life, by the monotonic clock of its machine; None unknown."""
+    """Its last heartbeat, by the monotonic clock of its machine; None unknown."""
     run_began_ns = began_ns(_anchor(rank), "monotonic_ns")
     return None if run_began_ns is None else run_began_ns + rank.duration_ns
 
@@ -75,7 +75,7 @@ class Sighting:
 
     Attributes:
         process: whether its process was there.
-        silent_ns: how old its last sign of life was by the clock of its machine; None if that is
+        silent_ns: how old its last heartbeat was by the clock of its machine; None if that is
             another machine.
         is_writing: whether its file was seen to change.
     """
@@ -134,12 +134,12 @@ def _usual_long_ns(steps: NDArray[np.int64], step_ns: NDArray[np.int64]) -> int:
 
 
 def idle_ns(rank: RankData) -> int:
-    """How long its program had done nothing at its last sign of life, CPU time included."""
+    """How long its program had done nothing at its last heartbeat, CPU time included."""
     return min(stuck_ns(rank), max(0, rank.duration_ns - rank.end.active_ns))
 
 
 def stuck_ns(rank: RankData) -> int:
-    """How long nothing had happened at its last sign of life that is in its file: no step or
+    """How long nothing had happened at its last heartbeat that is in its file: no step or
     innermost phase had begun, no collective operation had been asked for, and its watchdog had seen
     nothing else."""
     end, stall = rank.end, open_stall(rank)

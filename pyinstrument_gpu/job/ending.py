@@ -91,7 +91,7 @@ class Conclusion:
         likely_rank: which of the suspects most likely stopped first; None if none is likelier.
         lost_peers: those whose exception says that another rank did not answer.
         next_rank, earlier_ns: of the ranks on the machine of `rank`, which stopped next, and how
-            much later its last sign of life is; None if that is not known.
+            much later its last heartbeat is; None if that is not known.
     """
 
     outcome: Outcome

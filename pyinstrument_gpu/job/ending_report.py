@@ -67,7 +67,7 @@ class LastCollective:
         group: what the program calls it.
         sequence: number of the last operation that it had asked for; -1: of none.
         operation: such as "all_reduce".
-        age_ns: how long before its last sign of life it had asked for it.
+        age_ns: how long before its last heartbeat it had asked for it.
         completed: number of the last one that was seen to end; missing if that can't be told.
     """
 
@@ -101,17 +101,17 @@ class RankEnding:
         host, pid: the name of its machine, and the number of its process there.
         condition: in a word.
         exit_code, exception: of its program, where they are known.
-        duration_ns: from the begin of its recording to its last sign of life.
-        before_last_ns: how long its last sign of life was before the latest of any rank that ran on
+        duration_ns: from the begin of its recording to its last heartbeat.
+        before_last_ns: how long its last heartbeat was before the latest of any rank that ran on
             the same machine.
-        silent_ns: how old its last sign of life was when this was written; missing if the rank ran
+        silent_ns: how old its last heartbeat was when this was written; missing if the rank ran
             on another machine.
         where: in words where it was.
         step: index of the step that was open, or of the last one.
         is_step_open: which of the two it is.
         path: the innermost phase that was open.
         stuck_ns: for how long no step or phase had begun, and no operation had been asked for, at
-            its last sign of life.
+            its last heartbeat.
         last_steps: the oldest first.
         collectives: by process group.
         waits_for: the ranks that it waits for.
@@ -223,7 +223,7 @@ def job_ending(
 
 
 def _before_last_ns(job: Job) -> dict[int, int]:
-    """By rank how long its last sign of life was before the latest on its machine."""
+    """By rank how long its last heartbeat was before the latest on its machine."""
     machines = machines_of(job.ranks)
     ends_ns = {rank.rank: monotonic_end_ns(rank) for rank in job.ranks}
     latest_ns: dict[int, int] = {}
@@ -303,7 +303,7 @@ def _parts(ending: JobEnding) -> Iterator[Part]:
 
 
 def _table(ranks: Sequence[RankEnding]) -> Table:
-    headers = ["rank", "", "last sign of life", "last steps", "collective"]
+    headers = ["rank", "", "last heartbeat", "last steps", "collective"]
     rows = []
     for rank in ranks:
         last = max(rank.collectives, key=lambda one: -(one.age_ns or 0), default=None)

@@ -92,7 +92,7 @@ class EndingWords:
         is_first = found.outcome is Outcome.STOPPED_FIRST
         if is_first and found.next_rank is not None and found.earlier_ns is not None:
             yield (
-                f"Its last sign of life is {duration(found.earlier_ns)} before that of rank "
+                f"Its last heartbeat is {duration(found.earlier_ns)} before that of rank "
                 f"{found.next_rank}, the next to stop on its machine."
             )
         lost = [rank for rank in found.lost_peers if rank != found.rank]
@@ -243,7 +243,7 @@ class EndingWords:
         if found.doubt is Doubt.TOO_CLOSE:
             ends_ns = [monotonic_end_ns(self._ranks[rank]) or 0 for rank in found.suspects]
             text = (
-                f"{between}: their last signs of life are {duration(max(ends_ns) - min(ends_ns))} "
+                f"{between}: their last heartbeats are {duration(max(ends_ns) - min(ends_ns))} "
                 f"apart, and a file may be {duration(LAG_NS)} behind its process"
             )
             likely = found.likely_rank
@@ -320,7 +320,7 @@ class EndingWords:
             )
         return (
             f"{capitalised(waiting)} had asked for {_operation(wait)}, the earliest {waited} "
-            f"before its last sign of life; {behind} had not."
+            f"before its last heartbeat; {behind} had not."
         )
 
     def _named(self) -> RankData:

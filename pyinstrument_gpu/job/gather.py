@@ -55,7 +55,7 @@ _MOST_MISSING = 100_000
 
 
 def run_end(run: Run) -> RunEnd:
-    """Where the run was at its last sign of life. Linear in its spans."""
+    """Where the run was at its last heartbeat. Linear in its spans."""
     steps = run.steps
     closed = [step for step in steps[-_LAST_STEPS - 1 :] if step.end_ns >= 0]
     step = run.open_step or (closed[-1] if closed else None)
@@ -145,13 +145,13 @@ def rank_data(run: Run, file: str | None = None) -> RankData:
     first_begin_ns[calls == 0] = -1
     last_end_ns = np.full(shape, np.int64(-1))
     np.maximum.at(last_end_ns.reshape(-1), cell, run.spans["host_end_ns"][spans])
-    device_ns = run.span_device_ns[spans]
-    if (device_ns >= 0).any():
-        timed = np.bincount(cell[device_ns >= 0], minlength=calls.size).reshape(shape)
+    of_spans_ns = run.span_device_ns[spans]
+    if (of_spans_ns >= 0).any():
+        timed = np.bincount(cell[of_spans_ns >= 0], minlength=calls.size).reshape(shape)
         is_timed = (timed == calls) & (calls > 0)
-        stream_ns = np.where(is_timed, summed(np.maximum(device_ns, 0)), -1)
+        device_ns = np.where(is_timed, summed(np.maximum(of_spans_ns, 0)), -1)
     else:
-        stream_ns = np.broadcast_to(np.int64(-1), shape)
+        device_ns = np.broadcast_to(np.int64(-1), shape)
     waits_ns, processor = step_waits_ns(run, steps), run.processor
     return RankData(
         rank=rank,
@@ -171,7 +171,7 @@ def rank_data(run: Run, file: str | None = None) -> RankData:
         last_end_ns=last_end_ns,
         # Of runs that were made by hand they may not be known.
         self_ns=summed(np.maximum(run.span_self_ns[spans], 0)),
-        stream_ns=stream_ns,
+        device_ns=device_ns,
         processor_wait_ns=None if np.isnan(waits_ns).all() else waits_ns,
         thread_wait_share=processor.share(processor.thread_wait_ns) if processor else None,
         collectives=_newest(run.collectives, max(1, _MOST_OPERATIONS // ranks)),

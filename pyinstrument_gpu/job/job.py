@@ -82,7 +82,7 @@ class RankData(ArrayFields):
         complete: whether the recording was stopped.
         notes: on what is missing or damaged.
         dropped: what was not kept, by cause.
-        duration_ns: from the start of the run to its end or last sign of life.
+        duration_ns: from the start of the run to its end or last heartbeat.
         began_realtime_ns: when the run began by the wall clock of its machine; None unknown. Not
             comparable between machines.
         steps: indices of the closed steps whose spans are all in the history, ascending (int64);
@@ -95,7 +95,7 @@ class RankData(ArrayFields):
         last_end_ns: by path and step, when the last call of the phase ended (int64); -1 as well.
         self_ns: by path and step the host time without nested phases (int64); 0 where the step has
             no such call.
-        stream_ns: by path and step the stream time (int64), that of nested phases included; -1
+        device_ns: by path and step the device time (int64), that of nested phases included; -1
             where the step has no such call, or not all of its calls were timed on the device.
         processor_wait_ns: by step, how long its thread waited for a processor (float64); NaN where
             that was not read. None if it never was.
@@ -123,7 +123,7 @@ class RankData(ArrayFields):
     first_begin_ns: NDArray[np.int64]
     last_end_ns: NDArray[np.int64]
     self_ns: NDArray[np.int64]
-    stream_ns: NDArray[np.int64]
+    device_ns: NDArray[np.int64]
     processor_wait_ns: NDArray[np.float64] | None = None
     thread_wait_share: float | None = None
     collectives: Collectives = field(default_factory=Collectives)

@@ -64,11 +64,11 @@ class Joined:
         return found
 
     def stream_means_ns(self, path: str) -> NDArray[np.float64]:
-        """By rank the mean stream time of a phase, in the steps that tell it; NaN if none does."""
-        stream_ns = self.of_phase("stream_ns", path)
-        known = stream_ns >= 0
+        """By rank the mean device time of a phase, in the steps that tell it; NaN if none does."""
+        device_ns = self.of_phase("device_ns", path)
+        known = device_ns >= 0
         counts = np.count_nonzero(known, axis=1)
-        sums_ns: NDArray[np.float64] = np.where(known, stream_ns, 0).sum(axis=1, dtype=np.float64)
+        sums_ns: NDArray[np.float64] = np.where(known, device_ns, 0).sum(axis=1, dtype=np.float64)
         return sums_ns / np.where(counts > 0, counts, np.nan)
 
 

@@ -243,8 +243,8 @@ def device_waits(joined: Joined, groups: Sequence[MatchedGroup]) -> DeviceWaits 
     return DeviceWaits(steps, waits_ns[:, steps], paths)
 
 
-def usual_stream_ns(joined: Joined, found: DeviceWaits) -> NDArray[np.float64] | None:
-    """By path and rank the mean stream time in the steps that were timed, without waits for other
+def usual_device_ns(joined: Joined, found: DeviceWaits) -> NDArray[np.float64] | None:
+    """By path and rank the mean device time in the steps that were timed, without waits for other
     ranks; 0 for phases around others, whose time is in these. None if not all ranks were timed."""
     usual_ns = np.zeros((len(joined.paths), len(joined.ranks)))
     for row, path in enumerate(joined.paths[:-2]):
@@ -287,7 +287,7 @@ class OwnWork:
         waiting_ns: by path, rank and step; None by DURATIONS.
         rest_ns: by path, rank and step, what comes after the last request; None but by ARRIVALS.
         hidden: for each path whether there may be waits in it that are not known; None if nowhere.
-        usual_ns: by path and rank the means of the stream time without waits for other ranks; None
+        usual_ns: by path and rank the means of the device time without waits for other ranks; None
             but by DURATIONS, and where the device was not timed.
         processor_ns: by rank and step, what waiting for a processor was taken off own work; None if
             it is not known, and by DURATIONS, as devices go on meanwhile.
@@ -422,7 +422,7 @@ def _by_durations(joined: Joined, found: DeviceWaits) -> OwnWork:
         steps=found.steps,
         total_ns=np.median(period_ns, axis=0) - found.waits_ns,
         own_ns=joined.self_ns[:, :, found.steps],
-        usual_ns=usual_stream_ns(joined, found),
+        usual_ns=usual_device_ns(joined, found),
         waits=found.paths,
     )
 

@@ -39,12 +39,12 @@ class RankPhase:
     Attributes:
         path: the phase.
         self_ns: host time per step without nested phases.
-        stream_ns: stream time per step; unknown where the device was not timed in it.
+        device_ns: device time per step; unknown where the device was not timed in it.
     """
 
     path: str
     self_ns: float
-    stream_ns: float | None
+    device_ns: float | None
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class RankOfJob:
         steps_ended: how many of its steps ended.
         step_ns: mean duration of the steps that were compared. Ranks wait for each other, so this
             does not tell which of them is slow.
-        duration_ns: from the begin of its recording to its end, or its last sign of life.
+        duration_ns: from the begin of its recording to its end, or its last heartbeat.
         is_complete: whether the recording was stopped. If not, the process died, or still runs.
         remarks: why it matters, in a few words each.
         phases: what it spends in each phase, and outside of phases and between steps, in the steps
@@ -181,8 +181,8 @@ def _phases(joined: Joined, number: int) -> Iterator[RankPhase]:
             if path in (OUTSIDE_PHASES, BETWEEN_STEPS):
                 yield RankPhase(path, mean_ns, None)
             continue
-        stream_ns = rank.stream_ns[rows[path], places]
-        timed = stream_ns[stream_ns >= 0]
+        device_ns = rank.device_ns[rows[path], places]
+        timed = device_ns[device_ns >= 0]
         yield RankPhase(path, mean_ns, float(timed.mean()) if len(timed) else None)
 
 
@@ -241,7 +241,7 @@ def job_unknown(job: Job) -> Iterator[str]:
             "How long collectives took: PyTorch notes it for NCCL with "
             "TORCH_NCCL_ENABLE_TIMING=1, and not for Gloo."
         )
-    if not any((rank.stream_ns >= 0).any() for rank in job.ranks):
+    if not any((rank.device_ns >= 0).any() for rank in job.ranks):
         yield "Times on the devices: no rank has any."
 
 

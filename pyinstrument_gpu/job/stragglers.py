@@ -306,7 +306,7 @@ def _hidden(joined: Joined, work: OwnWork, typical_ns: float) -> str:
 
 def _on_devices(joined: Joined) -> bool:
     return any(
-        bool((rank.stream_ns >= 0).any())
+        bool((rank.device_ns >= 0).any())
         or any(group.is_on_stream for group in rank.collectives.groups)
         for rank in joined.ranks
     )

@@ -152,6 +152,18 @@ def sample_modules(every: int) -> None:
     """Time modules in one of every so many steps, from the next one on; 0: as often as they may
     cost."""
 
+# Calls of the graphs that torch.compile has made.
+def begin_graph(phase: Phase) -> int:
+    """The calling thread begins a call of a graph, which is a phase. Returns its number, for its
+    end, which has to come on the same thread."""
+
+def end_graph(graph: int) -> None:
+    """The call has ended, and with it what marks inside it have begun."""
+
+def graph_mark(*names: str) -> Callable[[], None]:
+    """What tells the graph that the calling thread is in of which phases its next kernels are, the
+    outermost first. Outside of a graph it does nothing."""
+
 # Metrics of tensors.
 class MetricAccumulator:
     """The host's side of an accumulator. Tensors are of torch; the state is one of uint8.

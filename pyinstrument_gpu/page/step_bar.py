@@ -18,9 +18,9 @@ _OVERFULL = 1.05
 """Phases that add up to more than that of their step, as those of tasks do, are no parts of it."""
 _IDLE = (
     ("data_wait_ns", "idle: the host waits for data", "pattern-data"),
-    ("host_blocked_ns", "idle: the host was blocked", "pattern-blocked"),
-    ("host_late_ns", "idle: the host is late", "pattern-late"),
-    ("unattributed_ns", "busy or idle: events can't tell", "pattern-unknown"),
+    ("sync_wait_ns", "idle: the host was blocked", "pattern-blocked"),
+    ("host_wait_ns", "idle: the host is late", "pattern-late"),
+    ("unknown_ns", "busy or idle: events can't tell", "pattern-unknown"),
 )
 
 
@@ -37,27 +37,27 @@ class Piece(NamedTuple):
 def step_bars(document: Document) -> dict[str, list[Piece]]:
     """The bars by whose they are: that of the host and, if it was timed, that of the device. They
     stand for the same time. None where there are no steps, or their phases overlap."""
-    ledger, steps = document.ledger, document.steps
+    time_budget, steps = document.time_budget, document.steps
     if steps is None or document.run.is_preview:
         return {}
-    if ledger is None or not ledger.step_ns:  # nobody watched what waits
+    if time_budget is None or not time_budget.step_ns:  # nobody watched what waits
         own_ns: dict[str | None, float] = {
             phase.path: phase.self_ns or 0.0 for phase in document.phases
         }
-        own_ns[None] = (steps.unattributed_ns or 0.0) / steps.count
+        own_ns[None] = (steps.outside_phases_ns or 0.0) / steps.count
         pieces = [*_of_phases("", own_ns, steps.mean_ns)]
         is_whole = steps.mean_ns and sum(piece.share for piece in pieces) <= _OVERFULL
         return {"host": pieces} if is_whole and pieces else {}
-    total, whole_ns = ledger.total, ledger.step_ns
+    total, whole_ns = time_budget.total, time_budget.step_ns
     host_ns = {
         one.path: (one.host_ns if one.computing_ns is None else one.computing_ns) or 0.0
-        for one in ledger.entries
+        for one in time_budget.entries
     }
     blocked = _piece("waiting for the device", total.blocked_ns, whole_ns, "", "pattern-blocked")
     found = {"host": [*_of_phases("", host_ns, whole_ns), *blocked]}
     if total.busy_ns is not None:
-        busy = "busy: " if ledger.doubt is None else "busy or waiting: "
-        busy_ns = {one.path: one.busy_ns or 0.0 for one in ledger.entries}
+        busy = "busy: " if time_budget.doubt is None else "busy or waiting: "
+        busy_ns = {one.path: one.busy_ns or 0.0 for one in time_budget.entries}
         found["device"] = [*_of_phases(busy, busy_ns, whole_ns)]
         for column, name, pattern in _IDLE:
             found["device"] += _piece(name, getattr(total, column), whole_ns, "", pattern)

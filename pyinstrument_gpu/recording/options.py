@@ -53,6 +53,7 @@ class RecordingOptions:
         device_timing_budget: float = 0.001,
         memory: MemoryMode = "sampled",
         energy: bool = False,
+        compiled_phases: bool = False,
         watchdog_s: float | None = 30.0,
         on_hang: str | None = None,
         sinks: Sequence[Sink] = (),
@@ -77,6 +78,8 @@ class RecordingOptions:
             )
         if not isinstance(energy, bool):
             raise TypeError(f"energy must be bool, got {energy!r}")
+        if not isinstance(compiled_phases, bool):
+            raise TypeError(f"compiled_phases must be bool, got {compiled_phases!r}")
         if memory is not False and memory not in ("sampled", "exact"):
             raise ValueError(f'memory must be "sampled", "exact" or False, got {memory!r}')
         if watchdog_s is not None:
@@ -110,6 +113,7 @@ class RecordingOptions:
         self.device_timing_budget = device_timing_budget
         self.memory = memory
         self.energy = energy
+        self.compiled_phases = compiled_phases
         self.watchdog_s = watchdog_s
         self.on_hang = on_hang
 

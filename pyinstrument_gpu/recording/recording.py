@@ -550,6 +550,12 @@ def record(options: RecordingOptions) -> Recording:
         energy: read the GPU's energy counter ten times a second, by a thread of its own that needs
             the GIL for some microseconds each time. Without NVML or such a counter, the run has
             no energy.
+        compiled_phases: also time phases inside of what torch.compile compiles with TorchInductor
+            from now on, forward and backward, by marks in its code. What is fused stays the same,
+            but each graph is compiled once more, as torch's caches have it without marks. A mark
+            costs what a phase does, and on the CPU it parts kernels that would run as one. Where it
+            is not possible, as under CUDA graphs, the report says so. False leaves one time for
+            each call of a graph.
         watchdog_s: if nothing happens for so many seconds, and ten times as long as 99 % of the
             steps took, the run gets the stacks of all threads and how far the process groups are
             (`Run.stalls`), and standard error one sentence. Until ten steps have ended, the limit

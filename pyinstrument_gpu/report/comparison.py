@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pyinstrument_gpu.analysis.compare import MIN_RUNS, Comparison, PhaseChange, TimeChange
-from pyinstrument_gpu.analysis.run_sample import FinalValue
+from pyinstrument_gpu.analysis.run_sample import OUTSIDE_PHASES, FinalValue
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, Table, table
 from pyinstrument_gpu.parts.words import UNKNOWN, Unit, confidence_percent, counted, rounded_percent
 from pyinstrument_gpu.report.console import printed
@@ -166,15 +166,17 @@ def unmoved(comparison: Comparison) -> str:
 
 def _names(phases: list[PhaseChange]) -> str:
     total_ns = sum(abs(phase.change_ns) for phase in phases)
-    named = [
-        f"{p.path} outside steps" if p.is_outside else p.path
-        for p in phases
-        if abs(p.change_ns) >= _MIN_SHARE_NAMED * total_ns
-    ]
+    named = [_name(p) for p in phases if abs(p.change_ns) >= _MIN_SHARE_NAMED * total_ns]
     if not named:
         return "nothing"
     more = ", ..." if len(named) > _MAX_NAMED else ""
     return ", ".join(named[:_MAX_NAMED]) + more
+
+
+def _name(phase: PhaseChange) -> str:
+    if phase.path == OUTSIDE_PHASES:
+        return "time outside phases" + (" and steps" if phase.is_outside else "")
+    return f"{phase.path} outside steps" if phase.is_outside else phase.path
 
 
 def _finals(finals: Sequence[FinalValue]) -> Table:

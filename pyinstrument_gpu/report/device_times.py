@@ -20,8 +20,8 @@ _LEGEND = {
     "launch?": "launch?: launch or blocked; waits for the device were not measured",
 }
 _TIMES = ("phase", "timed", "host", "device")
-_HEADERS = (*_TIMES, "p50", "p95", "ahead", "ahead p95", "bottleneck")
-_WIDE_ONLY = ("p50", "ahead p95")
+_HEADERS = (*_TIMES, "p50", "p95", "queue", "queue p95", "bottleneck")
+_WIDE_ONLY = ("p50", "queue p95")
 
 
 def device_parts(document: Document) -> Iterator[Part]:
@@ -39,18 +39,18 @@ def device_parts(document: Document) -> Iterator[Part]:
     for phase, device, host_ns in timed:
         rows[phase.path] = Row("", _cells(device, _timed_calls(phase), host_ns, unit))
     yield Sentence()
-    yield Sentence(f"On the device: {unit.name} per call, stream time next to host time", "title")
+    yield Sentence(f"On the device: {unit.name} per call, device time next to host time", "title")
     yield from phase_table(_HEADERS, rows, wide_only=_WIDE_ONLY)
     devices = [device for _, device, _ in timed]
     calls = sum(_timed_calls(phase) for phase, _, _ in timed)
     yield from _coverage(document, calls, sum(phase.calls for phase, _, _ in timed))
     known = sum(
-        _timed_calls(phase) if device.ahead_calls is None else device.ahead_calls
+        _timed_calls(phase) if device.queue_time_calls is None else device.queue_time_calls
         for phase, device, _ in timed
     )
     if known < calls:
         yield Sentence(
-            f"ahead and bottleneck cover {known:,} of {calls:,} timed calls: the others are not in "
+            f"queue and bottleneck cover {known:,} of {calls:,} timed calls: the others are not in "
             "the history, or have no known position in time"
         )
     yield from _legend(devices)
@@ -72,7 +72,7 @@ def _timed_calls(phase: PhaseInSteps | PhaseCalls) -> int:
 def _cells(device: PhaseOnDevice, calls: int, host_ns: float | None, unit: Unit) -> list[str]:
     """What stands below `_HEADERS`, behind the name."""
     own_ns = (host_ns, device.mean_ns, device.p50_ns, device.p95_ns)
-    times_ns = (*own_ns, device.ahead_p50_ns, device.ahead_p95_ns)
+    times_ns = (*own_ns, device.queue_time_p50_ns, device.queue_time_p95_ns)
     return [str(calls), *map(unit.text, times_ns), device.bottleneck or UNKNOWN]
 
 
@@ -90,7 +90,7 @@ def _coverage(document: Document, known: int, calls: int) -> Iterator[Sentence]:
 
 
 def _legend(shown: Sequence[PhaseOnDevice]) -> Iterator[Sentence]:
-    yield Sentence("ahead: how long after the host the device began a call (median)", "note")
+    yield Sentence("queue: how long after the host the device began a call (median)", "note")
     kinds = {device.bottleneck for device in shown}
     kinds |= {kind.rstrip("?") for kind in kinds if kind is not None}
     for kind, text in _LEGEND.items():
@@ -100,7 +100,7 @@ def _legend(shown: Sequence[PhaseOnDevice]) -> Iterator[Sentence]:
 
 def _clocks(document: Document) -> Iterator[Sentence]:
     """How well clocks agree."""
-    worst_ns = document.ahead_uncertainty_ns or 0
+    worst_ns = document.queue_time_uncertainty_ns or 0
     clocks, facts = document.device_clocks, []
     for clock in clocks:
         drift = "" if clock.drift_ppm is None else f", drift {clock.drift_ppm:.1f} ppm"

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.advice import Finding
-from pyinstrument_gpu.analysis.ledger import Ledger
+from pyinstrument_gpu.analysis.time_budget import TimeBudget
 from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.report.findings import Guides, findings, guides
@@ -18,12 +18,12 @@ from pyinstrument_gpu.report.phases import (
     ClockFit,
     PhaseCalls,
     PhaseInSteps,
-    ahead_uncertainty_ns,
     device_clocks,
     phases_in_steps,
     phases_on_other_threads,
     phases_outside,
     phases_without_steps,
+    queue_time_uncertainty_ns,
 )
 from pyinstrument_gpu.report.plain import rounded
 from pyinstrument_gpu.report.recorder import Recorder, recorder
@@ -51,9 +51,9 @@ class Document:
         phases_outside: outside steps.
         phases_on_other_threads: while a step was open; not part of its time.
         phases_without_steps: all phases, where no step ended.
-        ahead_uncertainty_ns: by how much a phase's `ahead_` times may be off, at worst.
+        queue_time_uncertainty_ns: by how much a phase's `queue_time_` values may be off, at worst.
         device_clocks: of the devices that were timed.
-        ledger: a step's time, by what host and device did.
+        time_budget: a step's time, by what host and device did.
         savings: what changes could save.
         guides: what guides advise, and what it is worth here.
         sections: those of the aspects, by their names, which are members of the document in JSON.
@@ -72,9 +72,9 @@ class Document:
     phases_outside: tuple[PhaseCalls, ...]
     phases_on_other_threads: tuple[PhaseCalls, ...]
     phases_without_steps: tuple[PhaseCalls, ...]
-    ahead_uncertainty_ns: float | None
+    queue_time_uncertainty_ns: float | None
     device_clocks: tuple[ClockFit, ...]
-    ledger: Ledger | None
+    time_budget: TimeBudget | None
     savings: Savings | None
     guides: Guides | None
     sections: Mapping[str, Any]
@@ -103,9 +103,9 @@ def document_of(run: Run, file: str | None = None) -> Document:
         phases_outside=phases_outside(run),
         phases_on_other_threads=phases_on_other_threads(run),
         phases_without_steps=phases_without_steps(run),
-        ahead_uncertainty_ns=ahead_uncertainty_ns(run),
+        queue_time_uncertainty_ns=queue_time_uncertainty_ns(run),
         device_clocks=device_clocks(run),
-        ledger=analysis.of(run).mean_ledger,
+        time_budget=analysis.of(run).mean_time_budget,
         savings=savings(run),
         guides=advised,
         sections=sections,

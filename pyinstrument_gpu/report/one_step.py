@@ -28,7 +28,7 @@ class PhaseOfStep:
 
     Attributes:
         host_ns: as far as it lies inside the step.
-        stream_ns: of whole calls, the `timed_calls` of them.
+        device_ns: of whole calls, the `timed_calls` of them.
         since_step: the step in which the first of its calls began.
         outlasts_step: whether it ended after the step.
     """
@@ -36,7 +36,7 @@ class PhaseOfStep:
     path: str
     calls: int
     host_ns: int
-    stream_ns: int | None
+    device_ns: int | None
     timed_calls: int
     since_step: int
     outlasts_step: bool
@@ -55,7 +55,7 @@ class StepDocument:
         has_ended: false: `total_ns` is the time so far.
         is_complete: whether it ran to its end.
         phases_ns: what phases account for.
-        unattributed_ns: the rest.
+        outside_phases_ns: the rest.
         is_timed_on_device: whether the device was timed in this step.
         device_timing: whether it was timed in others.
         phases: on the step's own thread, each before those inside it.
@@ -72,7 +72,7 @@ class StepDocument:
     samples: float | None
     total_ns: int
     phases_ns: int
-    unattributed_ns: int
+    outside_phases_ns: int
     is_timed_on_device: bool
     device_timing: bool
     phases: tuple[PhaseOfStep, ...]
@@ -114,7 +114,7 @@ def step_document(run: Run, index: int, file: str | None = None) -> StepDocument
         samples=step.samples,
         total_ns=total_ns,
         phases_ns=in_phases_ns,
-        unattributed_ns=total_ns - in_phases_ns,
+        outside_phases_ns=total_ns - in_phases_ns,
         is_timed_on_device=bool(is_timed[begun_here].any()),
         device_timing=run.device_timing is not None,
         phases=_phases(run, of_thread & (begun_here | open_before), row),
@@ -124,20 +124,20 @@ def step_document(run: Run, index: int, file: str | None = None) -> StepDocument
 
 
 def _phases(run: Run, chosen: NDArray[np.bool_], step: NDArray[np.void]) -> tuple[PhaseOfStep, ...]:
-    spans, stream_ns = run.spans[chosen], run.span_device_ns[chosen]
+    spans, device_ns = run.spans[chosen], run.span_device_ns[chosen]
     begins_ns = np.maximum(spans["host_begin_ns"], step["begin_ns"])
     inside_ns = np.maximum(np.minimum(spans["host_end_ns"], step["end_ns"]) - begins_ns, 0)
     by_path = dict(groups(spans["path"]))
     found = []
     for path in in_tree_order(run.path_parents, by_path):
         places = by_path[path]
-        of_path, timed_ns = spans[places], stream_ns[places][stream_ns[places] >= 0]
+        of_path, timed_ns = spans[places], device_ns[places][device_ns[places] >= 0]
         found.append(
             PhaseOfStep(
                 path=run.paths[path],
                 calls=len(places),
                 host_ns=int(inside_ns[places].sum()),
-                stream_ns=int(timed_ns.sum()) if len(timed_ns) else None,
+                device_ns=int(timed_ns.sum()) if len(timed_ns) else None,
                 timed_calls=len(timed_ns),
                 since_step=int(of_path["step"].min()),
                 outlasts_step=bool((of_path["host_end_ns"] > step["end_ns"]).any()),
@@ -153,7 +153,7 @@ def one_step(step: StepDocument) -> Iterator[Part]:
     """Each phase of the step in seconds, their sum, the total and what is missing.
 
     Of a phase that began in an earlier step or outlasts this one, the part inside this step. Where
-    the device was timed in this step, the stream times stand beside: of whole calls, and without a
+    the device was timed in this step, the device times stand beside: of whole calls, and without a
     sum, for they overlap the host's and each other.
     """
     decimals = 6 if step.total_ns >= 1e6 else 9
@@ -163,11 +163,11 @@ def one_step(step: StepDocument) -> Iterator[Part]:
 
     headers = ["", "host", "device"] if step.is_timed_on_device else []
     beside = [""] if step.is_timed_on_device else []
-    missing = share(step.unattributed_ns, step.total_ns).strip()
+    missing = share(step.outside_phases_ns, step.total_ns).strip()
     sums = [
         Row("sum", [seconds(step.phases_ns), *beside]),
         Row("total" if step.has_ended else "total so far", [seconds(step.total_ns), *beside]),
-        Row("missing", [seconds(step.unattributed_ns), *beside], note=missing),
+        Row("outside phases", [seconds(step.outside_phases_ns), *beside], note=missing),
     ]
     facts = [f"Step {step.step}"]
     if step.samples is not None:
@@ -199,7 +199,7 @@ def _row(phase: PhaseOfStep, step: StepDocument, seconds: Callable[[int | None],
         remarks.append("outlasts the step")
     cells = [seconds(phase.host_ns)]
     if step.is_timed_on_device:
-        cells.append(seconds(phase.stream_ns))
+        cells.append(seconds(phase.device_ns))
         if 0 < phase.timed_calls < phase.calls:
             remarks.append(f"device: {phase.timed_calls} of them")
         if phase.has_unfinished_device_work:

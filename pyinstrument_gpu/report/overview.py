@@ -13,7 +13,6 @@ from pyinstrument_gpu.report.console import for_terminal, terminal_width
 from pyinstrument_gpu.report.device_times import device_parts
 from pyinstrument_gpu.report.document import Document, document_of
 from pyinstrument_gpu.report.findings import guides_parts
-from pyinstrument_gpu.report.ledger import ledger_parts
 from pyinstrument_gpu.report.notes import notes_parts
 from pyinstrument_gpu.report.one_step import one_step, step_document
 from pyinstrument_gpu.report.phases import other_threads_parts, per_call_parts
@@ -22,6 +21,7 @@ from pyinstrument_gpu.report.run_info import heading
 from pyinstrument_gpu.report.savings import savings_parts
 from pyinstrument_gpu.report.steps import outside_parts, steps_parts
 from pyinstrument_gpu.report.summary import summary
+from pyinstrument_gpu.report.time_budget import time_budget_parts
 
 
 def _always(of: Document) -> bool:
@@ -70,7 +70,7 @@ SECTIONS = (
     Section("heading", lambda of: heading(of.run, of.step_count, of.verdict)),
     Section("phases", _phases, _has_times),
     Section("device", device_parts, _has_times),
-    Section("ledger", lambda of: ledger_parts(of.ledger, of.steps), _has_steps),
+    Section("time_budget", lambda of: time_budget_parts(of.time_budget, of.steps), _has_steps),
     Section("savings", lambda of: savings_parts(of.savings, of.findings), _has_steps),
     Section("guides", lambda of: guides_parts(of.guides, of.findings), _has_steps),
     Section(

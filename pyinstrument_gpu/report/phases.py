@@ -31,11 +31,11 @@ class PhaseOnDevice:
 
     Attributes:
         calls: how many, where it is not all of the phase's calls.
-        mean_ns, p50_ns, p95_ns: stream time per call: from when the device reached the phase's
+        mean_ns, p50_ns, p95_ns: device time per call: from when the device reached the phase's
             begin to when it reached its end.
-        ahead_calls: of how many calls it is known how far the host was ahead, where it is not all
-            that were timed.
-        ahead_p50_ns, ahead_p95_ns: how long after the host the device began a call.
+        queue_time_calls: of how many calls their queue time is known, where it is not all that were
+            timed.
+        queue_time_p50_ns, queue_time_p95_ns: how long after the host the device began a call.
         bottleneck: what limits the phase: "launch" (the device waited for the host to enqueue
             work), "device", "blocked" (the host waited in the phase), "mixed", "launch?" (launch or
             blocked, because waits were not measured), or "device?" (device, but less work on the
@@ -46,9 +46,9 @@ class PhaseOnDevice:
     mean_ns: float
     p50_ns: int
     p95_ns: int
-    ahead_calls: int | None
-    ahead_p50_ns: int | None
-    ahead_p95_ns: int | None
+    queue_time_calls: int | None
+    queue_time_p50_ns: int | None
+    queue_time_p95_ns: int | None
     bottleneck: str | None
 
 
@@ -77,7 +77,7 @@ class PhaseInSteps:
         host_ns: between its begin and its end on the host.
         p50_ns, p95_ns: of what each step spent in it.
         self_ns: without the phases inside.
-        stream_ns: on the device; a mean of the calls that were timed stands for all.
+        device_ns: on the device; a mean of the calls that were timed stands for all.
         blocked_ns: the part of `host_ns` in which the host waited for the device.
         blocked_calls: in how many calls that is known, where it is not all.
         share: of the step; unknown where phases outlast their step.
@@ -89,7 +89,7 @@ class PhaseInSteps:
     p50_ns: int | None
     p95_ns: int | None
     self_ns: float | None
-    stream_ns: float | None
+    device_ns: float | None
     blocked_ns: float | None
     blocked_calls: int | None
     share: float | None
@@ -103,7 +103,7 @@ class PhaseCalls:
 
     Attributes:
         self_ns: without the phases inside.
-        stream_ns: on the device.
+        device_ns: on the device.
         blocked_ns: the part in which the host waited for the device.
         during_steps: true where it was open during steps, so that its times include theirs.
     """
@@ -115,7 +115,7 @@ class PhaseCalls:
     p50_ns: int | None
     p95_ns: int | None
     self_ns: float | None
-    stream_ns: float | None
+    device_ns: float | None
     blocked_ns: float | None
     during_steps: bool | None
     device: PhaseOnDevice | None
@@ -130,7 +130,7 @@ def phases_in_steps(run: Run) -> tuple[PhaseInSteps, ...]:
     for path, phase in _in_scope(run, Scope.STEP):
         still = unfinished.get((path, Scope.STEP), PhaseStatistics())
         calls = phase.count - still.count
-        host_ns, self_ns, stream_ns, blocked_ns = (
+        host_ns, self_ns, device_ns, blocked_ns = (
             mean_per_step_ns(about.step_totals.count, *times, calls)
             for times in (
                 (phase.host, still.host),
@@ -148,7 +148,7 @@ def phases_in_steps(run: Run) -> tuple[PhaseInSteps, ...]:
                 p50_ns=p50_ns,
                 p95_ns=p95_ns,
                 self_ns=self_ns,
-                stream_ns=stream_ns,
+                device_ns=device_ns,
                 blocked_ns=blocked_ns,
                 blocked_calls=_unless_all(phase.blocked, phase.count),
                 share=host_ns / step_ns if host_ns is not None and host_ns <= step_ns > 0 else None,
@@ -210,9 +210,9 @@ def _calls(
             mean_ns=_mean_ns(phase.host),
             p50_ns=phase.host.p50_ns,
             p95_ns=phase.host.p95_ns,
-            # As far as they lie in a step, self times are what that step calls unattributed.
+            # As far as they lie in a step, self times are what that step has outside phases.
             self_ns=None if path in during_steps else _mean_ns(phase.self_host),
-            stream_ns=_mean_ns(phase.device),
+            device_ns=_mean_ns(phase.device),
             blocked_ns=_mean_ns(phase.blocked),
             during_steps=path in during_steps or None,
             device=device(path, phase),
@@ -234,22 +234,22 @@ def _device_times(
     run: Run, scope: Scope | None
 ) -> Callable[[int, PhaseStatistics], PhaseOnDevice | None]:
     found = analysis.of(run)
-    ahead, bottlenecks = found.run_ahead(scope), found.bottlenecks(scope)
+    ahead, bottlenecks = found.queue_times(scope), found.bottlenecks(scope)
 
     def of_phase(path: int, phase: PhaseStatistics) -> PhaseOnDevice | None:
         device, lead, judged = phase.device, ahead.get(path), bottlenecks.get(path)
         if device is None or not device.count:
             return None
         is_judged = judged is not None and judged.kind != Bottleneck.UNKNOWN
-        ahead_calls = 0 if lead is None else lead.spans
+        queue_time_calls = 0 if lead is None else lead.spans
         return PhaseOnDevice(
             calls=_unless_all(device, phase.count),
             mean_ns=device.mean_ns,
             p50_ns=device.p50_ns,
             p95_ns=device.p95_ns,
-            ahead_calls=None if ahead_calls == device.count else ahead_calls,
-            ahead_p50_ns=None if lead is None else lead.p50_ns,
-            ahead_p95_ns=None if lead is None else lead.p95_ns,
+            queue_time_calls=None if queue_time_calls == device.count else queue_time_calls,
+            queue_time_p50_ns=None if lead is None else lead.p50_ns,
+            queue_time_p95_ns=None if lead is None else lead.p95_ns,
             bottleneck=str(judged) if judged is not None and is_judged else None,
         )
 
@@ -263,10 +263,10 @@ def device_clocks(run: Run) -> tuple[ClockFit, ...]:
     )
 
 
-def ahead_uncertainty_ns(run: Run) -> float | None:
-    """By how much a phase's `ahead_` times may be off, at worst."""
+def queue_time_uncertainty_ns(run: Run) -> float | None:
+    """By how much a phase's `queue_time_` values may be off, at worst."""
     scope = Scope.STEP if run.step_totals.count else None
-    ahead = analysis.of(run).run_ahead(scope)
+    ahead = analysis.of(run).queue_times(scope)
     return max((one.uncertainty_ns for one in ahead.values()), default=None)
 
 
@@ -290,7 +290,7 @@ def per_call_parts(
     unit = Unit.fitting(max(means_ns, default=total_ns), total_ns)
     rows = {}
     for one in phases:
-        times_ns = (one.mean_ns, one.p50_ns, one.p95_ns, one.self_ns, one.stream_ns, one.blocked_ns)
+        times_ns = (one.mean_ns, one.p50_ns, one.p95_ns, one.self_ns, one.device_ns, one.blocked_ns)
         cells = [str(one.calls), unit.text(one.total_ns), *map(unit.text, times_ns)]
         rows[one.path] = Row("", cells, note="*" if one.during_steps else "")
     sums = [Row(name, ["", unit.text(ns), *[""] * 6]) for name, ns in others_ns]

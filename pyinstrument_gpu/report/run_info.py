@@ -33,7 +33,7 @@ class RunInfo:
         timed_every_steps: the device was timed in one of so many steps.
         syncs_watched: whether calls that make the host wait for a device were watched.
         is_preview: true: the program ran without a GPU as if it had one, so no time is its own.
-        duration_ns: from the begin of the recording to its end, or its last sign of life.
+        duration_ns: from the begin of the recording to its end, or its last heartbeat.
         is_complete: whether the recording was stopped. If not, the process died, or still runs.
     """
 

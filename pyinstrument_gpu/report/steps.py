@@ -27,7 +27,7 @@ class StepTimes:
         profiled: how many further steps the profiler slowed, which are left out of everything here.
         profiled_mean_ns: their mean.
         phases_ns: of `total_ns`, what phases account for.
-        unattributed_ns: the rest; unknown where phases account for more than all.
+        outside_phases_ns: the rest; unknown where phases account for more than all.
         crossing_spans: spans that outlasted their step, of which only the part in steps counts.
             Unknown where the history is not whole: then `phases_ns` is a sum of self times.
         lost_spans: spans that are missing from the history for another reason than their age.
@@ -50,7 +50,7 @@ class StepTimes:
     profiled: int
     profiled_mean_ns: float | None
     phases_ns: int
-    unattributed_ns: int | None
+    outside_phases_ns: int | None
     crossing_spans: int | None
     lost_spans: int
     lost_are_located: bool
@@ -83,7 +83,7 @@ def steps(run: Run) -> StepTimes | None:
         profiled=profiled.count,
         profiled_mean_ns=profiled.duration.mean_ns if profiled.count else None,
         phases_ns=inside.phases_ns,
-        unattributed_ns=inside.unattributed_ns,
+        outside_phases_ns=inside.outside_phases_ns,
         crossing_spans=inside.crossing,
         lost_spans=losses.spans,
         lost_are_located=losses.are_located,
@@ -109,7 +109,7 @@ def steps_parts(steps: StepTimes, phases: Sequence[PhaseInSteps]) -> Iterator[Pa
         times_ns = (phase.host_ns, phase.p50_ns, phase.p95_ns, phase.self_ns)
         cells = [
             str(phase.calls),
-            *map(unit.text, (*times_ns, phase.stream_ns, phase.blocked_ns)),
+            *map(unit.text, (*times_ns, phase.device_ns, phase.blocked_ns)),
             share_cell(phase.share),
         ]
         emphasis: Emphasis = "bold" if 0 < largest_ns == (phase.self_ns or 0) else ""
@@ -129,7 +129,7 @@ def steps_parts(steps: StepTimes, phases: Sequence[PhaseInSteps]) -> Iterator[Pa
     ]
     sums = [
         sum_row("sum of phases", steps.phases_ns),
-        sum_row("unattributed", steps.unattributed_ns),
+        sum_row("outside phases", steps.outside_phases_ns),
         Row("step", step, emphasis="bold"),
     ]
     headers = ["phase", "calls", "mean", "p50", "p95", "self", "device", "blocked", "% step"]
@@ -149,13 +149,13 @@ def steps_parts(steps: StepTimes, phases: Sequence[PhaseInSteps]) -> Iterator[Pa
 
 
 def _attribution(steps: StepTimes) -> Iterator[Sentence]:
-    total_ns, missing_ns = steps.total_ns, steps.unattributed_ns
-    unattributed = UNKNOWN
+    total_ns, missing_ns = steps.total_ns, steps.outside_phases_ns
+    outside = UNKNOWN
     if missing_ns is not None:
-        unattributed = duration(missing_ns) + share(missing_ns, total_ns)
+        outside = duration(missing_ns) + share(missing_ns, total_ns)
     yield Sentence(
         f"Total step time {duration(total_ns)}, sum of phases {duration(steps.phases_ns)}, "
-        f"unattributed {unattributed}"
+        f"outside phases {outside}"
     )
     if steps.crossing_spans is None:
         yield Sentence(
@@ -163,7 +163,7 @@ def _attribution(steps: StepTimes) -> Iterator[Sentence]:
             "step, or the phase around it, counts in full"
         )
         if missing_ns is None:
-            yield Sentence("Unattributed time is unknown, because the sum exceeds the step time")
+            yield Sentence("Time outside phases is unknown, because the sum exceeds the step time")
     elif steps.crossing_spans:
         yield Sentence(
             f"Spans that outlasted their step: {steps.crossing_spans:,}. Rows count them in full, "

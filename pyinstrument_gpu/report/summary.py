@@ -157,7 +157,7 @@ def _step_table(document: Document, steps: StepTimes, most: int) -> Iterator[Par
     }
     if any(len(names_of(phase.path)) > 1 for phase in shown):
         columns["self"] = [phase.self_ns for phase in shown]
-    columns["device"] = [phase.stream_ns for phase in shown]
+    columns["device"] = [phase.device_ns for phase in shown]
     columns["blocked"] = [phase.blocked_ns for phase in shown]
     columns = {
         name: times_ns
@@ -176,7 +176,7 @@ def _step_table(document: Document, steps: StepTimes, most: int) -> Iterator[Par
         cells = [unit.text(known[one]) if known.get(one) is not None else "" for one in columns]
         return Row(name, [*cells, _share(of_step)], emphasis="bold" if is_step else "")
 
-    between_ns = None if steps.unattributed_ns is None else steps.unattributed_ns / steps.count
+    between_ns = None if steps.outside_phases_ns is None else steps.outside_phases_ns / steps.count
     sums = [
         sum_row("outside phases", between_ns, None, False),
         sum_row("step", steps.mean_ns, steps.p95_ns, True),

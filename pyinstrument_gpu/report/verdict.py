@@ -45,7 +45,7 @@ def verdict(
     takes, totals = _takes(run), analysis.of(run).step_totals
     most = max(phases, key=lambda one: one.self_ns or 0.0, default=None)
     most_ns = 0.0 if most is None or most.self_ns is None else most.self_ns
-    between_ns = (analysis.of(run).attribution.unattributed_ns or 0) / totals.count
+    between_ns = (analysis.of(run).attribution.outside_phases_ns or 0) / totals.count
     # A task that is suspended is in its phase, and the host elsewhere.
     overlaps = overlap(phases, totals.duration.mean_ns) is not None
     found = ((one, sections.get(one.name)) for one in aspects())

@@ -240,7 +240,7 @@ class WatchApp(App[None]):
         run = self._looks[self._rank]
         if isinstance(run, Unreadable):
             return "there is no run to profile"
-        if run.sign_of_life.condition.is_final:
+        if run.heartbeat.condition.is_final:
             return "the recording has ended: there is nothing to profile"
         try:
             request_profile(Path(run.file), PROFILED_STEPS)

@@ -96,7 +96,7 @@ class RankExporter:
 
 
 def _has_ended(run: LiveRun) -> bool:
-    condition = run.sign_of_life.condition
+    condition = run.heartbeat.condition
     return condition.is_final or condition is Condition.LOST
 
 
@@ -108,8 +108,8 @@ def families(runs: Iterable[LiveRun]) -> Iterator[Metric]:
         name: GaugeMetricFamily(f"{_PREFIX}_{name}", what, labels=["rank", "host", *more])
         for name, what, *more in (
             ("condition", "1 for the condition of the rank, as watch says it.", "condition"),
-            ("silent_seconds", "How old the last sign of life of the rank is."),
-            ("recorded_seconds", "How long the recording had gone on at its last sign of life."),
+            ("silent_seconds", "How old the last heartbeat of the rank is."),
+            ("recorded_seconds", "How long the recording had gone on at its last heartbeat."),
             ("steps", "Steps that ended."),
             ("step_seconds", "Mean time of the steps of the last 30 seconds."),
             ("phase_seconds", "Time per step in a phase, in the same steps.", "path"),
@@ -122,7 +122,7 @@ def families(runs: Iterable[LiveRun]) -> Iterator[Metric]:
             if value is not None:
                 found[name].add_metric([*labels, *more], value)
 
-        sign, steps = run.sign_of_life, run.steps
+        sign, steps = run.heartbeat, run.steps
         add("condition", 1, sign.condition.value)
         add("silent_seconds", _seconds(sign.age_ns))
         add("recorded_seconds", _seconds(run.duration_ns))

@@ -24,7 +24,7 @@ from pyinstrument_gpu.core.live import LiveWindow, places_in_series
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, known_mean_ns
-from pyinstrument_gpu.watch.sign_of_life import SignOfLife
+from pyinstrument_gpu.watch.heartbeat import Heartbeat
 
 _NEWEST_STEPS = 20
 
@@ -102,7 +102,7 @@ class LiveRun:
     rank: int | None
     world_size: int | None
     command: tuple[str, ...]
-    sign_of_life: SignOfLife
+    heartbeat: Heartbeat
     duration_ns: int
     steps: LiveSteps
     phases: tuple[LivePhase, ...]
@@ -113,7 +113,7 @@ class LiveRun:
 
 
 def live_run(
-    file: str, run: Run, state: State, sign: SignOfLife, damaged_blocks: int = 0
+    file: str, run: Run, state: State, sign: Heartbeat, damaged_blocks: int = 0
 ) -> LiveRun:
     """What is shown of a run. Linear in the history that `run` holds.
 
@@ -129,7 +129,7 @@ def live_run(
         file=file,
         **{name: run.environment.get(name) for name in recorded},
         command=tuple(run.environment.get("command", ())),
-        sign_of_life=sign,
+        heartbeat=sign,
         duration_ns=run.duration_ns,
         steps=_steps(run, state, window),
         phases=tuple(_phases(run, window)),

@@ -195,7 +195,7 @@ def sighting_of(
 
     Args:
         anchor: the last reading of its clocks.
-        duration_ns: from its begin to its last sign of life.
+        duration_ns: from its begin to its last heartbeat.
     """
     if not clocks.are_of(environment, anchor):
         return Sighting()

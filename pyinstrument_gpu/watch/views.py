@@ -46,7 +46,7 @@ def heading(run: LiveRun | Unreadable, width: int) -> Text:
     if isinstance(run, Unreadable):
         lines = [Text(f"■ {printable(run.file)}"), Text(printable(run.reason))]
     else:
-        words = Text(printable(run.sign_of_life.words))
+        words = Text(printable(run.heartbeat.words))
         lines = [_title(run), words, Text(_steps_line(run)), _health_line(run, width)]
     for line in lines:
         line.truncate(max(1, width), overflow="ellipsis")
@@ -54,8 +54,8 @@ def heading(run: LiveRun | Unreadable, width: int) -> Text:
 
 
 def _title(run: LiveRun) -> Text:
-    symbol, colour = _SIGNS[run.sign_of_life.condition]
-    title = Text(f"{symbol} {run.sign_of_life.condition.value}", f"bold {colour}")
+    symbol, colour = _SIGNS[run.heartbeat.condition]
+    title = Text(f"{symbol} {run.heartbeat.condition.value}", f"bold {colour}")
     title = Text.assemble(title, "  ", (printable(os.path.basename(run.file)), "bold"))
     if run.world_size is not None and run.world_size > 1:
         title.append(f"  rank {run.rank} of {run.world_size}")
@@ -285,7 +285,7 @@ def _by_path(ranks: Sequence[LiveRun], choice: Choice) -> dict[str, list[float |
 
 
 def _sign(run: LiveRun) -> str:
-    condition = run.sign_of_life.condition
+    condition = run.heartbeat.condition
     return f"{_SIGNS[condition][0]} {condition.value}"
 
 

@@ -16,9 +16,9 @@ from pyinstrument_gpu.core.file.run_files import left_out
 from pyinstrument_gpu.core.file.state import State, decode_state
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import RunFileError, RunFileVersionError
+from pyinstrument_gpu.watch.heartbeat import Heartbeat, heartbeat
 from pyinstrument_gpu.watch.live_run import LiveRun, json_of, live_run
 from pyinstrument_gpu.watch.process import LookUp, MachineClocks, process_state, sighting_of
-from pyinstrument_gpu.watch.sign_of_life import SignOfLife, sign_of_life
 
 VERSION = 1
 """Of the objects: it changes when a key changes its meaning, or goes. Keys may be added."""
@@ -75,12 +75,12 @@ class WatchedRun:
     def close(self) -> None:
         self._follower.close()
 
-    def _sign(self, run: Run, state: State, clocks: MachineClocks) -> SignOfLife:
+    def _sign(self, run: Run, state: State, clocks: MachineClocks) -> Heartbeat:
         seen = (run.environment.get("run_id"), state.now_ns, state.final)
         if seen != self._changed:
             self._has_changed = self._changed is not None
             self._changed, self._changed_ns = seen, clocks.monotonic_ns
-        return sign_of_life(
+        return heartbeat(
             run,
             state,
             sighting_of(run.environment, state.anchor, run.duration_ns, clocks, self._process),
@@ -142,7 +142,7 @@ def stream(
         if looks and len(unknown) == len(looks):
             raise RunFileVersionError("\n".join(left_out(unknown)))
         if all(
-            run.sign_of_life.condition.is_final
+            run.heartbeat.condition.is_final
             if isinstance(run, LiveRun)
             else isinstance(run, UnknownFormat)
             for run in looks

@@ -14,9 +14,9 @@ from pyinstrument_gpu.analysis import (
     bottleneck,
     correlation_points,
     host_timeline,
-    ledger,
     savings,
     step_times,
+    time_budget,
 )
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
@@ -30,9 +30,9 @@ PARTS = [
     (bottleneck, "span_bottlenecks"),
     (correlation_points, "correlation_points"),
     (host_timeline, "host_timeline"),
-    (ledger, "ledger"),
+    (time_budget, "time_budget"),
     (bottleneck, "clock_uncertainty_ns"),
-    (bottleneck, "run_ahead"),
+    (bottleneck, "queue_times"),
     (savings, "savings"),
     (step_times, "attribution"),
     (step_times, "kept_steps"),
@@ -74,7 +74,7 @@ def test_reports_compute_each_part_once(computed: Counter[str]) -> None:
     run = program()
     first = run.report(verbose=True, width=120, color=False)
 
-    assert "Ledger: " in first
+    assert "Time budget: " in first
     assert "What a change could save: " in first
     assert "On the device: " in first
     assert computed == {name: 1 for _, name in PARTS}
@@ -94,9 +94,9 @@ def test_a_part_of_each_scope_is_its_own(computed: Counter[str]) -> None:
 def test_each_run_has_its_own_analysis() -> None:
     run, other = program(), program()
 
-    assert analysis.of(run).ledger is analysis.of(run).ledger
-    assert analysis.of(run).ledger is not analysis.of(other).ledger
-    assert len(analysis.of(Run()).ledger.entries) == 0
+    assert analysis.of(run).time_budget is analysis.of(run).time_budget
+    assert analysis.of(run).time_budget is not analysis.of(other).time_budget
+    assert len(analysis.of(Run()).time_budget.entries) == 0
 
 
 def test_an_analysis_does_not_keep_its_run() -> None:

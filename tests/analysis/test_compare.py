@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 import pyinstrument_gpu
 from pyinstrument_gpu.analysis.compare import POWER, Comparison, Verdict, compare
 from pyinstrument_gpu.analysis.inference import t_quantile, welch
-from pyinstrument_gpu.analysis.run_sample import UNATTRIBUTED, final_values, warmup_steps
+from pyinstrument_gpu.analysis.run_sample import OUTSIDE_PHASES, final_values, warmup_steps
 from pyinstrument_gpu.aspects.processor.data import Processor
 from pyinstrument_gpu.cli import main
 from pyinstrument_gpu.core.run import Run
@@ -241,9 +241,9 @@ def test_phase_around_the_steps_is_no_part_of_what_is_outside() -> None:
     run = script.run(environment={})
     comparison = compare([run] * 3, [run] * 3)
     outside = {phase.path: phase.before_ns for phase in comparison.phases if phase.is_outside}
-    assert outside.keys() == {"epoch/eval", UNATTRIBUTED}
+    assert outside.keys() == {"epoch/eval", OUTSIDE_PHASES}
     assert outside["epoch/eval"] == pytest.approx(10 * MS)
-    assert outside[UNATTRIBUTED] == pytest.approx(0, abs=1)
+    assert outside[OUTSIDE_PHASES] == pytest.approx(0, abs=1)
 
 
 # The order of the runs
@@ -335,7 +335,7 @@ def test_moved_time_is_called_moved() -> None:
     by_path = {phase.path: phase.change_ns for phase in comparison.phases}
     assert by_path["metrics"] == pytest.approx(-59 * MS, rel=0.01)
     assert by_path["forward"] == pytest.approx(49 * MS, rel=0.01)
-    assert by_path[UNATTRIBUTED] == pytest.approx(0, abs=0.1 * MS)
+    assert by_path[OUTSIDE_PHASES] == pytest.approx(0, abs=0.1 * MS)
     assert comparison.moved_ns == pytest.approx(49 * MS, rel=0.01)
     text = " ".join(comparison_report(comparison).split())
     assert (
@@ -605,7 +605,7 @@ def test_command_as_json(files: dict[str, list[str]]) -> None:
     facts = json.loads(result.stdout)
     assert facts["verdict"] == "FASTER"
     assert facts["elapsed"]["change"] == pytest.approx(-1 / 11)
-    assert {phase["path"] for phase in facts["phases"]} == {"forward", UNATTRIBUTED}
+    assert {phase["path"] for phase in facts["phases"]} == {"forward", OUTSIDE_PHASES}
 
 
 @pytest.mark.parametrize(("percent", "exit_code"), [("5", 4), ("15", 0)])

@@ -4,7 +4,7 @@
 import pytest
 
 from pyinstrument_gpu.analysis.compare import Verdict, compare
-from pyinstrument_gpu.analysis.run_sample import UNATTRIBUTED, run_samples
+from pyinstrument_gpu.analysis.run_sample import OUTSIDE_PHASES, run_samples
 from pyinstrument_gpu.core.run import Run
 from tests.helpers.job_files import ANCHOR, rank_environment, rank_run
 
@@ -53,7 +53,7 @@ def test_phases_are_those_of_the_median_rank_and_add_up_to_the_longest_step() ->
     ]
     (sample,) = run_samples([ranks])
     assert sample.step_ns == 11 * MS
-    assert sample.phase_ns == {"data": 3 * MS, "backward": 8 * MS, UNATTRIBUTED: 0}
+    assert sample.phase_ns == {"data": 3 * MS, "backward": 8 * MS, OUTSIDE_PHASES: 0}
 
 
 def test_ranks_are_compared_over_the_steps_that_all_have() -> None:

@@ -519,7 +519,7 @@ def test_advice_does_not_depend_on_how_long_validation_is(turns: int) -> None:
 
     assert found.step_ns == pytest.approx(float(durations_ns.mean()))
     assert found.elapsed_ns > found.step_ns + turns * 0.15 * MS
-    total = analysis.of(run).ledger.means()
+    total = analysis.of(run).time_budget.means()
     assert sum(mean.time_ns for mean in total[1].values()) == pytest.approx(found.step_ns)
     assert row.time_ns == pytest.approx(11 * MS, rel=0.05)
     assert row.likely_ns == pytest.approx(2.5 * MS, rel=0.25)

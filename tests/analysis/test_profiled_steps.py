@@ -51,7 +51,7 @@ def test_means_totals_and_shares(windows: list[tuple[int, int]]) -> None:
 
     found = analysis.of(run).attribution
     assert found.phases_ns == others * (DATA_MS + FORWARD_MS) * MS
-    assert found.unattributed_ns == others * (STEP_MS - DATA_MS - FORWARD_MS) * MS
+    assert found.outside_phases_ns == others * (STEP_MS - DATA_MS - FORWARD_MS) * MS
     assert found.crossing == 0
     report = run.report(verbose=True, width=200)
     assert (
@@ -63,12 +63,12 @@ def test_means_totals_and_shares(windows: list[tuple[int, int]]) -> None:
     assert (steps.profiled, steps.profiled_mean_ns, steps.mean_ns) == (count, 40 * MS, 10 * MS)
 
 
-def test_ledger_and_savings_are_those_of_the_most_other_steps_in_a_row() -> None:
+def test_time_budget_and_savings_are_those_of_the_most_other_steps_in_a_row() -> None:
     run = made((3, 5), (20, 21))
-    ledger = analysis.of(run).ledger
-    assert ledger.steps["index"].tolist() == list(range(6, 20))
-    assert set(ledger.entries["step"].tolist()) == set(range(6, 20))
-    _, means = ledger.means()
+    time_budget = analysis.of(run).time_budget
+    assert time_budget.steps["index"].tolist() == list(range(6, 20))
+    assert set(time_budget.entries["step"].tolist()) == set(range(6, 20))
+    _, means = time_budget.means()
     assert {path: entry.time_ns for path, entry in means.items()} == {
         0: DATA_MS * MS,
         1: FORWARD_MS * MS,

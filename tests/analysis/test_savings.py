@@ -318,7 +318,7 @@ def _advice(
     run = run_of([], names, path_parents=[-1] * 3)
     run.syncs = Syncs((SyncSite("train.py", 31, "train", kind, False),))
     found, about = ReplayedSavings(steps, steps, 100 * MS, 120 * MS, None, rows), analysis.of(run)
-    return advice(run, found, about.ledger, about.premises)
+    return advice(run, found, about.time_budget, about.premises)
 
 
 def test_advice_names_place_edit_and_numbers() -> None:

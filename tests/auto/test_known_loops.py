@@ -497,15 +497,15 @@ def written(run: Run) -> list[str]:
 
 
 def assert_rows_add_up(run: Run) -> None:
-    """The outermost phases and what is unattributed are the step."""
+    """The outermost phases and what is outside phases are the step."""
     document = document_of(run)
     steps = document.steps
-    assert steps is not None and steps.unattributed_ns is not None
+    assert steps is not None and steps.outside_phases_ns is not None
     rows_ns = sum(one.host_ns or 0.0 for one in document.phases if "/" not in one.path)
-    assert steps.unattributed_ns >= 0
+    assert steps.outside_phases_ns >= 0
     # Where each span begins and how long it takes are whole nanoseconds.
     rounded_ns = 2 * (1 + len(run.spans) / steps.count)
-    sum_ns = rows_ns + steps.unattributed_ns / steps.count
+    sum_ns = rows_ns + steps.outside_phases_ns / steps.count
     assert sum_ns == pytest.approx(steps.mean_ns, rel=0, abs=rounded_ns)
 
 

@@ -269,6 +269,11 @@ def test_tests_that_may_hang_are_apart_and_first() -> None:
             "seconds=0, width=8, batch=1, steps=1, around=2",
             "the steps after those: longer by",
         ),
+        (
+            "compiled_cost",
+            "seconds=0, width=8, batch=1, steps=1, backend='aot_eager'",
+            "recorded, with marks: longer by",
+        ),
         ("enqueue_cost", "batches=2", "a CUDA graph's replay, least"),
         ("overlap", "rounds=2", "CUDA_DEVICE_MAX_CONNECTIONS=unset: recording"),
         (

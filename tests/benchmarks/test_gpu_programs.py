@@ -104,10 +104,10 @@ def test_sums_over_the_same_steps_stand_beside_each_other() -> None:
     figures = by_name(list(beside_profiler.comparison("x", run_of_steps(20), profiled)))
     assert figures["x: steps that both have"].value == 8
     assert figures["x: of these with device times"].value == 4
-    for label in ("host time", "stream time", "blocked time"):
+    for label in ("host time", "device time", "blocked time"):
         apart = figures[f"x: {label}, how far the sums are apart"]
         assert (apart.value, apart.verdict) == (0, "met")
-    assert "32.000 of 32.000 ms" in figures["x: stream time, how far the sums are apart"].note
+    assert "32.000 of 32.000 ms" in figures["x: device time, how far the sums are apart"].note
 
     profiled[5] = ProfiledStep(10 * MS, 8 * MS, 4 * MS)
     figures = by_name(list(beside_profiler.comparison("x", run_of_steps(20), profiled)))

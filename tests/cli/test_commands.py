@@ -128,7 +128,7 @@ def test_report_prints_what_run_report_says(file: str) -> None:
 def test_report_of_one_step(file: str) -> None:
     result = invoke("report", file, "--step", "1")
     assert result.exit_code == 0
-    assert "missing  0.006000 s  (60.0%)" in result.stdout
+    assert "outside phases  0.006000 s  (60.0%)" in result.stdout
 
 
 def test_report_of_several_files_has_headings(file: str, tmp_path: Path) -> None:

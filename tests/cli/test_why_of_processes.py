@@ -114,7 +114,7 @@ def test_a_rank_that_is_stopped_and_then_killed_with_the_others(tmp_path: Path) 
     with ranks(tmp_path, "wait", 2, "--alone-together") as (other, victim):
         until(lambda: is_in(tmp_path, 0, "backward/allreduce"))
         until(lambda: is_in(tmp_path, VICTIM, "forward"))
-        # On a busy machine, a rank may give no sign of life for a while.
+        # On a busy machine, a rank may give no heartbeat for a while.
         running = "The job is running: no rank has stopped or hangs."
         until(lambda: why(tmp_path)["verdict"] == running)
         os.kill(victim.pid, signal.SIGSTOP)

@@ -82,7 +82,7 @@ def test_perfetto(run: Run, tmp_path: Path) -> None:
     events = trace.events
     counters = Counter(event["name"] for event in events if event["ph"] == "C")
     assert counters == {
-        **{f"{stream} run-ahead": count for stream, count in STREAMS.items()},
+        **{f"{stream} queue time": count for stream, count in STREAMS.items()},
         **{f"metrics/{name}": STEPS for name in METRICS},
     }
     losses = [e["args"]["value"] for e in events if e["name"] == "metrics/loss_last"]

@@ -169,7 +169,7 @@ def test_main_thread_comes_before_the_others() -> None:
     assert sorted(order, key=lambda tid: order[tid]) == [12, 11]
 
 
-def test_device_streams_have_tracks_flows_and_run_ahead() -> None:
+def test_device_streams_have_tracks_flows_and_queue_time() -> None:
     spans = [
         (1, 1, 0, 1, 0, 0, 7, 1_000, 2_000, 5_000, 6_000, -1, 1),
         (0, 0, 0, 0, 0, 0, 7, 1_000, 2_500, 4_001, 6_000, 300, 1),
@@ -201,9 +201,9 @@ def test_device_streams_have_tracks_flows_and_run_ahead() -> None:
     }
     counters = [(one["name"], one["ts"], one["args"]) for one in trace.events if one["ph"] == "C"]
     assert counters == [
-        ("GPU 0 stream 7 run-ahead", Decimal("1.000"), {"us": Decimal("3.001")}),
-        ("GPU 0 stream 7 run-ahead", Decimal("1.000"), {"us": Decimal("4.000")}),
-        ("GPU 1 default stream run-ahead", Decimal("9.000"), {"us": Decimal("-1.000")}),
+        ("GPU 0 stream 7 queue time", Decimal("1.000"), {"us": Decimal("3.001")}),
+        ("GPU 0 stream 7 queue time", Decimal("1.000"), {"us": Decimal("4.000")}),
+        ("GPU 1 default stream queue time", Decimal("9.000"), {"us": Decimal("-1.000")}),
     ]
 
 

@@ -56,7 +56,7 @@ def test_a_row_for_each_step_with_what_it_spent_where() -> None:
 
     assert list(rows[0]) == [
         *("step", "begin_ns", "duration_ns", "samples", "items", "complete"),
-        *("thread", "thread_name", "unattributed_ns"),
+        *("thread", "thread_name", "outside_phases_ns"),
         *("host_ns/forward", "host_ns/forward/attention"),
         *("device_ns/forward", "device_ns/forward/attention"),
     ]
@@ -73,7 +73,7 @@ def test_a_step_that_lacks_spans_has_no_times_of_phases() -> None:
     run = a_run(dropped={"span_history": 2}, phases_recorded=7)
     rows = rows_of(run)
     # The first span that is left ended in step 3, so what is missing may be of that one too.
-    assert [row["unattributed_ns"] for row in rows] == ["", "20", "50", ""]
+    assert [row["outside_phases_ns"] for row in rows] == ["", "20", "50", ""]
     assert [row["host_ns/forward"] for row in rows] == ["", "80", "0", ""]
     assert [row["duration_ns"] for row in rows] == ["100", "100", "50", ""]
 
@@ -104,7 +104,7 @@ def test_paths_beyond_the_64th_share_a_column() -> None:
         *(f"host_ns/p{number}" for number in range(64)),
         "host_ns/other",
     ]
-    assert (row["host_ns/p63"], row["host_ns/other"], row["unattributed_ns"]) == ("1", "6", "30")
+    assert (row["host_ns/p63"], row["host_ns/other"], row["outside_phases_ns"]) == ("1", "6", "30")
 
 
 @settings(max_examples=20)

@@ -62,7 +62,7 @@ DAMAGES = (truncated, bits_flipped, range_zeroed, slots_swapped, slot_of_another
 
 LACKS_THE_LAST_MOMENTS = (
     "Its file loads and says that the recording was not stopped. Each step that ended before the "
-    "last sign of life in the file is there, with all its phases. The statistics are those of the "
+    "last heartbeat in the file is there, with all its phases. The statistics are those of the "
     "spans and steps that are there."
 )
 
@@ -117,7 +117,7 @@ def check_lacks_the_last_moments(
     diary_ns += run.anchor["run_ns"]
     closed = run.steps.closed
     # The last of them may have been written down before the step ended.
-    ended = int((diary_ns <= last_sign_of_life_ns(run) - CLOCK_SLACK_NS).sum()) - 1
+    ended = int((diary_ns <= last_heartbeat_ns(run) - CLOCK_SLACK_NS).sum()) - 1
     must_be_there = max(must_be_there, ended)
     assert must_be_there <= len(closed) <= len(diary_ns)
     assert closed["index"].tolist() == list(range(len(closed)))
@@ -130,8 +130,8 @@ def check_lacks_the_last_moments(
     of_step = run.spans[run.spans["step"] >= 0]
     phases = Counter(zip(of_step["step"].tolist(), of_step["path"].tolist(), strict=True))
     paths = [run.paths.index(phase) for phase in PHASES]
-    # Steps are collected after spans, so one that ended after the last sign of life may lack some.
-    before = int((closed["end_ns"] <= last_sign_of_life_ns(run)).sum())
+    # Steps are collected after spans, so one that ended after the last heartbeat may lack some.
+    before = int((closed["end_ns"] <= last_heartbeat_ns(run)).sum())
     missing = [(s, p) for s in range(max(ended, before)) for p in paths if phases[s, p] != 1]
     assert missing == []
 
@@ -155,9 +155,9 @@ def check_lacks_the_last_moments(
         assert run.open_step.index == len(closed)
 
 
-def last_sign_of_life_ns(run: Run) -> int:
+def last_heartbeat_ns(run: Run) -> int:
     """The millisecond in which it was."""
-    (text,) = re.findall(r"last sign of life was at ([\d.]+) s", " ".join(run.notes))
+    (text,) = re.findall(r"last heartbeat was at ([\d.]+) s", " ".join(run.notes))
     return round(float(text) * 1e9) - 500_000
 
 

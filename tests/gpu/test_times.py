@@ -82,7 +82,7 @@ def test_times_lie_where_the_host_saw_them(kernels: CudaKernels, timed: Timed) -
     assert np.median(uncertainty_ns) < 100_000
 
 
-def test_run_ahead_is_the_delay_that_the_host_made(kernels: CudaKernels, timed: Timed) -> None:
+def test_queue_time_is_the_delay_that_the_host_made(kernels: CudaKernels, timed: Timed) -> None:
     bracket_ns = []
     with timed() as recording:
         for delay_s in (0.005, 0.02, 0.05, 0.1, 0.2):

@@ -103,7 +103,7 @@ class Program:
 
 
 def assert_exact(run: Run, program: Program, tick_ns: int = 32) -> None:
-    """Every span has the device times of its records: stream times within a tick, places on the
+    """Every span has the device times of its records: device times within a tick, places on the
     run's axis within the uncertainty that the run states."""
     assert len(run.spans) == len(program.expected)
     clocks = {clock.device: clock for clock in run.device_clocks}

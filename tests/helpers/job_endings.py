@@ -70,7 +70,7 @@ def rank(
     """A rank whose last step is open, or cut short where it is complete.
 
     Args:
-        stuck_ns: how long it had been in the phase `path` at its last sign of life.
+        stuck_ns: how long it had been in the phase `path` at its last heartbeat.
         at_ns: when that was, since its run began; right after the phase usually begins, and
             `stuck_ns`, by default.
     """
@@ -112,7 +112,7 @@ def rank(
         "first_begin_ns": first_begin_ns.reshape(len(paths), step),
         "last_end_ns": first_begin_ns.reshape(len(paths), step) + MS,
         "self_ns": np.full((len(paths), step), MS),
-        "stream_ns": np.full((len(paths), step), -1),
+        "device_ns": np.full((len(paths), step), -1),
         "end": RunEnd(
             anchor={
                 "run_ns": end_ns,

@@ -249,7 +249,7 @@ def _recorded(
                 first_begin_ns=begin,
                 last_end_ns=end,
                 self_ns=end - begin,
-                stream_ns=np.broadcast_to(np.int64(-1), begin.shape),
+                device_ns=np.broadcast_to(np.int64(-1), begin.shape),
                 collectives=collectives if has_arrivals or has_durations else Collectives(),
                 waits=waits if has_arrivals else None,
             )

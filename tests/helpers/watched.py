@@ -133,7 +133,7 @@ def live(
     state: ProcessState = ProcessState.ALIVE,
     host: str = "box",
 ) -> LiveRun:
-    """What is seen of a run so long after its last sign of life."""
+    """What is seen of a run so long after its last heartbeat."""
     save(run, path)
     watching = watched(path, state)
     look = watching.look(clocks_at(run.duration_ns + later_ns, host))

@@ -67,7 +67,7 @@ def rank_of(number: int, data_ns: int = 10 * MS, steps: int = 100, **changes: An
         "first_begin_ns": np.zeros((3, steps), np.int64),
         "last_end_ns": np.zeros((3, steps), np.int64),
         "self_ns": self_ns,
-        "stream_ns": np.full((3, steps), -1),
+        "device_ns": np.full((3, steps), -1),
         "collectives": Collectives(was_read=True),
     }
     return RankData(**(made | changes))

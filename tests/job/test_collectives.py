@@ -224,12 +224,12 @@ def test_phases_of_programs_on_devices_are_not_judged_by_the_time_of_hosts() -> 
 
 
 def with_streams(job: Job, has_waits: bool) -> Job:
-    """The job without records of collectives, but with stream times: as long as on the host, or
+    """The job without records of collectives, but with device times: as long as on the host, or
     without what the devices waited."""
     ranks = []
     for each in job.ranks:
-        stream_ns = each.self_ns if has_waits else np.broadcast_to(5 * MS, each.self_ns.shape)
-        ranks.append(replace(each, stream_ns=stream_ns, collectives=Collectives()))
+        device_ns = each.self_ns if has_waits else np.broadcast_to(5 * MS, each.self_ns.shape)
+        ranks.append(replace(each, device_ns=device_ns, collectives=Collectives()))
     return Job(tuple(ranks), job.world_size)
 
 
@@ -252,7 +252,7 @@ def test_stream_times_say_in_which_phase_a_device_is_slow() -> None:
     for each in job.ranks:
         every = np.where(np.arange(300) % 7 == each.rank, each.self_ns, -1)
         host_ns = np.broadcast_to(np.int64(5 * MS), each.self_ns.shape)
-        ranks.append(replace(each, stream_ns=every, self_ns=host_ns))
+        ranks.append(replace(each, device_ns=every, self_ns=host_ns))
     found = of(Job(tuple(ranks), 4)).stragglers
     assert found.straggler is not None
     assert (found.straggler.rank, found.straggler.path) == (1, "forward")

@@ -135,13 +135,13 @@ def test_by_the_clock_of_one_machine(apart_ns: int, named: int | None) -> None:
     assert document.rank == named
     if named is None:
         assert document.verdict == (
-            "Can't tell which of ranks 0-1 stopped first: their last signs of life are "
+            "Can't tell which of ranks 0-1 stopped first: their last heartbeats are "
             "300.000 ms apart, and a file may be 300.000 ms behind its process."
         )
         assert document.suspects == (0, 1)
     else:
         assert document.evidence[1] == (
-            "Its last sign of life is 320.000 ms before that of rank 0, the next to stop on its "
+            "Its last heartbeat is 320.000 ms before that of rank 0, the next to stop on its "
             "machine."
         )
 
@@ -271,7 +271,7 @@ def test_one_is_behind_and_lives() -> None:
     assert document.evidence == (
         "Its process 4001 lives. Nothing had happened in its file for 31.000 s.",
         "Ranks 0 and 2 had asked for all_reduce 41 of group_0, the earliest 31.000 s before its "
-        "last sign of life; rank 1 had not.",
+        "last heartbeat; rank 1 had not.",
     )
     assert [one.waits_for for one in document.ranks] == [(), (1,), (1,)]
     assert document.ranks[0].collectives[0].sequence == 40
@@ -543,8 +543,8 @@ def test_the_watchdog_knows_of_operations_that_have_not_ended() -> None:
     document = said(job(first, second), ALIVE, ALIVE)
     assert outcome(document) == ("held up", 1, ())
     assert document.evidence[1] == (
-        "Rank 0 had asked for all_reduce 42 of group_0, the earliest 31.000 s before its last sign "
-        "of life; rank 1 had not."
+        "Rank 0 had asked for all_reduce 42 of group_0, the earliest 31.000 s before its last "
+        "heartbeat; rank 1 had not."
     )
     assert [(one.thread, one.text) for one in document.ranks[1].stacks] == [
         ("MainThread", "wait (x.py:3)")

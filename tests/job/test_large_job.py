@@ -44,7 +44,7 @@ def test_files_of_a_simulated_job(tmp_path: Path) -> None:
     made = simulated_job(4, 1, SLOW, steps=50, work_ns=PHASES_NS, noise=0.0167)
     for loaded, rank in zip(job.ranks, made.ranks, strict=True):
         assert loaded.paths == rank.paths and not loaded.notes
-        for name in ("steps", "step_ns", "first_begin_ns", "last_end_ns", "self_ns", "stream_ns"):
+        for name in ("steps", "step_ns", "first_begin_ns", "last_end_ns", "self_ns", "device_ns"):
             np.testing.assert_array_equal(getattr(loaded, name), getattr(rank, name))
         assert loaded.collectives == rank.collectives
     assert of(job).phases == of(made).phases

@@ -55,7 +55,7 @@ def test_what_is_kept_of_a_rank() -> None:
     assert kept.self_ns.tolist() == [[10, 20, 30], [5, 6, 7]]
     assert kept.first_begin_ns.tolist() == [[1000, 2015, 3041], [1010, 2035, 3071]]
     assert kept.last_end_ns.tolist() == [[1010, 2035, 3071], [1015, 2041, 3078]]
-    assert (kept.stream_ns == -1).all() and kept.stream_ns.shape == (2, 3)
+    assert (kept.device_ns == -1).all() and kept.device_ns.shape == (2, 3)
 
 
 def test_several_calls_and_none_at_all_in_a_step() -> None:
@@ -72,7 +72,7 @@ def test_stream_times_where_all_calls_have_one() -> None:
     one.span_device_ns = np.array([7, 8, -1, 9, 1, 2])
     one.spans["path"][4] = 1
     kept = rank_data(one)
-    assert kept.stream_ns.tolist() == [[7, -1, -1], [8, 9, 3]]
+    assert kept.device_ns.tolist() == [[7, -1, -1], [8, 9, 3]]
 
 
 def test_waits_for_a_processor_of_the_steps_that_were_read() -> None:

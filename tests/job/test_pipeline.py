@@ -45,7 +45,7 @@ def pipeline_job(works_ns: Sequence[int]) -> Job:
                 self_ns=np.full((2, STEPS), MICRO_BATCHES * work_ns),
                 first_begin_ns=np.zeros((2, STEPS), np.int64),
                 last_end_ns=np.zeros((2, STEPS), np.int64),
-                stream_ns=np.full((2, STEPS), -1),
+                device_ns=np.full((2, STEPS), -1),
                 collectives=Collectives(was_read=True),
                 waits=RankWaits(0, total_ns, waits_ns, np.zeros(4, np.int64)),
             )

@@ -239,9 +239,9 @@ def test_missing_times_are_not_zero() -> None:
     assert document.steps is None
     assert [(rank.step_ns, rank.phases) for rank in document.ranks] == [(None, ())] * 2
     timed = np.array([[9, -1, 2 * MS], [9, -1, -1], [9, MS, MS]])
-    rank = rank_of(0, steps=3, stream_ns=timed)
+    rank = rank_of(0, steps=3, device_ns=timed)
     (found,) = MadeJob(Job((rank,), 2)).document().ranks
-    assert [phase.stream_ns for phase in found.phases] == [2 * MS, None, MS, None, None]
+    assert [phase.device_ns for phase in found.phases] == [2 * MS, None, MS, None, None]
 
 
 def test_notes_of_several_ranks_are_one() -> None:

@@ -459,7 +459,7 @@ def test_ranks_that_do_not_wait_for_each_other() -> None:
 
 def cut(rank: RankData, steps: int) -> RankData:
     """The rank as if its file ended after so many steps."""
-    columns = ("first_begin_ns", "last_end_ns", "self_ns", "stream_ns")
+    columns = ("first_begin_ns", "last_end_ns", "self_ns", "device_ns")
     return replace(
         rank,
         steps=rank.steps[:steps],
@@ -561,7 +561,7 @@ def test_binomial_tail_that_is_next_to_nothing() -> None:
 def with_phases(rank: RankData, names: Mapping[str, str]) -> RankData:
     """The rank with some phases called otherwise, or, where there is no name, without."""
     rows = [row for row, path in enumerate(rank.paths) if names.get(path, path)]
-    columns = ("first_begin_ns", "last_end_ns", "self_ns", "stream_ns")
+    columns = ("first_begin_ns", "last_end_ns", "self_ns", "device_ns")
     waits = rank.waits
     if waits is not None:
         kept = [*rows, len(rank.paths), len(rank.paths) + 1]

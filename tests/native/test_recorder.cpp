@@ -271,7 +271,7 @@ void test_whatever_is_new_gets_into_the_log() {
   record_spans(1);
   pig::ThreadState* thread = pig::recording_thread(pig::active_epoch.load());
   const uint64_t begin = injected_now.load();
-  // With the sign of life that is due then.
+  // With the heartbeat that is due then.
   const auto becomes_true = [begin](auto is_true) {
     const uint64_t now_ns = (injected_now += 100'000'000) - begin;
     for (;;) {

@@ -98,7 +98,7 @@ def test_a_bar_that_is_clicked_says_what_the_run_holds(page: Browser, run: Run) 
         "in its step": f"after {us(unit)}",
         "step": str(SLOW),
         "on the stream": f"{us(2 * unit)}, GPU 0 default stream",
-        "run-ahead": f"{us(2 * MS)} from the host's begin to the device's",
+        "queue time": f"{us(2 * MS)} from the host's begin to the device's",
     }
 
     page.click_at(canvas, *place_of(page, "backward", True))
@@ -135,7 +135,7 @@ def test_a_step_that_is_clicked_says_what_the_run_holds(page: Browser, run: Run)
         ("backward", us(5 * unit)),
         ("forward", us(2 * unit)),
         ("forward/attention", us(2 * unit)),
-        ("no phase", us(rest)),
+        ("outside phases", us(rest)),
     ]
 
     page.find(".step-panel button").click()

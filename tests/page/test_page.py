@@ -239,9 +239,9 @@ def test_what_flows_left_is_what_arrives_or_is_saved() -> None:
         "backward",
         "forward",
         "forward/attention",
-        "unattributed",
+        "outside phases",
     ]
-    assert [end.name for end in right] == ["unattributed, outside steps", "saved"]
+    assert [end.name for end in right] == ["outside phases, outside steps", "saved"]
     assert sum(end.height for end in left) == pytest.approx(sum(end.height for end in right), abs=3)
     saved_ns = comparison.left_ns - comparison.arrived_ns
     assert left[0].text == "-2.500 ms per step"

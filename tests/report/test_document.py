@@ -46,26 +46,26 @@ def test_times_are_those_of_the_program() -> None:
     assert phase.device.mean_ns == pytest.approx(5 * MS, rel=0.01)
     steps = document.steps
     assert steps is not None
-    assert steps.unattributed_ns is not None
+    assert steps.outside_phases_ns is not None
     assert (steps.count, steps.cut_short) == (50, 0)
-    assert steps.phases_ns + steps.unattributed_ns == steps.total_ns
+    assert steps.phases_ns + steps.outside_phases_ns == steps.total_ns
     assert document.run.is_complete
 
 
-def test_both_sides_of_the_ledger_add_up_to_the_step() -> None:
+def test_both_sides_of_the_time_budget_add_up_to_the_step() -> None:
     document = document_of(program())
-    ledger, steps = document.ledger, document.steps
-    assert ledger is not None and steps is not None
-    total = ledger.total
+    time_budget, steps = document.time_budget, document.steps
+    assert time_budget is not None and steps is not None
+    total = time_budget.total
     host = (total.computing_ns, total.blocked_ns)
-    device = (total.busy_ns, total.data_wait_ns, total.host_blocked_ns, total.host_late_ns)
+    device = (total.busy_ns, total.data_wait_ns, total.sync_wait_ns, total.host_wait_ns)
     assert sum(ns or 0 for ns in host) == pytest.approx(steps.mean_ns)
-    assert sum(ns or 0 for ns in (*device, total.unattributed_ns)) == pytest.approx(steps.mean_ns)
+    assert sum(ns or 0 for ns in (*device, total.unknown_ns)) == pytest.approx(steps.mean_ns)
 
 
 def test_what_is_not_known_is_none() -> None:
     document = document_of(run_of([]))
-    for name in ("steps", "ledger", "savings", "guides"):
+    for name in ("steps", "time_budget", "savings", "guides"):
         assert getattr(document, name) is None
     assert not any(document.sections.values())
     assert (document.phases, document.findings) == ((), ())
@@ -86,7 +86,7 @@ def test_times_of_a_phase_that_are_not_known_are_none() -> None:
     (phase,) = document_of(run).phases_without_steps
 
     assert (phase.path, phase.calls, phase.total_ns) == ("forward", 1, 20)
-    for name in ("self_ns", "stream_ns", "blocked_ns", "device", "during_steps"):
+    for name in ("self_ns", "device_ns", "blocked_ns", "device", "during_steps"):
         assert getattr(phase, name) is None
 
 
@@ -103,7 +103,7 @@ def test_metrics_that_are_not_finite_say_so() -> None:
 def test_one_step() -> None:
     document = step_document(program(), 3)
     assert (document.step, document.is_complete, document.is_timed_on_device) == (3, True, True)
-    assert document.phases_ns + document.unattributed_ns == document.total_ns
+    assert document.phases_ns + document.outside_phases_ns == document.total_ns
     assert [phase.path for phase in document.phases] == ["data", "phase0", "phase1"]
 
 
@@ -372,7 +372,7 @@ def test_means_leave_out_a_step_that_was_cut_short() -> None:
     assert steps is not None
     assert (steps.count, steps.cut_short, steps.mean_ns) == (20, 1, 3 * MS)
     assert (steps.p50_ns, steps.p95_ns) == (3 * MS, 3 * MS)
-    assert (steps.phases_ns, steps.unattributed_ns) == (60 * MS, 0)
+    assert (steps.phases_ns, steps.outside_phases_ns) == (60 * MS, 0)
     assert [phase_of(document, path).host_ns for path in ("forward", "backward")] == [MS, 2 * MS]
     assert document.verdict.startswith("A step takes 3.000 ms, of which the host spends 67%")
     assert "Cut short: 1 of 21 steps; times per step leave them out." in document.notes

@@ -79,20 +79,20 @@ A step takes 16.000 ms, of which the host spends 50% in backward; 4 steps are
 too few to say what a change could save.
 
 Where the step goes: ms per step
-phase          calls    mean     p50     p95   self  device  blocked  % step
--------------  -----  ------  ------  ------  -----  ------  -------  ------
-data               4   0.200   0.200   0.200  0.200       -        -     1.2
-forward            4   6.800   6.300   8.300  0.300       -        -    42.5
-  attention        4   3.000   3.000   3.000  3.000       -        -    18.8
-  mlp              4   3.500   3.000   5.000  3.500       -        -    21.9
-backward           4   8.000   8.000   8.000  8.000       -        -    50.0
-optimizer          4   0.900   0.900   0.900  0.900       -        -     5.6
--------------  -----  ------  ------  ------  -----  ------  -------  ------
-sum of phases         15.900                                            99.4
-unattributed           0.100                                             0.6
-step               4  16.000  15.500  17.500                           100.0
+phase           calls    mean     p50     p95   self  device  blocked  % step
+--------------  -----  ------  ------  ------  -----  ------  -------  ------
+data                4   0.200   0.200   0.200  0.200       -        -     1.2
+forward             4   6.800   6.300   8.300  0.300       -        -    42.5
+  attention         4   3.000   3.000   3.000  3.000       -        -    18.8
+  mlp               4   3.500   3.000   5.000  3.500       -        -    21.9
+backward            4   8.000   8.000   8.000  8.000       -        -    50.0
+optimizer           4   0.900   0.900   0.900  0.900       -        -     5.6
+--------------  -----  ------  ------  ------  -----  ------  -------  ------
+sum of phases          15.900                                            99.4
+outside phases          0.100                                             0.6
+step                4  16.000  15.500  17.500                           100.0
 
-Total step time 64.000 ms, sum of phases 63.600 ms, unattributed 400.000 us
+Total step time 64.000 ms, sum of phases 63.600 ms, outside phases 400.000 us
 (0.6%)
 62.5 steps/s, 4,000 samples/s of step time
 
@@ -125,16 +125,16 @@ def test_report_of_one_step() -> None:
         text(script.run(), step=1)
         == """\
 Step 1, 64 samples
-data         0.000200 s
-forward      0.006300 s
-  attention  0.003000 s
-  mlp        0.003000 s
-backward     0.008000 s
-optimizer    0.000900 s
------------  ----------
-sum          0.015400 s
-total        0.015500 s
-missing      0.000100 s  (0.6%)
+data            0.000200 s
+forward         0.006300 s
+  attention     0.003000 s
+  mlp           0.003000 s
+backward        0.008000 s
+optimizer       0.000900 s
+--------------  ----------
+sum             0.015400 s
+total           0.015500 s
+outside phases  0.000100 s  (0.6%)
 
 Other threads during this step
 decode  0.000700 s"""
@@ -143,11 +143,11 @@ decode  0.000700 s"""
         text(script.run(), step=4)
         == """\
 Step 4
-data     0.000500 s  (2 calls)
--------  ----------
-sum      0.000500 s
-total    0.001000 s
-missing  0.000500 s  (50.0%)"""
+data            0.000500 s  (2 calls)
+--------------  ----------
+sum             0.000500 s
+total           0.001000 s
+outside phases  0.000500 s  (50.0%)"""
     )
 
 
@@ -181,8 +181,8 @@ def test_phase_around_the_steps_is_a_heading_without_numbers() -> None:
     steps, outside = report.split("Outside steps")
     assert "\nepoch\n  forward " in steps
     assert line_of(steps, "sum of phases")[3:] == ["3.000", "75.0"]
-    assert line_of(steps, "unattributed")[1:] == ["1.000", "25.0"]
-    # Its self time would be what the steps call unattributed.
+    assert line_of(steps, "outside phases")[2:] == ["1.000", "25.0"]
+    # Its self time would be what the steps have outside phases.
     assert " ".join(line_of(outside, "epoch")) == "epoch 1 10.000 10.000 10.000 10.000 - - - *"
     assert " ".join(line_of(outside, "shuffle")) == "shuffle 1 2.000 2.000 2.000 2.000 2.000 - -"
     assert "\n* was open during steps, so its times include theirs\n" in outside
@@ -238,18 +238,18 @@ def test_phase_that_outlasts_its_step_is_cut_at_its_end() -> None:
         script.work(20 * MS)
     report = text(script.run())
     assert line_of(report, "sum of phases")[3:] == ["0.500", "25.0"]
-    assert line_of(report, "unattributed")[1:] == ["1.500", "75.0"]
+    assert line_of(report, "outside phases")[2:] == ["1.500", "75.0"]
     assert line_of(report, "async")[-1] == "-"  # 11 ms in 4 are no share
     assert "Spans that outlasted their step: 1. Rows count them in full" in report
     assert (
         text(script.run(), step=0)
         == """\
 Step 0
-async    0.001000 s  (outlasts the step)
--------  ----------
-sum      0.001000 s
-total    0.002000 s
-missing  0.001000 s  (50.0%)"""
+async           0.001000 s  (outlasts the step)
+--------------  ----------
+sum             0.001000 s
+total           0.002000 s
+outside phases  0.001000 s  (50.0%)"""
     )
 
 
@@ -262,7 +262,7 @@ def test_without_history_the_sum_is_said_to_be_of_self_times() -> None:
         script.work(5 * MS)
     statistics = script.run().statistics
     report = text(script.run(spans=None, statistics=statistics, dropped={"disk_error": 2}), 120)
-    assert line_of(report, "unattributed")[1:3] == ["3.000", "60.0"]  # in truth 4.000
+    assert line_of(report, "outside phases")[2:4] == ["3.000", "60.0"]  # in truth 4.000
     warning = "\nSome history is missing, so the sum is made of self times: a phase that outlasts"
     assert warning in report
     assert "exceeds" not in report
@@ -272,10 +272,10 @@ def test_without_history_the_sum_is_said_to_be_of_self_times() -> None:
     statistics = script.run().statistics
     report = text(script.run(spans=None, statistics=statistics, dropped={"disk_error": 3}), 120)
     assert line_of(report, "sum of phases")[3:] == ["7.000", "-"]
-    assert line_of(report, "unattributed")[1:] == ["-", "-"]
-    assert "sum of phases 14.000 ms, unattributed -\n" in report
+    assert line_of(report, "outside phases")[2:] == ["-", "-"]
+    assert "sum of phases 14.000 ms, outside phases -\n" in report
     assert warning in report
-    assert "\nUnattributed time is unknown, because the sum exceeds the step time\n" in report
+    assert "\nTime outside phases is unknown, because the sum exceeds the step time\n" in report
     assert warning not in text(script.run(), 120)
 
 
@@ -299,14 +299,14 @@ def test_one_step_has_what_earlier_steps_left_open() -> None:
         text(run, step=1)
         == """\
 Step 1
-forward   0.002000 s
-prefetch  0.005000 s  (since step 0, outlasts the step)
---------  ----------
-sum       0.005000 s
-total     0.005000 s
-missing   0.000000 s  (0.0%)"""
+forward         0.002000 s
+prefetch        0.005000 s  (since step 0, outlasts the step)
+--------------  ----------
+sum             0.005000 s
+total           0.005000 s
+outside phases  0.000000 s  (0.0%)"""
     )
-    assert "prefetch  0.003000 s  (since step 0)\n" in text(run, step=2)
+    assert "prefetch        0.003000 s  (since step 0)\n" in text(run, step=2)
     sums = [line_of(text(run, step=i), "sum")[1] for i in range(3)]
     assert sums == ["0.004000", "0.005000", "0.004000"]
     assert line_of(text(run), "sum of phases")[3:] == ["4.333", "86.7"]
@@ -428,11 +428,11 @@ def test_killed_run_names_what_was_open() -> None:
         text(run, step=2)
         == """\
 Step 2, 64 samples, still open at the end
-data          0.001000 s
-------------  ----------
-sum           0.001000 s
-total so far  0.002000 s
-missing       0.001000 s  (50.0%)"""
+data            0.001000 s
+--------------  ----------
+sum             0.001000 s
+total so far    0.002000 s
+outside phases  0.001000 s  (50.0%)"""
     )
 
 
@@ -529,15 +529,15 @@ def test_report_with_device_times() -> None:
     assert (
         device_part(report)
         == """\
-ms per call, stream time next to host time
-phase        timed   host  device     p95   ahead  bottleneck
+ms per call, device time next to host time
+phase        timed   host  device     p95   queue  bottleneck
 -----------  -----  -----  ------  ------  ------  ----------
 forward          8  8.800   8.795  12.295   0.020     launch?
   attention      8  3.000   2.995   2.995   0.020     launch?
   mlp            8  5.500   5.495   8.995   0.020     launch?
 backward         8  8.000  27.000  27.000   1.000      device
 optimizer        8  0.900   1.000   1.000  19.900      device
-ahead: how long after the host the device began a call (median)
+queue: how long after the host the device began a call (median)
 launch: the device waited for the host to enqueue work
 device: it still had a backlog when the host had enqueued everything
 launch?: launch or blocked; waits for the device were not measured
@@ -555,7 +555,7 @@ def test_wide_report_has_more_columns_on_the_device() -> None:
     report = text(on_device(training(8), gpu_work), width=100)
     header, _, forward = device_part(report).splitlines()[1:4]
     assert header.split() == [
-        *("phase", "timed", "host", "device", "p50", "p95", "ahead", "ahead", "p95", "bottleneck")
+        *("phase", "timed", "host", "device", "p50", "p95", "queue", "queue", "p95", "bottleneck")
     ]
     assert forward.split() == [
         *("forward", "8", "8.800", "8.795", "8.323", "12.295", "0.020", "0.020", "launch?")
@@ -613,7 +613,7 @@ def test_bottlenecks_say_when_the_history_has_no_more() -> None:
     rest = {"spans": run.spans[kept], "span_device_ns": run.span_device_ns[kept]}
     rest |= {"span_self_ns": run.span_self_ns[kept], "statistics": run.statistics}
     report = text(training(8).run(streams=run.streams, **rest), width=120)
-    assert "ahead and bottleneck cover 35 of 40 timed calls: the others are not " in report
+    assert "queue and bottleneck cover 35 of 40 timed calls: the others are not " in report
 
 
 def test_device_timing_that_gave_no_time_is_not_called_off() -> None:
@@ -670,14 +670,14 @@ def test_one_step_with_device_times() -> None:
         text(run, step=3)
         == """\
 Step 3
-                 host      device
----------  ----------  ----------
-backward   0.002000 s  0.002000 s  (2 calls, device: 1 of them)
-optimizer  0.001000 s           -  (device work not finished)
----------  ----------  ----------
-sum        0.003000 s
-total      0.003000 s
-missing    0.000000 s              (0.0%)"""
+                      host      device
+--------------  ----------  ----------
+backward        0.002000 s  0.002000 s  (2 calls, device: 1 of them)
+optimizer       0.001000 s           -  (device work not finished)
+--------------  ----------  ----------
+sum             0.003000 s
+total           0.003000 s
+outside phases  0.000000 s              (0.0%)"""
     )
     run.spans["flags"] = 1
     run.spans["device_begin_ns"] = -1

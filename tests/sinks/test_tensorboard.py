@@ -146,7 +146,7 @@ def test_other_threads() -> None:
 
 
 def test_device_times(tmp_path: Path) -> None:
-    """The same live and from the run: stream times, to the nanosecond."""
+    """The same live and from the run: device times, to the nanosecond."""
     writer = KeepingWriter()
     with attached_cuda() as cuda:
         program = Program(cuda)

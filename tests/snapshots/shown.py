@@ -26,8 +26,8 @@ from pyinstrument_gpu.report.document import document_of
 from pyinstrument_gpu.report.json_text import json_text
 from pyinstrument_gpu.report.one_step import step_document
 from pyinstrument_gpu.version import __version__
+from pyinstrument_gpu.watch.heartbeat import Heartbeat
 from pyinstrument_gpu.watch.live_run import LiveRun, json_of, live_run
-from pyinstrument_gpu.watch.sign_of_life import SignOfLife
 from pyinstrument_gpu.watch.views import VIEWS, heading
 from tests.helpers.watched import running
 from tests.job.endings import ENDINGS
@@ -221,7 +221,7 @@ def _of_watch() -> Iterator[tuple[str, Callable[[], str]]]:
     for name, made in (("steps", running), ("everything", _RUNS["all"])):
 
         def look(made: Callable[[], Run] = made) -> LiveRun:
-            sign = SignOfLife(Condition.RUNNING, "running in step 5", 0, False)
+            sign = Heartbeat(Condition.RUNNING, "running in step 5", 0, False)
             return live_run("train.gpurun", made(), State(), sign)
 
         def document(look: Callable[[], LiveRun] = look) -> str:

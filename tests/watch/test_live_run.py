@@ -175,7 +175,7 @@ def test_memory_and_modules(path: Path) -> None:
         module_names=["h.0", "h.1"],
         module_spans=np.array(passes, MODULE_SPAN_DTYPE),
     )
-    followed = live_run("a", run, State(spans=16, steps=5), live(running(), path).sign_of_life)
+    followed = live_run("a", run, State(spans=16, steps=5), live(running(), path).heartbeat)
     memory = followed.aspects["memory"]
     assert tuple(memory.values()) == (0, 3, 7000, None, 9000, 1, (5000, 7000))
     (module,) = followed.aspects["modules"]
@@ -184,7 +184,7 @@ def test_memory_and_modules(path: Path) -> None:
 
 def test_steps_that_were_profiled_are_in_no_times(path: Path) -> None:
     run = running(operations=Operations(profiled=((3, 4),)))
-    seen = live_run("a", run, State(), live(running(), path).sign_of_life)
+    seen = live_run("a", run, State(), live(running(), path).heartbeat)
     assert (seen.steps.count, seen.steps.window_steps, len(seen.steps.newest)) == (5, 3, 5)
     forward = next(phase for phase in seen.phases if phase.path == "forward")
     assert (forward.calls, forward.per_step_ns) == (3, 30 * MS)

@@ -39,7 +39,7 @@ def test_a_line_for_each_look_until_the_run_ends(path: Path) -> None:
     watch.close()
     objects = [json.loads(line) for line in lines]
     assert [run["steps"]["count"] for one in objects for run in one["runs"]] == [5, 6, 7, 8]
-    assert [one["runs"][0]["sign_of_life"]["condition"] for one in objects] == [
+    assert [one["runs"][0]["heartbeat"]["condition"] for one in objects] == [
         *["running"] * 3,
         "ended",
     ]

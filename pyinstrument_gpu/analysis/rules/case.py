@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis import Analysis
 from pyinstrument_gpu.analysis.advice import subject
-from pyinstrument_gpu.analysis.ledger import LedgerEntry
 from pyinstrument_gpu.analysis.rules.occasions import OutermostPhases
 from pyinstrument_gpu.analysis.savings import Change, ReplayedSaving, ReplayedSavings
+from pyinstrument_gpu.analysis.time_budget import TimeBudgetEntry
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.sync_kind import SyncKind
 
@@ -127,8 +127,8 @@ class Case:
         return sum(map(self.computing_ns, self._means))
 
     @cached_property
-    def _means(self) -> Mapping[int, LedgerEntry]:
-        return self.found.ledger.means()[1]
+    def _means(self) -> Mapping[int, TimeBudgetEntry]:
+        return self.found.time_budget.means()[1]
 
     @cached_property
     def waits(self) -> NDArray[np.void]:

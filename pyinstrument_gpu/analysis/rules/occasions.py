@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.bottleneck import LEAD_NS
 from pyinstrument_gpu.analysis.intervals import interval_at
-from pyinstrument_gpu.analysis.ledger import DATA_PHASES
+from pyinstrument_gpu.analysis.time_budget import DATA_PHASES
 from pyinstrument_gpu.core.arrays import distinct, least_of
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes

@@ -186,7 +186,7 @@ def logging_steps(case: Case) -> Iterator[Guidance]:
 def _host_time(case: Case, is_logging: NDArray[np.bool_]) -> tuple[float, float, str]:
     """What logging computes on the host outside of phases, per step, and that in words."""
     few = min(np.count_nonzero(is_logging), np.count_nonzero(~is_logging))
-    entries = case.found.ledger.entries
+    entries = case.found.time_budget.entries
     entries = entries[(entries["path"] < 0) & (entries["blocked_ns"] >= 0)]
     own_ns = np.zeros(len(case.steps))
     place = np.searchsorted(case.steps["index"], entries["step"])

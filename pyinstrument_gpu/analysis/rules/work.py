@@ -143,7 +143,7 @@ def precision(case: Case) -> Iterator[Guidance]:
     """
     found = case.found
     is_timed = bool((case.run.span_device_ns >= 0).any())
-    _, means = found.ledger.means()
+    _, means = found.time_budget.means()
     if not is_timed or not means or any(one.low_ns is None for one in found.advice):
         return
     judged = {one.kind for one in found.bottlenecks(Scope.STEP).values()} - {Bottleneck.UNKNOWN}

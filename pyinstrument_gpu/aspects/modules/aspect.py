@@ -254,7 +254,7 @@ def _remarks(modules: ModulesSection) -> Iterator[Sentence]:
         )
     if 0 < modules.timed_passes < modules.passes:
         yield Sentence(
-            f"Stream times are known of {modules.timed_passes:,} of {modules.passes:,} passes; "
+            f"Device times are known of {modules.timed_passes:,} of {modules.passes:,} passes; "
             "their mean stands for all"
         )
 

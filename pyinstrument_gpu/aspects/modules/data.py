@@ -99,7 +99,7 @@ class ModuleTimes:
         return self.forward.count if self.forward is not None else 0
 
     def of_pass(self, kind: ModulePass) -> tuple[Statistic | None, Statistic | None]:
-        """Host and stream time of one kind of pass."""
+        """Host and device time of one kind of pass."""
         name = kind.name.lower()
         return getattr(self, name), getattr(self, f"device_{name}")
 

@@ -311,7 +311,7 @@ def _idle(device: DeviceUse) -> DeviceIdle:
 
 
 _MOST_ROWS = 15
-_NO_PHASE = "(no phase)"
+_NO_PHASE = "(outside phases)"
 _NO_MODULE = "(no module)"
 
 

@@ -36,9 +36,9 @@ class DeviceTimes:
         orphans: how many of those were left out: their span or stream is missing.
         span: for each item that was not left out the position of its span.
         number: for the same items their position in the log.
-        device_ns: for each span its stream time, -1 unknown.
+        device_ns: for each span its device time, -1 unknown.
         device_clock_ns: for each span its begin by the device's clock, -1 unknown.
-        unplaced: number of spans with a stream time and no place on the run's axis.
+        unplaced: number of spans with a device time and no place on the run's axis.
     """
 
     kept: int

@@ -200,7 +200,7 @@ def decode_blocks(blocks: Blocks) -> dict[str, Any]:
     late = 0 if state.final else int(np.count_nonzero(steps["end_ns"] > state.now_ns))
     if late and state.now_ns:
         notes.append(
-            f"the last {late:,} steps ended after the last sign of life: the statistics may lack "
+            f"the last {late:,} steps ended after the last heartbeat: the statistics may lack "
             "some of their phases"
         )
 
@@ -213,7 +213,7 @@ def decode_blocks(blocks: Blocks) -> dict[str, Any]:
     if not state.final:
         notes.append(
             "the recording was not stopped: the process ended before that or is still running; its "
-            f"last sign of life was at {state.now_ns / 1e9:.3f} s"
+            f"last heartbeat was at {state.now_ns / 1e9:.3f} s"
         )
     if state.error is not None:
         notes.append(f"the history ends early: {state.error}")

@@ -199,7 +199,7 @@ class StepChart {
     parts.push(["other phases", "#8c8c8c", other[i]]);
     const isKnown = parts.every(([, , ns]) => ns >= 0);
     const rest = total - parts.reduce((sum, [, , ns]) => sum + Math.max(ns, 0), 0);
-    if (isKnown && rest >= 0) parts.push(["no phase", "transparent", rest]);
+    if (isKnown && rest >= 0) parts.push(["outside phases", "transparent", rest]);
     this.panel.replaceChildren(
       element("h3", {}, `Step ${index[i].toLocaleString("en")}`),
       facts([
@@ -440,10 +440,10 @@ function describeBar(panel, found, timeline) {
     ["waited for the device", found.kind === WAIT
       ? (found.blocked_ns < 0 ? "how long is unknown" : null)
       : (found.blocked_ns < 0 ? null : microseconds(found.blocked_ns))],
-    ...(found.run_ahead_ns === undefined ? [] : [
+    ...(found.queue_time_ns === undefined ? [] : [
       [found.isDevice ? "on the host" : "on the stream", found.isDevice
         ? microseconds(found.host_duration_ns) : `${microseconds(found.device_duration_ns)}, ${found.stream}`],
-      ["run-ahead", `${microseconds(found.run_ahead_ns)} from the host's begin to the device's`],
+      ["queue time", `${microseconds(found.queue_time_ns)} from the host's begin to the device's`],
     ]),
   ]));
 }

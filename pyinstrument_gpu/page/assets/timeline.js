@@ -154,7 +154,7 @@ class Timeline {
     if (pair) {
       const [ht, hi] = pair.host, [dt, di] = pair.device;
       const device = this.tracks[dt];
-      found.run_ahead_ns = device.begin[di] - this.tracks[ht].begin[hi];
+      found.queue_time_ns = device.begin[di] - this.tracks[ht].begin[hi];
       found.stream = device.name;
       found.device_duration_ns = device.duration[di];
       found.host_duration_ns = this.tracks[ht].duration[hi];

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stream times of modules, on the simulated driver."""
+"""Device times of modules, on the simulated driver."""
 
 from __future__ import annotations
 

@@ -182,8 +182,8 @@ def test_device_times_of_some_steps_stand_for_all() -> None:
     assert found[2].split() == [
         *("layers.*", "2.00", "4.000", "6.000", "2.000", "8.000", "12.000", "4.000", "60.0")
     ]
-    assert found[-1] == "Stream times are known of 9 of 36 passes; their mean stands for all"
-    assert not any("Stream times" in line for line in section(training(4, device_steps=4)))
+    assert found[-1] == "Device times are known of 9 of 36 passes; their mean stands for all"
+    assert not any("Device times" in line for line in section(training(4, device_steps=4)))
 
 
 def test_without_steps_times_are_of_the_whole_run() -> None:

@@ -74,8 +74,8 @@ def test_steps_of_an_earlier_version_that_may_have_been_profiled_are_told() -> N
     )
 
 
-def test_steps_that_ended_after_the_last_sign_of_life_are_told() -> None:
-    said = "steps ended after the last sign of life: the statistics may lack some of their phases"
+def test_steps_that_ended_after_the_last_heartbeat_are_told() -> None:
+    said = "steps ended after the last heartbeat: the statistics may lack some of their phases"
     run = Run.from_bytes(made(complete=False, duration_ns=40 * MS))
 
     assert f"the last 2 {said}" in run.notes

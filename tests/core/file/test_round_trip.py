@@ -51,7 +51,7 @@ def place(
     device_ns: NDArray[np.int64],
     device_clock_ns: NDArray[np.int64],
 ) -> None:
-    """Write where the stream times of a device are on the run's axis."""
+    """Write where the device times of a device are on the run's axis."""
     of_device = np.flatnonzero((spans["device"] == clock.device) & (device_ns >= 0))
     begin_ns = clock.on_run_axis(device_clock_ns[of_device])
     end_ns = clock.on_run_axis((device_clock_ns + device_ns)[of_device])

@@ -45,7 +45,7 @@ def test_killed_recording(tick: int) -> None:
     run = Run.from_bytes(RECORDING.versions[tick])
 
     assert not run.complete
-    assert any("was not stopped" in note and "last sign of life" in note for note in run.notes)
+    assert any("was not stopped" in note and "last heartbeat" in note for note in run.notes)
     assert_true_spans(run, RECORDING, 0, state.spans)
     assert dict(run.statistics) == RECORDING.fold_all(
         np.arange(state.spans), np.arange(state.device_times)

@@ -9,9 +9,9 @@ import pytest
 from pyinstrument_gpu.aspects.stalls.data import Stall
 from pyinstrument_gpu.core.condition import Condition, ProcessState
 from pyinstrument_gpu.parts.words import time_text
+from pyinstrument_gpu.watch.heartbeat import Heartbeat
 from pyinstrument_gpu.watch.live_run import LiveRun
 from pyinstrument_gpu.watch.process import MachineClocks
-from pyinstrument_gpu.watch.sign_of_life import SignOfLife
 from tests.helpers.run_writer import save
 from tests.helpers.watched import (
     MS,
@@ -62,7 +62,7 @@ def path(tmp_path: Path) -> Path:
             12 * S,
             ProcessState.UNKNOWN,
             "lost",
-            "no sign of life for 12 s, last in backward/allreduce, step 5; whether its process "
+            "no heartbeat for 12 s, last in backward/allreduce, step 5; whether its process "
             "lives can't be seen from here",
         ),
     ],
@@ -70,8 +70,8 @@ def path(tmp_path: Path) -> Path:
 def test_on_the_same_machine(
     path: Path, later_ns: int, state: ProcessState, condition: str, words: str
 ) -> None:
-    sign = live(running(), path, later_ns, state).sign_of_life
-    assert sign == SignOfLife(Condition(condition), words, later_ns, False)
+    sign = live(running(), path, later_ns, state).heartbeat
+    assert sign == Heartbeat(Condition(condition), words, later_ns, False)
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,9 @@ def test_on_the_same_machine(
     ],
 )
 def test_the_place(path: Path, changes: dict[str, Any], words: str) -> None:
-    assert live(running(**changes), path).sign_of_life.words == f"running {words}"
+    assert live(running(**changes), path).heartbeat.words == f"running {words}"
     nothing = running(0, open_phases=(), open_step=None)
-    assert live(nothing, path).sign_of_life.words == "running before the first step"
+    assert live(nothing, path).heartbeat.words == "running before the first step"
 
 
 @pytest.mark.parametrize(
@@ -103,12 +103,12 @@ def test_a_run_that_was_ended(
 ) -> None:
     run = finished()
     run.environment["program_end"] = end
-    sign = live(run, path, 180 * S, GONE).sign_of_life
-    assert sign == SignOfLife(condition, words, 180 * S, False)
+    sign = live(run, path, 180 * S, GONE).heartbeat
+    assert sign == Heartbeat(condition, words, 180 * S, False)
 
 
 def test_a_program_in_which_nothing_happens(path: Path) -> None:
-    # The recorder goes on: its last sign of life is new, and the phase that is open old.
+    # The recorder goes on: its last heartbeat is new, and the phase that is open old.
     began_ns = 50 * MS + 20 * 100 * MS + 50 * MS
     for idle_ns, words in (
         (9 * S, "running in backward/allreduce, step 20"),
@@ -116,23 +116,23 @@ def test_a_program_in_which_nothing_happens(path: Path) -> None:
     ):
         now_ns = began_ns + idle_ns
         run = running(20, duration_ns=now_ns, anchor=anchor_at(now_ns))
-        assert live(run, path).sign_of_life.words == words
+        assert live(run, path).heartbeat.words == words
         # Whatever it does is progress, though its step does not end.
         run = running(20, duration_ns=now_ns, anchor=anchor_at(now_ns), active_ns=now_ns - 2 * S)
-        assert live(run, path).sign_of_life.condition is Condition.RUNNING
+        assert live(run, path).heartbeat.condition is Condition.RUNNING
 
 
 def test_until_some_steps_have_ended_more_time_is_given(path: Path) -> None:
     for idle_ns, condition in ((89 * S, Condition.RUNNING), (91 * S, Condition.HANGING)):
         now_ns = 50 * MS + 50 * MS + idle_ns
         run = running(0, duration_ns=now_ns, anchor=anchor_at(now_ns))
-        assert live(run, path).sign_of_life.condition is condition
+        assert live(run, path).heartbeat.condition is condition
 
 
 def test_what_the_watchdog_has_seen(path: Path) -> None:
     stall = Stall(since_ns=S, noticed_ns=4 * S, limit_ns=3 * S, step=5)
     run = running(duration_ns=5 * S, anchor=anchor_at(5 * S), stalls=(stall,))
-    assert live(run, path).sign_of_life.words == (
+    assert live(run, path).heartbeat.words == (
         "nothing has happened for 4 s: in backward/allreduce, step 5"
     )
 
@@ -143,31 +143,31 @@ def test_on_another_machine_only_what_was_seen_is_said(path: Path, host: str) ->
     save(run, path)
     watching = watched(path, GONE)
 
-    def look(run_ns: int) -> SignOfLife:
+    def look(run_ns: int) -> Heartbeat:
         now = clocks_at(run_ns, host)
         if host == "box":  # of the same name, but not the same: its clock began at another time
             now = MachineClocks(host, now.monotonic_ns, now.boottime_ns, now.realtime_ns + 99 * S)
         seen = watching.look(now)
         assert isinstance(seen, LiveRun)
-        return seen.sign_of_life
+        return seen.heartbeat
 
-    assert look(700 * S) == SignOfLife(
+    assert look(700 * S) == Heartbeat(
         Condition.LOST,
-        "last sign of life at 2023-11-14 22:21:40 UTC by its own clock, in backward/allreduce, "
+        "last heartbeat at 2023-11-14 22:21:40 UTC by its own clock, in backward/allreduce, "
         "step 5; on another machine, so its age is unknown",
         None,
         True,
     )
-    assert look(705 * S) == SignOfLife(
+    assert look(705 * S) == Heartbeat(
         Condition.LOST,
-        "no sign of life for at least 5 s, last in backward/allreduce, step 5; whether its process "
+        "no heartbeat for at least 5 s, last in backward/allreduce, step 5; whether its process "
         "lives can't be seen from here",
         5 * S,
         True,
     )
     replace_file(running(6), path)
     assert look(706 * S).condition is Condition.RUNNING
-    assert look(707 * S) == SignOfLife(
+    assert look(707 * S) == Heartbeat(
         Condition.RUNNING, "running in backward/allreduce, step 6", 1 * S, True
     )
     replace_file(finished(6), path)
@@ -182,7 +182,7 @@ def test_a_removed_file(path: Path) -> None:
     path.unlink()
     seen = watching.look(clocks_at(1 * S))
     assert isinstance(seen, LiveRun)
-    assert seen.sign_of_life.words.endswith("step 5 (the file has been removed)")
+    assert seen.heartbeat.words.endswith("step 5 (the file has been removed)")
     watching.close()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger: sums, blocked times and idle times, against hand-made runs and the simulation."""
+"""The time budget: sums, blocked and idle times, against hand-made runs and the simulation."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import pytest
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.intervals import covered_before
-from pyinstrument_gpu.analysis.ledger import DEVICE_COLUMNS, LedgerEntries
+from pyinstrument_gpu.analysis.time_budget import DEVICE_COLUMNS, TimeBudgetEntries
 from pyinstrument_gpu.core.record import named_streams
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import STEP_DTYPE
@@ -72,16 +72,16 @@ def made(
     return run
 
 
-def ledger(run: Run) -> LedgerEntries:
-    return analysis.of(run).ledger
+def time_budget(run: Run) -> TimeBudgetEntries:
+    return analysis.of(run).time_budget
 
 
-def wall_ns(found: LedgerEntries) -> Any:
+def wall_ns(found: TimeBudgetEntries) -> Any:
     """The duration of each step."""
     return found.steps["end_ns"] - found.steps["begin_ns"]
 
 
-def row(found: LedgerEntries, path: int, step: int = 0) -> dict[str, float]:
+def row(found: TimeBudgetEntries, path: int, step: int = 0) -> dict[str, float]:
     """The entry of a path, in ms; unknown as -1."""
     (entry,) = found.entries[(found.entries["step"] == step) & (found.entries["path"] == path)]
     return {
@@ -90,7 +90,7 @@ def row(found: LedgerEntries, path: int, step: int = 0) -> dict[str, float]:
     }
 
 
-def sums(found: LedgerEntries, *columns: str) -> list[int]:
+def sums(found: TimeBudgetEntries, *columns: str) -> list[int]:
     """The sum of some columns in each step."""
     total = np.zeros(len(found.steps), np.int64)
     position = np.searchsorted(found.steps["index"], found.entries["step"])
@@ -100,7 +100,7 @@ def sums(found: LedgerEntries, *columns: str) -> list[int]:
     return values
 
 
-def assert_adds_up(found: LedgerEntries) -> None:
+def assert_adds_up(found: TimeBudgetEntries) -> None:
     assert sums(found, "host_ns") == wall_ns(found).tolist()
     if found.is_timed.all():
         assert sums(found, *DEVICE_COLUMNS) == wall_ns(found).tolist()
@@ -110,7 +110,7 @@ def assert_adds_up(found: LedgerEntries) -> None:
 
 
 def test_own_times_and_what_is_outside_of_phases() -> None:
-    found = ledger(
+    found = time_budget(
         made(
             [
                 span(DATA, (10, 14)),
@@ -131,7 +131,7 @@ def test_own_times_and_what_is_outside_of_phases() -> None:
 
 def test_a_span_counts_in_each_step_with_what_lies_in_it() -> None:
     # One that outlasts its step, and one around the loop.
-    found = ledger(
+    found = time_budget(
         made(
             [span(LOG, (5, 33)), span(FORWARD, (0, 90), step=-1)],
             [(0, 10), (20, 40)],
@@ -148,23 +148,23 @@ def test_a_span_counts_in_each_step_with_what_lies_in_it() -> None:
 @pytest.mark.parametrize("dropped", [None, 3])
 def test_blocked_is_unknown_where_waits_may_be_missing(dropped: int | None) -> None:
     waits = None if dropped is None else [(1, 2)]
-    found = ledger(made([span(LOG, (0, 5))], [(0, 10)], waits, dropped=dropped or 0))
+    found = time_budget(made([span(LOG, (0, 5))], [(0, 10)], waits, dropped=dropped or 0))
 
     assert set(found.entries["blocked_ns"].tolist()) == {-1}
     assert_adds_up(found)
 
 
 def test_a_run_without_steps_or_spans() -> None:
-    assert len(ledger(made([], [])).entries) == 0
-    assert len(ledger(Run()).entries) == 0
-    assert row(ledger(made([], [(0, 10)])), -1)["host_ns"] == 10
+    assert len(time_budget(made([], [])).entries) == 0
+    assert len(time_budget(Run()).entries) == 0
+    assert row(time_budget(made([], [(0, 10)])), -1)["host_ns"] == 10
 
 
 # --- the device's side ---
 
 
 def test_where_all_work_was_enqueued_the_device_is_busy() -> None:
-    found = ledger(made([span(FORWARD, (10, 12), (10, 30))], [(10, 40)]))
+    found = time_budget(made([span(FORWARD, (10, 12), (10, 30))], [(10, 40)]))
 
     # 10 us after the host had left, at the latest, what it enqueued was under way.
     assert row(found, FORWARD) == {
@@ -172,18 +172,18 @@ def test_where_all_work_was_enqueued_the_device_is_busy() -> None:
         "blocked_ns": -1,
         "busy_ns": 17.99,
         "data_wait_ns": 0,
-        "host_blocked_ns": 0,
-        "host_late_ns": 0,
-        "unattributed_ns": 2.01,
+        "sync_wait_ns": 0,
+        "host_wait_ns": 0,
+        "unknown_ns": 2.01,
     }
-    assert row(found, -1)["unattributed_ns"] == 10
+    assert row(found, -1)["unknown_ns"] == 10
     assert_adds_up(found)
 
 
 def test_at_the_host_s_pace_events_prove_nothing() -> None:
-    found = ledger(made([span(FORWARD, (10, 30), (10, 30))], [(10, 30)]))
+    found = time_budget(made([span(FORWARD, (10, 30), (10, 30))], [(10, 30)]))
 
-    assert row(found, FORWARD)["unattributed_ns"] == 20
+    assert row(found, FORWARD)["unknown_ns"] == 20
 
 
 def test_the_device_waits_for_data() -> None:
@@ -192,7 +192,7 @@ def test_the_device_waits_for_data() -> None:
         span(DATA, (12, 50), (30, 50)),
         span(FORWARD, (50, 51), (50, 60)),
     ]
-    found = ledger(made(spans, [(10, 60)]))
+    found = time_budget(made(spans, [(10, 60)]))
 
     assert row(found, DATA)["data_wait_ns"] == 20
     assert row(found, FORWARD)["busy_ns"] == pytest.approx(17.99 + 8.99)
@@ -207,7 +207,7 @@ def test_data_that_was_found_to_enqueue_work_proves_no_idling() -> None:
         span(DATA, (15, 50), (34, 50)),
     ]
 
-    assert row(ledger(made(spans, [(10, 60)])), DATA)["data_wait_ns"] == 0
+    assert row(time_budget(made(spans, [(10, 60)])), DATA)["data_wait_ns"] == 0
 
 
 def _logging(times: int, blocked: bool) -> Run:
@@ -228,19 +228,19 @@ def _logging(times: int, blocked: bool) -> Run:
 
 
 def test_a_stretch_that_was_found_empty_proves_idling() -> None:
-    late, blocked = ledger(_logging(5, blocked=False)), ledger(_logging(5, blocked=True))
+    late, blocked = time_budget(_logging(5, blocked=False)), time_budget(_logging(5, blocked=True))
 
     # Up to the end event, which may itself be late by what it takes.
-    assert row(late, LOG)["host_late_ns"] == 7
-    assert row(late, LOG)["host_blocked_ns"] == 0
+    assert row(late, LOG)["host_wait_ns"] == 7
+    assert row(late, LOG)["sync_wait_ns"] == 0
     # The host had waited, and so had nothing enqueued ahead.
-    assert row(blocked, LOG)["host_blocked_ns"] == 7
+    assert row(blocked, LOG)["sync_wait_ns"] == 7
     assert_adds_up(late)
     assert_adds_up(blocked)
 
 
 def test_four_times_empty_are_not_enough() -> None:
-    assert row(ledger(_logging(4, blocked=False)), LOG)["unattributed_ns"] == 7
+    assert row(time_budget(_logging(4, blocked=False)), LOG)["unknown_ns"] == 7
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_four_times_empty_are_not_enough() -> None:
 )
 def test_while_the_host_waits_for_it_the_device_is_busy(kind: SyncKind, busy_ms: float) -> None:
     spans = [span(FORWARD, (10, 50), (10, 50))]
-    forward = row(ledger(made(spans, [(10, 50)], waits=[(20, 41)], kind=kind)), FORWARD)
+    forward = row(time_budget(made(spans, [(10, 50)], waits=[(20, 41)], kind=kind)), FORWARD)
 
     assert forward["busy_ns"] == pytest.approx(busy_ms)
     assert forward["blocked_ns"] == 21
@@ -270,12 +270,12 @@ def test_a_wait_that_ends_before_the_stream_is_empty_proves_nothing() -> None:
     found = made(spans, [(10, 70)], waits=waits, kind=SyncKind.H2D_PAGEABLE)
 
     assert not (analysis.of(found).correlation_points.site >= 0).any()
-    assert row(ledger(found), FORWARD)["busy_ns"] == pytest.approx(40 - 10 - 0.01)
+    assert row(time_budget(found), FORWARD)["busy_ns"] == pytest.approx(40 - 10 - 0.01)
 
 
 def test_a_step_that_was_not_timed_on_the_device_has_no_device_side() -> None:
     spans = [span(FORWARD, (10, 12), (10, 30)), span(FORWARD, (50, 60), step=1)]
-    found = ledger(made(spans, [(10, 40), (50, 70)]))
+    found = time_budget(made(spans, [(10, 40), (50, 70)]))
 
     assert found.is_timed.tolist() == [True, True, False, False]
     assert {row(found, FORWARD, 1)[name] for name in DEVICE_COLUMNS} == {-1}
@@ -291,7 +291,7 @@ def test_a_wait_that_is_taken_out_comes_back_under_its_next_name() -> None:
     program = Made((forward, metrics, logging), (first, second), (0,) * STEPS)
 
     def totals(one: Ran) -> dict[str, int]:
-        found = ledger(one.run)
+        found = time_budget(one.run)
         assert_adds_up(found)
         blocked_ns = {
             name: int(found.entries["blocked_ns"][found.entries["path"] == path].sum()) // STEPS
@@ -317,7 +317,7 @@ def test_a_wait_that_is_taken_out_comes_back_under_its_next_name() -> None:
 
 def assert_true(one: Ran) -> None:
     """Sums and blocked times are exact; what is said to be busy or idle was, for so long."""
-    found = ledger(one.run)
+    found = time_budget(one.run)
     assert_adds_up(found)
     assert found.is_timed.all()
     assert int(found.entries["blocked_ns"].sum()) == sum(one.waits_ns)
@@ -343,7 +343,7 @@ def test_programs_at_random(seed: int) -> None:
 
 def _section(run: Run, width: int = 100) -> str:
     report = run.report(verbose=True, width=width, color=False)
-    return "Ledger: " + report.split("Ledger: ")[1].split("\n\n")[0]
+    return "Time budget: " + report.split("Time budget: ")[1].split("\n\n")[0]
 
 
 @pytest.mark.parametrize(
@@ -375,18 +375,18 @@ def test_the_report_shows_both_sides_and_that_they_add_up() -> None:
     assert (
         _section(made(spans, [(10, 60)], waits=[(52, 56)]))
         == """\
-Ledger: ms per step, host side | device side
-phase           computing  blocked  | busy  data wait  host blocked  host late  unattributed
---------------  ---------  -------  ------  ---------  ------------  ---------  ------------
-data               38.000    0.000   0.000     20.000         0.000      0.000         0.000
-forward             2.000    0.000  17.990      0.000         0.000      0.000         2.010
---------------  ---------  -------  ------  ---------  ------------  ---------  ------------
-outside phases      6.000    4.000   3.970      0.000         0.000      0.000         6.030
-step               46.000    4.000  21.960     20.000         0.000      0.000         8.040
+Time budget: ms per step, host side | device side
+phase           computing  blocked  | busy  data wait  sync wait  host wait  unknown
+--------------  ---------  -------  ------  ---------  ---------  ---------  -------
+data               38.000    0.000   0.000     20.000      0.000      0.000    0.000
+forward             2.000    0.000  17.990      0.000      0.000      0.000    2.010
+--------------  ---------  -------  ------  ---------  ---------  ---------  -------
+outside phases      6.000    4.000   3.970      0.000      0.000      0.000    6.030
+step               46.000    4.000  21.960     20.000      0.000      0.000    8.040
 Each side adds up to the step: 50.000 ms (mean of 1 step)
 host: the phase's own time, either computing or blocked (waiting for the device)
 device: what the stream did, by the phase that enqueued the work. Idle time is listed by cause where
-events prove it. unattributed: busy or idle, events cannot tell"""
+events prove it. unknown: busy or idle, events cannot tell"""
     )
 
 
@@ -399,11 +399,11 @@ def test_the_report_says_what_is_not_known() -> None:
     assert "?: computing and blocked together, because syncs were not watched" in unwatched
     (forward,) = (line.split() for line in untimed.splitlines() if line.startswith("forward"))
     assert forward == ["forward", "1.000", "1.000"]
-    assert untimed.startswith("Ledger: ms per step, host side; the device was not timed\n")
+    assert untimed.startswith("Time budget: ms per step, host side; the device was not timed\n")
     assert "They add up to the step: 30.000 ms" in untimed
 
 
-def test_a_run_of_the_host_alone_has_no_ledger() -> None:
-    assert "Ledger" not in made([span(FORWARD, (10, 12))], [(10, 40)]).report(
+def test_a_run_of_the_host_alone_has_no_time_budget() -> None:
+    assert "TimeBudget" not in made([span(FORWARD, (10, 12))], [(10, 40)]).report(
         verbose=True, width=80
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pyinstrument_gpu.analysis.ledger import Ledger, LedgerEntry
+from pyinstrument_gpu.analysis.time_budget import TimeBudget, TimeBudgetEntry
 from pyinstrument_gpu.core.phase_tree import phase_table
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence
 from pyinstrument_gpu.parts.words import Unit, counted
@@ -14,25 +14,25 @@ from pyinstrument_gpu.report.steps import StepTimes
 _HOST_HEADERS = ("phase", "computing", "blocked")
 _IDLE = {
     "data wait": "data",
-    "host blocked": "sync",
-    "host late": "late",
-    "unattributed": "rest",
+    "sync wait": "sync",
+    "host wait": "host",
+    "unknown": "rest",
 }
 _HEADERS = (*_HOST_HEADERS, "| busy", *_IDLE)
 _BUSY_OR_WAITING = {"| busy": "| busy?"}
 _LEGEND = (
     "host: the phase's own time, either computing or blocked (waiting for the device)",
     "device: what the stream did, by the phase that enqueued the work. Idle time is listed by "
-    "cause where events prove it. unattributed: busy or idle, events cannot tell",
+    "cause where events prove it. unknown: busy or idle, events cannot tell",
 )
 
 
-def ledger_parts(ledger: Ledger | None, steps: StepTimes | None) -> Iterator[Part]:
-    """The ledger as means per step."""
-    if ledger is None or steps is None:
+def time_budget_parts(time_budget: TimeBudget | None, steps: StepTimes | None) -> Iterator[Part]:
+    """The time budget as means per step."""
+    if time_budget is None or steps is None:
         return
-    total = ledger.total
-    unit = Unit.fitting(ledger.step_ns)
+    total = time_budget.total
+    unit = Unit.fitting(time_budget.step_ns)
     is_timed = total.busy_ns is not None
     headers: Sequence[str] = _HEADERS
     legend: Sequence[str] = _LEGEND
@@ -40,27 +40,27 @@ def ledger_parts(ledger: Ledger | None, steps: StepTimes | None) -> Iterator[Par
     if not is_timed:  # a side of which nothing is known is no side
         headers, legend = _HOST_HEADERS, _LEGEND[:1]
         sides, adds_up = "host side; the device was not timed", "They add up"
-    if is_timed and ledger.doubt is not None:
+    if is_timed and time_budget.doubt is not None:
         headers = [_BUSY_OR_WAITING.get(header, header) for header in headers]
-        waits = f"the stream may wait {ledger.doubt} where it looks busy"
+        waits = f"the stream may wait {time_budget.doubt} where it looks busy"
         why = f"busy?: busy or waiting, because {waits}"
         legend = (*legend, why)
 
-    def cells(entry: LedgerEntry) -> list[str]:
+    def cells(entry: TimeBudgetEntry) -> list[str]:
         return _cells(entry, unit)[: len(headers) - 1]
 
-    rows = {one.path: Row("", cells(one)) for one in ledger.entries if one.path is not None}
-    sums = [Row("outside phases", cells(one)) for one in ledger.entries if one.path is None]
+    rows = {one.path: Row("", cells(one)) for one in time_budget.entries if one.path is not None}
+    sums = [Row("outside phases", cells(one)) for one in time_budget.entries if one.path is None]
     sums.append(Row("step", cells(total), emphasis="bold"))
     yield Sentence()
-    yield Sentence(f"Ledger: {unit.name} per step, {sides}", "title")
+    yield Sentence(f"Time budget: {unit.name} per step, {sides}", "title")
     yield from phase_table(headers, rows, sums, short=_IDLE)
     all_steps = ""
-    if ledger.steps < steps.count:
+    if time_budget.steps < steps.count:
         all_steps = f"; over all {steps.count:,} steps {unit.text(steps.mean_ns)}"
     yield Sentence(
-        f"{adds_up} to the step: {unit.text(ledger.step_ns)} {unit.name} "
-        f"(mean of {counted(ledger.steps, 'step')}{all_steps})"
+        f"{adds_up} to the step: {unit.text(time_budget.step_ns)} {unit.name} "
+        f"(mean of {counted(time_budget.steps, 'step')}{all_steps})"
     )
     for line in legend:
         yield Sentence(line, "note")
@@ -68,9 +68,9 @@ def ledger_parts(ledger: Ledger | None, steps: StepTimes | None) -> Iterator[Par
         yield Sentence("?: computing and blocked together, because syncs were not watched", "note")
 
 
-def _cells(entry: LedgerEntry, unit: Unit) -> list[str]:
+def _cells(entry: TimeBudgetEntry, unit: Unit) -> list[str]:
     computing_ns = entry.computing_ns
     first = f"{unit.text(entry.host_ns)}?" if computing_ns is None else unit.text(computing_ns)
-    idle_ns = (entry.data_wait_ns, entry.host_blocked_ns, entry.host_late_ns)
-    others_ns = (entry.blocked_ns, entry.busy_ns, *idle_ns, entry.unattributed_ns)
+    idle_ns = (entry.data_wait_ns, entry.sync_wait_ns, entry.host_wait_ns)
+    others_ns = (entry.blocked_ns, entry.busy_ns, *idle_ns, entry.unknown_ns)
     return [first, *map(unit.text, others_ns)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger: each step's time, entered twice, once for the host and once for the device.
+"""The time budget: each step's time, entered twice, once for the host and once for the device.
 
 Both sides of a step add up to its wall time, to the nanosecond. docs/savings.md explains the
 columns and what events prove of the device's side.
@@ -20,17 +20,17 @@ from pyinstrument_gpu.core.arrays import distinct, groups
 from pyinstrument_gpu.core.paths import in_tree_order
 from pyinstrument_gpu.core.run import Run
 
-DEVICE_COLUMNS = ("busy_ns", "data_wait_ns", "host_blocked_ns", "host_late_ns", "unattributed_ns")
+DEVICE_COLUMNS = ("busy_ns", "data_wait_ns", "sync_wait_ns", "host_wait_ns", "unknown_ns")
 _COLUMNS = ("host_ns", "blocked_ns", *DEVICE_COLUMNS)
-LEDGER_DTYPE = np.dtype([(name, "<i8") for name in ("step", "path", *_COLUMNS)])
+TIME_BUDGET_DTYPE = np.dtype([(name, "<i8") for name in ("step", "path", *_COLUMNS)])
 """What one phase was in one step. `step` is the step's index, `path` indexes `Run.paths`, -1 is
 outside all phases. `host_ns` is the host's own time in it, of which `blocked_ns` waiting, -1
 unknown. The last five are the device's, all -1 where the device was not timed in that step."""
 
-BUSY, _DATA_WAIT, _HOST_BLOCKED, _HOST_LATE, _UNATTRIBUTED = range(len(DEVICE_COLUMNS))
+BUSY, _DATA_WAIT, _SYNC_WAIT, _HOST_WAIT, _UNKNOWN = range(len(DEVICE_COLUMNS))
 
 EMPTY_NS = 10_000
-"""The stream time up to which a segment holds nothing but events."""
+"""The device time up to which a segment holds nothing but events."""
 MIN_FOUND = 5
 """How often a segment has to be found empty."""
 DATA_PHASES = ("data", "data start", "data end")
@@ -38,7 +38,7 @@ DATA_PHASES = ("data", "data start", "data end")
 
 
 @dataclass(frozen=True)
-class LedgerEntry:
+class TimeBudgetEntry:
     """What a phase was per step. The first two add up to the host's time, where they are known;
     the others to the device's, which is the same over all entries.
 
@@ -47,9 +47,9 @@ class LedgerEntry:
         host_ns: the host's own time, where its parts are not known.
         computing_ns, blocked_ns: these parts: at work, and waiting for the device.
         busy_ns: the device worked, on what the phase enqueued; or may have waited, see `doubt`.
-        data_wait_ns, host_blocked_ns, host_late_ns: it was idle because the host waited for data,
-            because the host waited for it, or because the host was late.
-        unattributed_ns: it was busy or idle: events can't tell.
+        data_wait_ns, sync_wait_ns, host_wait_ns: it was idle because the host waited for data,
+            because a sync had cost the host its lead, or because the host was late.
+        unknown_ns: it was busy or idle: events can't tell.
     """
 
     path: str | None
@@ -58,9 +58,9 @@ class LedgerEntry:
     blocked_ns: float | None
     busy_ns: float | None
     data_wait_ns: float | None
-    host_blocked_ns: float | None
-    host_late_ns: float | None
-    unattributed_ns: float | None
+    sync_wait_ns: float | None
+    host_wait_ns: float | None
+    unknown_ns: float | None
 
     @property
     def time_ns(self) -> float:
@@ -71,7 +71,7 @@ class LedgerEntry:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class TimeBudget:
     """Means per step. Both sides add up to the step.
 
     Attributes:
@@ -82,14 +82,14 @@ class Ledger:
 
     steps: int
     doubt: str | None
-    entries: tuple[LedgerEntry, ...]
+    entries: tuple[TimeBudgetEntry, ...]
 
     @property
-    def total(self) -> LedgerEntry:
+    def total(self) -> TimeBudgetEntry:
         """The sum of the entries, unknown where one of them is."""
         columns = zip(*(astuple(entry)[1:] for entry in self.entries), strict=True)
         sums = [None if None in column else sum(column) for column in columns]
-        total = LedgerEntry(None, *sums)
+        total = TimeBudgetEntry(None, *sums)
         return total if total.computing_ns is not None else replace(total, host_ns=self.step_ns)
 
     @property
@@ -99,12 +99,13 @@ class Ledger:
 
 
 @dataclass(frozen=True)
-class LedgerEntries:
+class TimeBudgetEntries:
     """The entries of a run by step and phase.
 
     Attributes:
         steps: the steps it is about, as rows of `Run.steps.array`: closed, and with all spans kept.
-        entries: one for each step and phase that has any time (`LEDGER_DTYPE`), by step and path.
+        entries: one for each step and phase that has any time (`TIME_BUDGET_DTYPE`), by step and
+            path.
     """
 
     steps: NDArray[np.void]
@@ -116,7 +117,7 @@ class LedgerEntries:
         known: NDArray[np.bool_] = self.entries["busy_ns"] >= 0
         return known
 
-    def means(self) -> tuple[int, Mapping[int, LedgerEntry]]:
+    def means(self) -> tuple[int, Mapping[int, TimeBudgetEntry]]:
         """The means per step by path, -1 outside of phases, and over how many steps: those of which
         most is known, so that both sides are of the same ones."""
         entries = self.entries
@@ -134,20 +135,20 @@ class LedgerEntries:
             assert host_ns is not None
             computing_ns = None if blocked_ns is None else host_ns - blocked_ns
             unsplit_ns = host_ns if blocked_ns is None else None
-            means[path] = LedgerEntry(None, unsplit_ns, computing_ns, blocked_ns, *device_ns)
+            means[path] = TimeBudgetEntry(None, unsplit_ns, computing_ns, blocked_ns, *device_ns)
         return steps, means
 
 
-def mean_ledger(run: Run, found: LedgerEntries, doubt: str | None) -> Ledger:
+def mean_time_budget(run: Run, found: TimeBudgetEntries, doubt: str | None) -> TimeBudget:
     """The means of a run's entries, each phase before those inside it."""
     steps, means = found.means()
     in_phases = in_tree_order(run.path_parents, (path for path in means if path >= 0))
     entries = [replace(means[path], path=run.paths[path]) for path in in_phases]
     outside = [means[-1]] if -1 in means else []
-    return Ledger(steps, doubt, (*entries, *outside))
+    return TimeBudget(steps, doubt, (*entries, *outside))
 
 
-def ledger(run: Run, timeline: HostTimeline, points: CorrelationPoints) -> LedgerEntries:
+def time_budget(run: Run, timeline: HostTimeline, points: CorrelationPoints) -> TimeBudgetEntries:
     """Costs some sorting: some seconds per million spans."""
     steps = timeline.steps
     step, path, column, times_ns = np.concatenate(
@@ -157,7 +158,7 @@ def ledger(run: Run, timeline: HostTimeline, points: CorrelationPoints) -> Ledge
     sums_ns = np.bincount(
         row * len(_COLUMNS) + column, times_ns, minlength=len(keys) * len(_COLUMNS)
     ).reshape(len(keys), len(_COLUMNS))
-    entries = np.zeros(len(keys), LEDGER_DTYPE)
+    entries = np.zeros(len(keys), TIME_BUDGET_DTYPE)
     position, entries["path"] = np.divmod(keys, len(run.paths) + 1)
     entries["path"] -= 1
     entries["step"] = steps["index"][position]
@@ -169,7 +170,7 @@ def ledger(run: Run, timeline: HostTimeline, points: CorrelationPoints) -> Ledge
     is_timed = are_timed(run, points, steps)[position]
     for name in DEVICE_COLUMNS:
         entries[name][~is_timed] = -1
-    return LedgerEntries(steps, entries[(entries["host_ns"] > 0) | is_timed])
+    return TimeBudgetEntries(steps, entries[(entries["host_ns"] > 0) | is_timed])
 
 
 def are_timed(run: Run, points: CorrelationPoints, steps: NDArray[np.void]) -> NDArray[np.bool_]:
@@ -216,8 +217,8 @@ def device_pieces(run: Run, points: CorrelationPoints) -> DevicePieces:
     lost_lead = (last_wait > last_backlog)[:-1]
     open_state = np.select(
         [is_empty & is_data, is_empty & lost_lead, is_empty],
-        [_DATA_WAIT, _HOST_BLOCKED, _HOST_LATE],
-        _UNATTRIBUTED,
+        [_DATA_WAIT, _SYNC_WAIT, _HOST_WAIT],
+        _UNKNOWN,
     )
     edges_ns = np.append(np.column_stack([begins_ns, enqueued_ns]).ravel(), ends_ns[-1])
     state = np.column_stack([open_state, np.full(len(open_state), BUSY)]).ravel()
@@ -261,7 +262,7 @@ def _device_side(run: Run, points: CorrelationPoints, steps: NDArray[np.void]) -
     step, begins_ns, times_ns = _pieces(steps, device.edges_ns)
     # Before the first point and behind the last nothing is known.
     place = np.searchsorted(device.edges_ns, begins_ns, side="right")
-    state = np.concatenate([[_UNATTRIBUTED], device.state, [_UNATTRIBUTED]])[place]
+    state = np.concatenate([[_UNKNOWN], device.state, [_UNKNOWN]])[place]
     path = np.concatenate([[-1], device.path, [-1]])[place]
     return np.stack([step, path, state + _COLUMNS.index(DEVICE_COLUMNS[0]), times_ns])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run-ahead and bottlenecks, on spans whose every time is known."""
+"""Queue time and bottlenecks, on spans whose every time is known."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.bottleneck import Bottleneck, RunAhead
+from pyinstrument_gpu.analysis.bottleneck import Bottleneck, QueueTime
 from pyinstrument_gpu.core.clocks import DeviceClock
 from pyinstrument_gpu.core.record import named_streams
 from pyinstrument_gpu.core.run import Run
@@ -53,15 +53,15 @@ def text(run: Run) -> str:
     return str(analysis.of(run).bottlenecks()[0])
 
 
-def test_run_ahead_is_device_begin_less_host_begin() -> None:
+def test_queue_time_is_device_begin_less_host_begin() -> None:
     spans = [span((10 * i, 10 * i + 5), (11 * i + 3, 11 * i + 9)) for i in range(20)]
 
-    assert analysis.of(run(*spans, uncertainty_ns=7)).run_ahead() == {
-        0: RunAhead(20, 12 * US, 21 * US, 7.0)
+    assert analysis.of(run(*spans, uncertainty_ns=7)).queue_times() == {
+        0: QueueTime(20, 12 * US, 21 * US, 7.0)
     }
 
 
-def test_run_ahead_is_by_path_and_scope() -> None:
+def test_queue_time_is_by_path_and_scope() -> None:
     made = run(
         span((0, 1), (5, 6)),
         span((0, 1), (9, 10), path=1),
@@ -69,19 +69,21 @@ def test_run_ahead_is_by_path_and_scope() -> None:
         span((0, 1), (-1, -1)),
     )
 
-    assert {path: one.p50_ns for path, one in analysis.of(made).run_ahead(Scope.STEP).items()} == {
+    assert {
+        path: one.p50_ns for path, one in analysis.of(made).queue_times(Scope.STEP).items()
+    } == {
         0: 5 * US,
         1: 9 * US,
     }
-    assert analysis.of(made).run_ahead()[0] == RunAhead(2, 5 * US, 7 * US, 0.0)
-    assert analysis.of(run()).run_ahead() == {}
+    assert analysis.of(made).queue_times()[0] == QueueTime(2, 5 * US, 7 * US, 0.0)
+    assert analysis.of(run()).queue_times() == {}
 
 
 def test_without_clock_nothing_is_said() -> None:
     spans = [span((0, 10), (0, 500))] * 9
     made = run(*spans, device_clocks=())
 
-    assert analysis.of(made).run_ahead() == {}
+    assert analysis.of(made).queue_times() == {}
     assert text(made) == "-"
     assert np.isnan(analysis.of(made).clock_uncertainty_ns).all()
 
@@ -142,7 +144,7 @@ def test_bottleneck_of_a_span(case: tuple[int, ...], expected: Bottleneck) -> No
         (10 * US, 15, Bottleneck.UNKNOWN),
         (10 * US, 14, Bottleneck.LAUNCH),
         (50 * US, 100, Bottleneck.DEVICE),
-        (51 * US, 300, Bottleneck.UNKNOWN),  # the stream time is within the uncertainty
+        (51 * US, 300, Bottleneck.UNKNOWN),  # the device time is within the uncertainty
     ],
 )
 def test_span_within_the_uncertainty_is_not_judged(
@@ -177,9 +179,9 @@ NOT_JUDGED = span((0, 100), (95, 101))
         ([SOME_OF_BOTH] * 5, "mixed"),
         ([LAUNCH] * 4 + [LAUNCH_UNKNOWN] * 2, "launch"),
         ([LAUNCH] * 3 + [LAUNCH_UNKNOWN] * 2, "launch?"),
-        ([DEVICE] * 5 + [NOT_JUDGED] * 50, "device"),  # their stream time is little
+        ([DEVICE] * 5 + [NOT_JUDGED] * 50, "device"),  # their device time is little
         ([NOT_JUDGED] * 50, "-"),
-        # By stream time, not by number: one long span outweighs nine short ones.
+        # By device time, not by number: one long span outweighs nine short ones.
         ([span((0, 10), (5, 10_005))] + [LAUNCH] * 9, "device"),
     ],
 )

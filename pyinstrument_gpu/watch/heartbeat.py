@@ -28,13 +28,13 @@ from pyinstrument_gpu.parts.words import time_text
 
 
 @dataclass(frozen=True)
-class SignOfLife:
+class Heartbeat:
     """How a recording is.
 
     Attributes:
         condition: in one word.
         words: in a sentence.
-        age_ns: how old the last sign of life is; None if that is not known.
+        age_ns: how old the last heartbeat is; None if that is not known.
         is_age_at_least: whether it may be older, because its machine's clock can't be compared with
             ours, and this is how long it has been seen not to change.
     """
@@ -45,7 +45,7 @@ class SignOfLife:
     is_age_at_least: bool
 
 
-def sign_of_life(
+def heartbeat(
     run: Run,
     state: State,
     sighting: Sighting,
@@ -53,7 +53,7 @@ def sign_of_life(
     unchanged_ns: int,
     has_changed: bool,
     whereabouts: Whereabouts = Whereabouts.HERE,
-) -> SignOfLife:
+) -> Heartbeat:
     """How a recording is.
 
     Args:
@@ -92,16 +92,16 @@ def sign_of_life(
         )
         words = f"silent for {ago} {place}: {its_process} {why}"
     elif known_ns < FRESH_NS:
-        words = f"last sign of life{_at(state)}, {place}; on another machine, so its age is unknown"
+        words = f"last heartbeat{_at(state)}, {place}; on another machine, so its age is unknown"
     else:
         words = (
-            f"no sign of life for {ago}, last {place}; whether its process lives can't be seen "
+            f"no heartbeat for {ago}, last {place}; whether its process lives can't be seen "
             "from here"
         )
     if whereabouts is not Whereabouts.HERE:
         words += f" ({_WHEREABOUTS[whereabouts]})"
     is_known = not is_at_least or is_fresh or known_ns >= FRESH_NS
-    return SignOfLife(condition, words, known_ns if is_known else None, is_at_least)
+    return Heartbeat(condition, words, known_ns if is_known else None, is_at_least)
 
 
 _WHEREABOUTS = {
