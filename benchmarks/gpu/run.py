@@ -63,6 +63,7 @@ PARTS = (
     Part("Two streams, one queue", _module("overlap"), 40, _ONE_QUEUE),
     Part("What sharing boundaries rests on", _module("enqueue_cost"), 30),
     Part("What a boundary costs the device", _module("boundary_cost"), 60),
+    Part("Phases inside a CUDA graph", _module("graph_cost"), 70),
     Part("What a phase costs the host", _module("phase_cost"), 80),
     Part("Eight phases in a step of 50 ms", _module("step_cost"), 80),
     Part("What an update of the metrics costs", _module("metric_cost"), 80),

@@ -23,6 +23,7 @@ class StepBudget {
     const std::lock_guard lock(lock_);
     budget_ = budget;
     every_.store(1, std::memory_order_relaxed);
+    typical_ns_.store(0, std::memory_order_relaxed);
     untimed_ = 0;
     timed_ = false;
     durations_ns_ = {};
@@ -41,10 +42,11 @@ class StepBudget {
   void end_step(uint64_t duration_ns, uint64_t cost_ns) {
     const std::lock_guard lock(lock_);
     durations_ns_.add(duration_ns);
+    typical_ns_.store(durations_ns_.value(), std::memory_order_relaxed);
     // Also after one that was not timed: a first step that was short, or costly, must not decide
     // for the hundreds after it.
     if (timed_) costs_ns_.add(cost_ns);
-    const double allowed_ns = budget_ * static_cast<double>(durations_ns_.value());
+    const double allowed_ns = budget_ * static_cast<double>(typical_ns_);
     const double every = std::ceil(static_cast<double>(costs_ns_.value()) / allowed_ns);
     // With a step of no time at all the quotient is no number.
     every_.store(every >= 1 ? static_cast<uint32_t>(std::min(every, kMaxEvery)) : 1,
@@ -59,6 +61,8 @@ class StepBudget {
   }
 
   uint32_t every() const { return every_.load(std::memory_order_relaxed); }
+  /// What the last steps took; 0 before the first.
+  uint64_t typical_ns() const { return typical_ns_.load(std::memory_order_relaxed); }
 
  private:
   static constexpr double kMaxEvery = 100'000;
@@ -66,6 +70,7 @@ class StepBudget {
   SpinLock lock_;
   double budget_ = 0;
   std::atomic<uint32_t> every_{1};
+  std::atomic<uint64_t> typical_ns_{0};
   uint32_t untimed_ = 0;
   bool timed_ = false;
   RecentMedian durations_ns_;

@@ -38,6 +38,8 @@ enum class BlockType : uint16_t {
   kMetricNames = 28,
   kMetrics = 29,
   kCollectives = 30,
+  kGraphPhases = 31,
+  kCauses = 32,
 };
 
 /// Numbers below this one are documents, all others logs.
@@ -170,6 +172,40 @@ struct CollectiveItem {
   uint16_t flags;  ///< 1: point to point; 2: a wait of the host, from created_ns to ended_ns
 };
 static_assert(sizeof(CollectiveItem) == 56);
+
+/// One run of a phase in a replay of a graph. Its begin is by the device's clock; -1: unknown.
+struct GraphPhaseItem {
+  static constexpr BlockType kBlock = BlockType::kGraphPhases;
+  static constexpr uint32_t kUnknownStep = 0xFFFFFFFEu;
+
+  int64_t begin_ns;
+  int64_t duration_ns;
+  uint32_t path;
+  uint32_t step;  ///< serial; 0xFFFFFFFF none
+  uint32_t graph;
+  uint32_t run;  ///< of the graph, from 1 on
+};
+static_assert(sizeof(GraphPhaseItem) == 32);
+
+/// What may have made a step slow. The numbers stand in run files, and each aspect knows its own.
+enum class CauseKind : uint32_t {
+  kCollection = 1,
+  kProcessorWait = 2,
+  kThrottled = 3,
+};
+
+/// A time in which such a cause was at work; or, with a step, how long it was at work in that step.
+struct CauseItem {
+  static constexpr BlockType kBlock = BlockType::kCauses;
+
+  int64_t begin_ns;  ///< of a sum, when it was last added to
+  int64_t time_ns;
+  uint32_t step;    ///< serial, of a sum; 0xFFFFFFFF: a time
+  uint32_t thread;  ///< the system's number of the thread that it was on, of a time
+  CauseKind kind;
+  uint32_t note;  ///< what it means, the kind says
+};
+static_assert(sizeof(CauseItem) == 32);
 
 struct ThreadInfo {
   uint64_t native_id;

@@ -107,7 +107,7 @@ py::object graph_mark(const py::args& names) {
 
 }  // namespace
 
-void add_graph_functions(py::module_& module) {
+void add_compiled_graph_functions(py::module_& module) {
   module.def("begin_graph", &begin_graph, "phase"_a);
   module.def("end_graph", &end_graph, "graph"_a);
   module.def("graph_mark", &graph_mark);

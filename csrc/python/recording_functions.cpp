@@ -275,10 +275,12 @@ void add_recording_functions(py::module_& module) {
   module.def("flush", &flush, "timeout_s"_a);
   module.def(
       "start_device_timing",
-      [](double budget, uint64_t share_boundaries_ns, bool all_side_streams) {
-        Recorder::instance().start_device_timing({budget, share_boundaries_ns, all_side_streams});
+      [](double budget, uint64_t share_boundaries_ns, bool all_side_streams, uint32_t graph_nodes) {
+        Recorder::instance().start_device_timing(
+            {budget, share_boundaries_ns, all_side_streams, graph_nodes});
       },
-      without_gil, py::kw_only(), "budget"_a, "share_boundaries_ns"_a, "all_side_streams"_a);
+      without_gil, py::kw_only(), "budget"_a, "share_boundaries_ns"_a, "all_side_streams"_a,
+      "graph_nodes"_a);
   module.def("attach_device", &attach_device, "exchange_api"_a);
   module.def("devices_in_use", [] { return cuda::DeviceTiming::instance().devices_in_use(); });
   module.def("device_warnings", [] { return cuda::DeviceTiming::instance().take_warnings(); });
@@ -297,8 +299,11 @@ void add_recording_functions(py::module_& module) {
       [](std::string_view name, double value) { parts().metrics.add_to_step(name, value); },
       "name"_a, "value"_a);
   module.def(
-      "watch_run_queue", [](std::string path) { parts().run_queue.start(std::move(path)); },
-      "path"_a);
+      "watch_run_queue",
+      [](std::string path, const std::vector<std::string>& groups) {
+        parts().run_queue.start(std::move(path), groups);
+      },
+      "path"_a, "groups"_a = std::vector<std::string>());
   module.def("append_collectives", &append_collectives, "recording"_a, "items"_a);
   module.def("newest_stall", &newest_stall);
   module.def("answer_stall", &answer_stall_with, "number"_a, "answer"_a);

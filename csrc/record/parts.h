@@ -7,9 +7,11 @@
 #include <memory>
 #include <string>
 
+#include "record/cause_log.h"
 #include "record/collective_series.h"
 #include "record/device_times.h"
 #include "record/documents.h"
+#include "record/graph_phases.h"
 #include "record/metric_series.h"
 #include "record/recorder.h"
 #include "record/run_queue_waits.h"
@@ -66,9 +68,11 @@ struct Parts {
   StepTracker all_steps;
   SpanStatistics statistics{all_steps};
   DeviceTimes device_times{statistics};
-  SpanRecord spans{statistics, device_times};
+  GraphPhases graph_phases;
+  SpanRecord spans{statistics, device_times, graph_phases};
   MetricSeries metrics;
-  RunQueueWaits run_queue{metrics};
+  CauseLog causes;
+  RunQueueWaits run_queue{metrics, causes};
   SyncLog syncs;
   CollectiveSeries collectives;
   Documents documents;

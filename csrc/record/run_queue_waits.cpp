@@ -7,8 +7,11 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <utility>
+
+#include "base/recent_median.h"
 
 namespace pig {
 namespace {
@@ -19,6 +22,12 @@ constexpr int64_t kAtOnceNs = 10'000;
 constexpr uint32_t kStepsPerUpdate = 16;
 /// The first readings take far longer than all others, and don't count.
 constexpr uint32_t kColdSteps = 3;
+/// A step is long that takes so many times what the last ones took.
+constexpr double kLong = 1.25;
+/// What reading long steps may take beyond its share, so that the first of them are read.
+constexpr double kLongAheadNs = 2e6;
+/// Since the last reading so much of the time of a long step may have gone by outside steps.
+constexpr double kMostOutside = 0.05;
 
 }  // namespace
 
@@ -32,9 +41,18 @@ struct RunQueueWaits::OfThread {
   int64_t cost_ns = 0;
   bool is_read = false;
   std::optional<uint64_t> waited_before;
-  // Of the last one that was read.
+  // Of the last one.
   int64_t end_ns = 0;
-  std::optional<uint64_t> waited_by_end;
+  std::optional<uint64_t> waited_by_end;  ///< where it was read
+  // Of the last one that was read, and since.
+  std::optional<uint64_t> waited_last;
+  uint32_t unread = 0;
+  int64_t outside_ns = 0;
+  bool has_missed = false;  ///< a long step, as there was no budget for it
+  RecentMedian waits_ns;
+  // Of all steps, and what it took to read long ones.
+  double steps_ns = 0;
+  double long_cost_ns = 0;
 };
 
 constinit thread_local RunQueueWaits::OfThread RunQueueWaits::of_this_thread;
@@ -45,10 +63,14 @@ void RunQueueWaits::reset(const Session& session) {
   budget_.reset(kBudget);
 }
 
-void RunQueueWaits::start(std::string path) {
+void RunQueueWaits::start(std::string path, const std::vector<std::string>& groups) {
   {
     const std::lock_guard lock(lock_);
     path_ = std::move(path);
+    group_count_ = std::min(groups.size(), kMaxGroups);
+    for (size_t i = 0; i < group_count_; ++i)
+      groups_[i] = HighDescriptor(open(groups[i].c_str(), O_RDONLY | O_CLOEXEC));
+    throttled_before_ = throttled_ns().value_or(0);
   }
   is_on_.store(true, std::memory_order_release);
 }
@@ -66,6 +88,8 @@ void RunQueueWaits::abandon() {
     file.descriptor.close();
     file.is_taken = false;
   }
+  for (HighDescriptor& group : groups_) group.close();
+  group_count_ = 0;
 }
 
 void RunQueueWaits::step_begins(uint32_t serial) noexcept {
@@ -75,6 +99,7 @@ void RunQueueWaits::step_begins(uint32_t serial) noexcept {
   own.begin_ns = clock_->to_ns(read_ticks());
   own.cost_ns = 0;
   own.is_read = budget_.begin_step();
+  if (own.waited_last) own.outside_ns += own.begin_ns - own.end_ns;
   if (!own.is_read) return;
   if (own.waited_by_end && own.begin_ns - own.end_ns < kAtOnceNs) {
     own.waited_before = own.waited_by_end;
@@ -89,15 +114,81 @@ void RunQueueWaits::step_ends(uint32_t serial) noexcept {
   if (own.step != serial || own.part != this || !is_on_.load(std::memory_order_acquire)) return;
   own.step = kNoStep;
   own.end_ns = clock_->to_ns(read_ticks());
-  own.waited_by_end = own.is_read ? read(own) : std::nullopt;
-  if (own.waited_before && own.waited_by_end && *own.waited_by_end >= *own.waited_before)
-    series_.add_to(serial, "processor_wait_ns",
-                   static_cast<double>(*own.waited_by_end - *own.waited_before));
+  const auto typical_ns = static_cast<double>(budget_.typical_ns());
+  const auto time_ns = static_cast<double>(own.end_ns - own.begin_ns);
+  own.steps_ns += time_ns;
+  const bool takes_long = typical_ns > 0 && time_ns > kLong * typical_ns;
+  const bool is_long = takes_long && own.long_cost_ns < kLongAheadNs + kBudget * own.steps_ns;
+  own.waited_by_end = own.is_read || is_long ? read(own) : std::nullopt;
+  if (own.waited_before && own.waited_by_end && *own.waited_by_end >= *own.waited_before) {
+    const uint64_t waited_ns = *own.waited_by_end - *own.waited_before;
+    series_.add_to(serial, "processor_wait_ns", static_cast<double>(waited_ns));
+    if (!is_long) own.waits_ns.add(waited_ns);
+  }
+  if (is_long) {
+    read_long_step(own, serial);
+    own.long_cost_ns += static_cast<double>(clock_->to_ns(read_ticks()) - own.end_ns);
+  } else if (takes_long) {
+    own.has_missed = true;
+  }
   own.waited_before.reset();
+  ++own.unread;
+  if (own.waited_by_end) {
+    own.waited_last = own.waited_by_end;
+    own.unread = 0;
+    own.outside_ns = 0;
+  }
   if (serial < kColdSteps || (!own.is_read && serial % kStepsPerUpdate != 0)) return;
   const int64_t cost_ns = own.cost_ns + clock_->to_ns(read_ticks()) - own.end_ns;
   const auto duration_ns = static_cast<uint64_t>(std::max(own.end_ns - own.begin_ns, int64_t{0}));
   budget_.end_step(duration_ns, static_cast<uint64_t>(std::max(cost_ns, int64_t{0})));
+}
+
+void RunQueueWaits::read_long_step(OfThread& own, uint32_t serial) noexcept {
+  const int64_t duration_ns = own.end_ns - own.begin_ns;
+  const auto at_most = [&](uint64_t time_ns) {
+    return std::min(static_cast<int64_t>(time_ns), duration_ns);
+  };
+  const double most_outside_ns = kMostOutside * static_cast<double>(duration_ns);
+  const bool has_missed = std::exchange(own.has_missed, false);
+  if (!own.is_read && !has_missed && own.waited_last && own.waited_by_end &&
+      static_cast<double>(own.outside_ns) < most_outside_ns) {
+    const uint64_t since_ns = *own.waited_by_end - std::min(*own.waited_last, *own.waited_by_end);
+    const uint64_t before_ns = std::min(own.unread * own.waits_ns.value(), since_ns);
+    causes_.add_of_step(CauseKind::kProcessorWait, serial, own.end_ns,
+                        at_most(since_ns - before_ns));
+  }
+  const std::lock_guard lock(lock_);
+  const std::optional<uint64_t> throttled = throttled_ns();
+  if (!throttled) return;
+  const uint64_t before_ns = std::exchange(throttled_before_, *throttled);
+  if (has_missed) return;  // it may have been in that long step
+  causes_.add_of_step(CauseKind::kThrottled, serial, own.end_ns,
+                      at_most(*throttled - std::min(before_ns, *throttled)));
+}
+
+std::optional<uint64_t> RunQueueWaits::throttled_ns() noexcept {
+  constexpr struct {
+    const char* name;
+    uint64_t ns;
+  } kCounts[] = {{"throttled_usec ", 1000}, {"throttled_time ", 1}};  // of cgroup v2 and v1
+  uint64_t sum_ns = 0;
+  bool is_known = false;
+  for (size_t i = 0; i < group_count_; ++i) {
+    struct stat status;
+    char text[1024];
+    if (!groups_[i].is_ours(status)) continue;
+    const ssize_t count = pread(groups_[i].number(), text, sizeof text - 1, 0);
+    text[std::max<ssize_t>(count, 0)] = '\0';
+    for (const auto& [name, ns] : kCounts) {
+      const char* const found = std::strstr(text, name);
+      if (found == nullptr) continue;
+      sum_ns += ns * std::strtoull(found + std::strlen(name), nullptr, 10);
+      is_known = true;
+      break;
+    }
+  }
+  return is_known ? std::optional(sum_ns) : std::nullopt;
 }
 
 void RunQueueWaits::step_is_dropped() noexcept {

@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/threads.h"
 #include "cuda/step_budget.h"
 #include "log/storage.h"
+#include "record/cause_log.h"
 #include "record/metric_series.h"
 #include "record/part.h"
 
@@ -21,21 +23,31 @@ namespace pig {
 /// `step/processor_wait_ns`.
 ///
 /// It is read where a step begins and ends, by its own thread, in as many steps as the budget
-/// allows. A step that follows at once begins with the reading from the last one's end. Nothing is
-/// known of the others, of steps that end on another thread, and where the file is not there or
-/// says nothing. Each thread keeps its file open: to open it takes four times as long as to read.
+/// allows. A step that follows at once begins with the reading from the last one's end. At the end
+/// of a long step it is read as well, within a budget of its own: what was waited since the last
+/// reading was in this step, but for what the few steps in between waited, which is taken to be as
+/// much as others did. Nothing is known of the others, of steps that end on another thread, and
+/// where the file is not there or says nothing. Each thread keeps its file open: to open it takes
+/// four times as long as to read.
+///
+/// At the end of a long step it is also read for how long a CPU limit had stopped the process's
+/// control groups since that was last read: a step in which one did is a long one. Both of a long
+/// step go to the log of causes, as they are a biased sample.
 class RunQueueWaits final : public Part {
  public:
-  /// The share of the time of steps that reading may take.
+  /// The share of the time of steps that reading may take, and again reading long ones.
   static constexpr double kBudget = 0.0005;
   /// More threads than have steps.
   static constexpr size_t kMaxThreads = 16;
+  /// Control groups, from the process's own one up.
+  static constexpr size_t kMaxGroups = 8;
 
-  explicit RunQueueWaits(MetricSeries& series) : series_(series) {}
+  RunQueueWaits(MetricSeries& series, CauseLog& causes) : series_(series), causes_(causes) {}
 
   void reset(const Session& session) override;
-  /// From now on it is read. `path`: the file of the thread that opens it. With the GIL.
-  void start(std::string path);
+  /// From now on it is read. `path`: the file of the thread that opens it; `groups`: the `cpu.stat`
+  /// of control groups. With the GIL.
+  void start(std::string path, const std::vector<std::string>& groups);
   void close() override;
   void abandon() override;
 
@@ -56,12 +68,16 @@ class RunQueueWaits final : public Part {
   OfThread& this_thread_of_it() noexcept;
   /// All that the thread has waited so far; nothing where that is not known.
   std::optional<uint64_t> read(OfThread& own) noexcept;
+  void read_long_step(OfThread& own, uint32_t serial) noexcept;
+  /// For how long limits have stopped the control groups so far.
+  std::optional<uint64_t> throttled_ns() noexcept;
   static void thread_ends(void* own);
 
   static thread_local OfThread of_this_thread;
   static const ThreadEnd thread_end;
 
   MetricSeries& series_;
+  CauseLog& causes_;
   const Clock* clock_ = nullptr;
   std::atomic<bool> is_on_ = false;
   std::string path_;
@@ -69,6 +85,9 @@ class RunQueueWaits final : public Part {
   SpinLock lock_;  ///< of the files
   uint32_t recordings_ = 0;
   std::array<File, kMaxThreads> files_;
+  std::array<HighDescriptor, kMaxGroups> groups_;
+  size_t group_count_ = 0;
+  uint64_t throttled_before_ = 0;
 };
 
 }  // namespace pig

@@ -21,6 +21,7 @@ from pyinstrument_gpu.analysis import (
     bottleneck,
     contention,
     correlation_points,
+    excess,
     gaps,
     host_timeline,
     savings,
@@ -151,6 +152,11 @@ class Analysis:
         """Whether steps waited for a processor for so long that their shares say little of the
         program: then nothing is advised."""
         return self.contention is not None and self.contention.is_large
+
+    @cached_property
+    def excess(self) -> excess.Excess:
+        """The slow steps, and what made them slow."""
+        return excess.excess(self._run)
 
     @cached_property
     def time_budget(self) -> TimeBudgetEntries:

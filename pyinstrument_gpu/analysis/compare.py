@@ -91,6 +91,29 @@ class PhaseChange:
 
 
 @dataclass(frozen=True)
+class CauseChange:
+    """By how much a cause has made slow steps slower, per step of all, on both sides.
+
+    Attributes:
+        cause: in words.
+        interval_ns: of the change, as that of a `PhaseChange`.
+    """
+
+    cause: str
+    before_ns: float
+    after_ns: float
+    interval_ns: tuple[float, float] | None
+
+    @property
+    def change_ns(self) -> float:
+        return self.after_ns - self.before_ns
+
+    @property
+    def is_significant(self) -> bool:
+        return self.interval_ns is not None and (self.interval_ns[0] > 0 or self.interval_ns[1] < 0)
+
+
+@dataclass(frozen=True)
 class TimeChange:
     """A time per step of both sides.
 
@@ -148,6 +171,8 @@ class Comparison:
         other_processors: how many of their processors other processes used meanwhile, likewise.
         steps: number of steps of each run that were compared.
         phases: the largest change first; the changes add up to that of the elapsed time.
+        causes: of slow steps, those that were looked for in all runs and found in one; the largest
+            change first. Their time is a part of that of the phases.
         finals: the last values of the metrics that all runs have.
         warnings: sentences on why the sides may not be comparable; first what decides on a verdict.
     """
@@ -166,6 +191,7 @@ class Comparison:
     other_processors: float | None
     steps: int
     phases: tuple[PhaseChange, ...]
+    causes: tuple[CauseChange, ...]
     finals: tuple[FinalValue, ...]
     warnings: tuple[str, ...]
 
@@ -305,6 +331,7 @@ def compare(
         other_processors=machine.others,
         steps=samples[0].steps,
         phases=_phase_changes(*sides, confidence),
+        causes=_cause_changes(*sides, confidence),
         finals=finals,
         warnings=(
             *machine.warnings(),
@@ -529,17 +556,37 @@ def _phase_changes(
     changes = []
     for is_outside, path in keys:
         times = [
-            np.array([(s.outside_ns if is_outside else s.phase_ns).get(path, 0.0) for s in side])
+            [(s.outside_ns if is_outside else s.phase_ns).get(path, 0.0) for s in side]
             for side in (before, after)
         ]
-        interval_ns = None
-        if len(before) + len(after) >= MIN_RUNS:
-            # Shared among the phases (Bonferroni).
-            share = 1 - (1 - confidence) / len(keys)
-            interval_ns = difference_interval(times[0], times[1], share)
-        means_ns = float(times[0].mean()), float(times[1].mean())
-        changes.append(PhaseChange(path, is_outside, means_ns[0], means_ns[1], interval_ns))
+        found = _difference(times[0], times[1], confidence, len(keys))
+        changes.append(PhaseChange(path, is_outside, *found))
     return tuple(sorted(changes, key=lambda change: -abs(change.change_ns)))
+
+
+def _cause_changes(
+    before: Sequence[RunSample], after: Sequence[RunSample], confidence: float
+) -> tuple[CauseChange, ...]:
+    samples = (*before, *after)
+    names = [name for name in samples[0].cause_ns if all(name in s.cause_ns for s in samples)]
+    names = [name for name in names if any(s.cause_ns[name] for s in samples)]
+    changes = []
+    for name in names:
+        first, second = ([s.cause_ns[name] for s in side] for side in (before, after))
+        changes.append(CauseChange(name, *_difference(first, second, confidence, len(names))))
+    return tuple(sorted(changes, key=lambda change: -abs(change.change_ns)))
+
+
+def _difference(
+    before_ns: Sequence[float], after_ns: Sequence[float], confidence: float, among: int
+) -> tuple[float, float, tuple[float, float] | None]:
+    """The means of both sides, and the interval of their difference, which is one of so many."""
+    times = np.array(before_ns), np.array(after_ns)
+    interval_ns = None
+    if len(before_ns) + len(after_ns) >= MIN_RUNS:
+        # Shared among them (Bonferroni).
+        interval_ns = difference_interval(*times, 1 - (1 - confidence) / among)
+    return float(times[0].mean()), float(times[1].mean()), interval_ns
 
 
 def _warnings(

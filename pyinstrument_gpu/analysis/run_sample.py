@@ -14,6 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.analysis import of
 from pyinstrument_gpu.analysis.contention import step_waits_ns
 from pyinstrument_gpu.analysis.inference import difference_interval
 from pyinstrument_gpu.analysis.step_times import longest_row, were_profiled
@@ -59,6 +60,7 @@ class RunSample:
         outside_ns: the same of what is outside of steps: validation, checkpoints, gaps. They add up
             to `elapsed_ns - step_ns`.
         outside: the outermost phases outside of steps, by name.
+        cause_ns: by how much causes have made slow ones of these steps slower, by their words.
     """
 
     steps: int
@@ -70,6 +72,7 @@ class RunSample:
     phase_ns: Mapping[str, float]
     outside_ns: Mapping[str, float]
     outside: Mapping[str, Outside]
+    cause_ns: Mapping[str, float]
 
 
 def ranks_of(one: Observation) -> tuple[Run, ...]:
@@ -190,6 +193,11 @@ def _together(ranks: Sequence[RunSample]) -> RunSample:
         phase_ns=_medians([rank.phase_ns for rank in ranks], step_ns),
         outside_ns=_medians([rank.outside_ns for rank in ranks], elapsed_ns - step_ns),
         outside=outside,
+        cause_ns={
+            cause: max(rank.cause_ns[cause] for rank in ranks)
+            for cause in ranks[0].cause_ns
+            if all(cause in rank.cause_ns for rank in ranks)
+        },
     )
 
 
@@ -232,7 +240,17 @@ def _sample_of_rank(run: Run, steps: NDArray[np.void], is_known: bool) -> RunSam
         phase_ns=_phase_ns(run, inside, len(steps), step_ns),
         outside_ns=_phase_ns(run, outside, len(steps), elapsed_ns - step_ns),
         outside=_outermost(run, outside & is_outermost, len(steps)),
+        cause_ns=_cause_ns(run, steps),
     )
+
+
+def _cause_ns(run: Run, steps: NDArray[np.void]) -> dict[str, float]:
+    found = of(run).excess
+    chosen = np.isin(found.steps["index"], steps["index"])
+    return {
+        one.words: float(times_ns[chosen].sum()) / len(steps)
+        for one, times_ns in zip(found.causes, found.parts_ns, strict=True)
+    }
 
 
 def _holds_a_step(run: Run) -> NDArray[np.bool_]:

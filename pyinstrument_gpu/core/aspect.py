@@ -13,6 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:  # what only reads runs needs no pictures
+    from pyinstrument_gpu.core.cause import Cause
     from pyinstrument_gpu.core.file.found import Found
     from pyinstrument_gpu.core.live import LiveView
     from pyinstrument_gpu.core.record import SourceLine
@@ -108,6 +109,11 @@ class Aspect:
 
     def curves(self, run: Any) -> Iterable[Curves]:
         """Its values over the steps of a run, for pictures."""
+        return ()
+
+    def causes(self, run: Any) -> Iterable[Cause]:
+        """What it knows that may make steps slow, and when that was. A cause of which nothing was
+        recorded is not among them; one that was looked for and not found is, without entries."""
         return ()
 
     def unknown(self, run: Any) -> Iterable[str]:

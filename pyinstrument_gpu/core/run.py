@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pyinstrument_gpu.core.arrays import distinct
 from pyinstrument_gpu.core.aspect import aspects, profiled_ranges
+from pyinstrument_gpu.core.cause import NotedCauses
 from pyinstrument_gpu.core.clocks import LATEST_START_NS, DeviceClock, began_ns
 from pyinstrument_gpu.core.file import reader
 from pyinstrument_gpu.core.file.blocks import Blocks
@@ -35,8 +36,10 @@ from pyinstrument_gpu.core.syncs import Syncs
 
 if TYPE_CHECKING:  # what runs hold of aspects is found by their table
     from pyinstrument_gpu.aspects.collectives.data import Collectives
+    from pyinstrument_gpu.aspects.collector.data import Collector
     from pyinstrument_gpu.aspects.compilations.data import Compilations
     from pyinstrument_gpu.aspects.energy.data import GpuEnergy
+    from pyinstrument_gpu.aspects.graphs.data import GraphPhases
     from pyinstrument_gpu.aspects.memory.data import Memory
     from pyinstrument_gpu.aspects.modules.data import Modules
     from pyinstrument_gpu.aspects.operations.data import Operations
@@ -99,7 +102,10 @@ class Run:
             `environment["anchor"]`.
         active_ns: When the program was last seen to do anything: a step or phase that begins or
             ends, a call of a module or loader, a collective operation, or CPU time.
+        graph_phases: What phases inside CUDA graphs took in each replay; None if no graph was
+            captured with phases in it.
         syncs: The places where the program made the host wait for a device.
+        noted_causes: What may have made steps slow, as it was noted.
         modules: The times of the model's modules by name, if they were watched. Modules that differ
             by an index alone are also one group, as `layers.*.attn`.
         module_names: The names of the watched modules.
@@ -112,6 +118,7 @@ class Run:
             read.
         energy: The energy counters of GPUs, those that were read.
         processor: How the processors were used meanwhile, if that is known.
+        collector: What Python's garbage collector did, if it was watched.
         collectives: The collective operations, if PyTorch's flight recorder was read.
         compilations: What torch.compile did, if the program has imported its compiler.
         compilation_spans: When each of these compilations was, in the columns of
@@ -122,9 +129,11 @@ class Run:
 
     if TYPE_CHECKING:
         collectives: Collectives
+        collector: Collector | None
         compilation_spans: NDArray[np.void]
         compilations: Compilations | None
         energy: tuple[GpuEnergy, ...]
+        graph_phases: GraphPhases | None
         memory: Memory | None
         metric_names: tuple[str, ...]
         metrics: NDArray[np.void]
@@ -167,6 +176,7 @@ class Run:
         anchor: Mapping[str, int] | None = None,
         active_ns: int = 0,
         syncs: Syncs | None = None,
+        noted_causes: NotedCauses | None = None,
         error: str | None = None,
         **recorded: Any,
     ) -> None:
@@ -244,6 +254,7 @@ class Run:
         self.anchor = dict(anchor or {})
         self.active_ns = active_ns
         self.syncs = Syncs() if syncs is None else syncs
+        self.noted_causes = NotedCauses() if noted_causes is None else noted_causes
         self.error = error
         held = [aspect.attributes(recorded) for aspect in aspects()]
         unknown = recorded.keys() - {name for attributes in held for name in attributes}
@@ -410,6 +421,7 @@ class Run:
         run.span_device_ns = earlier.span_device_ns
         run.span_device_clock_ns = earlier.span_device_clock_ns
         run.steps = Steps.with_open(earlier.steps.closed, self.open_step)
+        run.noted_causes = earlier.noted_causes
         for aspect in aspects():
             aspect.join_history(run, earlier)
         return run

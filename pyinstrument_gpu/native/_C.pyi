@@ -323,12 +323,14 @@ def add_to_step(name: str, value: float) -> None:
     names. Nothing while no step is open. Whatever shows or exports metrics has one value for each
     step; in a long run for every second, fourth and so on."""
 
-def watch_run_queue(path: bytes) -> None:
+def watch_run_queue(path: bytes, groups: Sequence[bytes] = ()) -> None:
     """From now on until the recording ends, steps have the reading `step/processor_wait_ns`: for
-    how long their thread waited for a processor.
+    how long their thread waited for a processor. Long steps have it in the log of causes, unless
+    they were chosen for a reading, and for how long a CPU limit stopped the process.
 
     Args:
         path: of the file that has this for the thread that opens it (`schedstat`).
+        groups: of the files `cpu.stat` of the control groups that the process is in.
     """
 
 # Waits of the host for a device. A site is a place in the program.
@@ -463,6 +465,17 @@ def append_collectives(recording: object, items: bytes) -> int:
     """Adds items of the log of collectives (docs/run-file.md). Returns for how many there was room,
     the first ones; 0 where the recording is not the owner."""
 
+def add_cause(kind: int, begin_ns: int, end_ns: int, note: int = 0) -> None:
+    """A time in which something was at work on the calling thread that may make steps slow, by the
+    run's clock. `kind` is of `CauseKind` (csrc/log/items.h), and says what `note` means. Nothing
+    where no recording is active."""
+
+def add_cause_to_step(kind: int, time_ns: int) -> None:
+    """The same where it is too short, or not known when: adds to the sum of the open step."""
+
+def on_collection(phase: object, info: object, /) -> None:
+    """One of `gc.callbacks`: notes each collection of the recording that is active."""
+
 def newest_stall() -> tuple[int, str] | None:
     """The number of the newest stall of the active recording, and a sentence on it."""
 
@@ -530,12 +543,29 @@ def open_place() -> tuple[int, int, str | None]:
 
 # Device timing. Started with a recording; attached once PyTorch has initialised CUDA.
 def start_device_timing(
-    *, budget: float, share_boundaries_ns: int, all_side_streams: bool
+    *, budget: float, share_boundaries_ns: int, all_side_streams: bool, graph_nodes: int
 ) -> None: ...
 def attach_device(exchange_api: object) -> bool:
     """Take the current stream from `torch.Tensor.__dlpack_c_exchange_api__` (or None, of an older
     torch). Returns whether there is a way. Loads the CUDA driver at the first call, and makes the
     calling thread's current device ready (some milliseconds, once)."""
+
+# Captured graphs, as the hooks of torch.cuda.CUDAGraph see them.
+def prepare_graph_capture() -> None:
+    """Get what marks in the graph need that is captured next. Milliseconds, the first time."""
+
+def graph_capture_begins() -> tuple[int, int] | None:
+    """The current stream is being captured; None where that will have no marks. Phases are timed in
+    any case until `graph_capture_ends`."""
+
+def graph_capture_ends(capture: tuple[int, int], *, succeeded: bool) -> int | None:
+    """Return the number of the graph, by which its replays are noted; None where it has no mark."""
+
+def graph_replay_begins(graph: int) -> None:
+    """It is about to be replayed. Needed also while nothing is recorded: replays are counted."""
+
+def graph_replay_failed(graph: int) -> None:
+    """It was not."""
 
 def devices_in_use() -> int:
     """On how many devices the process has a primary context; 0 where that was not asked, as where

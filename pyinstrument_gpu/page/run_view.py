@@ -8,6 +8,10 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
+
+from pyinstrument_gpu import analysis
+from pyinstrument_gpu.analysis.excess import Excess
 from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.paths import names_of
 from pyinstrument_gpu.core.phase_tree import MAX_PATHS
@@ -16,12 +20,13 @@ from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.page.histograms import plain_histograms, spark_path, time_bounds
 from pyinstrument_gpu.page.source_lines import SourceContext, source_context
 from pyinstrument_gpu.page.step_bar import step_bars
-from pyinstrument_gpu.page.step_series import StepSeries, plain_series
+from pyinstrument_gpu.page.step_series import StepSeries, cause_color, plain_series
 from pyinstrument_gpu.parts.parts import Part, Table, without_blanks
 from pyinstrument_gpu.parts.words import Unit, counted, duration, printable
 from pyinstrument_gpu.report.document import Document, document_of
 from pyinstrument_gpu.report.overview import sections
 from pyinstrument_gpu.report.savings import SAVING_HEADERS, saving_cells
+from pyinstrument_gpu.report.slow_steps import UNEXPLAINED
 from pyinstrument_gpu.report.summary import gain, summary_of, worth_trying
 
 _MAX_SLOWEST = 20
@@ -51,7 +56,8 @@ def run_view(
         "pictures": pictures,
         "histograms": histograms,
         "first_histogram": _largest(document, pictures),
-        "slowest": [*_slowest(series)],
+        "slowest": [*_slowest(run, series)],
+        "slow_legend": _slow_legend(run, series),
         "series_note": _series_note(run, series),
         "sources": _sources(run),
         "curves": curves,
@@ -111,17 +117,30 @@ def _phases(document: Document, parts: Sequence[Part]) -> dict[str, Any]:
     return {"phases": table, "phase_unit": Unit.fitting(document.steps.mean_ns).name}
 
 
-def _slowest(series: StepSeries) -> Iterator[tuple[int, str, str, bool]]:
-    """The longest steps: index, duration, begin, and whether each is an outlier."""
+def _slowest(run: Run, series: StepSeries) -> Iterator[tuple[int, str, str, str]]:
+    """The longest steps: index, duration, begin, and what made each slow; empty where it is not."""
     durations_ns = series.steps["end_ns"] - series.steps["begin_ns"]
+    found = analysis.of(run).excess
     for place in (-durations_ns).argsort(kind="stable")[:_MAX_SLOWEST].tolist():
         step = series.steps[place]
         yield (
             int(step["index"]),
             duration(int(durations_ns[place])),
             duration(int(step["begin_ns"])),
-            bool(series.is_outlier[place]),
+            "" if series.slow[place] < 0 else _main_words(found, int(series.slow[place])),
         )
+
+
+def _main_words(found: Excess, place: int) -> str:
+    row = int(found.main_cause[place])
+    return UNEXPLAINED if row < 0 else found.causes[row].words
+
+
+def _slow_legend(run: Run, series: StepSeries) -> list[tuple[str, str]]:
+    """The causes of the slow steps that are drawn, with their colours."""
+    found = analysis.of(run).excess
+    rows = np.unique(found.main_cause[series.slow[series.slow >= 0]]).tolist()
+    return [(UNEXPLAINED if row < 0 else found.causes[row].words, cause_color(row)) for row in rows]
 
 
 def _series_note(run: Run, series: StepSeries) -> str:
@@ -132,14 +151,13 @@ def _series_note(run: Run, series: StepSeries) -> str:
             f"Drawn: {drawn:,} of {series.total:,} steps, the shortest, the median and the longest "
             "of each stretch."
         )
-    if series.fence_ns is not None and series.outliers:
-        shown = int(series.is_outlier.sum())
-        which = "all" if shown == series.outliers else f"the longest {shown:,}"
-        drawn_are = f", {which} of them drawn" if series.outliers > 1 else ""
-        beyond = duration(series.fence_ns)
-        sentences.append(f"{counted(series.outliers, 'outlier')} beyond {beyond}{drawn_are}.")
-    elif series.fence_ns is not None:
-        sentences.append(f"No outlier: no step took more than {duration(series.fence_ns)}.")
+    if series.slow_steps:
+        shown = int((series.slow >= 0).sum())
+        which = "all" if shown == series.slow_steps else f"the worst {shown:,}"
+        drawn_are = f", {which} of them drawn" if series.slow_steps > 1 else ""
+        sentences.append(f"{counted(series.slow_steps, 'slow step')}{drawn_are}.")
+    else:
+        sentences.append("No step is slower than its kind by more than noise.")
     if series.total < run.step_totals.count:
         gone = run.step_totals.count - series.total
         sentences.append(f"{counted(gone, 'older step')} left the history.")

@@ -3,8 +3,7 @@
 
 Of a long run, the shortest, the median and the longest step of each of equally long stretches are
 drawn, so the line keeps the envelope of the whole, and every point of it is a step of the run. All
-outliers are added: those beyond Tukey's outer fence, three interquartile ranges above the upper
-quartile (J. W. Tukey, Exploratory Data Analysis, 1977), and a fifth above the median at least.
+slow steps are added (analysis/step_kinds.py), each with what made it slow.
 """
 
 from __future__ import annotations
@@ -22,19 +21,17 @@ from pyinstrument_gpu.core.arrays import places_in
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.core.statistics import Scope
-from pyinstrument_gpu.export.labels import color_of
+from pyinstrument_gpu.export.labels import COLORS, color_of
 from pyinstrument_gpu.page.bars import css_color
 from pyinstrument_gpu.parts.words import printable
+from pyinstrument_gpu.report.slow_steps import slow_step
 
 MAX_STEPS = 2_000
 """A run of up to so many steps is drawn whole."""
-MAX_OUTLIERS = 1_000
-"""Where more lie beyond the fence, the longest so many are drawn."""
+MAX_SLOW = 1_000
+"""Where more are slow, so many with the largest excess are drawn."""
 MAX_PHASES = 10
 """Phases whose time in each step is known to the page; the others are one sum."""
-_FENCE = 3
-_LEAST_EXCESS = 0.2
-"""Where steps hardly differ, the fence is near the median; an outlier exceeds it by this much."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +40,10 @@ class StepSeries:
 
     Attributes:
         steps: rows of `Run.steps.array`; all of them have ended.
-        is_outlier: for each whether it lies beyond the fence.
+        slow: for each its place among the slow steps of the analysis; -1 none.
         is_profiled: for each whether torch.profiler slowed it.
         total: how many ended steps the history has.
-        outliers: how many of these lie beyond the fence.
-        fence_ns: beyond which a step is an outlier; None if there are too few steps to tell.
+        slow_steps: how many of these are slow.
         paths: the phases that take most of the steps' time, as indices into `Run.paths`.
         self_ns: for each of `paths` its own time in each of the steps, on the step's thread and
             without phases inside; -1 unknown. Shape (paths, steps).
@@ -55,11 +51,10 @@ class StepSeries:
     """
 
     steps: NDArray[np.void]
-    is_outlier: NDArray[np.bool_]
+    slow: NDArray[np.int64]
     is_profiled: NDArray[np.bool_]
     total: int
-    outliers: int
-    fence_ns: int | None
+    slow_steps: int
     paths: tuple[int, ...]
     self_ns: NDArray[np.int64]
     other_ns: NDArray[np.int64]
@@ -70,32 +65,21 @@ def step_series(run: Run, max_steps: int = MAX_STEPS) -> StepSeries:
     steps = run.steps.closed
     durations_ns = steps["end_ns"] - steps["begin_ns"]
     profiled = were_profiled(run, steps["index"])
-    fence_ns = _fence_ns(durations_ns[~profiled])
-    beyond = np.zeros(len(steps), dtype=bool)
-    if fence_ns is not None:
-        beyond = (durations_ns > fence_ns) & ~profiled
-    outliers = np.flatnonzero(beyond)
-    longest = outliers[np.argsort(durations_ns[outliers], kind="stable")[-MAX_OUTLIERS:]]
+    found = analysis.of(run).excess
+    worst = found.steps["index"][np.argsort(-found.excess_ns, kind="stable")[:MAX_SLOW]]
+    longest = places_in(steps["index"], worst)
     drawn = np.union1d(_envelope(durations_ns, max_steps), longest).astype(np.int64)
     paths, self_ns, other_ns = _phases(run, steps[drawn])
     return StepSeries(
         steps=steps[drawn],
-        is_outlier=beyond[drawn],
+        slow=places_in(found.steps["index"], steps["index"][drawn]),
         is_profiled=profiled[drawn],
         total=len(steps),
-        outliers=len(outliers),
-        fence_ns=fence_ns,
+        slow_steps=len(found.steps),
         paths=paths,
         self_ns=self_ns,
         other_ns=other_ns,
     )
-
-
-def _fence_ns(durations_ns: NDArray[np.int64]) -> int | None:
-    if len(durations_ns) < 8:
-        return None
-    low, middle, high = np.quantile(durations_ns, [0.25, 0.5, 0.75])
-    return int(max(high + _FENCE * (high - low), (1 + _LEAST_EXCESS) * middle))
 
 
 def _envelope(durations_ns: NDArray[np.int64], most: int) -> NDArray[np.int64]:
@@ -148,7 +132,8 @@ def plain_series(run: Run, series: StepSeries) -> dict[str, Any]:
         "duration": (steps["end_ns"] - steps["begin_ns"]).tolist(),
         "samples": [value if math.isfinite(value) else None for value in steps["samples"].tolist()],
         "cut": np.flatnonzero(~steps["complete"]).tolist(),
-        "outlier": np.flatnonzero(series.is_outlier).tolist(),
+        "slow": np.flatnonzero(series.slow >= 0).tolist(),
+        **_ledgers(run, series),
         "profiled": np.flatnonzero(series.is_profiled).tolist(),
         "phases": [
             {
@@ -159,4 +144,38 @@ def plain_series(run: Run, series: StepSeries) -> dict[str, Any]:
         ],
         "self": series.self_ns.tolist(),
         "other": series.other_ns.tolist(),
+    }
+
+
+def cause_color(row: int) -> str:
+    """Of a cause by its place among the causes of a run; red of what none explains."""
+    return "var(--alarm)" if row < 0 else css_color(COLORS[row % len(COLORS)])
+
+
+def _ledgers(run: Run, series: StepSeries) -> dict[str, Any]:
+    """The causes, each with its colour, and of each slow step its ledger: what its kind takes, what
+    each cause has added, with a note, what none explains, and what was not looked for."""
+    found = analysis.of(run).excess
+    rows = {one.name: row for row, one in enumerate(found.causes)}
+    ledgers = [slow_step(run, found, place) for place in series.slow[series.slow >= 0].tolist()]
+    return {
+        "causes": [
+            {
+                "words": one.words,
+                "remedy": one.remedy,
+                "color": cause_color(row),
+            }
+            for row, one in enumerate(found.causes)
+        ],
+        "main": found.main_cause[series.slow[series.slow >= 0]].tolist(),
+        "ledgers": [
+            {
+                "typical": one.typical_ns,
+                "parts": [[rows[part.cause], part.time_ns, part.note] for part in one.parts],
+                "unexplained": one.unexplained_ns,
+                "where": one.where and printable(one.where),
+                "unknown": list(one.not_looked_at),
+            }
+            for one in ledgers
+        ],
     }

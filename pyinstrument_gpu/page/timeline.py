@@ -2,7 +2,7 @@
 """Some steps of a run in full: what each thread and each stream did, when, and inside of what.
 
 The steps are chosen before anything is drawn: the slowest, the median, the newest, and further
-outliers as far as there is room. A window is the time of such a step, until the device has done
+slow ones as far as there is room. A window is the time of such a step, until the device has done
 what was enqueued in it. All that happened in a window is in it, of other steps too, unless it says
 how much was left out.
 
@@ -155,10 +155,10 @@ def _choose(runs: Sequence[Run], series: Sequence[StepSeries]) -> list[tuple[str
             chosen.setdefault(run.open_step.index, "not ended")
     for why, position in zip(("second slowest", "third slowest"), order[1:].tolist(), strict=False):
         take(position, why)
-    fence_ns = max((one.fence_ns for one in series if one.fence_ns is not None), default=None)
+    slow = {step for one in series for step in one.steps["index"][one.slow >= 0].tolist()}
     for position in order[3:MAX_WINDOWS].tolist():
-        if fence_ns is not None and times_ns[position] > fence_ns:
-            take(position, "outlier")
+        if int(common[position]) in slow:
+            take(position, "slow")
     return [(why, index) for index, why in chosen.items()]
 
 

@@ -370,7 +370,9 @@ class Recording:
         facts.update(started)
         facts["overhead"] = self_overhead.measure()
         native.set_nvtx(options.nvtx)
-        device_timing.start(options.device_timing, options.device_timing_budget)
+        device_timing.start(
+            options.device_timing, options.device_timing_budget, options.graph_phases
+        )
         self._program.begin(self._tell_of_program)
         for watcher in self.watchers.values():
             watcher.begin(self)
@@ -540,6 +542,11 @@ def record(options: RecordingOptions) -> Recording:
             where timing events can keep streams from overlapping. False turns it off.
         device_timing_budget: the share of the step time that device timing may cost. If steps are
             too short for that, the device is timed in every k-th step only; `math.inf` times all.
+        graph_phases: "auto" times phases inside CUDA graphs in each replay (`Run.graph_phases`):
+            where a phase begins or ends while `torch.cuda.graph` or `make_graphed_callables`
+            captures, a kernel of one thread becomes part of the graph, 256 of them in one graph at
+            most. Each takes the device about two microseconds in every replay, also after the
+            recording, since the graph keeps it. True: without that bound. False: no such kernel.
         memory: "sampled" reads how much memory is in use where phases begin and end: that of
             PyTorch's allocator on the GPU, or else that of the process. It does so in the first
             three steps, and then in so many that it takes at most 0.05 % of the time. Nothing

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyinstrument_gpu.analysis.compare import MIN_RUNS, Comparison, PhaseChange, TimeChange
@@ -17,6 +17,7 @@ from pyinstrument_gpu.report.console import printed
 _MAX_NAMED = 3
 _MIN_SHARE_NAMED = 0.05  # of what left or arrived
 _MAX_ROWS = 30
+_MIN_CAUSE_SHARE = 0.01
 
 
 def comparison_report(comparison: Comparison, width: int = 80) -> str:
@@ -52,6 +53,7 @@ def comparison_parts(comparison: Comparison) -> list[Part]:
         table(headers, [phases(is_outside=True), whole("elapsed", elapsed)]),
         Sentence(),
         Sentence(_moved(comparison, unit)),
+        *_causes(comparison, unit),
     ]
     if comparison.finals:
         parts += [Sentence(), _finals(comparison.finals)]
@@ -69,6 +71,8 @@ def comparison_facts(comparison: Comparison) -> dict[str, Any]:
     facts["is_moved_out"] = comparison.is_moved_out
     for phase, phase_facts in zip(comparison.phases, facts["phases"], strict=True):
         phase_facts["is_significant"] = phase.is_significant
+    for cause, cause_facts in zip(comparison.causes, facts["causes"], strict=True):
+        cause_facts["is_significant"] = cause.is_significant
     for name in ("left_ns", "arrived_ns", "moved_ns"):
         facts[name] = getattr(comparison, name)
     for final, final_facts in zip(comparison.finals, facts["finals"], strict=True):
@@ -155,6 +159,19 @@ def _moved(comparison: Comparison, unit: Unit) -> str:
     if comparison.moved_ns > 0:
         return f"{text}. {unit.text(comparison.moved_ns)} {unit.name} only moved"
     return text
+
+
+def _causes(comparison: Comparison, unit: Unit) -> Iterator[Sentence]:
+    """What slow steps cost, by cause, where that differs by so much that it matters."""
+    least_ns = _MIN_CAUSE_SHARE * comparison.elapsed.before_mean_ns
+    for one in comparison.causes[:_MAX_NAMED]:
+        if abs(one.change_ns) < least_ns:
+            continue
+        doubt = "" if one.is_significant else " (which may be chance)"
+        yield Sentence(
+            f"In slow steps, {one.cause} took {unit.text(one.before_ns)} {unit.name} per step "
+            f"before and {unit.text(one.after_ns)} {unit.name} after{doubt}"
+        )
 
 
 def unmoved(comparison: Comparison) -> str:

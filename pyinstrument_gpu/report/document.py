@@ -29,6 +29,7 @@ from pyinstrument_gpu.report.plain import rounded
 from pyinstrument_gpu.report.recorder import Recorder, recorder
 from pyinstrument_gpu.report.run_info import RunInfo, run_info
 from pyinstrument_gpu.report.savings import Savings, savings
+from pyinstrument_gpu.report.slow_steps import SlowSteps, slow_steps
 from pyinstrument_gpu.report.steps import StepTimes, steps
 from pyinstrument_gpu.report.verdict import verdict
 
@@ -54,6 +55,7 @@ class Document:
         queue_time_uncertainty_ns: by how much a phase's `queue_time_` values may be off, at worst.
         device_clocks: of the devices that were timed.
         time_budget: a step's time, by what host and device did.
+        slow_steps: what slow steps cost, and what made them slow.
         savings: what changes could save.
         guides: what guides advise, and what it is worth here.
         sections: those of the aspects, by their names, which are members of the document in JSON.
@@ -75,6 +77,7 @@ class Document:
     queue_time_uncertainty_ns: float | None
     device_clocks: tuple[ClockFit, ...]
     time_budget: TimeBudget | None
+    slow_steps: SlowSteps | None
     savings: Savings | None
     guides: Guides | None
     sections: Mapping[str, Any]
@@ -106,6 +109,7 @@ def document_of(run: Run, file: str | None = None) -> Document:
         queue_time_uncertainty_ns=queue_time_uncertainty_ns(run),
         device_clocks=device_clocks(run),
         time_budget=analysis.of(run).mean_time_budget,
+        slow_steps=slow_steps(run),
         savings=savings(run),
         guides=advised,
         sections=sections,

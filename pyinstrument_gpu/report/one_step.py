@@ -20,6 +20,7 @@ from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence
 from pyinstrument_gpu.parts.words import UNKNOWN, counted, share
 from pyinstrument_gpu.report.document import VERSION
+from pyinstrument_gpu.report.slow_steps import SlowStep, slow_step, step_words
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class StepDocument:
         phases: on the step's own thread, each before those inside it.
         other_threads: on other threads, while it was open.
         lost_spans: spans of the run that are missing, possibly from this step.
+        slow: what made it slow; None if it is not.
     """
 
     version: int
@@ -78,6 +80,7 @@ class StepDocument:
     phases: tuple[PhaseOfStep, ...]
     other_threads: tuple[PhaseOfStep, ...]
     lost_spans: int
+    slow: SlowStep | None
 
 
 def step_document(run: Run, index: int, file: str | None = None) -> StepDocument:
@@ -120,7 +123,14 @@ def step_document(run: Run, index: int, file: str | None = None) -> StepDocument
         phases=_phases(run, of_thread & (begun_here | open_before), row),
         other_threads=_phases(run, begun_here & (scopes == Scope.OTHER_THREADS), row),
         lost_spans=0 if losses.are_located else losses.spans,
+        slow=_slow(run, index),
     )
+
+
+def _slow(run: Run, index: int) -> SlowStep | None:
+    found = analysis.of(run).excess
+    places = np.flatnonzero(found.steps["index"] == index).tolist()
+    return slow_step(run, found, places[0]) if places else None
 
 
 def _phases(run: Run, chosen: NDArray[np.bool_], step: NDArray[np.void]) -> tuple[PhaseOfStep, ...]:
@@ -175,6 +185,11 @@ def one_step(step: StepDocument) -> Iterator[Part]:
     if not step.is_complete:
         facts.append("cut short" if step.has_ended else "still open at the end")
     yield Sentence(", ".join(facts), "title")
+    if step.slow is not None:
+        yield Sentence(step_words(step.slow))
+        unread = step.slow.not_looked_at if step.slow.unexplained_ns else ()
+        if unread:
+            yield Sentence(f"Not looked for in this step: {', '.join(unread)}", "note")
 
     def rows_of(phases: Sequence[PhaseOfStep]) -> dict[str, Row]:
         return {one.path: _row(one, step, seconds) for one in phases}

@@ -19,6 +19,7 @@ from pyinstrument_gpu.report.phases import other_threads_parts, per_call_parts
 from pyinstrument_gpu.report.recorder import recorder_parts
 from pyinstrument_gpu.report.run_info import heading
 from pyinstrument_gpu.report.savings import savings_parts
+from pyinstrument_gpu.report.slow_steps import slow_parts
 from pyinstrument_gpu.report.steps import outside_parts, steps_parts
 from pyinstrument_gpu.report.summary import summary
 from pyinstrument_gpu.report.time_budget import time_budget_parts
@@ -71,6 +72,7 @@ SECTIONS = (
     Section("phases", _phases, _has_times),
     Section("device", device_parts, _has_times),
     Section("time_budget", lambda of: time_budget_parts(of.time_budget, of.steps), _has_steps),
+    Section("slow steps", lambda of: slow_parts(of.slow_steps), _has_steps),
     Section("savings", lambda of: savings_parts(of.savings, of.findings), _has_steps),
     Section("guides", lambda of: guides_parts(of.guides, of.findings), _has_steps),
     Section(

@@ -21,6 +21,7 @@ from pyinstrument_gpu.report.console import printed
 from pyinstrument_gpu.report.document import Document
 from pyinstrument_gpu.report.phases import PhaseCalls, PhaseInSteps
 from pyinstrument_gpu.report.run_info import RunInfo, place_facts
+from pyinstrument_gpu.report.slow_steps import slow_summary
 from pyinstrument_gpu.report.steps import StepTimes
 
 MOST_LINES = 25
@@ -252,6 +253,7 @@ def _lines(document: Document) -> Iterator[Part]:
     """What else there is to say, in a line for each thing."""
     if document.steps is not None and not document.run.is_preview:
         yield Sentence(printable(_outside(document, document.steps)))
+        yield from slow_summary(document.slow_steps)
     for aspect in aspects():
         section = document.sections.get(aspect.name)
         if section and (aspect.in_preview or not document.run.is_preview):

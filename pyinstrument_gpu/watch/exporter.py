@@ -102,7 +102,7 @@ def _has_ended(run: LiveRun) -> bool:
 
 def families(runs: Iterable[LiveRun]) -> Iterator[Metric]:
     """The metrics of ranks. What is not known of one is left out."""
-    from prometheus_client.core import GaugeMetricFamily
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     found: dict[str, Any] = {
         name: GaugeMetricFamily(f"{_PREFIX}_{name}", what, labels=["rank", "host", *more])
@@ -115,6 +115,10 @@ def families(runs: Iterable[LiveRun]) -> Iterator[Metric]:
             ("phase_seconds", "Time per step in a phase, in the same steps.", "path"),
         )
     }
+    slow = "What slow steps took longer than their kind, since the watch began, by what caused it."
+    found["slow_step_seconds"] = CounterMetricFamily(
+        f"{_PREFIX}_slow_step_seconds", slow, labels=["rank", "host", "cause"]
+    )
     for run in runs:
         labels = ["" if run.rank is None else str(run.rank), run.host or ""]
 
@@ -127,6 +131,8 @@ def families(runs: Iterable[LiveRun]) -> Iterator[Metric]:
         add("silent_seconds", _seconds(sign.age_ns))
         add("recorded_seconds", _seconds(run.duration_ns))
         add("steps", steps.count)
+        for cause, excess_ns in steps.slow_ns.items():
+            add("slow_step_seconds", _seconds(excess_ns), cause)
         if sign.condition is not Condition.RUNNING:
             continue  # what its last steps took says nothing of now
         add("step_seconds", _seconds(steps.window_mean_ns))

@@ -24,18 +24,21 @@ from pyinstrument_gpu.core.live import LiveWindow, places_in_series
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, known_mean_ns
+from pyinstrument_gpu.report.slow_steps import SlowStep
 from pyinstrument_gpu.watch.heartbeat import Heartbeat
+from pyinstrument_gpu.watch.slow_steps import LiveSlowSteps, SlowStepSums
 
 _NEWEST_STEPS = 20
 
 
 @dataclass(frozen=True)
 class LiveStep:
-    """One of the newest steps."""
+    """One of the newest steps; `slow` is what made it slow, None where it is not."""
 
     index: int
     duration_ns: int
     complete: bool
+    slow: str | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,10 @@ class LiveSteps:
     window_samples_per_s: float | None
     series_ns: tuple[float, ...]
     newest: tuple[LiveStep, ...]
+    slow: int
+    slow_ns: dict[str, int]
+    last_slow: SlowStep | None
+    last_slow_words: str | None
 
 
 @dataclass(frozen=True)
@@ -113,7 +120,12 @@ class LiveRun:
 
 
 def live_run(
-    file: str, run: Run, state: State, sign: Heartbeat, damaged_blocks: int = 0
+    file: str,
+    run: Run,
+    state: State,
+    sign: Heartbeat,
+    damaged_blocks: int = 0,
+    slow: LiveSlowSteps | None = None,
 ) -> LiveRun:
     """What is shown of a run. Linear in the history that `run` holds.
 
@@ -122,6 +134,7 @@ def live_run(
         state: its STATE.
         sign: how it is.
         damaged_blocks: as the follower counts them.
+        slow: its slow steps, as they were counted from look to look.
     """
     window = LiveWindow.of(run, is_whole=state.spans <= len(run.spans) + len(run.module_spans))
     recorded = ("run_id", "host", "pid", "rank", "world_size")
@@ -131,7 +144,7 @@ def live_run(
         command=tuple(run.environment.get("command", ())),
         heartbeat=sign,
         duration_ns=run.duration_ns,
-        steps=_steps(run, state, window),
+        steps=_steps(run, state, window, slow or SlowStepSums().look(run)),
         phases=tuple(_phases(run, window)),
         aspects={view.key: view.look(run, window) for view in live_views()},
         recorder=LiveRecorder(
@@ -154,7 +167,7 @@ _SAID_OTHERWISE = (
 )
 
 
-def _steps(run: Run, state: State, window: LiveWindow) -> LiveSteps:
+def _steps(run: Run, state: State, window: LiveWindow, slow: LiveSlowSteps) -> LiveSteps:
     totals, closed, open_step = run.step_totals, run.steps.closed, run.open_step
     durations_ns = closed["end_ns"] - closed["begin_ns"]
     places = places_in_series(len(closed))
@@ -183,8 +196,13 @@ def _steps(run: Run, state: State, window: LiveWindow) -> LiveSteps:
                 newest["index"].tolist(),
                 durations_ns[-_NEWEST_STEPS:].tolist(),
                 newest["complete"].astype(bool).tolist(),
+                map(slow.causes.get, newest["index"].tolist()),
             )
         ),
+        slow=slow.count,
+        slow_ns=slow.excess_ns,
+        last_slow=slow.last,
+        last_slow_words=slow.words,
     )
 
 

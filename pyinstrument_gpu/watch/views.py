@@ -78,6 +78,10 @@ def _steps_line(run: LiveRun) -> str:
     facts.append(f"(run: p50 {unit.text(steps.p50_ns)}, p99 {unit.text(steps.p99_ns)})")
     if steps.window_samples_per_s is not None:
         facts.append(f"{_figure(steps.window_samples_per_s)} samples/s")
+    if steps.last_slow is not None:
+        index = steps.last_slow.step
+        cause = next((one.slow for one in steps.newest if one.index == index), None)
+        facts.append(f"slow: step {index:,}" + ("" if cause is None else f", {cause}"))
     return "  ".join(facts)
 
 
@@ -218,8 +222,13 @@ def _steps(run: LiveRun, runs: _Looks, choice: Choice, width: int) -> list[Part]
     for step in choice.of(run.steps.newest, lambda step: step.index, _STEP_KEYS):
         bar = "█" * max(1, round(step.duration_ns / longest_ns * room))
         note = bar + ("" if step.complete else " not complete")
+        note += "" if step.slow is None else f" {step.slow}"
         rows.append(Row(f"{step.index:,}", [unit.text(step.duration_ns)], note=note))
-    return choice.table(["step", unit.name], rows)
+    last = run.steps.last_slow_words
+    return [
+        *choice.table(["step", unit.name], rows),
+        *([] if last is None else [Sentence(f"Last slow one: {last}", "note")]),
+    ]
 
 
 _RANK_KEYS: Sorts = {

@@ -19,6 +19,7 @@ from pyinstrument_gpu.errors import RunFileError, RunFileVersionError
 from pyinstrument_gpu.watch.heartbeat import Heartbeat, heartbeat
 from pyinstrument_gpu.watch.live_run import LiveRun, json_of, live_run
 from pyinstrument_gpu.watch.process import LookUp, MachineClocks, process_state, sighting_of
+from pyinstrument_gpu.watch.slow_steps import SlowStepSums
 
 VERSION = 1
 """Of the objects: it changes when a key changes its meaning, or goes. Keys may be added."""
@@ -56,6 +57,7 @@ class WatchedRun:
         self.path = path
         self._process = process
         self._follower = RunFollower(path)
+        self._slow = SlowStepSums()
         self._changed: tuple[str | None, int, bool] | None = None
         self._changed_ns = 0
         self._has_changed = False
@@ -70,7 +72,8 @@ class WatchedRun:
             kind = UnknownFormat if isinstance(error, RunFileVersionError) else Unreadable
             return kind(str(self.path), reason or str(error))
         state = blocks.document(BlockType.STATE, decode_state) or State()
-        return live_run(str(self.path), run, state, self._sign(run, state, clocks), blocks.damaged)
+        sign, slow = self._sign(run, state, clocks), self._slow.look(run)
+        return live_run(str(self.path), run, state, sign, blocks.damaged, slow)
 
     def close(self) -> None:
         self._follower.close()

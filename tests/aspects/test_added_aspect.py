@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The aspect that docs/architecture.md adds: one folder and one row are all that it takes."""
 
-import gc
 import json
 import runpy
 from collections.abc import Iterator
@@ -33,7 +32,7 @@ SCHEMAS = Path(__file__).parents[2] / "docs" / "make_report_schema.py"
 @pytest.fixture
 def added(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patched:
-        row = table.AspectRow("examples.aspect.collector", "watch")
+        row = table.AspectRow("examples.aspect.switches", "watch")
         patched.setattr(table, "ASPECTS", (*table.ASPECTS, row))
         aspects.cache_clear()
         yield
@@ -41,18 +40,17 @@ def added(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def recorded(path: Path) -> bytes:
-    """The file of a recording of two steps, in the second of which objects are collected."""
+    """The file of a recording of two steps."""
     with pig.record(path):
-        with gpu_step():
-            pass
-        with gpu_step():
-            gc.collect()
+        for _ in range(2):
+            with gpu_step():
+                pass
     return path.read_bytes()
 
 
-def collector_of(run: Any) -> Any:
+def switches_of(run: Any) -> Any:
     """A run that type checkers know has no such attribute."""
-    return run.collector
+    return run.switches
 
 
 def reported(path: Path, *options: str) -> str:
@@ -65,36 +63,38 @@ def reported(path: Path, *options: str) -> str:
 @pytest.mark.usefixtures("added")
 def test_its_section_is_in_report_json_schema_and_page(tmp_path: Path) -> None:
     path = tmp_path / "a.gpurun"
-    known = collector_of(Run.from_bytes(recorded(path)))
-    assert known.count >= 1
-    assert 0 < known.longest_ns <= known.in_steps_ns <= known.total_ns
-    assert known.longest_step == 1
-
-    report = reported(path)
-    assert "Python's garbage collector\n" in report
-    assert ", in step 1\n" in report
+    known = switches_of(Run.from_bytes(recorded(path)))
+    assert "Context switches\n" in reported(path)
     printed = json.loads(reported(path, "--json"))
-    assert printed["collector"]["longest_step"] == 1
+    assert printed["switches"]["per_step"] == known.involuntary / 2
     made = runpy.run_path(str(SCHEMAS))
     schema = json.loads(made["schema_text"](made["PRINTED"][0]))
-    assert "what Python's garbage collector took" in json.dumps(schema)
+    assert "the program's threads lost their processor" in json.dumps(schema)
     validator_for(schema)(schema).validate(printed)
     reported(path, "--html")
-    assert "The longest took " in (tmp_path / "a.html").read_text("utf-8")
+    assert "It was interrupted " in (tmp_path / "a.html").read_text("utf-8")
 
 
 @pytest.mark.usefixtures("added")
 def test_what_was_not_watched_is_unknown(tmp_path: Path) -> None:
     path = tmp_path / "a.gpurun"
     path.write_bytes(without(recorded(path), BlockType.ASPECTS))
-    assert collector_of(Run.load(path)) is None
-    assert "Time of the garbage collector: " in str(json.loads(reported(path, "--json"))["unknown"])
+    assert switches_of(Run.load(path)) is None
+    assert "Context switches: " in str(json.loads(reported(path, "--json"))["unknown"])
 
 
 @pytest.mark.usefixtures("added")
 @pytest.mark.parametrize(
     "damaged",
-    [b"", b"{", b"[]", b"\xff", b'{"collector":{}}', b'{"collector":{"count":-1}}', b"[" * 100_000],
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff",
+        b'{"switches":{}}',
+        b'{"switches":{"voluntary":-1,"involuntary":0}}',
+        b"[" * 100_000,
+    ],
 )
 def test_a_document_that_makes_no_sense_is_refused_as_a_whole(damaged: bytes) -> None:
     writer = RunWriter(run_id=1)
@@ -103,8 +103,8 @@ def test_a_document_that_makes_no_sense_is_refused_as_a_whole(damaged: bytes) ->
     writer.write_document(BlockType.STATE, encode_state(State(spans=1, phases_recorded=1)))
     writer.write_document(BlockType.ASPECTS, damaged)
     run = Run.from_bytes(writer.data)
-    assert collector_of(run) is None
-    lead = "what was noted of the garbage collector was left out: "
+    assert switches_of(run) is None
+    lead = "what was noted of context switches was left out: "
     assert [note for note in run.notes if note.startswith(lead)]
     assert run.phases["a"].count == 1
 
@@ -125,6 +125,7 @@ def test_documents_of_several_aspects_share_a_block(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="small letters"):
             native.set_document(recording, 'a"b', b"{}")
     shared = json.loads(read_blocks(path.read_bytes()).documents[BlockType.ASPECTS])
-    del shared["processor"]  # which every recording has
+    for every in ("processor", "collector"):  # which every recording has
+        del shared[every]
     assert shared == {"a": {"b": 2}, "b_2": {}, "c": []}
     assert not Run.load(path).notes

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.compare import compare
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE
@@ -126,16 +127,25 @@ def test_a_step_that_is_clicked_says_what_the_run_holds(page: Browser, run: Run)
         "samples": "16",
     }
     rows = page.run(
-        "return [...document.querySelectorAll('.step-panel tbody tr')].map("
+        "return [...document.querySelector('.step-panel table').tBodies[0].rows].map("
         "row => [...row.children].map(cell => cell.textContent))"
     )
     unit = (slow.duration_ns or 0) // 10
-    rest = (slow.duration_ns or 0) - 9 * unit
+    no_phase = (slow.duration_ns or 0) - 9 * unit
     assert [(name, time) for name, time, _ in rows] == [
         ("backward", us(5 * unit)),
         ("forward", us(2 * unit)),
         ("forward/attention", us(2 * unit)),
-        ("outside phases", us(rest)),
+        ("outside phases", us(no_phase)),
+    ]
+    found = analysis.of(run).excess
+    assert found.steps["index"].tolist() == [SLOW]
+    more = us(int(found.excess_ns[0]))
+    assert page.text(".step-panel h4") == f"{more} more than its kind, in backward"
+    waits, rest = us(int(found.parts_ns.max())), us(int(found.unexplained_ns[0]))
+    assert page.text(".step-panel table:nth-of-type(2) tbody").split("\n") == [
+        f"waiting for the device (.item() at /nowhere/train.py:57) {waits}",
+        f"unexplained {rest}",
     ]
 
     page.find(".step-panel button").click()

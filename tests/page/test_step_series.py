@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from pyinstrument_gpu.page.step_series import MAX_OUTLIERS, step_series
+from pyinstrument_gpu.page.step_series import MAX_SLOW, step_series
 from tests.page.runs import MS, STEP_NS, training
 
 
@@ -13,7 +13,7 @@ def test_of_a_short_run_all_steps_are_drawn() -> None:
 
     assert series.steps.tobytes() == run.steps.array.tobytes()
     assert series.total == 10
-    assert (series.outliers, series.is_outlier.tolist()) == (1, [False] * 9 + [True])
+    assert (series.slow_steps, series.slow.tolist()) == (1, [-1] * 9 + [0])
     assert [run.paths[path] for path in series.paths] == [
         "backward",
         "forward",
@@ -23,7 +23,7 @@ def test_of_a_short_run_all_steps_are_drawn() -> None:
     assert not series.other_ns.any()
 
 
-def test_of_a_long_run_the_envelope_and_all_outliers_are_drawn() -> None:
+def test_of_a_long_run_the_envelope_and_all_slow_steps_are_drawn() -> None:
     durations = np.random.default_rng(1).normal(STEP_NS, STEP_NS / 50, 5_000).astype(int)
     far = list(range(100, 4_900, 60))
     durations[far] *= 3
@@ -31,27 +31,25 @@ def test_of_a_long_run_the_envelope_and_all_outliers_are_drawn() -> None:
 
     drawn = series.steps["index"]
     assert set(far) <= set(drawn.tolist())
-    assert set(far) == set(drawn[series.is_outlier].tolist())
-    assert series.outliers == len(far)
+    assert set(far) == set(drawn[series.slow >= 0].tolist())
+    assert series.slow_steps == len(far)
     assert len(drawn) <= 200 + len(far)
     assert {0, 4_999, int(durations.argmin()), int(durations.argmax())} <= set(drawn.tolist())
     assert (np.diff(drawn) > 0).all()
 
 
-def test_of_very_many_outliers_the_longest_are_drawn_and_all_are_counted() -> None:
+def test_of_very_many_slow_steps_the_worst_are_drawn_and_all_are_counted() -> None:
     durations = np.full(20_000, STEP_NS)
     far = np.arange(0, 20_000, 10)
     durations[far] += STEP_NS + np.arange(len(far)) * 1_000
     series = step_series(training(durations.tolist(), on_device=False), 200)
 
-    assert series.outliers == len(far)
-    assert set(far[-MAX_OUTLIERS:].tolist()) <= set(series.steps["index"].tolist())
+    assert series.slow_steps == len(far)
+    assert set(far[-MAX_SLOW:].tolist()) <= set(series.steps["index"].tolist())
 
 
-def test_few_steps_have_no_outliers() -> None:
-    series = step_series(training([STEP_NS, STEP_NS, 9 * STEP_NS]))
-
-    assert (series.fence_ns, series.outliers) == (None, 0)
+def test_of_few_steps_none_is_slow() -> None:
+    assert not step_series(training([STEP_NS, STEP_NS, 9 * STEP_NS])).slow_steps
 
 
 def test_nothing_is_known_of_a_step_whose_spans_are_gone() -> None:

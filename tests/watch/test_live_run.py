@@ -49,6 +49,10 @@ def test_steps(path: Path) -> None:
         window_samples_per_s=320.0,
         series_ns=(100 * MS,) * 5,
         newest=tuple(LiveStep(i, 100 * MS, True) for i in range(5)),
+        slow=0,
+        slow_ns={},
+        last_slow=None,
+        last_slow_words=None,
     )
 
 

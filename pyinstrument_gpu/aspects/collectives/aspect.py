@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from pyinstrument_gpu.aspects.collectives.data import Collectives, known_collectives
 from pyinstrument_gpu.core.aspect import Aspect
+from pyinstrument_gpu.core.cause import Cause, Precedence, intervals_of
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.run import Run
@@ -34,6 +35,22 @@ class CollectivesAspect(Aspect):
         collectives, notes = log
         found.notes += notes
         return {"collectives": collectives}
+
+    def causes(self, run: Run) -> Iterator[Cause]:
+        """What the thread of the steps waited for other ranks, in calls that were hooked."""
+        since_ns, waits = run.collectives.waits_since_ns, run.collectives.waits
+        if since_ns < 0:
+            return
+        steps = run.steps.closed
+        yield Cause(
+            name="rank_wait",
+            words="waiting for other ranks",
+            remedy="look which rank is late: pyinstrument-gpu report with the files of all ranks",
+            precedence=Precedence.WAIT,
+            intervals=intervals_of(waits["begin_ns"], waits["end_ns"]),
+            known=steps["index"][steps["begin_ns"] >= since_ns],
+            is_advised=False,
+        )
 
     def join_history(self, run: Run, earlier: Run) -> None:
         kept = earlier.collectives

@@ -21,6 +21,7 @@ from pyinstrument_gpu.aspects.compilations.data import (
     on_timeline,
 )
 from pyinstrument_gpu.core.aspect import Aspect
+from pyinstrument_gpu.core.cause import Cause, Precedence, intervals_of
 from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.record import SourceLine
 from pyinstrument_gpu.core.run import Run
@@ -325,6 +326,33 @@ class CompilationsAspect(Aspect):
                 yield _of_limit(one)
             else:
                 yield from _of_sizes(run, one)
+
+    def causes(self, run: Run) -> Iterator[Cause]:
+        """Those on the steps' threads, as far as each was noted."""
+        found, spans = run.compilations, run.compilation_spans
+        if found is None or found.unknown is not None:
+            return
+        steps, known = run.steps.closed, None
+        if found.count > len(found.compilations):
+            known = steps["index"][steps["end_ns"] <= spans["host_end_ns"].max(initial=0)]
+        names = [
+            "a function that torch did not name"
+            if one.function is None
+            else printable(f"{one.function} ({_place(run, one)})")
+            for one in found.compilations
+        ]
+        yield Cause(
+            name="compilation",
+            words="compilation",
+            remedy=_DYNAMIC,
+            precedence=Precedence.ACT,
+            intervals=intervals_of(
+                spans["host_begin_ns"], spans["host_end_ns"], spans["thread"], spans["number"]
+            ),
+            known=known,
+            notes=tuple(names),
+            is_advised=False,
+        )
 
     def unknown(self, run: Run) -> Iterator[str]:
         if run.compilations is not None and run.compilations.unknown is not None:

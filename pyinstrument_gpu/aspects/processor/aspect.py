@@ -6,11 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.contention import LARGE_SHARE, Contention
-from pyinstrument_gpu.aspects.processor.data import NAME, Processor
+from pyinstrument_gpu.analysis.contention import LARGE_SHARE, Contention, step_waits_ns
+from pyinstrument_gpu.aspects.processor.data import NAME, THROTTLED_KIND, WAIT_KIND, Processor
 from pyinstrument_gpu.aspects.processor.live import LiveContention
 from pyinstrument_gpu.core.aspect import Aspect
+from pyinstrument_gpu.core.cause import Cause, Precedence, amounts_of
 from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.file.json_document import decode_object
 from pyinstrument_gpu.core.run import Run
@@ -83,10 +87,45 @@ class ProcessorAspect(Aspect):
             f"can't be told from that, so record again {again}."
         )
 
+    def causes(self, run: Run) -> Iterator[Cause]:
+        """What a CPU limit takes is a part of the wait."""
+        waits, throttled = _waits(run), run.noted_causes.of_kind(THROTTLED_KIND)[1]
+        limit_ns = dict(throttled[["step", "time_ns"]].tolist())
+        if limit_ns:
+            yield Cause(
+                name="throttled",
+                words="the CPU limit of its control group",
+                remedy="raise the CPU limit of the container, or run fewer threads in it",
+                precedence=Precedence.PAUSE,
+                amounts=throttled,
+                known=throttled["step"],
+                saves=(1.0, 1.0),
+            )
+        if not len(waits):
+            return
+        others_ns = [max(0, ns - limit_ns.get(step, 0)) for step, ns in waits.tolist()]
+        yield Cause(
+            name="processor_wait",
+            words="waiting for a processor",
+            remedy="keep other work off these cores, or run fewer threads and workers",
+            precedence=Precedence.PAUSE,
+            amounts=amounts_of(waits["step"], others_ns),
+            known=waits["step"],
+        )
+
     def unknown(self, run: Run) -> Iterable[str]:
         found = analysis.of(run).contention
         if run.step_totals.count and (found is None or found.share is None):
             yield "Waits for a processor: the kernel did not tell how long threads waited."
+
+
+def _waits(run: Run) -> NDArray[np.void]:
+    """Of each step of which it is known, how long it waited (`AMOUNT_DTYPE`): those that were
+    chosen to be read, and long ones."""
+    steps, long_ones = run.steps.closed, run.noted_causes.of_kind(WAIT_KIND)[1]
+    waits_ns = step_waits_ns(run, steps)
+    chosen = ~np.isnan(waits_ns)
+    return np.concatenate([amounts_of(steps["index"][chosen], waits_ns[chosen]), long_ones])
 
 
 ASPECT = ProcessorAspect()

@@ -78,21 +78,26 @@ def pressure_ns(proc: Path) -> int:
 def throttled_ns(proc: Path) -> int:
     """For how long the CPU limits of the control groups that this process is in have stopped those
     in them; of cgroup v1 and v2."""
-    place, folder = _groups(proc)
     total = None
-    while True:
-        text = known(lambda path: (path / "cpu.stat").read_text(), folder)
+    for path in group_files(proc):
+        text = known(Path.read_text, path)
         counts = dict(line.split()[:2] for line in (text or "").splitlines())
         if "throttled_usec" in counts:
             total = (total or 0) + 1000 * int(counts["throttled_usec"])
         elif "throttled_time" in counts:
             total = (total or 0) + int(counts["throttled_time"])
-        if folder == place:
-            break
-        folder = folder.parent
     if total is None:
         raise ValueError("no control group says so")
     return total
+
+
+def group_files(proc: Path) -> list[Path]:
+    """Where each of the control groups that this process is in says so, from its own one up."""
+    place, folder = _groups(proc)
+    folders = [folder]
+    while folders[-1] != place:
+        folders.append(folders[-1].parent)
+    return [one / "cpu.stat" for one in folders]
 
 
 def _groups(proc: Path) -> tuple[Path, Path]:

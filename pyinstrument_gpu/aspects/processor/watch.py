@@ -33,7 +33,10 @@ class ProcessorWatch(Watcher):
 
     def begin(self, recording: ActiveRecording) -> None:
         super().begin(recording)
-        native.watch_run_queue(os.fsencode(self._proc / "thread-self" / "schedstat"))
+        groups = kernel_counts.known(kernel_counts.group_files, self._proc) or []
+        native.watch_run_queue(
+            os.fsencode(self._proc / "thread-self" / "schedstat"), [*map(os.fsencode, groups)]
+        )
         self._first = self._read()
 
     def write(self) -> None:

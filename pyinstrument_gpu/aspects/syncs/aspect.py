@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.aspects.syncs.live import LiveWaits
 from pyinstrument_gpu.core.aspect import Aspect
+from pyinstrument_gpu.core.cause import Cause, Precedence, intervals_of
 from pyinstrument_gpu.core.program_facts import CHILDREN
 from pyinstrument_gpu.core.record import SourceLine
 from pyinstrument_gpu.core.run import Run
@@ -119,6 +120,28 @@ class SyncsAspect(Aspect):
     heading = "Waits for the device"
     section_type = SyncsSection | None
     about = "where the host waits for a device."
+
+    def causes(self, run: Run) -> Iterator[Cause]:
+        """Waits for a device, as far as their time is known."""
+        found, steps = run.syncs, run.steps.closed
+        if not found.are_priced:
+            return
+        events = found.events[found.events["duration_ns"] >= 0]
+        begins_ns = events["begin_ns"]
+        yield Cause(
+            name="device_wait",
+            words="waiting for the device",
+            remedy="see what the device does there: pyinstrument-gpu run --profile-steps 3 PROGRAM",
+            precedence=Precedence.WAIT,
+            intervals=intervals_of(
+                begins_ns, begins_ns + events["duration_ns"], events["thread"], events["site"]
+            ),
+            known=steps["index"][found.are_known(steps["begin_ns"], steps["end_ns"])],
+            notes=tuple(
+                f"{one.kind.label} at {run.name_of_line(one.program)}" for one in found.sites
+            ),
+            is_advised=False,
+        )
 
     def section(self, run: Run) -> SyncsSection | None:
         """None if no syncs were watched."""

@@ -35,6 +35,7 @@ from pyinstrument_gpu.core.file.framing import (
     read_file_header,
 )
 from pyinstrument_gpu.core.file.items import (
+    CAUSE_ITEM,
     COLLECTIVE_ITEM,
     DEVICE_CLOCK_ITEM,
     DEVICE_TIME_ITEM,
@@ -54,6 +55,7 @@ _ITEMS = {
     BlockType.METRICS: METRIC_ITEM,
     BlockType.DEVICE_CLOCKS: DEVICE_CLOCK_ITEM,
     BlockType.COLLECTIVES: COLLECTIVE_ITEM,
+    BlockType.CAUSES: CAUSE_ITEM,
 }
 MOST_BLOCKS = 128
 KEPT_BLOCKS = {

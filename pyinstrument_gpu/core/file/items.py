@@ -51,6 +51,10 @@ SYNC_ITEM = item_dtype(
     begin_ns="i8", duration_ns="i8", bytes="u8", site="u4", path="u4", step="u4", thread="u4"
 )
 
+GRAPH_PHASE_ITEM = item_dtype(
+    begin_ns="i8", duration_ns="i8", path="u4", step="u4", graph="u4", run="u4"
+)
+
 COLLECTIVE_ITEM = item_dtype(
     created_ns="i8",
     started_ns="i8",
@@ -62,6 +66,7 @@ COLLECTIVE_ITEM = item_dtype(
     operation="u2",
     flags="u2",
 )
+CAUSE_ITEM = item_dtype(begin_ns="i8", time_ns="i8", step="u4", thread="u4", kind="u4", note="u4")
 COLLECTIVE_P2P = 1
 COLLECTIVE_WAIT = 2
 """Not an operation, but a time in which the program waited for one."""

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.core.aspect import aspects, profiled_ranges
+from pyinstrument_gpu.core.cause import NOTED_DTYPE, NotedCauses
 from pyinstrument_gpu.core.file.blocks import INDEX_LIMIT, Blocks, BlockType, Records, true_prefix
 from pyinstrument_gpu.core.file.device_clocks import TIME_LIMIT_NS, known_clocks
 from pyinstrument_gpu.core.file.device_times import apply_device_times, mark_unfinished
@@ -24,12 +25,15 @@ from pyinstrument_gpu.core.file.environment import decode_environment
 from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.file.framing import read_blocks, read_blocks_of
 from pyinstrument_gpu.core.file.items import (
+    CAUSE_ITEM,
     DEVICE_CLOCK_ITEM,
     DEVICE_TIME_ITEM,
     DROPPED_STEP_ITEM,
+    NONE,
     SPAN_ITEM,
     STEP_ITEM,
     STREAM_ITEM,
+    columns,
 )
 from pyinstrument_gpu.core.file.names import (
     LogTables,
@@ -50,7 +54,7 @@ from pyinstrument_gpu.core.file.steps import (
     known_steps,
 )
 from pyinstrument_gpu.core.file.syncs import known_syncs
-from pyinstrument_gpu.core.record import OpenPhase, named_streams
+from pyinstrument_gpu.core.record import OpenPhase, Thread, named_streams
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, span_scopes
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.core.steps import ProfiledSteps, Steps, fold_steps, no_steps
@@ -260,6 +264,7 @@ def decode_blocks(blocks: Blocks) -> dict[str, Any]:
         active_ns=state.active_ns,
         error=state.error,
         syncs=syncs,
+        noted_causes=known_causes(blocks, numbering, threads),
         **recorded,
     )
     for aspect in aspects():
@@ -330,3 +335,34 @@ def known_spans(
         if good < len(serials):
             return spans[: begin + good], self_ns[: begin + good]
     return spans, self_ns
+
+
+def known_causes(
+    blocks: Blocks, numbering: StepNumbering, threads: Sequence[Thread]
+) -> NotedCauses:
+    """What may have made steps slow, up to the first item that can't be true."""
+    log = blocks.records(BlockType.CAUSES, CAUSE_ITEM)
+    items = log.items
+    good = true_prefix(
+        (items["begin_ns"] >= 0)
+        & (items["begin_ns"] < TIME_LIMIT_NS)
+        & (items["time_ns"] >= 0)
+        & (items["time_ns"] < TIME_LIMIT_NS)
+    )
+    cut_ns = None if good == len(items) else int(items["begin_ns"][:good].max(initial=0))
+    items = items[:good]
+    serials = np.ascontiguousarray(items["step"])
+    is_sum = serials != NONE
+    # Of a sum whose step is not certain nothing can be said.
+    certain = numbering.is_certain(serials, 0)
+    steps: NDArray[np.int64] = np.where(is_sum & certain, numbering.indices(serials), -1)
+    kept = ~is_sum | (steps >= 0)
+    numbers = {thread.native_id: number for number, thread in enumerate(threads)}
+    found = columns(
+        items,
+        NOTED_DTYPE,
+        step=steps,
+        thread=[numbers.get(one, -1) for one in items["thread"].tolist()],
+    )
+    since_ns = int(items["begin_ns"][0]) if log.first and len(items) else 0
+    return NotedCauses(found[kept], since_ns, cut_ns)

@@ -125,11 +125,16 @@ class StepChart {
   }
 
   build() {
-    const { index, duration, outlier } = this.series;
+    const { index, duration, slow, main, causes } = this.series;
     const [unit, ns] = unitOf(Math.max(...duration));
-    const isOutlier = new Set(outlier);
     const line = duration.map((d) => d / ns);
-    const beyond = duration.map((d, i) => (isOutlier.has(i) ? d / ns : null));
+    // Slow steps in the colour of what made them slow, a series for each cause.
+    const kinds = [...new Set(main)];
+    const beyond = kinds.map((kind) => {
+      const places = new Set(slow.filter((_, n) => main[n] === kind));
+      return duration.map((d, i) => (places.has(i) ? d / ns : null));
+    });
+    const colorOf = (kind) => (kind < 0 ? theme("--alarm") : causes[kind].color);
     this.ns = ns;
     const least = Math.min(...line.filter((value) => value > 0));
     this.plot = plot(this.box, {
@@ -143,11 +148,13 @@ class StepChart {
         { label: "step" },
         { label: "time", stroke: () => theme("--accent"), width: 1,
           points: { show: line.length < 120, size: 5 } },
-        { label: "outlier", stroke: () => theme("--alarm"), width: 0, paths: () => null,
-          points: { show: true, size: 7, fill: () => theme("--alarm") } },
+        ...kinds.map((kind) => ({
+          label: kind < 0 ? "unexplained" : causes[kind].words, stroke: () => colorOf(kind),
+          width: 0, paths: () => null, points: { show: true, size: 7, fill: () => colorOf(kind) },
+        })),
       ],
       hooks: { draw: [(u) => this.mark(u)] },
-    }, [index, this.isLog ? line.map((v) => Math.max(v, least)) : line, beyond]);
+    }, [index, this.isLog ? line.map((v) => Math.max(v, least)) : line, ...beyond]);
     this.plot.over.addEventListener("click", (event) => this.clicked(event));
   }
 
@@ -224,7 +231,32 @@ class StepChart {
     } else {
       this.panel.append(element("p", { class: "note" }, "Its spans are no longer in the history."));
     }
-    this.panel.append(this.wayOn(index[i]));
+    this.panel.append(...this.ledger(i), this.wayOn(index[i]));
+  }
+
+  /** What made the step slow: nothing if it is not. */
+  ledger(place) {
+    const { duration, slow, ledgers, causes } = this.series;
+    const found = ledgers[slow.indexOf(place)];
+    if (!found) return [];
+    const rows = found.parts.map(([cause, ns, note]) =>
+      [[swatch(causes[cause].color), note ? `${causes[cause].words} (${note})` : causes[cause].words],
+        microseconds(ns)]);
+    if (found.unexplained) rows.push([[swatch(theme("--alarm")), "unexplained"], microseconds(found.unexplained)]);
+    const more = microseconds(duration[place] - found.typical);
+    const where = found.where ? `, in ${found.where}` : "";
+    const parts = [
+      element("h4", {}, `${more} more than its kind${where}`),
+      tableOf(["cause", "more"], 1, rows),
+    ];
+    if (found.unexplained && found.unknown.length) {
+      parts.push(element("p", { class: "note" }, `Not looked for in this step: ${found.unknown.join(", ")}.`));
+    }
+    const main = found.parts[0];
+    if (main && causes[main[0]].remedy) {
+      parts.push(element("p", { class: "note" }, `What to do: ${causes[main[0]].remedy}.`));
+    }
+    return parts;
   }
 
   /** A button that leads to the step in the timeline, or else the command that shows it. */
@@ -261,7 +293,7 @@ class StepChart {
   }
 
   outlier(direction) {
-    const all = direction > 0 ? this.series.outlier : [...this.series.outlier].reverse();
+    const all = direction > 0 ? this.series.slow : [...this.series.slow].reverse();
     const next = all.find((place) => (place - this.chosen) * direction > 0);
     if (next !== undefined) this.choose(next);
   }

@@ -11,6 +11,8 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.analysis.contention import READING
+from pyinstrument_gpu.aspects.processor.aspect import ProcessorAspect
+from pyinstrument_gpu.aspects.processor.data import THROTTLED_KIND
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import metrics_by_name
 from tests.helpers.clock import fake_clock
@@ -138,6 +140,31 @@ def test_a_forked_child_reads_its_own(schedstat: Path, advance: Callable[[int], 
                 schedstat.write_text("7000 123 1\n")
             os._exit(0 if is_right and waits_of(recording.run) == {0: 23} else 1)
         assert os.waitpid(child, 0)[1] == 0
+
+
+def test_what_a_limit_takes_is_a_part_of_the_wait(
+    schedstat: Path, tmp_path: Path, advance: Callable[[int], None]
+) -> None:
+    stat = tmp_path / "group" / "cpu.stat"
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self" / "cgroup").write_text("0::/\n")
+    mount = f"30 24 0:26 / {stat.parent} rw - cgroup2 cgroup2 rw\n"
+    (tmp_path / "self" / "mountinfo").write_text(mount)
+    stat.parent.mkdir()
+    stat.write_text("throttled_usec 5\n")
+    with pig.record() as recording:
+        for _ in range(40):
+            with pig.gpu_step():
+                advance(MS)
+        stat.write_text("throttled_usec 2005\n")
+        with pig.gpu_step():
+            advance(9 * MS)
+            schedstat.write_text(f"7000 {100 + 4 * MS} 1\n")
+    found = recording.run.noted_causes
+    assert found.of_kind(THROTTLED_KIND)[1].tolist() == [(40, 2 * MS)]
+    causes = {one.name: one for one in ProcessorAspect().causes(recording.run)}
+    assert causes["throttled"].amounts.tolist() == [(40, 2 * MS)]
+    assert causes["processor_wait"].amounts[-1].tolist() == (40, 2 * MS)
 
 
 def _descriptors() -> dict[int, str]:
