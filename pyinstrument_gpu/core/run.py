@@ -49,6 +49,7 @@ if TYPE_CHECKING:  # what runs hold of aspects is found by their table
     from pyinstrument_gpu.aspects.processor.data import Processor
     from pyinstrument_gpu.aspects.stalls.data import Stall
     from pyinstrument_gpu.aspects.startup.data import Startup
+    from pyinstrument_gpu.parts.notebook_page import NotebookPage
 
 
 def above(module: str) -> Any:
@@ -359,6 +360,29 @@ class Run:
         """
         report = above("report.overview").report
         text: str = report(self, step=step, verbose=verbose, file=file, width=width, color=color)
+        return text
+
+    def page(self, *, file: str | None = None, height: int = 720) -> NotebookPage:
+        """The page of the run (`report --html`), which a notebook shows in a frame: as the last
+        line of a cell, or by `display`. Its `html` is the text.
+
+        It is a part of the output, so the notebook grows by the size of the page, which is 0.2 MB
+        as a rule and at most 2 MB. It costs the whole analysis of the run.
+
+        Args:
+            file: the run's file, for the commands that the page names.
+            height: of the frame, in pixels.
+
+        Raises:
+            ExportError: the page would be larger.
+            MissingDependencyError: jinja2 is not installed.
+        """
+        page: NotebookPage = above("page.notebook").notebook_page(self, file, height)
+        return page
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows of the run: the short report with the step as a bar."""
+        text: str = above("page.notebook").run_html(self)
         return text
 
     def export(

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from pyinstrument_gpu.core.launcher import launcher_number
+from pyinstrument_gpu.recording.interactive import notebook
 from pyinstrument_gpu.version import __version__
 
 _MAX_ARGUMENTS = 200
@@ -41,7 +42,7 @@ def gather() -> dict[str, Any]:
         "platform": _platform(),
         "cores": len(os.sched_getaffinity(0)),
         "command": _words(sys.orig_argv),
-        "arguments": _words(getattr(sys, "argv", ())),
+        "arguments": notebook() or _words(getattr(sys, "argv", ())),
         "cwd": _working_directory(),
         "program_folder": str(_folder_of_program()),
         "started": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),

@@ -29,6 +29,7 @@ from pyinstrument_gpu.recording import (
     device_timing,
     environment,
     hang_program,
+    interactive,
     self_overhead,
     uncommitted,
 )
@@ -341,7 +342,7 @@ class Recording:
                 self,
                 None if self._path is None else os.fsencode(self._path),
                 _encode(facts),
-                overwrite=options.overwrite,
+                overwrite=options.overwrite or self._is_run_again(),
                 history_spans=options.history_spans_kept,
                 max_bytes=options.max_bytes_kept,
                 nvtx=False,  # not while the overhead is measured
@@ -380,8 +381,14 @@ class Recording:
         self._environment = facts
         if "revision" in facts and not facts.get("local_rank"):
             self._uncommitted = uncommitted.ask(Path(facts["program_folder"]))
+        if self._path is not None:
+            interactive.note_file(self._path, facts["run_id"])
         self._tell_of_program()
         native.set_document(self, "environment", _encode(self._environment))
+
+    def _is_run_again(self) -> bool:
+        """Whether it is of a notebook's cell, of which an earlier execution wrote the file."""
+        return self._path is not None and interactive.is_of_earlier_execution(self._path)
 
     def _make_way(self) -> None:
         """Another recording is about to start: end this one, where it has no other end to come."""
@@ -526,7 +533,8 @@ def record(options: RecordingOptions) -> Recording:
             torchrun or Slurm have started the program again, so does the number of the attempt:
             `train.restart1.rank3.gpurun`.
         overwrite: replace the file if it exists and is a run file. Another file, or a link, is
-            never replaced.
+            never replaced. In a notebook, a cell that is run again replaces what this kernel has
+            recorded there, without being asked; see docs/page.md.
         history_spans: how many of the newest spans to keep, rounded up to whole blocks of several
             hundred. Older ones are dropped, and counted. None means a million in memory, and no
             separate limit in a file. Statistics always cover the whole run.
