@@ -4,8 +4,8 @@
 A step is compared with the median of its *kind*. It is slow if it is above that by more than noise.
 Its excess over the median is divided among the causes that aspects give (core/cause.py): each gets
 what it took in this step beyond what it takes in usual ones of the kind, in the order of their
-precedence, no moment twice, and all of them together at most the excess. What is left is not
-explained. All numbers are whole nanoseconds, so the parts add up to the excess exactly.
+precedence (`_turn`), no moment twice, and all of them together at most the excess. What is left is
+not explained. All numbers are whole nanoseconds, so the parts add up to the excess exactly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyinstrument_gpu.analysis.slow_places import UNKNOWN, slow_places
 from pyinstrument_gpu.analysis.step_kinds import StepKinds, step_kinds
 from pyinstrument_gpu.core.arrays import distinct, places_in
 from pyinstrument_gpu.core.aspect import aspects
-from pyinstrument_gpu.core.cause import Cause
+from pyinstrument_gpu.core.cause import Cause, Precedence
 from pyinstrument_gpu.core.run import Run
 
 _MOST_PIECES = 4
@@ -35,7 +35,7 @@ class Excess:
     """The slow steps of a run, of those in its history, and what each took too long.
 
     Attributes:
-        causes: all that were looked for, by precedence.
+        causes: all that were looked for, in the order in which they have their parts.
         steps: the slow ones, as rows of `Run.steps.array`.
         typical_ns: of each what its kind takes: the median.
         parts_ns: of its excess, what each cause explains. Shape (causes, steps).
@@ -102,7 +102,7 @@ def excess(run: Run) -> Excess:
 def divided(kinds: StepKinds, causes: Sequence[Cause]) -> Excess:
     """The excess of slow steps, divided among these causes; not where they were slow."""
     steps, is_slow = kinds.steps, kinds.is_slow
-    causes = sorted(causes, key=lambda one: (one.precedence, not len(one.intervals)))
+    causes = sorted(causes, key=_turn)
     slow = steps[is_slow]
     elapsed_ns = int(steps["end_ns"].max() - steps["begin_ns"].min()) if len(steps) else 0
     own_ns = _own_times_ns(causes, steps)
@@ -133,6 +133,14 @@ def divided(kinds: StepKinds, causes: Sequence[Cause]) -> Excess:
         compared=int(np.count_nonzero(kinds.is_compared)),
         elapsed_ns=elapsed_ns,
     )
+
+
+def _turn(cause: Cause) -> tuple[bool, bool, Precedence]:
+    """Whose turn it is to have a part of an excess. What is known to the moment comes before sums:
+    the waits inside of an evaluation would not have been without it. But waits for somebody else
+    come behind all of them, as something may have held up the wait itself."""
+    is_first, has_moments = cause.precedence <= Precedence.ACT, bool(len(cause.intervals))
+    return not is_first, is_first and not has_moments, cause.precedence
 
 
 def _durations_ns(steps: NDArray[np.void]) -> NDArray[np.int64]:

@@ -75,8 +75,8 @@ class Cause:
         words: the same in words, to follow "of which 3.1 s": "garbage collection".
         remedy: what to do about it, as an imperative without a full stop.
         precedence: whose a moment is that several causes claim. Of two with the same precedence it
-            is that one's whose interval began last, as that lies within the other; and where there
-            are only amounts, that one's which comes first in the table of aspects.
+            is that one's whose interval began last, as that lies within the other. Amounts come
+            behind the intervals of pauses and acts, in the order of the table of aspects.
         intervals: in any order, and they may overlap (`INTERVAL_DTYPE`). Those of other threads
             than the step's, and parts outside of steps, are left out by whoever reads them.
         amounts: besides the intervals (`AMOUNT_DTYPE`). Several of one step add up, and explain at

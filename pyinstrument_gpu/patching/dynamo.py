@@ -19,6 +19,7 @@ labels.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -29,8 +30,10 @@ from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.import_hook import when_imported
 
 
+@functools.cache
 def register_when_imported() -> None:
-    """Register now if Dynamo is loaded, else when it will be."""
+    """Register now if Dynamo is loaded, else when it will be. Once: `%reload_ext` imports the
+    package again."""
     when_imported("torch._dynamo", _register)
 
 
@@ -111,10 +114,12 @@ def _key_of(phase: Any) -> str:
     global _has_labelled
     import torch
 
-    if not (_labelling and _can_label) or torch.compiler.is_exporting():
+    is_exporting = getattr(torch.compiler, "is_exporting", bool)
+    name = phase if isinstance(phase, str) else getattr(phase, "name", None)
+    if not (_labelling and _can_label and isinstance(name, str)) or is_exporting():
         return ""
     _has_labelled = True
-    return KEY + (phase if isinstance(phase, str) else phase.name)
+    return KEY + name
 
 
 def _register() -> None:

@@ -108,6 +108,15 @@ def test_amounts_explain_at_most_what_is_left() -> None:
     assert of.main_cause.tolist() == [0]
 
 
+def test_what_was_waited_in_an_act_is_a_part_of_it() -> None:
+    run = run_of([*QUIET, 400])
+    late = cause("late batch", [(2000, 2390, 0)], precedence=Precedence.WAIT)
+    waits = cause("waits", amounts=[(20, 190)])
+    of = found(run, waits, late, cause("evaluation", [(2050, 2300, 0)], precedence=Precedence.ACT))
+    assert parts(of) == {"evaluation": [250], "waits": [50], "late batch": [0]}
+    assert parts(found(run, waits, late)) == {"waits": [190], "late batch": [110]}
+
+
 def test_a_step_that_was_not_read_is_unknown_and_no_zero() -> None:
     run = run_of([*QUIET, 200, 200])
     # It is usual where it was read, in every second step.
