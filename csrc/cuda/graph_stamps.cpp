@@ -169,8 +169,12 @@ uint32_t GraphStamps::stamp(Stream stream, uint32_t stream_index, uint32_t last,
     ++used;
   });
   if (!fits || number == 0 || number == last) return number;
-  // A capture that has become invalid refuses it; the program hears of that at its end.
-  if (launch(number, stream) != kSuccess) return 0;
+  if (const int result = launch(number, stream)) {
+    // A capture that has become invalid is the program's. Anything else would go on.
+    if (!is_capture_code(result))
+      try_allocating([&] { fail("cuLaunchKernel answered " + driver_.describe(result)); });
+    return 0;
+  }
   if (!ask() || count != 1) return number;
   const std::lock_guard lock(mutex_);
   nodes_[number].handle = dependencies[0];

@@ -10,6 +10,8 @@ namespace pig {
 namespace {
 
 constexpr size_t kMaxWaitingItems = 65'536;
+/// What a stamp has of its time is ambiguous 550 s after a comparison of the clocks.
+constexpr int64_t kComparisonHoldsNs = 480'000'000'000;
 constexpr int64_t kDocumentIntervalNs = 1'000'000'000;
 
 /// The names along a path of a recording, outermost first.
@@ -270,10 +272,12 @@ void GraphPhases::drain(Harvest& harvest) {
   std::vector<Item> still;
   const bool may_wait = !harvest.final() && waiting_.size() < kMaxWaitingItems;
   for (Item& one : waiting_) {
-    if (const auto clocks = in_run_[one.item.graph]->timeline->stamps().comparison()) {
+    const cuda::GraphStamps& stamps = in_run_[one.item.graph]->timeline->stamps();
+    const auto clocks = stamps.comparison();
+    if (clocks && harvest.state.now_ns - clocks->at_ns < kComparisonHoldsNs) {
       one.item.begin_ns = clocks->on_device(one.timer_ns);
       uncertainty_ns_ = std::max(uncertainty_ns_, clocks->uncertainty_ns);
-    } else if (may_wait) {
+    } else if (may_wait && !clocks && stamps.is_ready()) {
       still.push_back(one);
       continue;
     }

@@ -225,11 +225,12 @@ def test_phases_of_graphed_callables_are_timed_in_each_replay(timed: Timed) -> N
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             with gpu_phase("layer"):
-                return self.layer(x).relu()
+                y: torch.Tensor = self.layer(x)
+                return y.relu()
 
     x = torch.ones(64, 256, device="cuda")
     with timed() as recording:
-        model = torch.cuda.make_graphed_callables(Model().cuda(), (x,))
+        model: Any = torch.cuda.make_graphed_callables(Model().cuda(), (x,))
         for _ in range(20):
             with gpu_step(), gpu_phase("forward"):
                 model(x).sum().backward()

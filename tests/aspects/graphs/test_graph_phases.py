@@ -390,6 +390,27 @@ def test_a_clock_of_long_steps_is_refused(program: Program, graph: FakeCudaGraph
     assert phases_of(recording.run).failure.endswith("steps of more than 2000 ns")
 
 
+def test_a_kernel_that_can_no_longer_be_launched_costs_further_graphs_and_later_places(
+    program: Program, graph: FakeCudaGraph
+) -> None:
+    other = FakeCudaGraph(graph.stream)
+    with program.recording() as recording:
+        capture(graph)
+        settle(program, recording)
+        program.cuda.fail("cuLaunchKernel", Result.LAUNCH_FAILED, count=None)
+        capture(other)
+        program.cuda.advance(600_000_000_000)
+        replay(program, graph, 1)
+        other.replay()
+        settle(program, recording)
+    run = recording.run
+    assert times_of(run, "train/model/forward") == [FORWARD_NS]
+    assert set(phases_of(run).runs["device_begin_ns"].tolist()) == {-1}
+    assert phases_of(run).failure.startswith("cuLaunchKernel answered CUDA_ERROR_LAUNCH_FAILED")
+    assert program.cuda.count("cuLaunchKernel", Result.LAUNCH_FAILED) == 1
+    assert run.dropped["device_capturing"] == 3
+
+
 def test_replays_that_nobody_has_told_of_have_no_step(
     program: Program, graph: FakeCudaGraph
 ) -> None:
