@@ -44,7 +44,7 @@ enum class BlockType : uint16_t {
 
 /// Numbers below this one are documents, all others logs.
 constexpr size_t kDocumentTypes = 16;
-constexpr size_t kBlockTypes = 32;
+constexpr size_t kBlockTypes = 33;
 constexpr size_t index_of(BlockType type) { return static_cast<size_t>(type); }
 
 /// Appends a value as it lies in memory.
@@ -192,6 +192,11 @@ enum class CauseKind : uint32_t {
   kCollection = 1,
   kProcessorWait = 2,
   kThrottled = 3,
+  // What Python alone adds: 8 checkpoints, 9 logging calls.
+  kPageFaults = 10,
+  kDiskPages = 11,
+  kMemoryPressure = 12,
+  kGilWait = 13,
 };
 
 /// A time in which such a cause was at work; or, with a step, how long it was at work in that step.

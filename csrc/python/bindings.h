@@ -18,6 +18,8 @@ void add_graph_functions(pybind11::module_& module);
 void add_memory_functions(pybind11::module_& module);
 /// What may make steps slow: collections, and what Python tells.
 void add_cause_functions(pybind11::module_& module);
+/// What the threads of steps use of the machine, and wait for.
+void add_host_functions(pybind11::module_& module);
 /// Times of modules.
 void add_module_functions(pybind11::module_& module);
 /// Calls of compiled graphs.

@@ -38,7 +38,7 @@ thread_local OpenGraphs* open_graphs = nullptr;
 
 using Label = std::vector<const Phase*>;
 
-void open(OpenGraphs& graphs, const Phase& phase) {
+void open_graph(OpenGraphs& graphs, const Phase& phase) {
   graphs.opened.push_back({&phase, 0, graphs.innermost});
   nvtx_push(phase.nvtx);
   graphs.opened.back().token = begin_token(phase);
@@ -59,7 +59,7 @@ size_t begin_graph(py::handle phase) {
   if (of == nullptr) throw py::error_already_set();
   return with_memory(size_t{0}, [of] {
     if (open_graphs == nullptr) open_graphs = new OpenGraphs;
-    open(*open_graphs, *of);
+    open_graph(*open_graphs, *of);
     return open_graphs->innermost = open_graphs->opened.size();
   });
 }
@@ -82,7 +82,7 @@ PyObject* mark_is_reached(PyObject* self, PyObject*) {
     ++shared;
   close_above(*graphs, from + shared);
   with_memory(false, [&] {
-    for (size_t i = shared; i < label.size(); ++i) open(*graphs, *label[i]);
+    for (size_t i = shared; i < label.size(); ++i) open_graph(*graphs, *label[i]);
     return true;
   });
   Py_RETURN_NONE;

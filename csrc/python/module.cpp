@@ -56,6 +56,7 @@ PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
   add_graph_functions(module);
   add_memory_functions(module);
   add_cause_functions(module);
+  add_host_functions(module);
   add_module_functions(module);
   add_metric_functions(module);
   add_compiled_graph_functions(module);

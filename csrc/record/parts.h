@@ -12,6 +12,7 @@
 #include "record/device_times.h"
 #include "record/documents.h"
 #include "record/graph_phases.h"
+#include "record/host_use.h"
 #include "record/metric_series.h"
 #include "record/recorder.h"
 #include "record/run_queue_waits.h"
@@ -73,6 +74,7 @@ struct Parts {
   MetricSeries metrics;
   CauseLog causes;
   RunQueueWaits run_queue{metrics, causes};
+  HostUse host_use{run_queue, causes};
   SyncLog syncs;
   CollectiveSeries collectives;
   Documents documents;

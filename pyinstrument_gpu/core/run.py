@@ -35,16 +35,20 @@ from pyinstrument_gpu.core.steps import ProfiledSteps, Step, Steps, StepTotals, 
 from pyinstrument_gpu.core.syncs import Syncs
 
 if TYPE_CHECKING:  # what runs hold of aspects is found by their table
+    from pyinstrument_gpu.aspects.clocks.data import GpuClock
     from pyinstrument_gpu.aspects.collectives.data import Collectives
     from pyinstrument_gpu.aspects.collector.data import Collector
     from pyinstrument_gpu.aspects.compilations.data import Compilations
     from pyinstrument_gpu.aspects.energy.data import GpuEnergy
     from pyinstrument_gpu.aspects.graphs.data import GraphPhases
+    from pyinstrument_gpu.aspects.hindrances.data import Hindrances
     from pyinstrument_gpu.aspects.memory.data import Memory
     from pyinstrument_gpu.aspects.modules.data import Modules
     from pyinstrument_gpu.aspects.operations.data import Operations
+    from pyinstrument_gpu.aspects.outputs.data import Outputs
     from pyinstrument_gpu.aspects.processor.data import Processor
     from pyinstrument_gpu.aspects.stalls.data import Stall
+    from pyinstrument_gpu.aspects.startup.data import Startup
     from pyinstrument_gpu.parts.notebook_page import NotebookPage
 
 
@@ -117,9 +121,13 @@ class Run:
         memory: Memory by phase and over steps, and when there was none left; None if it was not
             read.
         energy: The energy counters of GPUs, those that were read.
+        clocks: The clocks of GPUs, those that were read.
         processor: How the processors were used meanwhile, if that is known.
         collector: What Python's garbage collector did, if it was watched.
+        outputs: What wrote checkpoints and logs, if that was watched.
+        hindrances: What was looked for that holds threads up, if anything was.
         collectives: The collective operations, if PyTorch's flight recorder was read.
+        startup: What the program did before its first step; None where that was not watched.
         compilations: What torch.compile did, if the program has imported its compiler.
         compilation_spans: When each of these compilations was, in the columns of
             `COMPILATION_DTYPE`.
@@ -128,12 +136,15 @@ class Run:
     """
 
     if TYPE_CHECKING:
+        clocks: tuple[GpuClock, ...]
         collectives: Collectives
         collector: Collector | None
         compilation_spans: NDArray[np.void]
+        startup: Startup | None
         compilations: Compilations | None
         energy: tuple[GpuEnergy, ...]
         graph_phases: GraphPhases | None
+        hindrances: Hindrances | None
         memory: Memory | None
         metric_names: tuple[str, ...]
         metrics: NDArray[np.void]
@@ -142,6 +153,7 @@ class Run:
         module_step_weights: NDArray[np.int64] | None
         modules: Modules
         operations: Operations | None
+        outputs: Outputs | None
         processor: Processor | None
         stalls: tuple[Stall, ...]
 

@@ -473,6 +473,23 @@ def add_cause(kind: int, begin_ns: int, end_ns: int, note: int = 0) -> None:
 def add_cause_to_step(kind: int, time_ns: int) -> None:
     """The same where it is too short, or not known when: adds to the sum of the open step."""
 
+def watch_host(pressure: bytes) -> None:
+    """From now on until the recording ends, page faults of the threads of steps are in the log of
+    causes, and stalls by memory in long steps. Takes a millisecond, to learn what a fault costs.
+
+    Args:
+        pressure: the file with the stalls that memory has caused; empty: none.
+    """
+
+def watch_gil(threads: bytes) -> bool:
+    """The same for waits for the GIL in long steps, after `watch_host`. False where it can't be
+    found out at which address threads sleep that wait for it. Takes half a millisecond; on a busy
+    machine up to a tenth of a second.
+
+    Args:
+        threads: the folder of the threads of the process in `/proc`.
+    """
+
 def on_collection(phase: object, info: object, /) -> None:
     """One of `gc.callbacks`: notes each collection of the recording that is active."""
 

@@ -114,10 +114,12 @@ def _key_of(phase: Any) -> str:
     global _has_labelled
     import torch
 
-    if not (_labelling and _can_label) or torch.compiler.is_exporting():
+    is_exporting = getattr(torch.compiler, "is_exporting", bool)
+    name = phase if isinstance(phase, str) else getattr(phase, "name", None)
+    if not (_labelling and _can_label and isinstance(name, str)) or is_exporting():
         return ""
     _has_labelled = True
-    return KEY + (phase if isinstance(phase, str) else phase.name)
+    return KEY + name
 
 
 def _register() -> None:

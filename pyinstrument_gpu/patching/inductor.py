@@ -15,7 +15,7 @@ What is hooked is private to torch, and each name is looked at first:
 
 | used | without it |
 |---|---|
-| `output_code.CompiledFxGraph.__call__(inputs)` | graphs have no time of their own |
+| `output_code.CompiledFxGraph.__call__`, called by a slot | graphs have no time of their own |
 | `.post_compile` and `.__init__(current_callable, graph)` of it | the same |
 | `scheduler.Scheduler.enter_context(node)`, `._codegen(nodes)`, `.flush()` | no labels, no marks |
 | `codegen.wrapper.PythonWrapperCodegen.lines`, `.writeline`, `.header` | the same |

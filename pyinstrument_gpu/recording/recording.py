@@ -31,6 +31,7 @@ from pyinstrument_gpu.recording import (
     hang_program,
     interactive,
     self_overhead,
+    uncommitted,
 )
 from pyinstrument_gpu.recording.lost_peer import exception_facts
 from pyinstrument_gpu.recording.options import RecordingOptions, check_sink, takes_options
@@ -84,6 +85,7 @@ class Recording:
         # For a recording around a whole program, which ends when the program starts its own.
         self._give_way: Callable[[], None] | None = None
         self._program = ProgramWatch()
+        self._uncommitted = uncommitted.Uncommitted(None)
         # For its watchers, see `ActiveRecording`; neither is for programs.
         self.facts: dict[str, Any] = {}
         self.watchers = watchers_of(options)
@@ -379,6 +381,8 @@ class Recording:
         self._environment = facts
         if self._path is not None:
             interactive.note_file(self._path, facts["run_id"])
+        if "revision" in facts and not facts.get("local_rank"):
+            self._uncommitted = uncommitted.ask(Path(facts["program_folder"]))
         self._tell_of_program()
         native.set_document(self, "environment", _encode(self._environment))
 
@@ -433,8 +437,8 @@ class Recording:
             return None
 
     def _note_end(self) -> None:
-        # torch and its GPUs may have come after the start.
-        self._environment.update(environment.torch_facts())
+        # What has come after the start.
+        self._environment.update(environment.last_facts())
         self._environment.update(self.facts)
 
     def _note_no_memory(self, error: MemoryError) -> None:
@@ -449,9 +453,10 @@ class Recording:
             if self._program.has_ranks:
                 for watcher in self.watchers.values():
                     watcher.has_ranks(self._environment["anchor"], self._program.members)
-            if facts != self._environment.get(program_facts.KEY):
+            known = {program_facts.KEY: facts, **self._uncommitted.facts()}
+            if not known.items() <= self._environment.items():
                 # A new one: other threads may be reading the one that there is.
-                self._environment = {**self._environment, program_facts.KEY: facts}
+                self._environment = {**self._environment, **known}
                 native.set_document(self, "environment", _encode(self._environment))
         except Exception:  # it may be called in the middle of the program: it stays as it is
             return
