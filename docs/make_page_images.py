@@ -30,10 +30,7 @@ class Picture(NamedTuple):
     script: str = ""
 
 
-CHOOSE = (
-    "document.querySelector('.step-chart').chart.outlier(1);"
-    f"{TIMELINE}.show(1); {TIMELINE}.step(1); {TIMELINE}.step(1); {TIMELINE}.step(1);"
-)
+CHOOSE = f"{TIMELINE}.show(1); {TIMELINE}.step(1); {TIMELINE}.step(1); {TIMELINE}.step(1);"
 
 
 def of_run(page: Path) -> list[Picture]:

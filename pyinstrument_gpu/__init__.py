@@ -123,11 +123,12 @@ native_callbacks.install()
 dynamo.register_when_imported()
 
 
-# These need numpy, whose import takes longer than everything else here.
+# Most need numpy, whose import takes longer than everything else here.
 _HEAVY = {
     "Job": "job.job",
     "JobStatistics": "recording.job_statistics",
     "Run": "core.run",
+    "load_ipython_extension": "integrations.ipython",  # by `%load_ext pyinstrument_gpu`
     **dict.fromkeys(
         (
             "BinaryAccumulator",

@@ -75,6 +75,9 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     front = (site / "index.html").read_text("utf-8")
     assert re.findall(r'<script src="(?!assets/)([^"]*)', front) == []
     assert '<script src="assets/iframe-worker.js">' in front
+    pages = re.findall(r"\]\(([^)]+)\)", (site / "llms.txt").read_text("utf-8"))
+    assert {"index.html", "llms.html"} < set(pages)
+    assert all((site / page).is_file() for page in pages)
     commands = (site / "reference" / "command-line.html").read_text("utf-8")
     for command in ("run", "watch", "report", "export", "compare", "gate", "overhead", "info"):
         assert f'<h2 id="{command}">' in commands, f"the reference lacks the command {command}"

@@ -59,6 +59,9 @@ class Gpu(Protocol):
     def replay_call(self) -> Callable[[], object]:
         """Launches a CUDA graph of one kernel that does nothing."""
 
+    def capture(self, enqueue: Callable[[], None]) -> Callable[[], object]:
+        """Captures what is enqueued into a CUDA graph, and returns what replays it."""
+
     def side_stream(self) -> AbstractContextManager[Any]:
         """A stream of its own, current in the block, which is handed out."""
 
@@ -126,9 +129,12 @@ class CudaGpu:
             self._awaited.record()
 
     def replay_call(self) -> Callable[[], object]:
+        return self.capture(self.nothing)
+
+    def capture(self, enqueue: Callable[[], None]) -> Callable[[], object]:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            self.nothing()
+            enqueue()
         return graph.replay
 
     @contextmanager

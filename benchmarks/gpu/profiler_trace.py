@@ -37,6 +37,13 @@ def read_trace(path: Path) -> dict[int, ProfiledStep]:
     return steps_of(json.loads(path.read_text())["traceEvents"])
 
 
+def kernel_times_ns(path: Path, name: str) -> list[float]:
+    """The times of the kernels with this in their names, in their order."""
+    events = json.loads(path.read_text())["traceEvents"]
+    kernels = [one for one in events if one.get("cat") == "kernel" and name in one["name"]]
+    return [1e3 * one["dur"] for one in sorted(kernels, key=lambda one: one["ts"])]
+
+
 def steps_of(events: Sequence[dict[str, Any]]) -> dict[int, ProfiledStep]:
     complete = [event for event in events if event.get("ph") == "X"]
     steps = sorted(

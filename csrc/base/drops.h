@@ -28,6 +28,9 @@ namespace pig {
   F(kDevicePreparing, "device_preparing")          /* the events were not ready yet */             \
   F(kDeviceRingFull, "device_ring_full")           /* all events, or places to wait, in use */     \
   F(kDeviceCapturing, "device_capturing")          /* the stream was captured into a CUDA graph */ \
+  F(kDeviceGraphNodes, "device_graph_nodes")       /* likewise, and it had its marks already */    \
+  F(kDeviceGraphReplays, "device_graph_replays")   /* of phases in graphs: overwritten */          \
+  F(kDeviceGraphUnclear, "device_graph_ambiguous") /* of which replay is not known */              \
   F(kDeviceSideStream, "device_side_stream")       /* CUDA_DEVICE_MAX_CONNECTIONS=1 */             \
   F(kDeviceStreamChanged, "device_stream_changed") /* began on another stream or thread */         \
   F(kDeviceBudget, "device_budget")         /* outside any step, and the budget was used up */     \

@@ -47,6 +47,7 @@ class DeviceClock {
   /// Creates the stream and the events, and records each if `record`. Once.
   DriverError create(bool record);
   DriverError make_event(Event& event, bool record) const;
+  Stream stream() const { return stream_; }
 
   /// Begins a new chain, and forgets the correlation.
   void restart(const Clock& clock);

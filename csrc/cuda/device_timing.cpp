@@ -118,11 +118,13 @@ void DeviceTiming::open_gate() {
 void DeviceTiming::finish() {
   stop();
   wanted_.store(false);
+  options_.graph_nodes = 0;
   records_.store(0, std::memory_order_relaxed);
 }
 
 void DeviceTiming::stop() {
   running_.store(false);
+  is_capturing_.store(false);
   recording_.fetch_add(1);
   set_timing_gate(Gate::kClosed);
 }
@@ -131,7 +133,7 @@ void DeviceTiming::step_begins() {
   if (!running_.load(std::memory_order_acquire) || !attached()) return;
   step_begin_ = read_ticks();
   step_record_ticks_ = record_ticks_.load(std::memory_order_relaxed);
-  set_timing_gate(budget_.begin_step() ? Gate::kTimed : Gate::kClosed);
+  set_gate(budget_.begin_step() ? Gate::kTimed : Gate::kClosed);
 }
 
 void DeviceTiming::step_ends() {
@@ -142,13 +144,58 @@ void DeviceTiming::step_ends() {
   const uint64_t cost = record_ticks_.load(std::memory_order_relaxed) - step_record_ticks_;
   budget_.end_step(static_cast<uint64_t>(static_cast<double>(read_ticks() - begin) * ns_per_tick),
                    static_cast<uint64_t>(static_cast<double>(cost) * ns_per_tick));
-  set_timing_gate(Gate::kOutside);
+  set_gate(Gate::kOutside);
 }
 
 void DeviceTiming::step_is_dropped() {
   if (std::exchange(step_begin_, 0) == 0 || !running_.load(std::memory_order_relaxed)) return;
   budget_.drop_step();
-  set_timing_gate(Gate::kOutside);
+  set_gate(Gate::kOutside);
+}
+
+void DeviceTiming::set_gate(Gate timing) {
+  gate_after_capture_ = timing;
+  set_timing_gate(is_capturing_.load() ? Gate::kTimed : timing);
+}
+
+void DeviceTiming::capture_begins() {
+  if (!times_steps()) return;
+  if (!is_capturing_.exchange(true))
+    gate_after_capture_ = timing_of(device_gate.load(std::memory_order_relaxed));
+  set_timing_gate(Gate::kTimed);
+}
+
+void DeviceTiming::capture_ends() {
+  if (is_capturing_.exchange(false) && times_steps()) set_timing_gate(gate_after_capture_);
+}
+
+EventTimeline* DeviceTiming::current_timeline() {
+  Context context = nullptr;
+  if (driver().CtxGetCurrent(&context) != kSuccess) return nullptr;
+  EventTimeline* const found = context != nullptr ? timeline_of(context) : timeline_of_no_context();
+  const bool is_ready = found != nullptr && found->state() == EventTimeline::State::kReady;
+  return is_ready ? found : nullptr;
+}
+
+void DeviceTiming::prepare_capture() {
+  /// What is there beforehand for a capture that has no bound of its own: 4 MB of host memory.
+  constexpr uint32_t kNodesAtOnce = 2048;
+  if (!times_steps() || options_.graph_nodes == 0) return;
+  prepare_current();
+  EventTimeline* const timeline = current_timeline();
+  if (timeline == nullptr) return;
+  const ContextScope scope(driver(), timeline->context());
+  if (!scope.error()) timeline->stamps().prepare(std::min(options_.graph_nodes, kNodesAtOnce));
+}
+
+DeviceTiming::Capture DeviceTiming::current_capture() {
+  if (!times_steps() || options_.graph_nodes == 0) return {};
+  EventTimeline* const timeline = current_timeline();
+  Stream stream = nullptr;
+  if (timeline == nullptr || !timeline->stamps().is_ready() ||
+      current_stream(timeline->device(), &stream) != 0)
+    return {};
+  return {timeline, timeline->stamps().capture_of(stream)};
 }
 
 EventTimeline* DeviceTiming::known_timeline(Context context) const {

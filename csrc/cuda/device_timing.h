@@ -48,6 +48,7 @@ class DeviceTiming {
     double budget = 0;              ///< share of the step time
     uint64_t share_ns = 0;          ///< how soon after another a boundary shares its event
     bool all_side_streams = false;  ///< also with CUDA_DEVICE_MAX_CONNECTIONS=1
+    uint32_t graph_nodes = 0;       ///< the most marks in a captured graph; 0: none
   };
   /// What a harvest has found out.
   struct Findings {
@@ -91,6 +92,22 @@ class DeviceTiming {
   void step_is_dropped();
   /// Whether steps are timed on a device, as far as the budget allows.
   bool times_steps() const { return running_.load(std::memory_order_relaxed) && attached(); }
+
+  // --- captures of graphs, by the thread that captures on its current stream ---
+
+  /// Before one begins: gets what marks in it need. May block, so without the GIL and any lock.
+  void prepare_capture();
+  /// A capture, by the timeline of its device and its number.
+  struct Capture {
+    EventTimeline* timeline = nullptr;
+    uint64_t number = 0;  ///< 0: there is none that could be marked
+  };
+  /// The one that has just begun. Without the GIL, as it asks the driver.
+  Capture current_capture();
+  /// Until its end all phases are timed: a step or two decide about all replays. With the GIL.
+  void capture_begins();
+  void capture_ends();
+  uint32_t most_graph_nodes() const { return options_.graph_nodes; }
 
   // --- recording threads ---
 
@@ -157,6 +174,8 @@ class DeviceTiming {
 
   void time_side_streams() { all_side_streams_ = options_.all_side_streams || connections_ > 1; }
   EventTimeline* known_timeline(Context context) const;
+  void set_gate(Gate timing);
+  EventTimeline* current_timeline();
   void prepare_current();
   void prepare(EventTimeline& timeline);
   void ask(EventTimeline& timeline, Findings& findings, bool final);
@@ -180,6 +199,9 @@ class DeviceTiming {
   const Clock* clock_ = nullptr;
   DropCounters* drops_ = nullptr;
   void (*wake_)() = nullptr;
+
+  std::atomic<bool> is_capturing_{false};
+  Gate gate_after_capture_ = Gate::kClosed;
 
   StepBudget budget_;
   uint64_t step_begin_ = 0;         ///< in ticks

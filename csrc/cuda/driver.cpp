@@ -55,6 +55,7 @@ Loaded::Loaded() {
   find("cuEventElapsedTime", table.EventElapsedTime_v2, 12080);
 #define PIG_FIND(name, parameters) find("cu" #name, table.name);
   PIG_CUDA_KERNEL_FUNCTIONS(PIG_FIND)
+  PIG_CUDA_GRAPH_FUNCTIONS(PIG_FIND)
 #undef PIG_FIND
 }
 

@@ -21,7 +21,9 @@ using Event = struct EventHandle*;
 using Library = struct LibraryHandle*;
 using Kernel = struct KernelHandle*;
 using Function = struct FunctionHandle*;  ///< a kernel as one context has it
-using Device = int;                       ///< the ordinal among the visible ones
+using Graph = struct GraphHandle*;
+using GraphNode = struct GraphNodeHandle*;
+using Device = int;  ///< the ordinal among the visible ones
 using DevicePointer = uint64_t;
 
 /// The results that mean something to us. All others are errors like any other.
@@ -96,6 +98,12 @@ constexpr unsigned kHostAllocMapped = 2;
   F(MemHostGetDevicePointer, (DevicePointer * device_pointer, void* pointer, unsigned flags))   \
   F(MemFreeHost, (void* pointer))
 
+// What marks in captured graphs need besides. Null in the table where the driver has it not.
+#define PIG_CUDA_GRAPH_FUNCTIONS(F)                                                           \
+  F(MemHostRegister, (void* memory, size_t bytes, unsigned flags))                            \
+  F(StreamGetCaptureInfo, (Stream stream, CaptureStatus * status, uint64_t* id, Graph* graph, \
+                           const GraphNode** dependencies, size_t* count))
+
 /// A driver call that failed, or none.
 struct DriverError {
   const char* call = nullptr;
@@ -109,6 +117,7 @@ struct Driver {
   PIG_CUDA_TIMING_FUNCTIONS(PIG_DECLARE)
   PIG_CUDA_LATER_FUNCTIONS(PIG_DECLARE)
   PIG_CUDA_KERNEL_FUNCTIONS(PIG_DECLARE)
+  PIG_CUDA_GRAPH_FUNCTIONS(PIG_DECLARE)
 #undef PIG_DECLARE
 
   /// "CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered".

@@ -18,23 +18,23 @@ void EventRecorder::reset(uint32_t thread) {
   checked_step_ = ~uint64_t{0};
 }
 
-EventRef EventRecorder::boundary(uint64_t now, uint32_t step) noexcept {
+EventRef EventRecorder::boundary(uint64_t now, uint32_t step, bool may_stamp) noexcept {
   DeviceTiming& timing = DeviceTiming::instance();
   const uint32_t recording = timing.recording();
   const EventRef before = last_event_;
-  last_event_ = event_of(now, step);
+  last_event_ = event_of(now, step, may_stamp);
   // While the driver was at it another thread may have ended the recording and begun the next.
   if (PIG_UNLIKELY(timing.recording() != recording)) return last_event_ = 0;
   if (PIG_UNLIKELY(last_event_ == 0)) timing.drops().add(skipped_);
   // A shared event has cost next to nothing. One that was not available has cost its search.
   if (last_event_ == 0 || last_event_ != before)
-    timing.count_cost(read_ticks() - now, last_event_ != 0);
+    timing.count_cost(read_ticks() - now, last_event_ != 0 && !is_stamp(last_event_));
   return last_event_;
 }
 
 // Inlined, like `record`: calls and returns would take a tenth of all that a boundary takes.
-[[gnu::always_inline]] inline EventRef EventRecorder::event_of(uint64_t now,
-                                                               uint32_t step) noexcept {
+[[gnu::always_inline]] inline EventRef EventRecorder::event_of(uint64_t now, uint32_t step,
+                                                               bool may_stamp) noexcept {
   DeviceTiming& timing = DeviceTiming::instance();
   const Driver& driver = timing.driver();
   Context context = nullptr;
@@ -65,7 +65,7 @@ EventRef EventRecorder::boundary(uint64_t now, uint32_t step) noexcept {
   if (same_stream && last_event_ != 0 && now - last_return_ < timing.share_ticks() &&
       !stream_.use->shared_in(step))
     return last_event_;
-  return record(driver);
+  return record(driver, may_stamp);
 }
 
 void EventRecorder::find_timeline(Context context) noexcept {
@@ -82,8 +82,11 @@ void EventRecorder::find_timeline(Context context) noexcept {
   context_ = context;
 }
 
-[[gnu::always_inline]] inline EventRef EventRecorder::record(const Driver& driver) noexcept {
+[[gnu::always_inline]] inline EventRef EventRecorder::record(const Driver& driver,
+                                                             bool may_stamp) noexcept {
   DriverError error;
+  CaptureStatus status = kNotCapturing;
+  EventRef stamped = 0;
   uint64_t sequence = 0;
   {
     const BlockingCall blocking;
@@ -92,9 +95,11 @@ void EventRecorder::find_timeline(Context context) noexcept {
     if (PIG_UNLIKELY(context_ == nullptr))
       error = {"cuCtxSetCurrent", driver.CtxSetCurrent(timeline_->context())};
     if (PIG_LIKELY(!error)) {
-      CaptureStatus status = kNotCapturing;
       error = {"cuStreamIsCapturing", driver.StreamIsCapturing(stream_.handle, &status)};
-      if (PIG_UNLIKELY(status != kNotCapturing)) error.result = kCapturedEvent;
+      if (PIG_UNLIKELY(status != kNotCapturing)) {
+        error.result = kCapturedEvent;
+        if (status == kCapturing) stamped = stamp(may_stamp);
+      }
       if (PIG_LIKELY(!error) && (sequence = timeline_->claim(stream_)) != 0) {
         // Before it is published: its time may be known before this thread can note it.
         in_hand_.store(event_ref(timeline_->number(), sequence), std::memory_order_release);
@@ -106,9 +111,27 @@ void EventRecorder::find_timeline(Context context) noexcept {
       if (PIG_UNLIKELY(context_ == nullptr)) driver.CtxSetCurrent(nullptr);
     }
   }
-  if (PIG_UNLIKELY(error)) return skip(error);
+  if (PIG_UNLIKELY(error)) {
+    const Drop cause = skipped_;
+    skip(error);
+    if (status == kCapturing) skipped_ = cause;
+    return stamped;
+  }
   return PIG_LIKELY(sequence != 0) ? event_ref(timeline_->number(), sequence)
                                    : skip(Drop::kDeviceRingFull);
+}
+
+/// Or 0; then `skipped_` says why.
+EventRef EventRecorder::stamp(bool may_stamp) noexcept {
+  skipped_ = Drop::kDeviceCapturing;
+  last_return_ = 0;  // whether the next boundary may share it, the graph tells, and not the time
+  const uint32_t most = DeviceTiming::instance().most_graph_nodes();
+  if (!may_stamp || most == 0) return 0;
+  const bool is_here = is_stamp(last_event_) && timeline_of(last_event_) == timeline_->number();
+  const uint32_t last = is_here ? node_of(last_event_) : 0;
+  const uint32_t node =
+      timeline_->stamps().stamp(stream_.handle, stream_.index, last, most, skipped_);
+  return node != 0 ? stamp_ref(timeline_->number(), node) : 0;
 }
 
 EventRef EventRecorder::skip(Drop cause) noexcept {

@@ -28,16 +28,18 @@ class EventRecorder {
   /// The event that stands for `now` on the current stream, or 0; why not is counted. `step` is the
   /// one that is open. May block, see BlockingCall. Where the recording is over when it returns,
   /// that is 0, and nothing is counted.
-  EventRef boundary(uint64_t now, uint32_t step) noexcept;
+  /// In a capture it is a stamp, if that `may` be one.
+  EventRef boundary(uint64_t now, uint32_t step, bool may_stamp) noexcept;
 
   /// The event of the last boundary, or the one that is being recorded: until the thread has noted
   /// it elsewhere, the harvester finds it here.
   EventRef in_hand() const { return in_hand_.load(std::memory_order_acquire); }
 
  private:
-  EventRef event_of(uint64_t now, uint32_t step) noexcept;
+  EventRef event_of(uint64_t now, uint32_t step, bool may_stamp) noexcept;
   void find_timeline(Context context) noexcept;
-  EventRef record(const Driver& driver) noexcept;
+  EventRef record(const Driver& driver, bool may_stamp) noexcept;
+  EventRef stamp(bool may_stamp) noexcept;
   EventRef skip(Drop cause) noexcept;
   EventRef skip(const DriverError& error) noexcept;
   Drop unavailable() const;

@@ -20,6 +20,13 @@ constexpr EventRef event_ref(uint8_t timeline, uint64_t sequence) {
 }
 /// Of a frame without an event, of whose end a listener is to hear: no event has this number.
 constexpr EventRef kOnlyHeard = 1;
+/// A mark in a captured graph (cuda/graph_stamps.h) in a record's place: the number of its node.
+constexpr EventRef kStamp = EventRef{1} << 55;
+constexpr EventRef stamp_ref(uint8_t timeline, uint32_t node) {
+  return event_ref(timeline, kStamp | node);
+}
+constexpr bool is_stamp(EventRef event) { return (event & kStamp) != 0; }
+constexpr uint32_t node_of(EventRef event) { return static_cast<uint32_t>(event); }
 constexpr uint32_t timeline_of(EventRef event) { return static_cast<uint32_t>(event >> 56) - 1; }
 constexpr uint64_t sequence_of(EventRef event) { return event & ((uint64_t{1} << 56) - 1); }
 

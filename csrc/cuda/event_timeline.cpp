@@ -83,6 +83,8 @@ void EventTimeline::restart(const Clock& clock) {
   stream_count_.store(0, std::memory_order_release);
   capture_expiry_ticks_ = static_cast<uint64_t>(kCaptureExpiryS * clock.frequency_hz());
   clock_.restart(clock);
+  stamps_.restart();
+  run_clock_ = &clock;
 }
 
 void EventTimeline::harvest(std::vector<Time>& times) {
@@ -94,7 +96,10 @@ void EventTimeline::harvest(std::vector<Time>& times) {
     if (error && !is_passing(error.result)) return fail(error);
     error = queue.sequences.empty() ? DriverError{} : harvest_stream(queue, times);
   }
-  if (error && !is_passing(error.result)) fail(error);
+  if (error && !is_passing(error.result)) return fail(error);
+  error = stamps_.compare(clock_, run_clock_->to_ns(read_ticks()), shares_queues());
+  if (error && !is_passing(error.result))
+    stamps_.fail(std::string(error.call) + " answered " + driver_.describe(error.result));
 }
 
 void EventTimeline::collect() {

@@ -30,6 +30,7 @@
 #include "cuda/device_clock.h"
 #include "cuda/driver.h"
 #include "cuda/event_ring.h"
+#include "cuda/graph_stamps.h"
 
 namespace pig::cuda {
 
@@ -93,7 +94,8 @@ class EventTimeline {
         device_(device),
         number_(number),
         connections_(connections),
-        clock_(driver) {}
+        clock_(driver),
+        stamps_(driver, device) {}
 
   State state() const { return state_.load(std::memory_order_acquire); }
   Context context() const { return context_; }
@@ -157,6 +159,7 @@ class EventTimeline {
   uint64_t head() const { return ring_.head(); }
   const StreamUse& stream(uint32_t index) const { return streams_[index]; }
   DeviceClock& clock() { return clock_; }
+  GraphStamps& stamps() { return stamps_; }
   bool correlation_due() const { return clock_.correlation_due(shares_queues()); }
 
  private:
@@ -200,6 +203,8 @@ class EventTimeline {
   std::vector<uint64_t> forgotten_;  ///< that threads still record for a recording that is over
   uint64_t capture_expiry_ticks_ = 0;
   DeviceClock clock_;
+  GraphStamps stamps_;
+  const Clock* run_clock_ = nullptr;
 };
 
 }  // namespace pig::cuda

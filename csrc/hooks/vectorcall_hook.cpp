@@ -83,7 +83,7 @@ class HookedFunction final : public HookedCall {
   PyMethodDef asking_entry{};
 };
 
-constexpr size_t kMostFunctions = 128;
+constexpr size_t kMostFunctions = 192;
 HookedFunction hooked_functions[kMostFunctions];
 size_t function_count = 0;
 

@@ -220,7 +220,8 @@ BorderListener* ThreadState::listener_of(const Frame& frame) {
   cuda::DeviceTiming& timing = cuda::DeviceTiming::instance();
   const bool outside = gate == cuda::Gate::kOutside;
   if (outside && !timing.may_outside()) return context_.drops->add(Drop::kDeviceBudget);
-  const cuda::EventRef event = event_recorder_.boundary(frame.begin, frame.step);
+  const cuda::EventRef event =
+      event_recorder_.boundary(frame.begin, frame.step, /*may_stamp=*/true);
   // A thread without a device, which records no event, takes nothing from those that have one.
   if (outside && event != 0) timing.count_outside();
   publish(frame.event, event);
@@ -245,7 +246,7 @@ cuda::EventRef ThreadState::module_boundary(uint64_t now, uint32_t step, bool en
     context_.drops->add(Drop::kDeviceRingFull);
     return 0;
   }
-  return event_recorder_.boundary(now, step);
+  return event_recorder_.boundary(now, step, /*may_stamp=*/false);
 }
 
 ModuleStack& ThreadState::make_modules() {
@@ -257,7 +258,7 @@ void ThreadState::close_timed(Frame& frame, uint64_t now) {
   cuda::EventRef end = 0;
   if (PIG_LIKELY(frame.event != cuda::kOnlyHeard)) {
     const auto step = static_cast<uint32_t>(open_step.load(std::memory_order_relaxed));
-    end = event_recorder_.boundary(now, step);
+    end = event_recorder_.boundary(now, step, /*may_stamp=*/true);
     // While the driver was at it another thread may have ended the recording, and with it this
     // stack.
     if (PIG_UNLIKELY(active_epoch.load(std::memory_order_relaxed) != recording_)) return;

@@ -16,8 +16,8 @@
 // began with; or it is a document's, of which the other version stands.
 //
 // When the bound is reached, the oldest block of history (spans, steps, device times, syncs,
-// collectives) gives its slot away. The first failing write ends the logs; `error()` says which it
-// was.
+// collectives, phases in graphs) gives its slot away. The first failing write ends the logs;
+// `error()` says which it was.
 #pragma once
 
 #include <array>
@@ -133,7 +133,8 @@ class BlockLog {
   static bool is_history(BlockType type) {
     return type == BlockType::kSpans || type == BlockType::kSteps ||
            type == BlockType::kDeviceTimes || type == BlockType::kSyncs ||
-           type == BlockType::kCollectives || type == BlockType::kCauses;
+           type == BlockType::kCollectives || type == BlockType::kGraphPhases ||
+           type == BlockType::kCauses;
   }
   uint64_t max_blocks(BlockType type) const;
   bool has_new_slot(BlockType type) const;

@@ -38,12 +38,13 @@ enum class BlockType : uint16_t {
   kMetricNames = 28,
   kMetrics = 29,
   kCollectives = 30,
-  kCauses = 31,
+  kGraphPhases = 31,
+  kCauses = 32,
 };
 
 /// Numbers below this one are documents, all others logs.
 constexpr size_t kDocumentTypes = 16;
-constexpr size_t kBlockTypes = 32;
+constexpr size_t kBlockTypes = 33;
 constexpr size_t index_of(BlockType type) { return static_cast<size_t>(type); }
 
 /// Appends a value as it lies in memory.
@@ -172,11 +173,30 @@ struct CollectiveItem {
 };
 static_assert(sizeof(CollectiveItem) == 56);
 
+/// One run of a phase in a replay of a graph. Its begin is by the device's clock; -1: unknown.
+struct GraphPhaseItem {
+  static constexpr BlockType kBlock = BlockType::kGraphPhases;
+  static constexpr uint32_t kUnknownStep = 0xFFFFFFFEu;
+
+  int64_t begin_ns;
+  int64_t duration_ns;
+  uint32_t path;
+  uint32_t step;  ///< serial; 0xFFFFFFFF none
+  uint32_t graph;
+  uint32_t run;  ///< of the graph, from 1 on
+};
+static_assert(sizeof(GraphPhaseItem) == 32);
+
 /// What may have made a step slow. The numbers stand in run files, and each aspect knows its own.
 enum class CauseKind : uint32_t {
   kCollection = 1,
   kProcessorWait = 2,
   kThrottled = 3,
+  // What Python alone adds: 8 checkpoints, 9 logging calls.
+  kPageFaults = 10,
+  kDiskPages = 11,
+  kMemoryPressure = 12,
+  kGilWait = 13,
 };
 
 /// A time in which such a cause was at work; or, with a step, how long it was at work in that step.

@@ -39,6 +39,7 @@ struct ElementBatch {
   int operand_count;
   int dims;  ///< at least 1
   I64 sizes[kMaxDims];
+  U64 reciprocals[kMaxDims];  ///< as `reciprocal_of` says
   I64 elements;
 };
 
@@ -47,17 +48,42 @@ struct ElementOffsets {
   I64 of[kMaxOperands];
 };
 
+/// Of the first so many operands.
+template <int kOperands = kMaxOperands>
 PIG_SHARED ElementOffsets element_offsets(const ElementBatch& batch, I64 element) {
   ElementOffsets offsets{};
 #if defined(__CUDACC__)
-#pragma unroll 1  // divisions are long
+#pragma unroll 1  // few have more than one
 #endif
-  for (int dim = batch.dims - 1; dim >= 0; --dim) {
-    const I64 at = dim == 0 ? element : element % batch.sizes[dim];
-    element /= batch.sizes[dim];
-    for (int i = 0; i < kMaxOperands; ++i) offsets.of[i] += at * batch.operands[i].strides[dim];
+  for (int dim = batch.dims - 1; dim > 0; --dim) {
+    const I64 outer = quotient(element, batch.sizes[dim], batch.reciprocals[dim]);
+    const I64 at = element - outer * batch.sizes[dim];
+    element = outer;
+    for (int i = 0; i < kOperands; ++i) offsets.of[i] += at * batch.operands[i].strides[dim];
   }
+  for (int i = 0; i < kOperands; ++i) offsets.of[i] += element * batch.operands[i].strides[0];
   return offsets;
+}
+
+PIG_SHARED int stored_bytes(Format format) {
+  if (format == kFloat64 || format == kInt64) return 8;
+  if (format == kFloat32 || format == kInt32) return 4;
+  return format == kUint8 ? 1 : 2;
+}
+
+/// Whether four elements side by side, counted from the first, are one aligned load of each operand
+/// that was given, or two of 8 bytes each.
+PIG_SHARED bool is_packed(const ElementBatch& batch) {
+  if (batch.dims != 1) return false;
+  for (int i = 0; i < kMaxOperands; ++i) {
+    const Operand& operand = batch.operands[i];
+    if (operand.data == nullptr) continue;
+    const int bytes = stored_bytes(operand.format);
+    if (operand.strides[0] != 1) return false;
+    if (reinterpret_cast<U64>(operand.data) % static_cast<U64>(bytes < 4 ? 4 * bytes : 16) != 0)
+      return false;
+  }
+  return true;
 }
 
 /// The number at an offset; `otherwise` where the operand was not given.

@@ -155,6 +155,70 @@ PIG_SHARED_INLINE void add_pair(const Real& prediction, const Real& target, cons
   count_if(is_weight & is_not(usable), totals.nonfinite);
 }
 
+// What elements without weights add, in a format whose numbers `Number` holds exactly: the same as
+// above in fewer instructions. `probe` of an element is finite if it can be added here.
+
+template <typename Number>
+struct PlainValues {
+  double sum = 0, squares = 0;
+  Number min = static_cast<Number>(infinity()), max = -static_cast<Number>(infinity());
+
+  PIG_SHARED_INLINE static Number probe(const Number (&numbers)[1]) { return numbers[0]; }
+  PIG_SHARED_INLINE void add(const Number (&numbers)[1], double shift) {
+    const double distance = static_cast<double>(numbers[0]) - shift;
+    sum += distance;
+    squares += distance * distance;
+    min = lesser(min, numbers[0]);
+    max = greater(max, numbers[0]);
+  }
+  template <typename Count>
+  PIG_SHARED_INLINE void add_to(ValueTotalsOf<Count>& totals, Count count) const {
+    totals.count += count;
+    totals.weight += count;
+    totals.sum += sum;
+    totals.squares += squares;
+    totals.min = lesser(totals.min, static_cast<double>(min));
+    totals.max = greater(totals.max, static_cast<double>(max));
+  }
+};
+
+template <typename Number>
+struct PlainPairs {
+  double absolute = 0, squares = 0, fourths = 0, min = infinity(), max = -infinity();
+  PlainValues<Number> target;
+
+  PIG_SHARED_INLINE static double probe(const Number (&numbers)[2]) {
+    const double error =
+        static_cast<double>(numbers[kPrediction]) - static_cast<double>(numbers[kTarget]);
+    return sizeof(Number) == sizeof(double) ? error * error : error;  // a float's is finite then
+  }
+  PIG_SHARED_INLINE void add(const Number (&numbers)[2], double shift) {
+    const double error =
+        fabs(static_cast<double>(numbers[kPrediction]) - static_cast<double>(numbers[kTarget]));
+    const double square = error * error;
+    absolute += error;
+    squares += square;
+    fourths += square * square;
+    min = error < min ? error : min;
+    max = error > max ? error : max;
+    target.add({numbers[kTarget]}, shift);
+  }
+  template <typename Count>
+  PIG_SHARED_INLINE void add_to(PairTotalsOf<Count>& totals, Count count) const {
+    totals.count += count;
+    totals.weight += count;
+    totals.absolute += absolute;
+    totals.squares += squares;
+    totals.fourths += fourths;
+    totals.target += target.sum;
+    totals.target_squares += target.squares;
+    totals.min = lesser(totals.min, min);
+    totals.max = greater(totals.max, max);
+    totals.min_target = lesser(totals.min_target, static_cast<double>(target.min));
+    totals.max_target = greater(totals.max_target, static_cast<double>(target.max));
+  }
+};
+
 /// A row's numbers by RowOperand; those that were not given mean nothing. `batch` has the k of
 /// which something is known: all where there is a rank, 1 where it is known whether the row is
 /// correct. Its kind of loss is per row or none.

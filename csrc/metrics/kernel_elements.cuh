@@ -1,46 +1,92 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Updates whose tensors have one shape, each element of which stands for itself: running values,
-// rows without logits, regression, and labels that are true or false.
+// rows without logits and regression. Labels are in kernel_labels.cuh.
 #pragma once
 
 #include "metrics/kernel_finish.cuh"
+#include "metrics/kernel_numbers.cuh"
 
 namespace pig::metrics {
 namespace {
 
-/// Calls `add(bits, is_there)` for this thread's share of the elements, with their numbers as they
-/// are stored. The lanes of a warp call it together, also those that have no element any more.
-/// Several are loaded at a time, so that none waits for the one before.
-template <int kOperands, typename Add>
-__device__ void for_each_element(const ElementBatch& batch, Add add) {
-  const I64 step = static_cast<I64>(gridDim.x) * kThreads;
-  const auto lane = static_cast<I64>(threadIdx.x % 32);
-  const I64 first = static_cast<I64>(blockIdx.x) * kThreads + threadIdx.x - lane;
-  for (I64 begin = first; begin < batch.elements; begin += step * kElementsAtOnce) {
-    U64 bits[kElementsAtOnce][kOperands] = {};
+/// Four numbers side by side, from their group on, as they are stored.
+__device__ void load_four(const Operand& of, I64 group, U64 (&bits)[4]) {
+  const auto load = [&](auto stored) {
+    const auto four = static_cast<const Four<decltype(stored)>*>(of.data)[group];
 #pragma unroll
-    for (int k = 0; k < kElementsAtOnce; ++k) {
-      const I64 element = begin + lane + k * step;
-      if (element >= batch.elements) break;
-      const ElementOffsets offsets = element_offsets(batch, element);
-#pragma unroll
-      for (int i = 0; i < kOperands; ++i)
-        if (batch.operands[i].data != nullptr)
-          bits[k][i] = load_bits(batch.operands[i].data, batch.operands[i].format, offsets.of[i]);
-    }
-#pragma unroll
-    for (int k = 0; k < kElementsAtOnce; ++k)
-      if (begin + k * step < batch.elements) add(bits[k], begin + lane + k * step < batch.elements);
+    for (int k = 0; k < 4; ++k) bits[k] = four.of[k];
+  };
+  switch (stored_bytes(of.format)) {
+    case 8:
+      return load(U64());
+    case 4:
+      return load(unsigned());
+    case 2:
+      return load(static_cast<unsigned short>(0));
+    default:
+      return load(static_cast<unsigned char>(0));
   }
 }
 
-/// A number as `for_each_element` has loaded it.
-template <int kOperands>
-__device__ double number_of(const ElementBatch& batch, const U64 (&bits)[kOperands], int operand,
-                            double otherwise) {
-  const Operand& of = batch.operands[operand];
-  return of.data == nullptr ? otherwise : real_of_bits(bits[operand], of.format);
+/// What four numbers are that lie in `bits`.
+__device__ void convert_four(const Operand& of, const U64 (&bits)[4], double (&numbers)[4]) {
+#define PIG_CASE(format)                                                    \
+  case format:                                                              \
+    for (int k = 0; k < 4; ++k) numbers[k] = real_of_bits(bits[k], format); \
+    break;
+  switch (of.format) {
+    PIG_CASE(kFloat64)
+    PIG_CASE(kFloat32)
+    PIG_CASE(kFloat16)
+    PIG_CASE(kBfloat16)
+    PIG_CASE(kInt64)
+    PIG_CASE(kInt32)
+    PIG_CASE(kUint8)
+    PIG_CASE(kNone)
+  }
+#undef PIG_CASE
+}
+
+/// The number of the first four that this thread takes.
+__device__ I64 first_four() { return static_cast<I64>(blockIdx.x) * kThreads + threadIdx.x; }
+
+/// Calls `add(count, numbers)` for this thread's share of the elements from `first`, a multiple of
+/// four, to `end`: for four of them at a time, of which `count` are there. Operands that were not
+/// given are 1. All are loaded before any is looked at.
+template <int kOperands, typename Add>
+__device__ void for_each_four(const ElementBatch& batch, I64 first, I64 end, Add add) {
+  const bool packed = is_packed(batch);
+  const I64 step = 4 * static_cast<I64>(gridDim.x) * kThreads;
+#pragma unroll 1
+  for (I64 begin = first + 4 * first_four(); begin < end; begin += step) {
+    const I64 left = end - begin;
+    const int count = left < 4 ? static_cast<int>(left) : 4;
+    U64 bits[kOperands][4] = {};
+    if (packed && count == 4) {
+#pragma unroll
+      for (int i = 0; i < kOperands; ++i)
+        if (batch.operands[i].data != nullptr) load_four(batch.operands[i], begin / 4, bits[i]);
+    } else {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        if (k >= count) break;
+        const ElementOffsets offsets = element_offsets<kOperands>(batch, begin + k);
+#pragma unroll
+        for (int i = 0; i < kOperands; ++i)
+          if (batch.operands[i].data != nullptr)
+            bits[i][k] = load_bits(batch.operands[i].data, batch.operands[i].format, offsets.of[i]);
+      }
+    }
+    double numbers[kOperands][4];
+#pragma unroll
+    for (int i = 0; i < kOperands; ++i) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) numbers[i][k] = 1;
+      if (batch.operands[i].data != nullptr) convert_four(batch.operands[i], bits[i], numbers[i]);
+    }
+    add(count, numbers);
+  }
 }
 
 /// Merges what the threads have found, and hands it on.
@@ -72,163 +118,120 @@ __device__ double find_shift(const Kind& p) {
   return 0;
 }
 
+/// Adds the elements from `first` to `end`, whatever they are; with `only_others` no fours that are
+/// plain.
+template <typename Kind>
+__device__ void add_elements(const Kind& p, I64 first, I64 end, bool only_others, double shift,
+                             OfBlock<Kind>& found) {
+  constexpr int kOperands = Kind::kOperands;
+  for_each_four<kOperands>(p.batch, first, end,
+                           [&](int count, const double (&fours)[kOperands][4]) {
+                             double numbers[4][kOperands];
+                             bool plain = only_others;
+#pragma unroll
+                             for (int k = 0; k < 4; ++k) {
+#pragma unroll
+                               for (int i = 0; i < kOperands; ++i) numbers[k][i] = fours[i][k];
+                               if constexpr (Kind::kPlain != 0)
+                                 plain = plain && p.is_plain(numbers[k]);
+                             }
+                             if (plain) return;
+#pragma unroll
+                             for (int k = 0; k < 4; ++k)
+                               if (k < count) p.add(numbers[k], shift, found);
+                           });
+}
+
+/// Adds the plain elements of whole fours, where all of a four are. False where there are others.
+template <typename Kind, Format kFormat>
+__device__ bool add_plain(const Kind& p, double shift, OfBlock<Kind>& found) {
+  using Number = typename Numbers<kFormat>::Real;
+  using Stored = Four<typename Numbers<kFormat>::Stored>;
+  using Plain = typename Kind::template Plain<Number>;
+  constexpr int kOperands = Kind::kPlain;
+  // Fours that are loaded at a time: 64 bytes, but no more than so many elements.
+  constexpr int kAtOnce = kElementsAtOnce / 4 / kOperands / (sizeof(Number) / sizeof(float));
+  const I64 fours = p.batch.elements / 4;
+  const I64 step = static_cast<I64>(gridDim.x) * kThreads;
+  Plain plain;
+  unsigned taken = 0;
+  bool others = false;
+  for (I64 at = first_four(); at < fours; at += kAtOnce * step) {
+    Stored loaded[kAtOnce][kOperands];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k)
+#pragma unroll
+      for (int i = 0; i < kOperands; ++i)
+        if (at + k * step < fours)
+          loaded[k][i] = static_cast<const Stored*>(p.batch.operands[i].data)[at + k * step];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (at + k * step >= fours) break;
+      Number numbers[4][kOperands];
+      decltype(Plain::probe(numbers[0])) zero = 0;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+#pragma unroll
+        for (int i = 0; i < kOperands; ++i)
+          numbers[j][i] = Numbers<kFormat>::real(loaded[k][i].of[j]);
+        zero += Plain::probe(numbers[j]) * 0;
+      }
+      if (zero == 0) {
+        ++taken;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) plain.add(numbers[j], shift);
+      } else {
+        others = true;
+      }
+    }
+  }
+  plain.add_to(found, 4 * taken);
+  return !others;
+}
+
+/// The format of the operands where no other than the first so many were given, and they lie side
+/// by side; otherwise kNone.
+__device__ Format plain_format(const ElementBatch& batch, int operands) {
+  const Format format = batch.operands[0].format;
+  for (int i = 1; i < kMaxOperands; ++i) {
+    const Operand& operand = batch.operands[i];
+    if (i < operands ? operand.format != format : operand.data != nullptr) return kNone;
+  }
+  return format <= kBfloat16 && is_packed(batch) ? format : kNone;
+}
+
 template <typename Kind>
 __device__ void update_elements(const Kind& p) {
-  constexpr int kOperands = Kind::kOperands;
   const double shift = find_shift(p);
   OfBlock<Kind> found = OfBlock<Kind>::none();
-  for_each_element<kOperands>(p.batch, [&](const U64(&bits)[kOperands], bool is_there) {
-    if (!is_there) return;
-    double numbers[kOperands];
-#pragma unroll
-    for (int i = 0; i < kOperands; ++i) numbers[i] = number_of(p.batch, bits, i, 1);
-    p.add(numbers, shift, found);
-  });
+  const I64 elements = p.batch.elements;
+  I64 whole = 0;
+  bool all = true;
+  if constexpr (Kind::kPlain != 0) {
+    const Format format = plain_format(p.batch, Kind::kPlain);
+    if (format != kNone) whole = elements - elements % 4;
+    switch (format) {
+      case kFloat64:
+        all = add_plain<Kind, kFloat64>(p, shift, found);
+        break;
+      case kFloat32:
+        all = add_plain<Kind, kFloat32>(p, shift, found);
+        break;
+      case kFloat16:
+        all = add_plain<Kind, kFloat16>(p, shift, found);
+        break;
+      case kBfloat16:
+        all = add_plain<Kind, kBfloat16>(p, shift, found);
+        break;
+      default:
+        break;
+    }
+  }
+  // What this thread has left out, and what no thread has taken.
+#pragma unroll 1
+  for (int pass = all ? 1 : 0; pass < 2; ++pass)
+    add_elements(p, pass == 0 ? 0 : whole, pass == 0 ? whole : elements, pass == 0, shift, found);
   finish_elements(p, found, shift);
-}
-
-// --- labels ---
-
-/// The bins of the calibration, of the labels that one warp reads. There are few of them, and most
-/// labels are in the outer ones: atomic operations of all labels would wait for each other. So each
-/// lane has a bin of its own, and takes what the others have found for it.
-class CalibrationOfWarp {
- public:
-  __device__ explicit CalibrationOfWarp(int bins) : bins_(bins) {}
-
-  /// By all lanes together. Without a label that counts, `bin` is negative.
-  __device__ void add(const BinaryTail& tail, int bin, const LabelScore& label, double weight) {
-    if (bins_ == 0) return;
-    const double product = weight * label.probability;
-    if (bins_ > 32) {
-      if (bin < 0) return;
-      double* const sums = tail.calibration + kCalibrationSums * bin;
-      atomicAdd(&sums[0], weight);
-      atomicAdd(&sums[1], product);
-      if (label.is_true) atomicAdd(&sums[2], weight);
-      return;
-    }
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    const int own = bin < 0 ? -1 : 2 * bin + (label.is_true ? 1 : 0);
-#pragma unroll 4
-    for (int from = 0; from < 32; ++from) {
-      const int found = __shfl_sync(0xFFFFFFFFu, own, from);
-      const double its_weight = __shfl_sync(0xFFFFFFFFu, weight, from);
-      const double its_product = __shfl_sync(0xFFFFFFFFu, product, from);
-      const bool is_mine = found >= 0 && found / 2 == lane;
-      weight_ += is_mine ? its_weight : 0;
-      probability_ += is_mine ? its_product : 0;
-      true_ += is_mine && found % 2 != 0 ? its_weight : 0;
-    }
-  }
-
-  __device__ void flush(const BinaryTail& tail) const {
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    if (bins_ > 32 || lane >= bins_ || weight_ == 0) return;
-    double* const sums = tail.calibration + kCalibrationSums * lane;
-    atomicAdd(&sums[0], weight_);
-    atomicAdd(&sums[1], probability_);
-    atomicAdd(&sums[2], true_);
-  }
-
- private:
-  const int bins_;
-  double weight_ = 0;
-  double probability_ = 0;
-  double true_ = 0;
-};
-
-/// Adds a label to the tail, by all lanes of a warp together. Returns its outcome; -1 where it does
-/// not count.
-__device__ int add_label(const LabelsParameters& p, const BinaryTail& tail, const LabelScore& label,
-                         double weight, I64 which, CalibrationOfWarp& calibration) {
-  int outcome = -1;
-  int bin = -1;
-  if (label.counts) {
-    const LabelPlaces places = places_of(p.options, label, which);
-    atomicAdd(&tail.histograms[places.histogram], weight);
-    outcome = static_cast<int>(places.count - which * kBinaryCounts);
-    bin = static_cast<int>(places.calibration / kCalibrationSums);
-  }
-  calibration.add(tail, bin, label, weight);
-  return outcome;
-}
-
-/// Rows of several labels, each by a warp.
-__device__ void add_label_rows(const LabelsParameters& p, const BinaryTail& tail,
-                               CalibrationOfWarp& calibration, BlockTotals& found) {
-  const I64 labels = p.options.labels;
-  const I64 rows = p.batch.elements / labels;
-  const auto lane = static_cast<I64>(threadIdx.x % 32);
-  const I64 step = static_cast<I64>(gridDim.x) * kWarps;
-  double outcomes[kBinaryCounts] = {};  // of the lane's label, where a row has no more than lanes
-  for (I64 row = static_cast<I64>(blockIdx.x) * kWarps + threadIdx.x / 32; row < rows;
-       row += step) {
-    bool wrong = false;
-    I64 last = -1;  // the last label that counts has the row's weight
-    double weight = 0;
-    for (I64 begin = 0; begin < labels; begin += 32) {
-      const I64 which = begin + lane;
-      LabelScore label{};
-      double own_weight = 0;
-      if (which < labels) {
-        const ElementOffsets at = element_offsets(p.batch, row * labels + which);
-        own_weight = load_operand(p.batch, kLabelWeight, at, 1);
-        label = score_label(p.options, load_operand(p.batch, kScore, at, 0),
-                            load_operand(p.batch, kLabel, at, 0), own_weight, found);
-      }
-      const int outcome = add_label(p, tail, label, own_weight, which, calibration);
-      if (outcome < 0) continue;
-      if (labels > 32) {
-        atomicAdd(&tail.counts[which * kBinaryCounts + outcome], own_weight);
-      } else {
-#pragma unroll
-        for (int i = 0; i < kBinaryCounts; ++i) outcomes[i] += outcome == i ? own_weight : 0;
-      }
-      wrong |= label.predicted != label.is_true;
-      last = which;
-      weight = own_weight;
-    }
-    const bool is_exact = !__any_sync(0xFFFFFFFFu, wrong);
-    for (int distance = 16; distance > 0; distance /= 2) {
-      const I64 other = __shfl_xor_sync(0xFFFFFFFFu, last, distance);
-      const double other_weight = __shfl_xor_sync(0xFFFFFFFFu, weight, distance);
-      if (other > last) {
-        last = other;
-        weight = other_weight;
-      }
-    }
-    if (lane != 0 || last < 0) continue;
-    found.correct[kExactRows] += weight;
-    if (is_exact) found.correct[kExactWeight] += weight;
-  }
-  if (labels > 32 || lane >= labels) return;
-  for (int i = 0; i < kBinaryCounts; ++i)
-    if (outcomes[i] != 0) atomicAdd(&tail.counts[lane * kBinaryCounts + i], outcomes[i]);
-}
-
-__device__ void update_labels(const LabelsParameters& p) {
-  const BinaryTail tail = binary_tail(p.options, reinterpret_cast<double*>(p.launch.state + 1));
-  BlockTotals found{};
-  CalibrationOfWarp calibration(p.options.calibration_bins);
-  if (p.options.labels != 0) {
-    add_label_rows(p, tail, calibration, found);
-  } else {
-    for_each_element<kBinaryOperands>(
-        p.batch, [&](const U64(&bits)[kBinaryOperands], bool is_there) {
-          LabelScore label{};
-          const double weight = number_of(p.batch, bits, kLabelWeight, 1);
-          if (is_there)
-            label = score_label(p.options, number_of(p.batch, bits, kScore, 0),
-                                number_of(p.batch, bits, kLabel, 0), weight, found);
-          const int outcome = add_label(p, tail, label, weight, 0, calibration);
-#pragma unroll
-          for (int i = 0; i < kBinaryCounts; ++i)
-            found.correct[kFirstOutcome + i] += outcome == i ? weight : 0;
-        });
-  }
-  calibration.flush(tail);
-  finish_elements(p, found, 0);
 }
 
 }  // namespace

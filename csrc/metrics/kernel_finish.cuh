@@ -217,34 +217,32 @@ __device__ void unlock(unsigned& word) {
   atomicExch(&word, 0u);
 }
 
-/// Copies the state into the snapshot, by all threads of the block that has the lock.
+/// Publishes the state, by all threads of the block that has the lock.
 __device__ void publish(const LaunchParameters& p) {
-  __shared__ unsigned scalars;
-  auto* sequence = reinterpret_cast<volatile U64*>(&p.snapshot->sequence);
-  U64 published = 0;
+  __shared__ unsigned number, scalars;
   if (threadIdx.x == 0) {
-    published = p.scratch->sequence + 2;
     // A graph that was captured earlier knows of fewer.
     scalars = p.scratch->scalars > p.scalars ? p.scratch->scalars : p.scalars;
     p.scratch->scalars = scalars;
-    p.scratch->sequence = published;
-    *sequence = published - 1;
-    __threadfence_system();
+    number = static_cast<unsigned>(++p.scratch->sequence);
   }
   __syncthreads();  // of thread 0 also what it has folded
-  constexpr unsigned kHeadWords = (sizeof(State) - sizeof(State::scalars)) / 8;
-  constexpr unsigned kStateWords = sizeof(State) / 8;
-  const unsigned front = kHeadWords + scalars * (sizeof(Scalar) / 8);
-  const auto* from = reinterpret_cast<const volatile U64*>(p.state);
-  auto* to = reinterpret_cast<volatile U64*>(&p.snapshot->state);
-  for (unsigned i = threadIdx.x; i < front + p.tail_words; i += kThreads) {
-    const unsigned word = i < front ? i : kStateWords + (i - front);
-    to[word] = from[word];
-  }
-  if (threadIdx.x == 0) *reinterpret_cast<volatile U64*>(&p.snapshot->lost) = p.scratch->lost;
-  __threadfence_system();
-  __syncthreads();
-  if (threadIdx.x == 0) *sequence = published;
+  publish_words(p, number, scalars, threadIdx.x, kThreads);
+  __syncthreads();  // whoever has the lock next writes after this
+}
+
+/// What updates hand on besides, by all threads of the last block: the exact sums of probabilities.
+template <typename Kind>
+__device__ void fold_tallies(const Kind&) {}
+
+__device__ void fold_tallies(const LabelsParameters& p) {
+  const auto bin = static_cast<int>(threadIdx.x);
+  if (bin >= p.options.calibration_bins || bin >= kTalliedCalibration) return;
+  U64(&words)[2] = p.launch.scratch->probabilities[bin];
+  const auto low = static_cast<double>(atomicExch(&words[0], 0ull));
+  const auto high = static_cast<double>(atomicExch(&words[1], 0ull));
+  const BinaryTail tail = binary_tail(p.options, reinterpret_cast<double*>(p.launch.state + 1));
+  atomicAdd(&tail.calibration[kCalibrationSums * bin + 1], high * 0x1p-16 + low * 0x1p-48);
 }
 
 /// What a launch's blocks add to its slot's progress: all of them together 0. Odd, so that no part
@@ -290,6 +288,7 @@ __device__ __noinline__ void finish(const Kind& p, double shift) {
     if (!__syncthreads_or(is_last)) return;
     is_whole = merge_blocks<Kind>(p, slot, found);
   }
+  fold_tallies(p);
   if (threadIdx.x == 0) {
     lock(scratch.lock);
     if (gridDim.x != 1) {

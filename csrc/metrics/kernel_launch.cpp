@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <type_traits>
 #include <utility>
 
@@ -69,7 +68,8 @@ Work work_of(const ScalarParameters&, const Kernels& kernels, int) { return {ker
 /// Of one that is read element by element.
 template <typename Update>
 Work work_of(const Update& update, const Kernels& kernels, int processors) {
-  return {kernels.elements[Update::kKernel], blocks_of_elements(update.batch.elements, processors)};
+  return {kernels.elements[Update::kKernel],
+          blocks_of_elements(update.batch.elements, Update::kBlocks * processors)};
 }
 
 }  // namespace
@@ -93,13 +93,10 @@ LaunchShape shape_of(const Batch& batch, int processors) {
   return shape;
 }
 
-unsigned blocks_of_elements(I64 elements, int processors) {
+unsigned blocks_of_elements(I64 elements, int at_once) {
   constexpr I64 kElementsPerBlock = I64{kThreads} * kElementsAtOnce;
-  constexpr I64 kFewBlocks = 4;
   const I64 needed = (elements + kElementsPerBlock - 1) / kElementsPerBlock;
-  if (needed <= kFewBlocks) return 1;
-  const I64 most = std::min<I64>(kMaxBlocks, I64{kBlocksPerProcessor} * processors);
-  return static_cast<unsigned>(std::min(needed, std::max<I64>(most, 1)));
+  return static_cast<unsigned>(std::clamp<I64>(needed, 1, std::clamp(at_once, 1, kMaxBlocks)));
 }
 
 cuda::Stream identity_of(cuda::Stream stream) {
@@ -117,18 +114,10 @@ KernelLauncher::~KernelLauncher() {
 bool KernelLauncher::read(std::vector<uint8_t>& state, U64& lost) const {
   const Snapshot* const snapshot = readable_.load(std::memory_order_acquire);
   if (snapshot == nullptr) return false;
-  std::atomic_ref sequence(const_cast<U64&>(snapshot->sequence));
-  // The device writes for a few microseconds: one that is being written is read at the next call.
-  for (int attempt = 0; attempt < 4; ++attempt) {
-    const U64 before = sequence.load(std::memory_order_acquire);
-    if (before == 0) return false;
-    if (before % 2 != 0) continue;
-    std::memcpy(state.data(), &snapshot->state, state.size());
-    lost = snapshot->lost;
-    std::atomic_thread_fence(std::memory_order_acquire);
-    if (sequence.load(std::memory_order_relaxed) == before) return true;
-  }
-  return false;
+  // While the newest is being written, the one before is whole.
+  const unsigned newest = newest_publication(*snapshot);
+  return read_publication(*snapshot, newest, state, lost) ||
+         (newest > 1 && read_publication(*snapshot, newest - 1, state, lost));
 }
 
 /// Null where nothing can be launched now.

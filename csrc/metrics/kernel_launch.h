@@ -27,9 +27,9 @@ struct LaunchShape {
 /// multiprocessors.
 LaunchShape shape_of(const Batch& batch, int processors);
 
-/// How many blocks read elements, of which a thread takes `kElementsAtOnce` at least. A few are not
-/// worth that blocks wait for each other.
-unsigned blocks_of_elements(I64 elements, int processors);
+/// How many blocks read elements, of which a thread takes `kElementsAtOnce`; no more than run at
+/// once.
+unsigned blocks_of_elements(I64 elements, int at_once);
 
 /// Whether what is enqueued on a stream now becomes part of a graph. Never of the legacy default
 /// stream, and asking about that one is an error while another one is captured.
@@ -76,8 +76,8 @@ class KernelLauncher {
   /// Whether any launch went into a graph.
   bool was_captured() const { return was_captured_.load(std::memory_order_relaxed); }
 
-  /// Copies the newest whole snapshot, and how many updates the device has lost; false while there
-  /// is none, or one is being written, and after an error.
+  /// Copies the newest whole publication, and how many updates the device has lost; false while
+  /// there is none, and after an error.
   bool read(std::vector<uint8_t>& state, U64& lost) const;
   std::string error() const { return failed_.load(std::memory_order_acquire) ? error_ : ""; }
 

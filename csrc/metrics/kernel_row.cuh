@@ -5,75 +5,10 @@
 #pragma once
 
 #include "metrics/kernel_finish.cuh"
+#include "metrics/kernel_numbers.cuh"
 
 namespace pig::metrics {
 namespace {
-
-// --- numbers ---
-
-template <Format kFormat>
-struct Logits {
-  using Stored = unsigned short;
-  using Real = float;
-  static __device__ float real(unsigned short bits) {
-    return kFormat == kFloat16 ? half_to_float(bits) : bfloat16_to_float(bits);
-  }
-};
-
-template <>
-struct Logits<kFloat32> {
-  using Stored = float;
-  using Real = float;
-  static __device__ float real(float x) { return x; }
-};
-
-template <>
-struct Logits<kFloat64> {
-  using Stored = double;
-  using Real = double;
-  static __device__ double real(double x) { return x; }
-};
-
-/// e to the x. Of a float by the instruction that CUDA's exp2f is made of, which is within 2 units
-/// in the last place: errors of many exps are of both signs, and their sum is more exact than each.
-__device__ float exp_of(float x) {
-  const float exponent = x * 1.44269504088896341f;
-#if defined(__CUDA_ARCH__)
-  float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(exponent));
-  return power;
-#else
-  return exp2f(exponent);
-#endif
-}
-
-// One copy of it: it is long.
-__device__ __noinline__ double exp_of(double x) { return exp(x); }
-
-/// The greatest number that is less; of -infinity NaN, which no number is greater than either.
-__device__ float next_below(float x) {
-  if (x == 0) return -__int_as_float(1);
-  const int bits = __float_as_int(x);
-  return __int_as_float(x > 0 ? bits - 1 : bits + 1);
-}
-
-__device__ double next_below(double x) {
-  if (x == 0) return -__longlong_as_double(1);
-  const I64 bits = __double_as_longlong(x);
-  return __longlong_as_double(x > 0 ? bits - 1 : bits + 1);
-}
-
-template <typename Real>
-constexpr Real kLowest = static_cast<Real>(-3.402823466e38);
-template <>
-constexpr double kLowest<double> = -1.7976931348623157e308;
-
-__device__ float infinity_of(float) { return __int_as_float(0x7F800000); }
-__device__ double infinity_of(double) { return __longlong_as_double(0x7FF0000000000000LL); }
-
-/// The greater of two; a NaN only where both are.
-__device__ float greater(float a, float b) { return fmaxf(a, b); }
-__device__ double greater(double a, double b) { return fmax(a, b); }
 
 struct Best {
   double value;
@@ -103,7 +38,7 @@ struct ExpSums {
 __device__ void rescale(ExpSums& sums, double reference) {
   if (sums.reference == reference) return;
   const double shift = sums.reference - reference;
-  const double factor = exp_of(shift);
+  const double factor = power_of(shift);
   // Where there is nothing yet, the reference is the lowest number.
   sums.shift_sum = factor == 0 ? 0 : (sums.shift_sum + sums.exp_sum * shift) * factor;
   sums.exp_sum *= factor;
@@ -113,14 +48,14 @@ __device__ void rescale(ExpSums& sums, double reference) {
 /// What a row's sums are with its target.
 __device__ RowSums with_target(const ExpSums& sums, double target, double class_weight_sum) {
   const double own_shift = target - sums.reference;
-  const double own = own_shift == 0 ? 1 : exp_of(own_shift);
+  const double own = own_shift == 0 ? 1 : power_of(own_shift);
   const double exp_sum = sums.exp_sum + own;
   const double shift_sum = sums.shift_sum + (own == 0 ? 0 : own * own_shift);
   RowSums row;
   row.max = greater(sums.greatest, target);
   row.target = target;
   const double shift = sums.reference - row.max;
-  const double factor = shift == 0 ? 1 : exp_of(shift);
+  const double factor = shift == 0 ? 1 : power_of(shift);
   row.exp_sum = exp_sum * factor;
   row.shift_sum = (shift_sum + exp_sum * shift) * factor;
   row.weighted_sum = sums.weighted_sum - class_weight_sum * row.max;
@@ -233,23 +168,39 @@ struct Block {
 
 // --- a row ---
 
+/// From which rank on it does not matter how many stand before: the greatest k, or 1.
+__device__ int enough_of(const Batch& batch) {
+  I64 most = 1;
+#pragma unroll
+  for (int i = 0; i < kMaxTopk; ++i) most = batch.topk[i] > most ? batch.topk[i] : most;
+  return most < (1 << 30) ? static_cast<int>(most) : 1 << 30;
+}
+
 /// What one thread finds in its share of a row.
 ///
 /// kScores: also what the loss is made of. kFull: also the greatest logit, and the sums that
 /// smoothed labels need, where the batch asks for them.
+///
+/// Most logits are finite, not the target's, and neither above what the sums can take nor among the
+/// first: `take_usual` adds many at a time, each by a maximum, the exponent, its power, and what
+/// they add to two sums. What is unlike them shows in the maximum, or makes a sum NaN.
 template <typename Real, bool kScores, bool kFull>
 struct RowScan {
   const Batch& batch;
   const I64 target;
   const Real own;    ///< the target's logit, not NaN
   const Real below;  ///< a logit before the target that is greater stands before it
-  int rank = 0;
+  const int enough;
+  int rank = 0;    ///< exact as long as it is below `enough`
   Real zeros = 0;  ///< stays 0 as long as all are finite
   Real reference;
+  Real origin;  ///< the reference in the unit of exponents
+  Real bound;   ///< usual logits are less
   Real greatest;
-  Real exp_sum = 0;
-  Real exp_rest = 0;  ///< what rounding took from it
-  Real shift_sum = 0;
+  Real power_sum = 0;
+  Real power_rest = 0;    ///< what rounding took from it
+  Real exponent_sum = 0;  ///< of each power times its exponent
+  Real exponent_rest = 0;
   double weighted_sum = 0;
   Real best_value = 0;
   int best_index = -1;  ///< a confusion matrix has less than 2^31 classes
@@ -259,18 +210,38 @@ struct RowScan {
         target(at),
         own(logit),
         below(next_below(logit)),
-        reference(logit - logit == 0 ? logit : kLowest<Real>),
-        greatest(logit) {}
+        enough(enough_of(of)),
+        greatest(logit) {
+    refer_to(logit - logit == 0 ? logit : kLowest<Real>);
+    limit();
+  }
 
-  /// Takes the logits from `base` on, in ascending order of the bases.
+  /// Takes logits that are not the target's, or returns false, and then has taken none of them.
+  template <int kCount>
+  __device__ bool take_usual(const Real (&logits)[kCount]) {
+    if constexpr (kFull) return false;
+    Real top = logits[0];
+#pragma unroll
+    for (int k = 1; k < kCount; ++k) top = greater(top, logits[k]);
+    if (!(top < bound)) return false;
+    if constexpr (kScores) {
+      if (!add_powers<false>(logits)) return false;
+      greatest = greater(greatest, top);
+      return true;
+    }
+    Real zero = 0;
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) zero = fused(logits[k], 0, zero);
+    return zero == 0;
+  }
+
+  /// Takes the logits from `base` on, whatever they are, in ascending order of the bases.
   template <int kCount>
   __device__ void take(I64 base, Real (&logits)[kCount]) {
     if constexpr (kFull) take_best_and_weighted(base, logits);
     const I64 place = target - base;
-    Real zero = 0;
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) zero += logits[k] * 0;
-    zeros += zero;
+    for (int k = 0; k < kCount; ++k) zeros += logits[k] * 0;
     if (place >= 0 && place < kCount) {
 #pragma unroll
       for (int k = 0; k < kCount; ++k) {
@@ -278,53 +249,88 @@ struct RowScan {
         rank += !(logits[k] <= (k < place ? below : own));
       }
     } else {
-      const Real bound = place > 0 ? below : own;
+      const Real first = place > 0 ? below : own;
 #pragma unroll
-      for (int k = 0; k < kCount; ++k) rank += !(logits[k] <= bound);  // true for a NaN
+      for (int k = 0; k < kCount; ++k) rank += !(logits[k] <= first);  // true for a NaN
     }
-    if constexpr (kScores) take_exps(logits);
+    if constexpr (kScores) {
+      Real top = logits[0];
+#pragma unroll
+      for (int k = 1; k < kCount; ++k) top = greater(top, logits[k]);
+      greatest = greater(greatest, top);
+      if (top - reference > kSlack) rescale_to(top);
+      add_powers<true>(logits);
+    }
+    limit();
   }
 
   __device__ ExpSums exp_sums() const {
-    return {static_cast<double>(reference), static_cast<double>(greatest),
-            static_cast<double>(exp_sum) + static_cast<double>(exp_rest),
-            static_cast<double>(shift_sum), weighted_sum};
+    return {
+        base(), static_cast<double>(greatest),
+        static_cast<double>(power_sum) + static_cast<double>(power_rest),
+        (static_cast<double>(exponent_sum) + static_cast<double>(exponent_rest)) / kPerUnit<Real>,
+        weighted_sum};
   }
 
  private:
-  template <int kCount>
-  __device__ void take_exps(const Real (&logits)[kCount]) {
-    constexpr Real kSlack = 8;  // what sums lose to a reference that is too low are some digits
-    Real top = logits[0];
-#pragma unroll
-    for (int k = 1; k < kCount; ++k) top = greater(top, logits[k]);
-    greatest = greater(greatest, top);
-    if (top - reference > kSlack) {
-      const Real shift = reference - top;
-      const Real factor = exp_of(shift);
-      shift_sum = factor == 0 ? 0 : (shift_sum + exp_sum * shift) * factor;
-      exp_sum *= factor;
-      exp_rest *= factor;
-      reference = top;
-    }
-    Real exps = 0, shifts = 0;
-#pragma unroll
-    for (int k = 0; k < kCount; ++k) {
-      const Real shift = logits[k] - reference;
-      const Real power = exp_of(shift);
-      exps += power;
-      shifts += power * greater(shift, static_cast<Real>(-10000));  // 0 times infinity is NaN
-    }
-    shift_sum += shifts;
-    add_exps(exps);
+  /// What sums lose to a reference that is too low are some digits.
+  static constexpr Real kSlack = 8;
+
+  /// Whether a logit is so far from 0 that in the unit of exponents it would be rounded too much.
+  __device__ static bool is_huge(Real logit) {
+    return sizeof(Real) == sizeof(float) && !(fabs(logit) < static_cast<Real>(1 << 20));
+  }
+  /// To what logit the powers are relative: what its rounded form in exponents stands for.
+  __device__ double base() const {
+    return is_huge(reference) ? static_cast<double>(reference)
+                              : static_cast<double>(origin) / kPerUnit<Real>;
+  }
+  __device__ void refer_to(Real to) {
+    reference = to;
+    origin = is_huge(to) ? to : to * kPerUnit<Real>;
+  }
+  __device__ void limit() {
+    bound = rank >= enough ? infinity_of(own) : below;
+    if (kScores) bound = lesser(bound, reference + kSlack);
+    if (kScores && is_huge(reference)) bound = -infinity_of(own);
+  }
+  __device__ void rescale_to(Real top) {
+    const double before = base();
+    refer_to(top);
+    const auto shift = static_cast<Real>((before - base()) * kPerUnit<Real>);
+    const Real factor = power_of(shift);
+    exponent_sum = factor == 0 ? 0 : (exponent_sum + power_sum * shift) * factor;
+    exponent_rest *= factor;
+    power_sum *= factor;
+    power_rest *= factor;
   }
 
   /// Rounds twice: one thread may have a whole row.
-  __device__ void add_exps(Real exps) {
-    const Real sum = exp_sum + exps;
-    const Real part = sum - exp_sum;
-    exp_rest += (exp_sum - (sum - part)) + (exps - part);
-    exp_sum = sum;
+  __device__ static void add_twice(Real added, Real& to, Real& rest) {
+    const Real sum = to + added;
+    const Real part = sum - to;
+    rest += (to - (sum - part)) + (added - part);
+    to = sum;
+  }
+
+  /// With kAll whatever they are; otherwise false, and nothing is added, where one of them is not
+  /// finite or too far away.
+  template <bool kAll, int kCount>
+  __device__ bool add_powers(const Real (&logits)[kCount]) {
+    Real powers = 0, exponents = 0;
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      Real exponent = kAll && is_huge(reference) ? (logits[k] - reference) * kPerUnit<Real>
+                                                 : fused(logits[k], kPerUnit<Real>, -origin);
+      const Real power = power_of(exponent);
+      if (kAll) exponent = greater(exponent, static_cast<Real>(-10000));  // 0 * infinity is NaN
+      powers += power;
+      exponents = fused(power, exponent, exponents);
+    }
+    if (!kAll && !(exponents - exponents == 0)) return false;
+    add_twice(exponents, exponent_sum, exponent_rest);
+    add_twice(powers, power_sum, power_rest);
+    return true;
   }
 
   template <int kCount>
@@ -352,23 +358,23 @@ struct RowScan {
 
 /// Hands a thread's share of a row to `scan`: as many logits at a time as 16 bytes hold, which are
 /// one load where the classes lie side by side.
-template <Format kFormat, int kUnroll, typename Group, typename Scan>
-__device__ void scan_share(const typename Logits<kFormat>::Stored* row, I64 classes, I64 stride,
+template <Format kFormat, int kAtOnce, typename Group, typename Scan>
+__device__ void scan_share(const typename Numbers<kFormat>::Stored* row, I64 classes, I64 stride,
                            const Group& group, Scan& scan) {
-  using Stored = typename Logits<kFormat>::Stored;
-  using Real = typename Logits<kFormat>::Real;
+  using Stored = typename Numbers<kFormat>::Stored;
+  using Real = typename Numbers<kFormat>::Real;
   const auto take_one = [&](I64 c) {
-    Real logit[1] = {Logits<kFormat>::real(row[c * stride])};
+    Real logit[1] = {Numbers<kFormat>::real(row[c * stride])};
     scan.take(c, logit);
   };
   if constexpr (Group::kSize == 1) {
-    constexpr int kAtOnce = sizeof(Real) == 8 ? 1 : 4;
+    constexpr int kOfThread = sizeof(Real) == 8 ? 1 : 4;
     I64 c = 0;
 #pragma unroll 1
-    for (; c + kAtOnce <= classes; c += kAtOnce) {
-      Real logits[kAtOnce];
+    for (; c + kOfThread <= classes; c += kOfThread) {
+      Real logits[kOfThread];
 #pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) logits[k] = Logits<kFormat>::real(row[(c + k) * stride]);
+      for (int k = 0; k < kOfThread; ++k) logits[k] = Numbers<kFormat>::real(row[(c + k) * stride]);
       scan.take(c, logits);
     }
 #pragma unroll 1
@@ -384,13 +390,31 @@ __device__ void scan_share(const typename Logits<kFormat>::Stored* row, I64 clas
       Stored values[kPerLoad];
     };
     const auto* at = reinterpret_cast<const Load*>(row + head);
-#pragma unroll kUnroll
-    for (I64 i = group.rank(); i < loads; i += Group::kSize) {
-      const Load load = at[i];
-      Real logits[kPerLoad];
+    // The first of the loads at a time that have the target, where they are this thread's.
+    constexpr I64 kStep = I64{kAtOnce} * Group::kSize;
+    I64 special = (scan.target - head) / kPerLoad;
+    special = scan.target < head || special % Group::kSize != group.rank()
+                  ? -1
+                  : special / kStep * kStep + group.rank();
+#pragma unroll 1
+    for (I64 i = group.rank(); i < loads; i += kStep) {
+      if (i != special && i + (kStep - Group::kSize) < loads) {
+        Load load[kAtOnce];
+        Real logits[kAtOnce * kPerLoad];
 #pragma unroll
-      for (int k = 0; k < kPerLoad; ++k) logits[k] = Logits<kFormat>::real(load.values[k]);
-      scan.take(head + i * kPerLoad, logits);
+        for (int k = 0; k < kAtOnce; ++k) load[k] = at[i + k * Group::kSize];
+#pragma unroll
+        for (int k = 0; k < kAtOnce; ++k) convert<kFormat>(load[k].values, logits + k * kPerLoad);
+        if (scan.take_usual(logits)) continue;
+      }
+#pragma unroll 1
+      for (I64 j = i; j < loads && j < i + kStep; j += Group::kSize) {
+        const Load load = at[j];
+        Real logits[kPerLoad];
+        convert<kFormat>(load.values, logits);
+        if (i != special && scan.take_usual(logits)) continue;
+        scan.take(head + j * kPerLoad, logits);
+      }
     }
     const I64 tail = head + loads * kPerLoad + group.rank();
     if (tail < classes) take_one(tail);
@@ -408,15 +432,16 @@ struct Row {
 
 template <Format kFormat, typename Group, bool kScores, bool kFull>
 __device__ Row scan_row(const Batch& batch, const Group& group,
-                        const typename Logits<kFormat>::Stored* logits, I64 target,
-                        typename Logits<kFormat>::Real own) {
-  using Real = typename Logits<kFormat>::Real;
+                        const typename Numbers<kFormat>::Stored* logits, I64 target,
+                        typename Numbers<kFormat>::Real own) {
+  using Real = typename Numbers<kFormat>::Real;
   Row row;
   row.target = static_cast<double>(own);  // where it is NaN, so are all scores
   Best best{0, -1};
   if (own == own) {
     RowScan<Real, kScores, kFull> scan(batch, target, own);
-    scan_share<kFormat, kFull ? 1 : 2>(logits, batch.classes, batch.class_stride, group, scan);
+    constexpr int kAtOnce = kFull || sizeof(Real) == sizeof(double) ? 1 : 4;
+    scan_share<kFormat, kAtOnce>(logits, batch.classes, batch.class_stride, group, scan);
     row.rank = scan.rank;
     row.nonfinite = scan.zeros != 0;
     if constexpr (kScores) {
@@ -430,7 +455,7 @@ __device__ Row scan_row(const Batch& batch, const Group& group,
   } else {  // only NaN before it stand before it
 #pragma unroll 1
     for (I64 c = group.rank(); c < target; c += Group::kSize) {
-      const Real logit = Logits<kFormat>::real(logits[c * batch.class_stride]);
+      const Real logit = Numbers<kFormat>::real(logits[c * batch.class_stride]);
       if (logit == logit) continue;
       if (row.rank++ == 0) best = {static_cast<double>(logit), c};
     }

@@ -112,6 +112,7 @@ std::optional<ElementBatch> make_element_batch(std::span<const dlpack::Tensor* c
   for (int dim = 0; dim < batch.dims; ++dim) {
     const Dimension& from = dimensions[static_cast<size_t>(dim)];
     batch.sizes[dim] = from.size;
+    batch.reciprocals[dim] = reciprocal_of(from.size, batch.elements);
     for (size_t i = 0; i < from.strides.size(); ++i)
       batch.operands[i].strides[dim] = from.strides[i];
   }
@@ -177,6 +178,7 @@ std::optional<Batch> make_batch(const MetricOptions& options, const dlpack::Tens
   batch.dims = rows->dims;
   for (int dim = 0; dim < batch.dims; ++dim) {
     batch.sizes[dim] = rows->sizes[dim];
+    batch.reciprocals[dim] = rows->reciprocals[dim];
     batch.logits_strides[dim] = rows->operands[kLogits].strides[dim];
     batch.target_strides[dim] = rows->operands[kTargets].strides[dim];
     batch.weight_strides[dim] = rows->operands[kWeights].strides[dim];

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "cuda/driver.h"
@@ -15,6 +17,14 @@ struct MappedSnapshot {
   Snapshot* host = nullptr;  ///< as the host sees it
   Snapshot* device = nullptr;
 };
+
+/// The number of the newest publication of which anything was written; 0: there is none.
+unsigned newest_publication(const Snapshot& snapshot);
+
+/// Copies a publication's state, where that is not too long, and how many updates were lost. What
+/// it does not have is 0. False where not all of it is there.
+bool read_publication(const Snapshot& snapshot, unsigned number, std::span<uint8_t> state,
+                      U64& lost);
 
 /// What the accumulators on one device share: its primary context, which is retained once, and
 /// memory for their snapshots. Thread-safe. No lock is held during a call of the driver.

@@ -4,10 +4,11 @@
 //
 // One kernel is all of an update: ranks, counts, losses, the fold into the state and the snapshot
 // for the host. A row is read once, by one thread, a warp or a block, by the number of classes and
-// by how they lie (kernel_row.cuh). Updates without logits are in kernel_elements.cuh. What follows
-// the rows or elements is in kernel_finish.cuh.
+// by how they lie (kernel_row.cuh). Updates without logits are in kernel_elements.cuh and
+// kernel_labels.cuh. What follows the rows or elements is in kernel_finish.cuh.
 #include "metrics/kernel_elements.cuh"
 #include "metrics/kernel_finish.cuh"
+#include "metrics/kernel_labels.cuh"
 #include "metrics/kernel_row.cuh"
 
 namespace pig::metrics {
@@ -60,7 +61,7 @@ __device__ __noinline__ void call_add_scores_of(const UpdateParameters& p, I64 t
 template <Format kFormat, typename Group, bool kScores>
 __device__ void add_row_of_logits(const UpdateParameters& p, const Group& group,
                                   const RowHead& head, BlockTotals& totals) {
-  using Stored = typename Logits<kFormat>::Stored;
+  using Stored = typename Numbers<kFormat>::Stored;
   const Batch& batch = p.batch;
   const I64 target = index_of_bits(head.target_bits, batch.target_format);
   const double weight =
@@ -75,7 +76,7 @@ __device__ void add_row_of_logits(const UpdateParameters& p, const Group& group,
     return;
   }
   const auto* logits = static_cast<const Stored*>(batch.logits) + head.at.logits;
-  const auto own = Logits<kFormat>::real(logits[target * batch.class_stride]);
+  const auto own = Numbers<kFormat>::real(logits[target * batch.class_stride]);
   const bool is_full = batch.confusion != 0 || (kScores && batch.label_smoothing != 0);
   const Row row = is_full
                       ? scan_row<kFormat, Group, kScores, true>(batch, group, logits, target, own)
@@ -157,10 +158,11 @@ PIG_UPDATE(float32, kFloat32)
 PIG_UPDATE(float16, kFloat16)
 PIG_UPDATE(bfloat16, kBfloat16)
 
-#define PIG_ELEMENTS(name, Parameters, run)                                   \
-  extern "C" __global__ void __launch_bounds__(pig::metrics::kThreads, 2)     \
-      pig_metric_##name(const __grid_constant__ pig::metrics::Parameters p) { \
-    pig::metrics::run(p);                                                     \
+#define PIG_ELEMENTS(name, Parameters, run)                                       \
+  extern "C" __global__ void __launch_bounds__(pig::metrics::kThreads,            \
+                                               pig::metrics::Parameters::kBlocks) \
+      pig_metric_##name(const __grid_constant__ pig::metrics::Parameters p) {     \
+    pig::metrics::run(p);                                                         \
   }
 
 PIG_ELEMENTS(values, ValuesParameters, update_elements)

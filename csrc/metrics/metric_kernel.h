@@ -32,23 +32,28 @@ struct Slot {
   U64 parts[kPartWords][kMaxBlocks];
 };
 
+/// Bins of a calibration whose sums of probabilities are whole numbers of 2^-48, and so exact.
+constexpr int kTalliedCalibration = 32;
+
 /// Device memory of one accumulator's updates. All bytes zero before the first.
 struct Scratch {
-  U64 sequence;      ///< the snapshot's: kernels don't read host memory
+  U64 sequence;      ///< of the newest publication: kernels don't read host memory
   U64 lost;          ///< updates that met another one in their slot and could not be added
   unsigned lock;     ///< 1 while a kernel changes the state and publishes it
   unsigned scalars;  ///< how many running values are published: as many as a launch knew of
+  /// Low and high words summed, until the last block of an update adds them to the calibration.
+  U64 probabilities[kTalliedCalibration][2];
   Slot slots[kSlots];
 };
 
 /// Mapped host memory that the last block of an update writes and the host reads without waiting.
-/// `sequence` is odd while it is written. Of the state only the running values in use are: each
-/// byte goes over the bus with each update.
+/// The n-th publication stands in the buffer n % 2. Each word is two halves, and with each half
+/// stands n: so the host knows what belongs together, and the device need not wait for the bus. Of
+/// the state only the running values in use are there, as each byte goes over the bus.
 struct Snapshot {
-  U64 sequence;
-  U64 lost;
-  State state;
-  double tail[kMaxSnapshotTail];
+  static constexpr unsigned kHead = 2;  ///< how many words of the state and of the tail; `lost`
+  static constexpr unsigned kWords = kHead + kStateBytes / 8 + kMaxSnapshotTail;
+  U64 halves[2][2 * kWords];
 };
 
 /// What every launch gets.
@@ -62,6 +67,25 @@ struct LaunchParameters {
   unsigned tail_words;  ///< of what follows the state, as many as are published
 };
 
+/// Writes the words from `first` on, each `step`-th, of the publication `number`, which has so many
+/// running values.
+PIG_SHARED void publish_words(const LaunchParameters& p, unsigned number, unsigned scalars,
+                              unsigned first, unsigned step) {
+  constexpr unsigned kStateWords = sizeof(State) / 8;
+  const unsigned front = (sizeof(State) - sizeof(State::scalars) + scalars * sizeof(Scalar)) / 8;
+  const auto* const from = reinterpret_cast<const volatile U64*>(p.state);
+  auto* const to = static_cast<volatile U64*>(p.snapshot->halves[number % 2]);
+  const U64 tag = static_cast<U64>(number) << 32;
+  for (unsigned i = first; i < Snapshot::kHead + front + p.tail_words; i += step) {
+    const unsigned word = i - Snapshot::kHead;
+    const U64 value = i == 0   ? static_cast<U64>(p.tail_words) << 32 | front
+                      : i == 1 ? p.scratch->lost
+                               : from[word < front ? word : kStateWords + (word - front)];
+    to[2 * i] = tag | (value & 0xFFFFFFFFu);
+    to[2 * i + 1] = tag | value >> 32;
+  }
+}
+
 // An update is named by what its kernel takes: a struct with
 //
 //   Found          what is found in its rows or elements (metric_state.h)
@@ -74,6 +98,9 @@ struct LaunchParameters {
 //   kKernel, kOperands
 //   kShifted, kWeight  the operand from which a shift is taken, and its weight; kNone: there is
 //   none add(numbers, shift, totals)  adds an element, or a vector of several, by their operands
+//   Plain, kPlain  what adds elements of which only the first kPlain operands were given, all of
+//   them in one format; kPlain is 0 where nothing does. `is_plain` of other elements is false
+//   kBlocks        as many run on a multiprocessor at once
 
 struct UpdateParameters {
   template <typename Count, typename Real = double>
@@ -115,6 +142,9 @@ struct ValuesParameters {
   static constexpr bool kIsUpdate = false;
   static constexpr ElementKernel kKernel = kValuesKernel;
   static constexpr int kOperands = kValueOperands, kShifted = kValue, kWeight = kValueWeight;
+  template <typename Number>
+  using Plain = PlainValues<Number>;
+  static constexpr int kPlain = 1, kBlocks = 3;
 
   LaunchParameters launch;
   ElementBatch batch;
@@ -122,6 +152,9 @@ struct ValuesParameters {
   int slot;  ///< of the running value
 
   PIG_SHARED bool is_used(int) const { return true; }
+  PIG_SHARED static bool is_plain(const double (&numbers)[kOperands]) {
+    return is_finite(numbers[kValue]);
+  }
   template <typename Count, typename Real>
   PIG_SHARED_INLINE void add(const Real (&numbers)[kOperands], double shift,
                              Found<Count, Real>& totals) const {
@@ -138,6 +171,7 @@ struct RowsParameters {
   static constexpr bool kIsUpdate = true;
   static constexpr ElementKernel kKernel = kRowsKernel;
   static constexpr int kOperands = kRowOperands, kShifted = kNoOperand, kWeight = kNoOperand;
+  static constexpr int kPlain = 0, kBlocks = 2;
 
   LaunchParameters launch;
   ElementBatch batch;
@@ -166,12 +200,19 @@ struct PairsParameters {
   static constexpr bool kIsUpdate = true;
   static constexpr ElementKernel kKernel = kPairsKernel;
   static constexpr int kOperands = kRegressionOperands, kShifted = kTarget, kWeight = kPairWeight;
+  template <typename Number>
+  using Plain = PlainPairs<Number>;
+  static constexpr int kPlain = 2, kBlocks = 2;
 
   LaunchParameters launch;
   ElementBatch batch;
   double ema;
 
   PIG_SHARED bool is_used(int) const { return true; }
+  PIG_SHARED static bool is_plain(const double (&numbers)[kOperands]) {
+    const double error = numbers[kPrediction] - numbers[kTarget];
+    return is_finite(error * error);
+  }
   template <typename Count, typename Real>
   PIG_SHARED_INLINE void add(const Real (&numbers)[kOperands], double shift,
                              Found<Count, Real>& totals) const {
@@ -187,7 +228,7 @@ struct LabelsParameters {
   using Found = TotalsOf<Count, Real>;
   static constexpr bool kIsUpdate = true;
   static constexpr ElementKernel kKernel = kLabelsKernel;
-  static constexpr int kShifted = kNoOperand;
+  static constexpr int kShifted = kNoOperand, kBlocks = 2;
 
   LaunchParameters launch;
   ElementBatch batch;
@@ -207,8 +248,8 @@ struct LabelsParameters {
   }
 };
 
-/// Elements that a thread reads at a time.
-constexpr int kElementsAtOnce = 4;
+/// Elements that a thread reads at a time, four of them side by side.
+constexpr int kElementsAtOnce = 16;
 
 /// How rows are given to threads, and with the format the name of the kernel.
 enum class RowsBy : int { kThread, kWarp, kBlock };
@@ -216,8 +257,8 @@ constexpr int kRowsByCount = 3;
 
 /// How many blocks of a kernel run at once: what has more in registers has less room.
 PIG_SHARED constexpr int blocks_per_processor(bool cross_entropy, Format format, RowsBy by) {
-  if (!cross_entropy) return kBlocksPerProcessor;
-  return by == RowsBy::kThread || format == kFloat64 ? 2 : 3;
+  if (!cross_entropy) return by == RowsBy::kWarp ? 3 : kBlocksPerProcessor;
+  return by == RowsBy::kBlock && format != kFloat64 ? 3 : 2;
 }
 
 }  // namespace pig::metrics

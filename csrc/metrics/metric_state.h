@@ -131,6 +131,7 @@ struct Batch {
   I64 classes;
   I64 class_stride;
   I64 sizes[kMaxDims];
+  U64 reciprocals[kMaxDims];  ///< as `reciprocal_of` says
   I64 logits_strides[kMaxDims];
   I64 target_strides[kMaxDims];
   I64 weight_strides[kMaxDims];
@@ -234,6 +235,31 @@ PIG_SHARED I64 load_index(const void* data, Format format, I64 index) {
   return index_of_bits(load_bits(data, format, index), format);
 }
 
+/// The greater of two, and the less; a NaN only where both are.
+PIG_SHARED float greater(float a, float b) { return fmaxf(a, b); }
+PIG_SHARED double greater(double a, double b) { return fmax(a, b); }
+PIG_SHARED float lesser(float a, float b) { return fminf(a, b); }
+PIG_SHARED double lesser(double a, double b) { return fmin(a, b); }
+
+/// What dividing by a size takes where no number of an update is above 2^32: Lemire, Kaser, Kurz,
+/// "Faster remainder by direct computation" (2019). 0 where there are more, or the size is 1.
+PIG_SHARED U64 reciprocal_of(I64 size, I64 numbers) {
+  if (size < 2 || numbers > I64{1} << 32) return 0;
+  return ~0ull / static_cast<U64>(size) + 1;
+}
+
+PIG_SHARED I64 quotient(I64 number, I64 size, U64 reciprocal) {
+  if (reciprocal == 0) return number / size;
+  const U64 low = static_cast<unsigned>(number);
+#if defined(__CUDA_ARCH__)
+  return static_cast<I64>(__umul64hi(reciprocal, low));
+#else
+  // In halves: the carry of the lower product is all of it that counts.
+  return static_cast<I64>(((reciprocal >> 32) * low + ((reciprocal & 0xFFFFFFFFu) * low >> 32)) >>
+                          32);
+#endif
+}
+
 /// Where a row's numbers lie, in elements.
 struct RowOffsets {
   I64 logits = 0;
@@ -247,14 +273,19 @@ PIG_SHARED RowOffsets row_offsets(const Batch& batch, I64 row) {
 #if defined(__CUDACC__)
 #pragma unroll 1  // divisions are long
 #endif
-  for (int dim = batch.dims - 1; dim >= 0; --dim) {
-    const I64 at = dim == 0 ? row : row % batch.sizes[dim];
-    row /= batch.sizes[dim];
+  for (int dim = batch.dims - 1; dim > 0; --dim) {
+    const I64 outer = quotient(row, batch.sizes[dim], batch.reciprocals[dim]);
+    const I64 at = row - outer * batch.sizes[dim];
+    row = outer;
     offsets.logits += at * batch.logits_strides[dim];
     offsets.target += at * batch.target_strides[dim];
     offsets.weight += at * batch.weight_strides[dim];
     offsets.loss += at * batch.loss_strides[dim];
   }
+  offsets.logits += row * batch.logits_strides[0];
+  offsets.target += row * batch.target_strides[0];
+  offsets.weight += row * batch.weight_strides[0];
+  offsets.loss += row * batch.loss_strides[0];
   return offsets;
 }
 

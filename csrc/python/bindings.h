@@ -13,11 +13,17 @@ void add_recording_functions(pybind11::module_& module);
 void add_hook_functions(pybind11::module_& module);
 /// Automatic phases and steps.
 void add_auto_functions(pybind11::module_& module);
+/// Captures and replays of CUDA graphs.
+void add_graph_functions(pybind11::module_& module);
 void add_memory_functions(pybind11::module_& module);
 /// What may make steps slow: collections, and what Python tells.
 void add_cause_functions(pybind11::module_& module);
+/// What the threads of steps use of the machine, and wait for.
+void add_host_functions(pybind11::module_& module);
 /// Times of modules.
 void add_module_functions(pybind11::module_& module);
+/// Calls of compiled graphs.
+void add_compiled_graph_functions(pybind11::module_& module);
 void add_metric_functions(pybind11::module_& module);
 /// `gpu_phase`, or nullptr with a Python error set. Once per process.
 PyObject* new_gpu_phase(PyObject* module);

@@ -53,10 +53,13 @@ PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
   add_hook_functions(module);
   add_auto_functions(module);
   add_recording_functions(module);
+  add_graph_functions(module);
   add_memory_functions(module);
   add_cause_functions(module);
+  add_host_functions(module);
   add_module_functions(module);
   add_metric_functions(module);
+  add_compiled_graph_functions(module);
 
   /// For test-only modules: replaces the clock of the recordings that start from now on.
   module.attr("_tick_injector") = py::capsule(reinterpret_cast<void*>(&inject_tick_function),

@@ -275,10 +275,12 @@ void add_recording_functions(py::module_& module) {
   module.def("flush", &flush, "timeout_s"_a);
   module.def(
       "start_device_timing",
-      [](double budget, uint64_t share_boundaries_ns, bool all_side_streams) {
-        Recorder::instance().start_device_timing({budget, share_boundaries_ns, all_side_streams});
+      [](double budget, uint64_t share_boundaries_ns, bool all_side_streams, uint32_t graph_nodes) {
+        Recorder::instance().start_device_timing(
+            {budget, share_boundaries_ns, all_side_streams, graph_nodes});
       },
-      without_gil, py::kw_only(), "budget"_a, "share_boundaries_ns"_a, "all_side_streams"_a);
+      without_gil, py::kw_only(), "budget"_a, "share_boundaries_ns"_a, "all_side_streams"_a,
+      "graph_nodes"_a);
   module.def("attach_device", &attach_device, "exchange_api"_a);
   module.def("devices_in_use", [] { return cuda::DeviceTiming::instance().devices_in_use(); });
   module.def("device_warnings", [] { return cuda::DeviceTiming::instance().take_warnings(); });

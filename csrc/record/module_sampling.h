@@ -12,9 +12,10 @@
 // of the times of all such steps is true of all steps, whatever k was. The first few steps, which
 // are unlike the others, are all timed, and stand for themselves.
 //
-// k is given, or such that what the modules cost is a small share of the time. Where steps are
-// timed on a device, it is these that modules are timed in, as far as this share allows, so that
-// their device times are known too; such a step stands for those since the last one.
+// k is given, or such that what the modules cost host and device is a small share of the time.
+// Where steps are timed on a device, it is these that modules are timed in, as far as this share
+// allows, so that their device times are known too; such a step stands for those since the last
+// one.
 #pragma once
 
 #include <atomic>

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "base/ticks.h"
+#include "cuda/device_gate.h"
+#include "record/module_sampling.h"
 #include "record/recorder.h"
 #include "record/recording_thread.h"
 
@@ -96,6 +98,15 @@ bool find_pass(ThreadState& thread, ModuleStack& stack, uint32_t epoch) {
   return pass != nullptr;
 }
 
+/// The event of a module's boundary, or 0. To record it takes the device about as long as the host,
+/// so it counts twice in what modules cost.
+cuda::EventRef boundary(ThreadState& thread, uint64_t now, uint32_t step, bool ends) {
+  const cuda::Gate gate = cuda::device_gate.load(std::memory_order_relaxed);
+  if (!ends && timing_of(gate) != cuda::Gate::kTimed) return 0;
+  const ModuleCost on_device;
+  return thread.module_boundary(now, step, ends);
+}
+
 /// Records what lies above `keep`, the innermost first, and takes it away.
 void close_above(ThreadState& thread, OpenModules& opened, size_t keep, uint64_t now,
                  cuda::EventRef event) {
@@ -121,7 +132,7 @@ void move(ThreadState& thread, ModuleStack& stack, size_t keep, const WatchedMod
           size_t depth, uint64_t now) {
   const ModulePlace& place = stack.place;
   const cuda::EventRef event =
-      thread.module_boundary(now, place.step, /*ends=*/has_event(stack.position, keep));
+      boundary(thread, now, place.step, /*ends=*/has_event(stack.position, keep));
   // While the driver was at it another thread may have ended the recording.
   if (PIG_UNLIKELY(active_epoch.load(std::memory_order_relaxed) != stack.epoch)) return;
   close_above(thread, stack.position, keep, now, event);
@@ -185,7 +196,7 @@ uint64_t begin_call(ThreadState& thread, ModuleStack& stack, const WatchedModule
   stack.next_serial += stack.next_serial == 0xFFFFFFFFu ? 2 : 1;
   // Last, as with a phase; the record of the event lies within the span.
   const uint64_t now = read_ticks();
-  const cuda::EventRef event = thread.module_boundary(now, place.step, /*ends=*/false);
+  const cuda::EventRef event = boundary(thread, now, place.step, /*ends=*/false);
   if (PIG_UNLIKELY(active_epoch.load(std::memory_order_relaxed) != stack.epoch)) return 0;
   if (!stack.calls.push({&module, now, event, path, place.step, stack.next_serial, place.flags})) {
     Recorder::instance().drops().add(Drop::kDepth);
@@ -203,7 +214,7 @@ void end_call(ThreadState& thread, ModuleStack& stack, uint64_t token, uint64_t 
   calls.truncate(at);  // the ends of those above did not come: greenlets took turns
   cuda::EventRef event = 0;
   if (PIG_UNLIKELY(calls[at - 1].event != 0)) {
-    event = thread.module_boundary(now, calls[at - 1].step, /*ends=*/true);
+    event = boundary(thread, now, calls[at - 1].step, /*ends=*/true);
     if (active_epoch.load(std::memory_order_relaxed) != stack.epoch) return;
   }
   close_above(thread, calls, at - 1, now, event);
@@ -248,8 +259,7 @@ void end_pass(ThreadState& thread, ModuleStack& stack, uint64_t number, uint64_t
       ends = left->pass == number && has_event(left->position, 0);
     }
     // Not under the lock, as it may block.
-    const cuda::EventRef event =
-        ends ? thread.module_boundary(now, pass.place.step, /*ends=*/true) : 0;
+    const cuda::EventRef event = ends ? boundary(thread, now, pass.place.step, /*ends=*/true) : 0;
     if (active_epoch.load(std::memory_order_relaxed) != stack.epoch) return;
     const std::lock_guard guard(passes->mutex);
     // Otherwise it is in another pass by now, which has taken it away.

@@ -11,6 +11,8 @@
 #include "record/collective_series.h"
 #include "record/device_times.h"
 #include "record/documents.h"
+#include "record/graph_phases.h"
+#include "record/host_use.h"
 #include "record/metric_series.h"
 #include "record/recorder.h"
 #include "record/run_queue_waits.h"
@@ -67,10 +69,12 @@ struct Parts {
   StepTracker all_steps;
   SpanStatistics statistics{all_steps};
   DeviceTimes device_times{statistics};
-  SpanRecord spans{statistics, device_times};
+  GraphPhases graph_phases;
+  SpanRecord spans{statistics, device_times, graph_phases};
   MetricSeries metrics;
   CauseLog causes;
   RunQueueWaits run_queue{metrics, causes};
+  HostUse host_use{run_queue, causes};
   SyncLog syncs;
   CollectiveSeries collectives;
   Documents documents;

@@ -22,8 +22,6 @@ constexpr int64_t kAtOnceNs = 10'000;
 constexpr uint32_t kStepsPerUpdate = 16;
 /// The first readings take far longer than all others, and don't count.
 constexpr uint32_t kColdSteps = 3;
-/// A step is long that takes so many times what the last ones took.
-constexpr double kLong = 1.25;
 /// What reading long steps may take beyond its share, so that the first of them are read.
 constexpr double kLongAheadNs = 2e6;
 /// One that is so long that reading takes less than this share of what it is too long is read also
@@ -118,12 +116,12 @@ void RunQueueWaits::step_ends(uint32_t serial) noexcept {
   if (own.step != serial || own.part != this || !is_on_.load(std::memory_order_acquire)) return;
   own.step = kNoStep;
   own.end_ns = clock_->to_ns(read_ticks());
-  const auto typical_ns = static_cast<double>(budget_.typical_ns());
-  const auto time_ns = static_cast<double>(own.end_ns - own.begin_ns);
-  own.steps_ns += time_ns;
-  const bool takes_long = typical_ns > 0 && time_ns > kLong * typical_ns;
-  const bool is_cheap = own.long_cost_ns < kLongAheadNs + kBudget * own.steps_ns ||
-                        kMostOfExcess * (time_ns - typical_ns) > own.last_cost_ns;
+  const int64_t time_ns = own.end_ns - own.begin_ns;
+  own.steps_ns += static_cast<double>(time_ns);
+  const bool takes_long = this->is_long(time_ns);
+  const bool is_cheap =
+      own.long_cost_ns < kLongAheadNs + kBudget * own.steps_ns ||
+      kMostOfExcess * static_cast<double>(time_ns - typical_ns()) > own.last_cost_ns;
   const bool is_long = takes_long && is_cheap;
   own.waited_by_end = own.is_read || is_long ? read(own) : std::nullopt;
   if (own.waited_before && own.waited_by_end && *own.waited_by_end >= *own.waited_before) {

@@ -37,6 +37,8 @@ class RunQueueWaits final : public Part {
  public:
   /// The share of the time of steps that reading may take, and again reading long ones.
   static constexpr double kBudget = 0.0005;
+  /// A step is long that takes so many times what the last ones took.
+  static constexpr double kLong = 1.25;
   /// More threads than have steps.
   static constexpr size_t kMaxThreads = 16;
   /// Control groups, from the process's own one up.
@@ -57,6 +59,14 @@ class RunQueueWaits final : public Part {
   void step_ends(uint32_t serial) noexcept;
   /// There was no such step.
   void step_is_dropped() noexcept;
+
+  /// What the last steps took; 0 before the first.
+  int64_t typical_ns() const { return static_cast<int64_t>(budget_.typical_ns()); }
+  /// Whether a step that takes so much takes far longer.
+  bool is_long(int64_t duration_ns) const {
+    const auto typical = static_cast<double>(typical_ns());
+    return typical > 0 && static_cast<double>(duration_ns) > kLong * typical;
+  }
 
  private:
   struct File {

@@ -80,8 +80,14 @@ void SpanRecord::drain(ThreadState& thread, const RunLog& log) {
       items_.push_back({times.begin, times.end, times.self, span.step(), span.path(),
                         thread.serial(), static_cast<uint16_t>(span.depth()), span.flags()});
       if ((span.flags() & kDeviceTimed) == 0) continue;
-      device_times_.add({log.items(BlockType::kSpans) + items_.size() - 1, events->begin,
-                         events->end, span.step(), span.path(), span.flags()});
+      if (cuda::is_stamp(events->begin) || cuda::is_stamp(events->end)) {
+        // It took place in no step: its graph is replayed later.
+        items_.back().flags &= static_cast<uint16_t>(~kDeviceTimed);
+        graph_phases_.add(span.path(), events->begin, events->end);
+      } else {
+        device_times_.add({log.items(BlockType::kSpans) + items_.size() - 1, events->begin,
+                           events->end, span.step(), span.path(), span.flags()});
+      }
       ++events;
     }
   });

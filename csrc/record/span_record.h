@@ -8,6 +8,7 @@
 #include "hot/path_table.h"
 #include "hot/thread_state.h"
 #include "record/device_times.h"
+#include "record/graph_phases.h"
 #include "record/part.h"
 #include "record/span_statistics.h"
 #include "record/thread_registry.h"
@@ -18,12 +19,16 @@ namespace pig {
 /// and their statistics, which lose nothing.
 class SpanRecord final : public Part {
  public:
-  SpanRecord(SpanStatistics& statistics, DeviceTimes& device_times)
-      : overflow_(statistics.steps()), statistics_(statistics), device_times_(device_times) {}
+  SpanRecord(SpanStatistics& statistics, DeviceTimes& device_times, GraphPhases& graph_phases)
+      : overflow_(statistics.steps()),
+        statistics_(statistics),
+        device_times_(device_times),
+        graph_phases_(graph_phases) {}
 
   /// Makes the calling thread's state ready for the recording `epoch`. Throws std::bad_alloc.
   ThreadState* attach(uint32_t epoch, std::string thread_name);
   ThreadRegistry& threads() { return threads_; }
+  PathTable& paths() { return paths_; }
   std::string path_text(uint32_t path) const;
   /// How many have ended, at the last harvest.
   uint64_t recorded() const { return recorded_; }
@@ -51,6 +56,7 @@ class SpanRecord final : public Part {
   OverflowStatistics overflow_;
   SpanStatistics& statistics_;  ///< of the spans drained, and of those no ring had room for
   DeviceTimes& device_times_;
+  GraphPhases& graph_phases_;
   std::vector<RawSpan> raw_;
   std::vector<SpanRing::Events> events_;
   std::vector<SpanItem> items_;

@@ -100,6 +100,9 @@ class Statistic {
   }
 
   uint64_t count() const { return count_; }
+  uint64_t total() const { return total_; }
+  uint64_t min() const { return count_ == 0 ? 0 : min_; }
+  uint64_t max() const { return max_; }
   /// `percent` of the values are at most this, or a little less; 0 without values.
   uint64_t quantile(uint32_t percent) const {
     // Rounded up, and without an overflow.
@@ -118,7 +121,7 @@ class Statistic {
                                 total_,
                                 static_cast<uint64_t>(squares_),
                                 static_cast<uint64_t>(squares_ >> 64),
-                                count_ == 0 ? 0 : min_,
+                                min(),
                                 max_,
                                 0};
     histogram_.for_each([&](uint32_t index, uint64_t count) {

@@ -12,6 +12,7 @@ import posixpath
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -42,7 +43,27 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(File.generated(config, COMMANDS_PAGE, content=commands_page()))
     for path in _linked_files(files):
         files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
+    files.append(File.generated(config, "llms.txt", content=llms_text(config)))
     return files
+
+
+def llms_text(config: Any) -> str:
+    """The pages by the tabs of the site, each with its first sentence, as llmstxt.org has it."""
+    lines = [f"# {config['site_name']}", "", f"> {config['site_description']}"]
+    for tab in config["nav"]:
+        for title, pages in tab.items():
+            lines += ["", f"## {title}", ""]
+            lines += [_llms_line(name, path) for page in pages for name, path in page.items()]
+    return "\n".join([*lines, ""])
+
+
+def _llms_line(name: str, path: str) -> str:
+    file = ROOT / _repository_path(path)
+    text = _FENCE.sub("", file.read_text("utf-8")) if file.is_file() else ""
+    prose = [one for one in text.split("\n\n") if re.match(r"[A-Z`*]\S* ", one)]
+    first = re.split(r"(?<=[.:]) ", " ".join(prose[0].split()))[0].rstrip(":.") if prose else ""
+    said = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", first)
+    return f"- [{name}]({path.removesuffix('.md')}.html){f': {said}' if said else ''}"
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:

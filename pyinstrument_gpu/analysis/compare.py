@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.contention import contention
+from pyinstrument_gpu.analysis.differences import Differences, differences
 from pyinstrument_gpu.analysis.inference import Order, difference_interval, t_quantile, welch
 from pyinstrument_gpu.analysis.run_sample import (
     FinalValue,
@@ -42,18 +43,6 @@ _RECORD_IN_TURN = "Record in turn, in an order that changes at random, as `gate`
 _UNEVEN_CALLS = 0.1
 _UNEVEN_SHARE = 0.001
 _NEVER = Outside(0.0, 0.0)
-CODE_REVISION = "code revision"
-_ENVIRONMENT = {
-    "host": "host",
-    "gpus": "GPUs",
-    "torch": "torch version",
-    "cuda": "CUDA version",
-    "python": "Python version",
-    "platform": "platform",
-    "world_size": "number of ranks",
-    "version": "pyinstrument_gpu version",
-    "revision": CODE_REVISION,
-}
 
 
 class Verdict(enum.Enum):
@@ -174,6 +163,7 @@ class Comparison:
         causes: of slow steps, those that were looked for in all runs and found in one; the largest
             change first. Their time is a part of that of the phases.
         finals: the last values of the metrics that all runs have.
+        differences: what else is not the same on both sides.
         warnings: sentences on why the sides may not be comparable; first what decides on a verdict.
     """
 
@@ -193,6 +183,7 @@ class Comparison:
     phases: tuple[PhaseChange, ...]
     causes: tuple[CauseChange, ...]
     finals: tuple[FinalValue, ...]
+    differences: Differences
     warnings: tuple[str, ...]
 
     @property
@@ -333,6 +324,7 @@ def compare(
         phases=_phase_changes(*sides, confidence),
         causes=_cause_changes(*sides, confidence),
         finals=finals,
+        differences=differences(_runs(before), _runs(after)),
         warnings=(
             *machine.warnings(),
             *_warnings(_runs(before), _runs(after), sides, order),
@@ -621,10 +613,6 @@ def _warnings(
         "samples per step differ": [{round(s.samples_per_step or 0, 3) for s in o} for o in sides],
         "numbers of steps differ": [{run.steps_ended for run in runs} for runs in both],
     }
-    for key, what in _ENVIRONMENT.items():
-        facts[f"{what} differs"] = [
-            {str(run.environment.get(key, "unknown")) for run in runs} for runs in both
-        ]
     warnings += [
         f"{what}: {' and '.join(', '.join(map(str, sorted(values))) for values in found)}"
         for what, found in facts.items()

@@ -28,14 +28,19 @@ class AspectRow(NamedTuple):
 _HERE = "pyinstrument_gpu.aspects"
 
 ASPECTS: tuple[AspectRow, ...] = (
+    AspectRow(f"{_HERE}.startup", "watch"),
     AspectRow(f"{_HERE}.modules", "watch"),
+    AspectRow(f"{_HERE}.graphs", "watch", "graph_phases"),
     AspectRow(f"{_HERE}.syncs"),
     AspectRow(f"{_HERE}.compilations", "watch"),
     AspectRow(f"{_HERE}.operations", "profile_steps"),
     AspectRow(f"{_HERE}.memory", "watch", "memory"),
     AspectRow(f"{_HERE}.energy", "watch", "energy"),
+    AspectRow(f"{_HERE}.clocks", "watch"),
     AspectRow(f"{_HERE}.processor", "watch"),
     AspectRow(f"{_HERE}.collector", "watch"),
+    AspectRow(f"{_HERE}.outputs", "watch"),
+    AspectRow(f"{_HERE}.hindrances", "watch"),
     AspectRow(f"{_HERE}.readings", "watch"),
     AspectRow(f"{_HERE}.collectives", "watch"),
     AspectRow(f"{_HERE}.stalls", "watch"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,19 @@ if TYPE_CHECKING:
     help=f"With --json: keep lists whole.  [default: their first {MOST_ROWS} rows]",
 )
 @click.option(
+    "--section",
+    "sections",
+    multiple=True,
+    metavar="NAME",
+    help="With --json: print only this member, such as steps, phases, savings or startup, in at "
+    "most 4 KiB. May be repeated.",
+)
+@click.option(
+    "--phase",
+    metavar="PATH",
+    help="With --json: print only what is known of this phase and those inside it, likewise.",
+)
+@click.option(
     "--html",
     "as_html",
     is_flag=True,
@@ -75,6 +89,8 @@ def report(
     width: int | None,
     as_json: bool,
     all_rows: bool,
+    sections: tuple[str, ...],
+    phase: str | None,
     as_html: bool,
     output: str | None,
 ) -> None:
@@ -88,16 +104,20 @@ def report(
     given = with_newest(given)
     if all_rows and not as_json:
         raise click.UsageError("--all-rows is for --json; tables say what they leave out")
+    if (sections or phase is not None) and not as_json:
+        raise click.UsageError("--section and --phase are for --json")
     if output is not None and not as_html:
         raise click.UsageError("--output is for --html")
     if as_html and (as_json or step is not None or width is not None):
         raise click.UsageError("--html can't be combined with --json, --step or --width")
     paths, earlier = found_runs(given)
-    most_rows = None if all_rows else MOST_ROWS
+    line_of = partial(
+        json_text, most_rows=None if all_rows else MOST_ROWS, sections=sections, phase=phase
+    )
     if rank is not None:
         paths = [_path_of_rank(given, rank)]
     elif step is None and are_of_a_job(given, paths):
-        _report_job(given, width, as_json, most_rows, as_html, paths[0], output)
+        _report_job(given, width, line_of if as_json else None, as_html, paths[0], output)
         return
     say_what_is_left_out(earlier)
     names: list[str] = []
@@ -120,7 +140,7 @@ def report(
         try:
             if as_json:
                 found = document_of(run, name) if step is None else step_document(run, step, name)
-                text = json_text(found, most_rows)
+                text = line_of(found)
             else:
                 text = run.report(step=step, verbose=verbose, file=name, width=width)
         except KeyError as error:
@@ -158,8 +178,7 @@ def _path_of_rank(given: Sequence[str], rank: int) -> str:
 def _report_job(
     given: Sequence[str],
     width: int | None,
-    as_json: bool,
-    most_rows: int | None,
+    line_of: Callable[[JobDocument], str] | None,
     as_html: bool,
     first: str,
     output: str | None,
@@ -171,8 +190,11 @@ def _report_job(
     document = job_document_of(job)
     if as_html:
         _write_job_page(job, document, first, output)
-    else:
-        print(json_text(document, most_rows) if as_json else job_report(document, width))
+        return
+    try:
+        print(job_report(document, width) if line_of is None else line_of(document))
+    except KeyError as error:
+        raise click.ClickException(error.args[0]) from error
 
 
 def _file_of_rank(job: Job, rank: int) -> str:

@@ -17,6 +17,11 @@ _CELL = re.compile(r"Cell In\[\d+\]")
 _LAST_DEFAULT_HANDLE = 2
 
 
+def is_installed(file: str) -> bool:
+    """Whether a file is one of a library or of Python itself."""
+    return _INSTALLED.fullmatch(file) is not None
+
+
 @dataclass(frozen=True)
 class Thread:
     """A thread that ended a span or a step.

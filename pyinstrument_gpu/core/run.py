@@ -35,15 +35,21 @@ from pyinstrument_gpu.core.steps import ProfiledSteps, Step, Steps, StepTotals, 
 from pyinstrument_gpu.core.syncs import Syncs
 
 if TYPE_CHECKING:  # what runs hold of aspects is found by their table
+    from pyinstrument_gpu.aspects.clocks.data import GpuClock
     from pyinstrument_gpu.aspects.collectives.data import Collectives
     from pyinstrument_gpu.aspects.collector.data import Collector
     from pyinstrument_gpu.aspects.compilations.data import Compilations
     from pyinstrument_gpu.aspects.energy.data import GpuEnergy
+    from pyinstrument_gpu.aspects.graphs.data import GraphPhases
+    from pyinstrument_gpu.aspects.hindrances.data import Hindrances
     from pyinstrument_gpu.aspects.memory.data import Memory
     from pyinstrument_gpu.aspects.modules.data import Modules
     from pyinstrument_gpu.aspects.operations.data import Operations
+    from pyinstrument_gpu.aspects.outputs.data import Outputs
     from pyinstrument_gpu.aspects.processor.data import Processor
     from pyinstrument_gpu.aspects.stalls.data import Stall
+    from pyinstrument_gpu.aspects.startup.data import Startup
+    from pyinstrument_gpu.parts.notebook_page import NotebookPage
 
 
 def above(module: str) -> Any:
@@ -100,6 +106,8 @@ class Run:
             `environment["anchor"]`.
         active_ns: When the program was last seen to do anything: a step or phase that begins or
             ends, a call of a module or loader, a collective operation, or CPU time.
+        graph_phases: What phases inside CUDA graphs took in each replay; None if no graph was
+            captured with phases in it.
         syncs: The places where the program made the host wait for a device.
         noted_causes: What may have made steps slow, as it was noted.
         modules: The times of the model's modules by name, if they were watched. Modules that differ
@@ -113,9 +121,13 @@ class Run:
         memory: Memory by phase and over steps, and when there was none left; None if it was not
             read.
         energy: The energy counters of GPUs, those that were read.
+        clocks: The clocks of GPUs, those that were read.
         processor: How the processors were used meanwhile, if that is known.
         collector: What Python's garbage collector did, if it was watched.
+        outputs: What wrote checkpoints and logs, if that was watched.
+        hindrances: What was looked for that holds threads up, if anything was.
         collectives: The collective operations, if PyTorch's flight recorder was read.
+        startup: What the program did before its first step; None where that was not watched.
         compilations: What torch.compile did, if the program has imported its compiler.
         compilation_spans: When each of these compilations was, in the columns of
             `COMPILATION_DTYPE`.
@@ -124,11 +136,15 @@ class Run:
     """
 
     if TYPE_CHECKING:
+        clocks: tuple[GpuClock, ...]
         collectives: Collectives
         collector: Collector | None
         compilation_spans: NDArray[np.void]
+        startup: Startup | None
         compilations: Compilations | None
         energy: tuple[GpuEnergy, ...]
+        graph_phases: GraphPhases | None
+        hindrances: Hindrances | None
         memory: Memory | None
         metric_names: tuple[str, ...]
         metrics: NDArray[np.void]
@@ -137,6 +153,7 @@ class Run:
         module_step_weights: NDArray[np.int64] | None
         modules: Modules
         operations: Operations | None
+        outputs: Outputs | None
         processor: Processor | None
         stalls: tuple[Stall, ...]
 
@@ -343,6 +360,29 @@ class Run:
         """
         report = above("report.overview").report
         text: str = report(self, step=step, verbose=verbose, file=file, width=width, color=color)
+        return text
+
+    def page(self, *, file: str | None = None, height: int = 720) -> NotebookPage:
+        """The page of the run (`report --html`), which a notebook shows in a frame: as the last
+        line of a cell, or by `display`. Its `html` is the text.
+
+        It is a part of the output, so the notebook grows by the size of the page, which is 0.2 MB
+        as a rule and at most 2 MB. It costs the whole analysis of the run.
+
+        Args:
+            file: the run's file, for the commands that the page names.
+            height: of the frame, in pixels.
+
+        Raises:
+            ExportError: the page would be larger.
+            MissingDependencyError: jinja2 is not installed.
+        """
+        page: NotebookPage = above("page.notebook").notebook_page(self, file, height)
+        return page
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows of the run: the short report with the step as a bar."""
+        text: str = above("page.notebook").run_html(self)
         return text
 
     def export(

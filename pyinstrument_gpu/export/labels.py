@@ -58,6 +58,7 @@ class RangeKind(enum.IntEnum):
     STEP = 4
     METRIC = 5
     COMPILATION = 6
+    GRAPH_PHASE = 7
 
 
 class Label(NamedTuple):
@@ -105,6 +106,8 @@ def _labels(run: Run) -> Iterator[Label]:
         name = f"compile {one.function or 'a function'}"
         suffix = "" if one.kind == DYNAMO else f" ({one.kind})"
         yield Label(RangeKind.COMPILATION, number, name, COMPILATION_COLOR, suffix)
+    for path, name in enumerate(() if run.graph_phases is None else run.path_names.tolist()):
+        yield Label(RangeKind.GRAPH_PHASE, path, run.names[name], colors[name])
 
 
 def color_of(name: str) -> int:

@@ -18,6 +18,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
@@ -188,7 +189,7 @@ class _TraceProcess:
         tracks = [
             *((track, b"phase") for track in timeline.threads()),
             *((track, b"sync") for track in timeline.waits()),
-            *((track, b"gpu") for track in timeline.streams()),
+            *((track, b"gpu") for track in chain(timeline.streams(), timeline.graphs())),
         ]
         for track, category in tracks:
             flow = b',"flow_in":true' if track.is_stream else b',"flow_out":true'
@@ -314,7 +315,7 @@ def _args(run: Run, label: Label) -> dict[str, object]:
         one = run.compilations.compilations[label.of]
         args = {"file": one.file, "line": one.line, "function": one.function}
         args |= {} if one.reason is None else {"reason": one.reason}
-    elif label.kind in (RangeKind.PHASE, RangeKind.OPEN_PHASE):
+    elif label.kind in (RangeKind.PHASE, RangeKind.OPEN_PHASE, RangeKind.GRAPH_PHASE):
         args = {"path": run.paths[label.of]}
         args |= {"open": True} if label.kind is RangeKind.OPEN_PHASE else {}
     return args

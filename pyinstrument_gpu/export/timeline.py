@@ -3,9 +3,9 @@
 
 A range is a number and two times; what it was is asked by its number. All that a run has is
 numbered, kind by kind: its waits for devices, passes through modules, spans, phases that were open,
-steps and values of metrics, each by their places in the run. So of a pass and a phase that begin
-and end together the phase has the higher number, and is the outer. A phase or step that was still
-open ends where the run ends.
+steps, values of metrics, compilations and phases in graphs, each by their places in the run. So of
+a pass and a phase that begin and end together the phase has the higher number, and is the outer. A
+phase or step that was still open ends where the run ends.
 
 The ranges of one track need not nest: two tasks of one event loop overlap. Each has a lane, and
 those of one lane nest.
@@ -67,6 +67,7 @@ _COLUMNS = {
     RangeKind.STEP: {"step": "index"},
     RangeKind.METRIC: {"step": "step"},
     RangeKind.COMPILATION: _STEP_AND_PATH,
+    RangeKind.GRAPH_PHASE: {"step": "step"},
 }
 _LABELS: Mapping[RangeKind, Callable[[NDArray[np.void]], NDArray[Any]]] = {
     RangeKind.WAIT: itemgetter("site"),
@@ -76,6 +77,7 @@ _LABELS: Mapping[RangeKind, Callable[[NDArray[np.void]], NDArray[Any]]] = {
     RangeKind.STEP: lambda steps: steps["end_ns"] < 0,
     RangeKind.METRIC: itemgetter("name"),
     RangeKind.COMPILATION: itemgetter("number"),
+    RangeKind.GRAPH_PHASE: itemgetter("path"),
 }
 
 
@@ -162,6 +164,18 @@ class RunTimeline:
             is_default = stream >= 0 and run.streams[stream].is_default
             found.append((where >> 32, not is_default, where, track))
         yield from (track for *_, track in sorted(found, key=itemgetter(0, 1, 2)))
+
+    def graphs(self) -> Iterator[Track]:
+        """The phases inside CUDA graphs of each device, as far as their places are known."""
+        known = self.run.graph_phases
+        graphs = () if known is None else known.graphs
+        devices = np.array([graph.device for graph in graphs], np.int64)
+
+        def device(runs: NDArray[np.void]) -> NDArray[np.int64]:
+            return np.where(runs["device_begin_ns"] >= 0, devices[runs["graph"]], -1)
+
+        for each, table in self._tables(RangeKind.GRAPH_PHASE, device, _DEVICE_TIMES):
+            yield Track(f"GPU {each} in graphs", (table,))
 
     def waits(self) -> Iterator[Track]:
         """Where each thread waited for a device. A wait whose price is unknown has no length."""
@@ -253,7 +267,8 @@ class RunTimeline:
         """What the run has, by `RangeKind`."""
         run = self.run
         phases = run.spans, self._open_phases()
-        rest = run.steps.array, run.metrics, run.compilation_spans
+        in_graphs = run.spans[:0] if run.graph_phases is None else run.graph_phases.runs
+        rest = run.steps.array, run.metrics, run.compilation_spans, in_graphs
         return run.syncs.events, run.module_spans, *phases, *rest
 
     @cached_property
@@ -266,8 +281,9 @@ class RunTimeline:
         """By `RangeKind` the first label, as `labels_of` orders them."""
         run = self.run
         modules, paths = len(run.module_names) * len(ModulePass), len(run.path_names)
+        compilations = 0 if run.compilations is None else len(run.compilations.compilations)
         counts = [0, len(run.syncs.sites), modules, paths, paths, 2, len(run.metric_names)]
-        return np.cumsum(counts)
+        return np.cumsum([*counts, compilations])
 
     def _open_phases(self) -> NDArray[np.void]:
         run = self.run

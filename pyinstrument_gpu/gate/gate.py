@@ -16,7 +16,6 @@ from typing import TextIO
 import numpy as np
 
 from pyinstrument_gpu.analysis.compare import (
-    CODE_REVISION,
     CONFIDENCE,
     DEFAULT_MARGIN_PERCENT,
     MIN_RUNS,
@@ -25,11 +24,13 @@ from pyinstrument_gpu.analysis.compare import (
     compare,
     slowdown,
 )
+from pyinstrument_gpu.analysis.differences import CODE, COMMAND_LINE
 from pyinstrument_gpu.analysis.inference import Look, looks, t_quantile
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import GateError
 from pyinstrument_gpu.gate.machine import gpu_users
 from pyinstrument_gpu.gate.sides import Side
+from pyinstrument_gpu.report.comparison import values_text
 
 SIDES = ("baseline", "candidate")
 DEFAULT_RUNS = 5
@@ -298,8 +299,12 @@ class Gate:
 
     def _warnings(self, comparison: Comparison) -> list[str]:
         # That the code is another is what the gate is for.
-        warnings = [text for text in comparison.warnings if not text.startswith(CODE_REVISION)]
-        warnings += self.known
+        warnings = [
+            f"{one.what} differs: {values_text(one)}"
+            for one in comparison.differences.found
+            if one.what not in (*CODE, COMMAND_LINE)
+        ]
+        warnings += [*comparison.warnings, *self.known]
         if self._uses_gpu and not self._gpu_users_known:
             warnings.append(
                 "it is not known whether others used the GPU: nvidia-smi could not be asked"

@@ -67,6 +67,7 @@ class GpuPhaseCallback(RecordsTraining, _Callback):  # type: ignore[misc]
     Args:
         path: the run file; None keeps the run in memory. With several ranks, each has its own:
             "train.rank3.gpurun".
+        report: print the report to standard error when a fit ends, of several ranks the first.
         options: those of `record`.
 
     Raises:
@@ -75,10 +76,12 @@ class GpuPhaseCallback(RecordsTraining, _Callback):  # type: ignore[misc]
     Cost: that of automatic phases, and a function call for each batch. Never synchronises.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None, **options: Any) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str] | None = None, *, report: bool = True, **options: Any
+    ) -> None:
         super().__init__()
         self._training = TrainingRecording(
-            "pyinstrument_gpu.integrations.lightning.GpuPhaseCallback", path, options
+            "pyinstrument_gpu.integrations.lightning.GpuPhaseCallback", path, options, report=report
         )
         self._global_step = 0
 

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyinstrument_gpu import auto
 from pyinstrument_gpu.auto import AutoPhases
+from pyinstrument_gpu.core.launcher import launcher_number
 from pyinstrument_gpu.errors import MissingDependencyError, RecordingError
 from pyinstrument_gpu.native import DISABLED
-from pyinstrument_gpu.patching.problems import warn_of
+from pyinstrument_gpu.patching.problems import print_error, warn_of
 from pyinstrument_gpu.recording.recording import Recording, active, record
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class TrainingRecording:
         owner: what the warnings call the callback.
         path, options: as for `record`. Of further trainings, files are called "train-2.gpurun".
         counts_updates: whether `note_update` will report the framework's steps.
+        report: whether the first rank prints the report of each training.
 
     Raises:
         ValueError, TypeError, ConfigurationError: an argument or a setting is wrong.
@@ -49,9 +51,10 @@ class TrainingRecording:
         path: str | os.PathLike[str] | None,
         options: dict[str, Any],
         counts_updates: bool = True,
+        report: bool = False,
     ) -> None:
         record(path, **options)
-        self._settings = owner, path, options, counts_updates
+        self._settings = owner, path, options, counts_updates, report
         self._forget()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -62,7 +65,7 @@ class TrainingRecording:
         self._forget()
 
     def _forget(self) -> None:
-        self._owner, self._path, self._options, self._counts_updates = self._settings
+        self._owner, self._path, self._options, self._counts_updates, self._reports = self._settings
         self.recording: Recording | None = None
         self._is_on = False
         self._phases: AutoPhases | None = None
@@ -164,6 +167,8 @@ class TrainingRecording:
             recording._finish_if_mine()
         if phases is not None:
             warn_of(*phases.problems())
+        if recording is not None and self._reports and not launcher_number("RANK"):
+            self._print_report(recording)
         is_told = recording is not None and phases is not None and self._counts_updates
         if not is_told or failed or self._has_own_steps:
             return
@@ -172,6 +177,16 @@ class TrainingRecording:
                 f"{self._framework} counted {self._updates} steps in which optimizers stepped, "
                 f"and {self._placed} steps were recorded"
             )
+
+    def _print_report(self, recording: Recording) -> None:
+        """To standard error, where there is something to report."""
+        file = None if recording.path is None else str(recording.path)
+        try:
+            run = recording.run
+            if run.phases:
+                print_error(f"\n{run.report(file=file)}")
+        except Exception as error:
+            self._say(f"no report: {error!r}")
 
     def _path_of_training(self) -> Path | None:
         if self._path is None:

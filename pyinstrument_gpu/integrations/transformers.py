@@ -37,6 +37,7 @@ class GpuPhaseCallback(RecordsTraining, _TrainerCallback):  # type: ignore[misc]
 
     Args:
         path: the run file; None keeps the run in memory.
+        report: print the report to standard error when a training ends, of several ranks the first.
         options: those of `record`.
 
     Raises:
@@ -45,10 +46,15 @@ class GpuPhaseCallback(RecordsTraining, _TrainerCallback):  # type: ignore[misc]
     Cost: that of automatic phases. Never synchronises.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None, **options: Any) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str] | None = None, *, report: bool = True, **options: Any
+    ) -> None:
         super().__init__()
         self._training = TrainingRecording(
-            "pyinstrument_gpu.integrations.transformers.GpuPhaseCallback", path, options
+            "pyinstrument_gpu.integrations.transformers.GpuPhaseCallback",
+            path,
+            options,
+            report=report,
         )
         _watch_trainer()
 

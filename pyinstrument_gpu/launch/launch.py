@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pyinstrument_gpu.aspects.collectives.flight_recorder import SIZE_VARIABLES
 from pyinstrument_gpu.aspects.modules.watch import RootWatch
 from pyinstrument_gpu.aspects.operations.profile_steps import ProfiledRecording, window_options
+from pyinstrument_gpu.aspects.startup.watch import LaunchWatch
 from pyinstrument_gpu.aspects.syncs.watching import Watching
 from pyinstrument_gpu.auto import AutoPhases
 from pyinstrument_gpu.core.file.run_path import (
@@ -74,6 +75,7 @@ class LaunchOptions:
     fail_on_sync: bool
     memory: Literal["sampled", "exact", "off"]
     energy: bool
+    compiled_phases: bool
     watchdog: float
     on_hang: str | None
     time_collectives: bool
@@ -130,6 +132,8 @@ class Launch:
         _set_up_flight_recorder(self._options.time_collectives)
         # Before the recording's own and the program's: it is called after them.
         atexit.register(self._finish)
+        startup = LaunchWatch(is_whole=self._options.warmup == 0)
+        startup.begin()
         self._phases.install()
         if self._options.sync_watch:
             self._watching.begin()
@@ -142,6 +146,7 @@ class Launch:
         except BaseException:
             atexit.unregister(self._finish)
             raise
+        startup.program_begins()
         try:
             self._program.run(self._phases.end_open_step)
         except SystemExit as end:
@@ -199,6 +204,7 @@ class Launch:
             overwrite=self._options.overwrite,
             memory=False if self._options.memory == "off" else self._options.memory,
             energy=self._options.energy,
+            compiled_phases=self._options.compiled_phases,
             watchdog_s=self._options.watchdog or None,
             on_hang=self._options.on_hang,
         )

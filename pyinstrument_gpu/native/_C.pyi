@@ -152,6 +152,18 @@ def sample_modules(every: int) -> None:
     """Time modules in one of every so many steps, from the next one on; 0: as often as they may
     cost."""
 
+# Calls of the graphs that torch.compile has made.
+def begin_graph(phase: Phase) -> int:
+    """The calling thread begins a call of a graph, which is a phase. Returns its number, for its
+    end, which has to come on the same thread."""
+
+def end_graph(graph: int) -> None:
+    """The call has ended, and with it what marks inside it have begun."""
+
+def graph_mark(*names: str) -> Callable[[], None]:
+    """What tells the graph that the calling thread is in of which phases its next kernels are, the
+    outermost first. Outside of a graph it does nothing."""
+
 # Metrics of tensors.
 class MetricAccumulator:
     """The host's side of an accumulator. Tensors are of torch; the state is one of uint8.
@@ -461,6 +473,23 @@ def add_cause(kind: int, begin_ns: int, end_ns: int, note: int = 0) -> None:
 def add_cause_to_step(kind: int, time_ns: int) -> None:
     """The same where it is too short, or not known when: adds to the sum of the open step."""
 
+def watch_host(pressure: bytes) -> None:
+    """From now on until the recording ends, page faults of the threads of steps are in the log of
+    causes, and stalls by memory in long steps. Takes a millisecond, to learn what a fault costs.
+
+    Args:
+        pressure: the file with the stalls that memory has caused; empty: none.
+    """
+
+def watch_gil(threads: bytes) -> bool:
+    """The same for waits for the GIL in long steps, after `watch_host`. False where it can't be
+    found out at which address threads sleep that wait for it. Takes half a millisecond; on a busy
+    machine up to a tenth of a second.
+
+    Args:
+        threads: the folder of the threads of the process in `/proc`.
+    """
+
 def on_collection(phase: object, info: object, /) -> None:
     """One of `gc.callbacks`: notes each collection of the recording that is active."""
 
@@ -531,12 +560,29 @@ def open_place() -> tuple[int, int, str | None]:
 
 # Device timing. Started with a recording; attached once PyTorch has initialised CUDA.
 def start_device_timing(
-    *, budget: float, share_boundaries_ns: int, all_side_streams: bool
+    *, budget: float, share_boundaries_ns: int, all_side_streams: bool, graph_nodes: int
 ) -> None: ...
 def attach_device(exchange_api: object) -> bool:
     """Take the current stream from `torch.Tensor.__dlpack_c_exchange_api__` (or None, of an older
     torch). Returns whether there is a way. Loads the CUDA driver at the first call, and makes the
     calling thread's current device ready (some milliseconds, once)."""
+
+# Captured graphs, as the hooks of torch.cuda.CUDAGraph see them.
+def prepare_graph_capture() -> None:
+    """Get what marks in the graph need that is captured next. Milliseconds, the first time."""
+
+def graph_capture_begins() -> tuple[int, int] | None:
+    """The current stream is being captured; None where that will have no marks. Phases are timed in
+    any case until `graph_capture_ends`."""
+
+def graph_capture_ends(capture: tuple[int, int], *, succeeded: bool) -> int | None:
+    """Return the number of the graph, by which its replays are noted; None where it has no mark."""
+
+def graph_replay_begins(graph: int) -> None:
+    """It is about to be replayed. Needed also while nothing is recorded: replays are counted."""
+
+def graph_replay_failed(graph: int) -> None:
+    """It was not."""
 
 def devices_in_use() -> int:
     """On how many devices the process has a primary context; 0 where that was not asked, as where

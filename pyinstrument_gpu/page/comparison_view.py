@@ -18,7 +18,7 @@ from pyinstrument_gpu.page.bars import css_color
 from pyinstrument_gpu.page.histograms import plain_histograms
 from pyinstrument_gpu.parts.parts import Sentence, Table, without_blanks
 from pyinstrument_gpu.parts.words import duration, printable
-from pyinstrument_gpu.report.comparison import comparison_parts, unmoved
+from pyinstrument_gpu.report.comparison import comparison_parts, difference_parts, unmoved
 
 _MOST_ENDS = 10
 _MIDDLE = 430
@@ -65,6 +65,7 @@ def comparison_view(
     sides = [("before", run) for run in before] + [("after", run) for run in after]
     return {
         "comparison": comparison,
+        "differences": difference_parts(comparison.differences),
         "verdict": parts[:table],
         "tables": parts[table:],
         **_intervals(comparison),

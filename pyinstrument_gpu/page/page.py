@@ -9,36 +9,31 @@ connection and no script but its own, which it names by its hash.
 from __future__ import annotations
 
 import base64
-import functools
 import hashlib
 import json
 import os
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from pyinstrument_gpu.analysis.compare import Comparison
 from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.job_membership import is_of_a_job
-from pyinstrument_gpu.core.paths import names_of
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.errors import ExportError, JobError, needed_for
+from pyinstrument_gpu.errors import ExportError, JobError
 from pyinstrument_gpu.export.atomic_file import atomic_write, check_replaceable
-from pyinstrument_gpu.export.labels import color_of
 from pyinstrument_gpu.job.gather import job_of, rank_data
 from pyinstrument_gpu.job.report import JobDocument, job_document_of
-from pyinstrument_gpu.page.bars import css_color, ink_on
 from pyinstrument_gpu.page.comparison_view import comparison_view
 from pyinstrument_gpu.page.job_view import job_view
+from pyinstrument_gpu.page.rendering import asset, template
 from pyinstrument_gpu.page.run_view import run_view
 from pyinstrument_gpu.page.step_series import MAX_STEPS, step_series
 from pyinstrument_gpu.page.timeline import MAX_BARS, timeline
-from pyinstrument_gpu.parts.words import printable
 from pyinstrument_gpu.version import __version__
 
 _SCRIPTS = ("uPlot.iife.min.js", "timeline.js", "page.js")
-_STYLES = ("uPlot.min.css", "page.css")
+_STYLES = ("uPlot.min.css", "bars.css", "page.css")
 _LEAST_STEPS = 200
 _MARK = '<meta name="generator" content="pyinstrument_gpu'
 _HEAD_BYTES = 1_000
@@ -51,14 +46,14 @@ def html_page(runs: Sequence[Run], files: Sequence[str], job: JobDocument | None
     It costs the analysis of each run, and looks at each span some twenty times.
 
     Args:
-        files: what the files of the runs are called.
+        files: what the files of the runs are called; empty for a run in memory.
         job: of a job of which these are some ranks; None makes it of the runs, if they can be of
             one job.
 
     Raises:
         MissingDependencyError: jinja2 is not installed.
     """
-    environment = _jinja()
+    sheet = template("report.html.jinja")  # first: without jinja2 all else would be in vain
     names = _names(runs, files)
     series = [step_series(run, max(_LEAST_STEPS, MAX_STEPS // len(runs))) for run in runs]
     views = [
@@ -79,8 +74,7 @@ def html_page(runs: Sequence[Run], files: Sequence[str], job: JobDocument | None
         plain = found.plain(numbers, [names[number] for number in numbers])
         timelines.append((found, plain))
     return _written(
-        environment,
-        "report.html.jinja",
+        sheet,
         {
             "runs": [data for _, data in views],
             "timelines": [plain for _, plain in timelines],
@@ -130,11 +124,10 @@ def comparison_page(
     Raises:
         MissingDependencyError: jinja2 is not installed.
     """
-    environment = _jinja()
+    sheet = template("comparison.html.jinja")
     view = comparison_view(comparison, before, after, files)
     return _written(
-        environment,
-        "comparison.html.jinja",
+        sheet,
         {"runs": [], "timelines": [], "overlaid": view["overlaid"]},
         title=(
             f"{comparison.verdict.value}: {len(comparison.elapsed.before_ns)} before, "
@@ -180,20 +173,20 @@ def _names(runs: Sequence[Run], files: Sequence[str]) -> list[str]:
     ranks = [run.environment.get("rank") for run in runs]
     if len(runs) > 1 and None not in ranks and len(set(ranks)) == len(runs):
         return [f"rank {rank}" for rank in ranks]
-    return list(files)
+    return [file or "Run" for file in files]
 
 
-def _written(environment: Any, template: str, data: dict[str, Any], **values: Any) -> str:
-    script = "\n".join(_asset(name) for name in _SCRIPTS)
+def _written(sheet: Any, data: dict[str, Any], **values: Any) -> str:
+    script = "\n".join(asset(name) for name in _SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    text: str = environment.get_template(template).render(
+    text: str = sheet.render(
         **values,
         aspects=aspects(),
         version=__version__,
-        style="\n".join(_asset(name) for name in _STYLES),
+        style="\n".join(asset(name) for name in _STYLES),
         script=script,
         script_hash=f"sha256-{digest}",
-        licence=_asset("uPlot.LICENSE"),
+        licence=asset("uPlot.LICENSE"),
         data=_json(data),
     )
     return text
@@ -203,36 +196,3 @@ def _json(value: Any) -> str:
     """JSON that can stand in a script element, where "</script>" or "<!--" would end it."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c")
-
-
-@functools.cache
-def _asset(name: str) -> str:
-    return (resources.files(__package__) / "assets" / name).read_text("utf-8").rstrip("\n")
-
-
-def _jinja() -> Any:
-    with needed_for("the page", "jinja2", "html"):
-        import jinja2  # noqa: F401
-    return _environment()
-
-
-@functools.cache
-def _environment() -> Any:
-    """Kept: to compile the templates takes longer than to fill them."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("pyinstrument_gpu.page"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        # Names may hold what does not print, or turns the direction of text around.
-        finalize=lambda value: printable(value) if type(value) is str else value,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "color": lambda name: css_color(color_of(name)),
-        "ink": lambda color: ink_on(color) if color.startswith("#") else "inherit",
-        "names": names_of,
-    }
-    return environment

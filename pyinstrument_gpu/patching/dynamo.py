@@ -1,14 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Phases inside torch.compile.
 
-Dynamo cannot look into a C function. It is told to take `nullcontext()` for a phase when it traces
-one: the graph does not break, nothing is recorded there. Telling it means importing it, which takes
-more than a second; so that is done only when the program imports it anyway.
+Dynamo cannot look into a C function. It is told what to take for a phase when it traces one: while
+a recording goes on a label of the operations inside, `torch.fx.traceback.annotate`, which leaves
+nothing in the graph, and otherwise `nullcontext()`. Neither breaks the graph, and nothing is
+recorded there. Telling it means importing it, which takes more than a second; so that is done only
+when the program imports it anyway.
+
+A label is a key of `node.meta["custom"]`, the outermost first. AOTAutograd copies it to the nodes
+of the backward graph, but for those that add up gradients.
+
+Where a graph breaks in a phase, torch would leave the whole function uncompiled because of the
+label. So its variable for `annotate` is told to make `resumed` of ours, which is traced as the
+label again where the function goes on. A version of torch in which that can't be told has no
+labels.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType, ModuleType
@@ -18,8 +30,10 @@ from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.import_hook import when_imported
 
 
+@functools.cache
 def register_when_imported() -> None:
-    """Register now if Dynamo is loaded, else when it will be."""
+    """Register now if Dynamo is loaded, else when it will be. Once: `%reload_ext` imports the
+    package again."""
     when_imported("torch._dynamo", _register)
 
 
@@ -57,18 +71,84 @@ def _codes(things: Iterable[Any], module: str) -> Iterator[CodeType]:
                 yield from _codes([thing.__code__], module)
 
 
+KEY = "pyinstrument_gpu:"
+"""What the label of an operation begins with; then comes the name of the phase."""
+
+_labelling = 0
+_can_label = False
+_has_labelled = False
+
+
+def label_phases() -> Callable[[], None]:
+    """From now on phases are traced as labels, if torch can do that. What was compiled before stays
+    as it is. Returns the function that takes this back."""
+    global _labelling
+    _labelling += 1
+
+    def undo() -> None:
+        global _labelling
+        _labelling -= 1
+
+    return undo
+
+
+def why_no_labels() -> str | None:
+    """Why phases can't be labels; None if they can, or if Dynamo is not loaded."""
+    if _can_label or "torch._dynamo" not in sys.modules:
+        return None
+    return "Dynamo of this version of torch is not built as expected"
+
+
+def has_labelled() -> bool:
+    """Whether there was a phase in what Dynamo has traced."""
+    return _has_labelled
+
+
+def resumed(*_: object) -> contextlib.AbstractContextManager[None]:
+    """A label where a graph breaks inside it. Traced it is the label."""
+    return contextlib.nullcontext()
+
+
+def _key_of(phase: Any) -> str:
+    """The label of a phase or of its name, while it is traced; empty for none."""
+    global _has_labelled
+    import torch
+
+    is_exporting = getattr(torch.compiler, "is_exporting", bool)
+    name = phase if isinstance(phase, str) else getattr(phase, "name", None)
+    if not (_labelling and _can_label and isinstance(name, str)) or is_exporting():
+        return ""
+    _has_labelled = True
+    return KEY + name
+
+
 def _register() -> None:
-    substitutes: dict[Any, Callable[..., Any]] = {
-        native.gpu_phase: lambda name, /: contextlib.nullcontext(),
-        native.gpu_phase.scope: lambda name, /: contextlib.nullcontext(),
-        native.frame: lambda phase, /: contextlib.nullcontext(),
-        # What is compiled has no automatic phases in it.
-        native.optimizer_steps: lambda optimizer, args, kwargs, /: None,
-        native.optimizer_has_stepped: lambda optimizer, args, kwargs, /: None,
-    }
     try:
         import torch
 
+        key_of = torch.compiler.assume_constant_result(_key_of)
+
+        def label(key: str) -> Any:
+            import torch  # Dynamo knows `annotate` by where it comes from
+
+            return torch.fx.traceback.annotate({key: 1})
+
+        def labelled(phase: Any, /) -> Any:
+            key = key_of(phase)
+            return label(key) if key else contextlib.nullcontext()
+
+        def resumed_label(*keys: Any) -> Any:
+            return label(keys[0]) if keys else contextlib.nullcontext()
+
+        substitutes: dict[Any, Callable[..., Any]] = {
+            native.gpu_phase: labelled,
+            native.gpu_phase.scope: labelled,
+            native.frame: labelled,
+            resumed: resumed_label,
+            # What is compiled has no automatic phases in it.
+            native.optimizer_steps: lambda optimizer, args, kwargs, /: None,
+            native.optimizer_has_stepped: lambda optimizer, args, kwargs, /: None,
+        }
         for function, substitute in substitutes.items():
             torch.compiler.substitute_in_graph(function, skip_signature_check=True)(substitute)
     except Exception as error:
@@ -77,3 +157,26 @@ def _register() -> None:
             RuntimeWarning,
             stacklevel=2,
         )
+        return
+    with contextlib.suppress(Exception):
+        _let_graphs_break()
+
+
+def _let_graphs_break() -> None:
+    global _can_label
+    from torch._dynamo.source import AttrSource
+    from torch._dynamo.variables import ctx_manager
+
+    Variable: Any = ctx_manager.FxTracebackAnnotateVariable
+    before = Variable.reconstruct_type
+
+    def reconstruct_type(self: Any, codegen: Any) -> None:
+        # torch 2.14 has it elsewhere.
+        keys = getattr(self, "annotation", self.target_values)
+        if keys and all(str(key).startswith(KEY) for key in keys):
+            codegen(AttrSource(codegen.tx.import_source(__name__), resumed.__name__))
+        else:
+            before(self, codegen)
+
+    Variable.reconstruct_type = reconstruct_type
+    _can_label = True

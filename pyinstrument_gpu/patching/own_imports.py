@@ -12,11 +12,14 @@ place. When it is imported it takes the working directory off the path, which
 """
 
 import sys
+import time
 from _collections_abc import Iterable  # of Python itself; since 3.13 `collections` is not loaded
 from _frozen_importlib import BuiltinImporter, FrozenImporter
 from _frozen_importlib_external import PathFinder  # importlib.machinery may import more
 from types import ModuleType
 
+IMPORTED_NS = time.monotonic_ns()
+"""When the package began to be imported."""
 _AT_START = frozenset(sys.modules)
 _NEVER = ("__main__", "pyinstrument_gpu", "torch")  # torch is watched, wherever it comes from
 _ONLY_OURS = ("click",)  # needed before the program, and by nothing that it is given

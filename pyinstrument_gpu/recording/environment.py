@@ -3,17 +3,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import sys
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from pyinstrument_gpu.core.launcher import launcher_number
+from pyinstrument_gpu.recording.interactive import notebook
 from pyinstrument_gpu.version import __version__
 
 _MAX_ARGUMENTS = 200
 _MAX_ARGUMENT_CHARACTERS = 1000
+_MAX_PACKAGES = 300
+_MAX_VARIABLES = 100
+_VARIABLES = re.compile(
+    "(CUDA|CUBLAS|CUDNN|NCCL|OMP|KMP|MKL|TORCH|TORCHDYNAMO|TORCHINDUCTOR|PYTORCH|MALLOC)_|PYTHON"
+    "|LD_PRELOAD$"
+)
+"""Those that change how fast a program trains. What names a secret, or one attempt of a job, is not
+among them."""
+_NOT_RECORDED = re.compile("KEY|TOKEN|SECRET|PASS|AUTH|CREDENTIAL")
+_SITE = re.compile(r"(.*/(?:site|dist)-packages)/")
+_DRIVER = "/sys/module/nvidia/version"
 
 
 def gather() -> dict[str, Any]:
@@ -26,11 +42,13 @@ def gather() -> dict[str, Any]:
         "platform": _platform(),
         "cores": len(os.sched_getaffinity(0)),
         "command": _words(sys.orig_argv),
-        "arguments": _words(getattr(sys, "argv", ())),
+        "arguments": notebook() or _words(getattr(sys, "argv", ())),
         "cwd": _working_directory(),
         "program_folder": str(_folder_of_program()),
         "started": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
         "version": __version__,
+        "driver": driver_version(),
+        "variables": variables(os.environ),
     }
     for key in ("rank", "world_size", "local_rank"):
         number = launcher_number(key.upper())
@@ -47,6 +65,62 @@ def gather() -> dict[str, Any]:
         facts["revision"] = revision
     facts.update(torch_facts())
     return facts
+
+
+def last_facts() -> dict[str, Any]:
+    """What the program has loaded and set by its end. Reads the names of some folders."""
+    facts = torch_facts()
+    with contextlib.suppress(Exception):  # of a program that changes them meanwhile
+        facts.update(variables=variables(os.environ), packages=packages())
+    return facts
+
+
+def variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Those variables of an environment that matter to how fast a program trains."""
+    names = [name for name in sorted(environment) if _VARIABLES.match(name)]
+    return {
+        name: environment[name][:_MAX_ARGUMENT_CHARACTERS]
+        for name in names[:_MAX_VARIABLES]
+        if not _NOT_RECORDED.search(name)
+    }
+
+
+def driver_version() -> str | None:
+    """That of NVIDIA's driver; None where there is none."""
+    try:
+        return Path(_DRIVER).read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def packages() -> dict[str, str]:
+    """The versions of the packages that are imported, by the names of their modules: those of what
+    is installed, or else what a module says itself."""
+    loaded = {
+        # Not `vars`: a module that is lazy would be loaded.
+        name: object.__getattribute__(module, "__dict__")
+        for name, module in list(sys.modules.items())
+        if isinstance(module, ModuleType)
+        and "." not in name
+        and name not in sys.stdlib_module_names
+    }
+    installed: dict[str, str] = {}
+    for folder in {match[1] for one in loaded.values() if (match := _SITE.match(_origin(one)))}:
+        with contextlib.suppress(OSError):
+            for name in os.listdir(folder):
+                package, _, version = name.removesuffix(".dist-info").partition("-")
+                if version and name.endswith(".dist-info"):
+                    installed[package.lower()] = version
+    versions = {
+        name: installed.get(name.lower()) or one.get("__version__") for name, one in loaded.items()
+    }
+    told = sorted((name, one) for name, one in versions.items() if isinstance(one, str))
+    return dict(told[:_MAX_PACKAGES])
+
+
+def _origin(names: Mapping[str, Any]) -> str:
+    """The file of a module with these names in it."""
+    return str(names.get("__file__"))
 
 
 def _words(arguments: object) -> list[str]:

@@ -14,7 +14,7 @@ from pyinstrument_gpu.native import DISABLED
 from pyinstrument_gpu.patching.own_imports import OwnImports
 from pyinstrument_gpu.recording import device_timing
 from pyinstrument_gpu.recording.configuration import record_settings
-from pyinstrument_gpu.recording.device_timing import DeviceTimingMode
+from pyinstrument_gpu.recording.device_timing import DeviceTimingMode, GraphPhasesMode
 from pyinstrument_gpu.recording.hang_program import check_call
 
 if TYPE_CHECKING:
@@ -51,8 +51,10 @@ class RecordingOptions:
         nvtx: bool = True,
         device_timing: DeviceTimingMode = "auto",
         device_timing_budget: float = 0.001,
+        graph_phases: GraphPhasesMode = "auto",
         memory: MemoryMode = "sampled",
         energy: bool = False,
+        compiled_phases: bool = False,
         watchdog_s: float | None = 30.0,
         on_hang: str | None = None,
         sinks: Sequence[Sink] = (),
@@ -75,8 +77,12 @@ class RecordingOptions:
                 f"device_timing_budget must be more than 0, got {budget!r}: "
                 "device_timing=False turns device times off"
             )
+        if graph_phases != "auto" and not isinstance(graph_phases, bool):
+            raise ValueError(f'graph_phases must be "auto", True or False, got {graph_phases!r}')
         if not isinstance(energy, bool):
             raise TypeError(f"energy must be bool, got {energy!r}")
+        if not isinstance(compiled_phases, bool):
+            raise TypeError(f"compiled_phases must be bool, got {compiled_phases!r}")
         if memory is not False and memory not in ("sampled", "exact"):
             raise ValueError(f'memory must be "sampled", "exact" or False, got {memory!r}')
         if watchdog_s is not None:
@@ -108,8 +114,10 @@ class RecordingOptions:
         self.nvtx = nvtx
         self.device_timing = device_timing
         self.device_timing_budget = device_timing_budget
+        self.graph_phases = graph_phases
         self.memory = memory
         self.energy = energy
+        self.compiled_phases = compiled_phases
         self.watchdog_s = watchdog_s
         self.on_hang = on_hang
 

@@ -25,7 +25,14 @@ from pyinstrument_gpu.core.file.run_path import (
 from pyinstrument_gpu.core.watcher import watchers_of
 from pyinstrument_gpu.errors import RecordingActiveError, RecordingError, RunPathError
 from pyinstrument_gpu.native import DISABLED, native, require_native
-from pyinstrument_gpu.recording import device_timing, environment, hang_program, self_overhead
+from pyinstrument_gpu.recording import (
+    device_timing,
+    environment,
+    hang_program,
+    interactive,
+    self_overhead,
+    uncommitted,
+)
 from pyinstrument_gpu.recording.lost_peer import exception_facts
 from pyinstrument_gpu.recording.options import RecordingOptions, check_sink, takes_options
 from pyinstrument_gpu.recording.program_watch import ProgramWatch
@@ -78,6 +85,7 @@ class Recording:
         # For a recording around a whole program, which ends when the program starts its own.
         self._give_way: Callable[[], None] | None = None
         self._program = ProgramWatch()
+        self._uncommitted = uncommitted.Uncommitted(None)
         # For its watchers, see `ActiveRecording`; neither is for programs.
         self.facts: dict[str, Any] = {}
         self.watchers = watchers_of(options)
@@ -334,7 +342,7 @@ class Recording:
                 self,
                 None if self._path is None else os.fsencode(self._path),
                 _encode(facts),
-                overwrite=options.overwrite,
+                overwrite=options.overwrite or self._is_run_again(),
                 history_spans=options.history_spans_kept,
                 max_bytes=options.max_bytes_kept,
                 nvtx=False,  # not while the overhead is measured
@@ -364,13 +372,23 @@ class Recording:
         facts.update(started)
         facts["overhead"] = self_overhead.measure()
         native.set_nvtx(options.nvtx)
-        device_timing.start(options.device_timing, options.device_timing_budget)
+        device_timing.start(
+            options.device_timing, options.device_timing_budget, options.graph_phases
+        )
         self._program.begin(self._tell_of_program)
         for watcher in self.watchers.values():
             watcher.begin(self)
         self._environment = facts
+        if "revision" in facts and not facts.get("local_rank"):
+            self._uncommitted = uncommitted.ask(Path(facts["program_folder"]))
+        if self._path is not None:
+            interactive.note_file(self._path, facts["run_id"])
         self._tell_of_program()
         native.set_document(self, "environment", _encode(self._environment))
+
+    def _is_run_again(self) -> bool:
+        """Whether it is of a notebook's cell, of which an earlier execution wrote the file."""
+        return self._path is not None and interactive.is_of_earlier_execution(self._path)
 
     def _make_way(self) -> None:
         """Another recording is about to start: end this one, where it has no other end to come."""
@@ -419,8 +437,8 @@ class Recording:
             return None
 
     def _note_end(self) -> None:
-        # torch and its GPUs may have come after the start.
-        self._environment.update(environment.torch_facts())
+        # What has come after the start.
+        self._environment.update(environment.last_facts())
         self._environment.update(self.facts)
 
     def _note_no_memory(self, error: MemoryError) -> None:
@@ -435,9 +453,10 @@ class Recording:
             if self._program.has_ranks:
                 for watcher in self.watchers.values():
                     watcher.has_ranks(self._environment["anchor"], self._program.members)
-            if facts != self._environment.get(program_facts.KEY):
+            known = {program_facts.KEY: facts, **self._uncommitted.facts()}
+            if not known.items() <= self._environment.items():
                 # A new one: other threads may be reading the one that there is.
-                self._environment = {**self._environment, program_facts.KEY: facts}
+                self._environment = {**self._environment, **known}
                 native.set_document(self, "environment", _encode(self._environment))
         except Exception:  # it may be called in the middle of the program: it stays as it is
             return
@@ -514,7 +533,8 @@ def record(options: RecordingOptions) -> Recording:
             torchrun or Slurm have started the program again, so does the number of the attempt:
             `train.restart1.rank3.gpurun`.
         overwrite: replace the file if it exists and is a run file. Another file, or a link, is
-            never replaced.
+            never replaced. In a notebook, a cell that is run again replaces what this kernel has
+            recorded there, without being asked; see docs/page.md.
         history_spans: how many of the newest spans to keep, rounded up to whole blocks of several
             hundred. Older ones are dropped, and counted. None means a million in memory, and no
             separate limit in a file. Statistics always cover the whole run.
@@ -527,6 +547,11 @@ def record(options: RecordingOptions) -> Recording:
             where timing events can keep streams from overlapping. False turns it off.
         device_timing_budget: the share of the step time that device timing may cost. If steps are
             too short for that, the device is timed in every k-th step only; `math.inf` times all.
+        graph_phases: "auto" times phases inside CUDA graphs in each replay (`Run.graph_phases`):
+            where a phase begins or ends while `torch.cuda.graph` or `make_graphed_callables`
+            captures, a kernel of one thread becomes part of the graph, 256 of them in one graph at
+            most. Each takes the device about two microseconds in every replay, also after the
+            recording, since the graph keeps it. True: without that bound. False: no such kernel.
         memory: "sampled" reads how much memory is in use where phases begin and end: that of
             PyTorch's allocator on the GPU, or else that of the process. It does so in the first
             three steps, and then in so many that it takes at most 0.05 % of the time. Nothing
@@ -537,6 +562,12 @@ def record(options: RecordingOptions) -> Recording:
         energy: read the GPU's energy counter ten times a second, by a thread of its own that needs
             the GIL for some microseconds each time. Without NVML or such a counter, the run has
             no energy.
+        compiled_phases: also time phases inside of what torch.compile compiles with TorchInductor
+            from now on, forward and backward, by marks in its code. What is fused stays the same,
+            but each graph is compiled once more, as torch's caches have it without marks. A mark
+            costs what a phase does, and on the CPU it parts kernels that would run as one. Where it
+            is not possible, as under CUDA graphs, the report says so. False leaves one time for
+            each call of a graph.
         watchdog_s: if nothing happens for so many seconds, and ten times as long as 99 % of the
             steps took, the run gets the stacks of all threads and how far the process groups are
             (`Run.stalls`), and standard error one sentence. Until ten steps have ended, the limit

@@ -9,19 +9,53 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyinstrument_gpu.analysis.compare import MIN_RUNS, Comparison, PhaseChange, TimeChange
+from pyinstrument_gpu.analysis.differences import Difference, Differences
 from pyinstrument_gpu.analysis.run_sample import OUTSIDE_PHASES, FinalValue
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, Table, table
-from pyinstrument_gpu.parts.words import UNKNOWN, Unit, confidence_percent, counted, rounded_percent
+from pyinstrument_gpu.parts.words import (
+    UNKNOWN,
+    Unit,
+    capitalised,
+    confidence_percent,
+    counted,
+    printable,
+    rounded_percent,
+)
 from pyinstrument_gpu.report.console import printed
 
 _MAX_NAMED = 3
 _MIN_SHARE_NAMED = 0.05  # of what left or arrived
 _MAX_ROWS = 30
+_MOST_DIFFERENCES = 8
 _MIN_CAUSE_SHARE = 0.01
 
 
 def comparison_report(comparison: Comparison, width: int = 80) -> str:
-    return printed(comparison_parts(comparison), width)
+    """The comparison as text: what else differs comes first, as it may be why."""
+    blocks = [difference_parts(comparison.differences), comparison_parts(comparison)]
+    if not comparison.differences.found:
+        blocks.reverse()
+    return printed([*blocks[0], Sentence(), *blocks[1]], width)
+
+
+def difference_parts(differences: Differences) -> list[Part]:
+    """What else differs between the sides."""
+    texts = [f"{one.what}: {values_text(one)}" for one in differences.found]
+    title = "What else differs" if texts else "Nothing else differs of what the runs say"
+    parts: list[Part] = [Sentence(title, "title")]
+    parts += [Sentence(printable(capitalised(text))) for text in texts[:_MOST_DIFFERENCES]]
+    if len(texts) > _MOST_DIFFERENCES:
+        parts.append(Sentence(f"... and {len(texts) - _MOST_DIFFERENCES:,} more (--json)", "note"))
+    if differences.unknown:
+        unknown = ", ".join(differences.unknown)
+        parts.append(Sentence(f"Not known of all runs: {unknown}", "note"))
+    return parts
+
+
+def values_text(difference: Difference) -> str:
+    """What it is in the runs of both sides, as "2.12 and 2.13"."""
+    sides = difference.before, difference.after
+    return " and ".join("; ".join(values[:_MAX_NAMED]) for values in sides)
 
 
 def comparison_parts(comparison: Comparison) -> list[Part]:

@@ -29,6 +29,12 @@ _DROPS = {
     "device_preparing": ("span", "without device time: the events were not ready yet"),
     "device_ring_full": ("span", "without device time: all events were in use"),
     "device_capturing": ("span", "without device time: a CUDA graph was being captured"),
+    "device_graph_nodes": ("span", "not marked in a CUDA graph, which had its marks already"),
+    "device_graph_replays": ("time", "of phases in CUDA graphs overwritten before it was read"),
+    "device_graph_ambiguous": (
+        "time",
+        "of phases in CUDA graphs left out: which replay it was of is unknown",
+    ),
     "device_side_stream": (
         "span",
         "without device time: on a side stream, where timing could prevent overlap because of "

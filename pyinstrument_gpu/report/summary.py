@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 from pyinstrument_gpu.analysis.advice import HEADLINE_SHARE, Finding
@@ -33,39 +34,60 @@ _PROGRAM_LENGTH = 40
 _PYTHON = re.compile(r"python[\d.]*t?(\.exe)?$")
 
 
+@dataclass(frozen=True)
+class Summary:
+    """The report in blocks, in the order in which they are read.
+
+    Attributes:
+        ran: what ran, and what changes how the rest is to be read.
+        verdict: what the run says.
+        times: where the step goes.
+        tries: what is worth trying.
+        others: what else there is to say, in a line for each thing.
+    """
+
+    ran: Sequence[Part]
+    verdict: Sequence[Part]
+    times: Sequence[Part]
+    tries: Sequence[Part]
+    others: Sequence[Part]
+
+
 def summary(document: Document, width: int) -> list[Part]:
     """The parts of the report, of which those of least weight give way until all of them fit on a
     screen of that width."""
     parts: list[Part] = []
     for size in _sizes():
-        parts = [*_parts(document, *size)]
+        found = summary_of(document, *size)
+        parts = [*found.ran, *found.verdict]
+        for block in (found.times, found.tries, found.others):
+            parts += [Sentence(), *block] if block else []
+        parts.append(Sentence(_look_on(document), "note"))
         if len(printed(parts, width).splitlines()) <= MOST_LINES:
             break
     return parts
 
 
 def _sizes() -> Iterator[tuple[int, int, int]]:
-    """How many phases, things to try and lines on other things are shown: from all on, the phases
-    give way to a few, then the lines, then what is left."""
+    """How many phases, things to try and other lines are shown: from all on, the phases give way to
+    a few, then the lines, then what is left."""
     yield from ((phases, _MOST_TRIES, _MOST_LINES_ON) for phases in range(12, 7, -1))
     yield from ((7, _MOST_TRIES, lines) for lines in range(_MOST_LINES_ON, 1, -1))
     yield from ((phases, _MOST_TRIES, 2) for phases in range(6, 2, -1))
     yield from ((3, tries, 1) for tries in range(_MOST_TRIES, -1, -1))
 
 
-def _parts(document: Document, phases: int, tries: int, lines: int) -> Iterator[Part]:
-    yield Sentence(printable(_what_ran(document)))
-    yield from _warnings(document)
-    yield from _verdict(document)
-    blocks: Sequence[Iterator[Part]] = (
-        _times(document, phases),
-        _worth_trying(document, tries),
-        islice(_lines(document), lines),
+def summary_of(
+    document: Document, phases: int = 12, tries: int = _MOST_TRIES, lines: int = _MOST_LINES_ON
+) -> Summary:
+    """The blocks with so many phases, things to try and other lines at most."""
+    return Summary(
+        ran=[Sentence(printable(_what_ran(document))), *_warnings(document)],
+        verdict=[*_verdict(document)],
+        times=[*_times(document, phases)],
+        tries=[*_worth_trying(document, tries)],
+        others=[*islice(_lines(document), lines)],
     )
-    for block in blocks:
-        shown = [*block]
-        yield from [Sentence(), *shown] if shown else []
-    yield Sentence(_look_on(document), "note")
 
 
 def _what_ran(document: Document) -> str:
@@ -149,7 +171,8 @@ def _step_table(document: Document, steps: StepTimes, most: int) -> Iterator[Par
         rows[phase.path] = Row("", [*times, _share(phase.share)], share=phase.share)
 
     def sum_row(name: str, mean_ns: float | None, p95_ns: float | None, is_step: bool) -> Row:
-        of_step = None if mean_ns is None or mean_ns < 0 else mean_ns / steps.mean_ns
+        is_part = mean_ns is not None and 0 <= mean_ns <= steps.mean_ns > 0
+        of_step = mean_ns / steps.mean_ns if mean_ns is not None and is_part else None
         known = {"mean": mean_ns, "p95": p95_ns}
         cells = [unit.text(known[one]) if known.get(one) is not None else "" for one in columns]
         return Row(name, [*cells, _share(of_step)], emphasis="bold" if is_step else "")
@@ -198,21 +221,26 @@ def _call_table(phases: Sequence[PhaseCalls], most: int) -> Table:
     return Table(["phase", "calls", f"total {unit.name}", f"mean {unit.name}"], [rows])
 
 
-def _worth_trying(document: Document, most: int) -> Iterator[Part]:
+def worth_trying(document: Document, most: int = _MOST_TRIES) -> list[Finding]:
     """The changes that could gain most, each once, those that are certain first."""
-    found = [one for one in document.findings if one.kind != "failure" and _is_worth_a_line(one)]
-    if found and most:
-        yield Sentence("Worth trying", "title")
-    for number, one in enumerate(found[:most], 1):
+    found = (one for one in document.findings if one.kind != "failure" and _is_worth_a_line(one))
+    return [*islice(found, most)]
+
+
+def _worth_trying(document: Document, most: int) -> Iterator[Part]:
+    for number, one in enumerate(worth_trying(document, most), 1):
+        if number == 1:
+            yield Sentence("Worth trying", "title")
         edit = "" if one.edit is None else f": {one.edit}"
-        yield Sentence(printable(f"{number}. {capitalised(one.about)}{edit} ({_gain(one)})"))
+        yield Sentence(printable(f"{number}. {capitalised(one.about)}{edit} ({gain(one)})"))
 
 
 def _is_worth_a_line(one: Finding) -> bool:
     return one.high_ns is None or one.high_ns >= HEADLINE_SHARE * (one.of_ns or 0.0)
 
 
-def _gain(one: Finding) -> str:
+def gain(one: Finding) -> str:
+    """What a change saves, as far as the run can tell."""
     if one.low_ns is None or one.high_ns is None or not one.of_ns:
         return "what it saves is unknown"
     low, high = (small_percent(ns, one.of_ns) for ns in (one.low_ns, one.high_ns))

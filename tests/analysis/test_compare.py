@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from numpy.typing import ArrayLike
 
 import pyinstrument_gpu
 from pyinstrument_gpu.analysis.compare import POWER, Comparison, Verdict, compare
+from pyinstrument_gpu.analysis.differences import Difference
 from pyinstrument_gpu.analysis.inference import t_quantile, welch
 from pyinstrument_gpu.analysis.run_sample import OUTSIDE_PHASES, final_values, warmup_steps
 from pyinstrument_gpu.aspects.processor.data import Processor
@@ -383,11 +385,50 @@ def test_differences_of_the_environment_are_named() -> None:
     before = runs_of(100, **same, revision="a" * 40)
     assert compare(before, runs_of(100, **same, revision="a" * 40)).warnings == ()
     other = {**same, "torch": "2.14", "revision": "b" * 40}
-    warnings = compare(before, runs_of(100, **other)).warnings
-    assert warnings == (
-        "torch version differs: 2.13 and 2.14",
-        f"code revision differs: {'a' * 40} and {'b' * 40}",
+    comparison = compare(before, runs_of(100, **other))
+    assert comparison.warnings == ()
+    assert comparison.differences.found == (
+        Difference("code revision", ("a" * 40,), ("b" * 40,)),
+        Difference("torch version", ("2.13",), ("2.14",)),
     )
+    assert {"host", "GPUs"} == {*comparison.differences.same}
+    assert {"packages", "uncommitted changes"} < {*comparison.differences.unknown}
+
+
+def test_what_else_differs_comes_first() -> None:
+    """Of packages, variables and uncommitted changes those that differ, each by its name."""
+
+    def runs(**environment: Any) -> list[Run]:
+        return runs_of(100, cuda=None, **environment)
+
+    dirty = {"hash": "0123456789abcdef", "files": [f"{name}.py" for name in "abcdef"]}
+    before = runs(
+        packages={"numpy": "2.0", "scipy": "1.16", "torch": "2.13"},
+        variables={"OMP_NUM_THREADS": "4"},
+        uncommitted={"hash": None, "files": []},
+        arguments=["train.py", "--lr", "1"],
+        program_facts={"loader_workers": 0},
+    )
+    after = runs(
+        packages={"numpy": "2.1", "scipy": "1.16", "torch": "2.14"},
+        variables={"CUDA_LAUNCH_BLOCKING": "1"},
+        uncommitted=dirty,
+        arguments=["train.py", "--lr", "2"],
+        program_facts={"loader_workers": 2},
+    )
+    text = comparison_report(compare(before, after), 120)
+    assert text.startswith("""\
+What else differs
+Command line: train.py --lr 1 and train.py --lr 2
+Uncommitted changes: none and 0123456789ab in a.py, b.py, c.py, d.py, e.py, ...
+Loader workers: 0 and 2
+Package numpy: 2.0 and 2.1
+Environment variable CUDA_LAUNCH_BLOCKING: none and 1
+Environment variable OMP_NUM_THREADS: 4 and none
+Not known of all runs: host, GPUs""")
+    text = comparison_report(compare(before, runs()))
+    assert text.endswith("platform, pyinstrument_gpu version")
+    assert "\n\nNothing else differs of what the runs say\nNot known of all runs: host, " in text
 
 
 # Final values of metrics

@@ -4,6 +4,7 @@
 import pytest
 
 from pyinstrument_gpu.analysis.compare import Verdict, compare
+from pyinstrument_gpu.analysis.differences import Difference
 from pyinstrument_gpu.analysis.run_sample import OUTSIDE_PHASES, run_samples
 from pyinstrument_gpu.core.run import Run
 from tests.helpers.job_files import ANCHOR, rank_environment, rank_run
@@ -75,7 +76,7 @@ def test_jobs_of_which_other_ranks_are_there_are_refused() -> None:
 
 def test_all_ranks_of_jobs_of_other_sizes_can_be_compared() -> None:
     comparison = compare([job(0, 20)], [job(1, 20, ranks=2)])
-    assert "number of ranks differs: 3 and 2" in comparison.warnings
+    assert Difference("number of ranks", ("3",), ("2",)) in comparison.differences.found
 
 
 def test_ranks_of_two_jobs_are_no_job() -> None:

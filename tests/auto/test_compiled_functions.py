@@ -73,8 +73,9 @@ def test_a_compiled_training_step_is_a_phase_and_a_step(backend: str) -> None:
 
     run = recorded(loop)
     assert run.step_totals.count == 4
-    assert counts(run) == {"compiled train_step": 4}
-    assert run.phases.keys() == {"compiled train_step"}
+    phases = {path: count for path, count in counts(run).items() if " graph" not in path}
+    assert phases == {"compiled train_step": 4}
+    assert {path.partition("/")[0] for path in run.phases} == {"compiled train_step"}
 
 
 def test_only_calls_that_update_end_a_step() -> None:

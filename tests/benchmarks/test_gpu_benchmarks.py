@@ -269,6 +269,16 @@ def test_tests_that_may_hang_are_apart_and_first() -> None:
             "seconds=0, width=8, batch=1, steps=1, around=2",
             "the steps after those: longer by",
         ),
+        (
+            "compiled_cost",
+            "seconds=0, width=8, batch=1, steps=1, backend='aot_eager'",
+            "recorded, with marks: longer by",
+        ),
+        (
+            "graph_cost",
+            "rounds=2, seconds=0, replays=3, profiled=2, steps=2",
+            "tensors that differ after training by a marked graph",
+        ),
         ("enqueue_cost", "batches=2", "a CUDA graph's replay, least"),
         ("overlap", "rounds=2", "CUDA_DEVICE_MAX_CONNECTIONS=unset: recording"),
         (

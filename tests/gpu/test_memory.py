@@ -10,8 +10,8 @@ import torch
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step
-from pyinstrument_gpu.aspects.energy.nvml import NvmlError, counter_in_use
 from pyinstrument_gpu.aspects.memory.data import Memory
+from pyinstrument_gpu.core.nvml import EnergyCounter, NvmlError, reader_in_use
 from tests.helpers.script import run_script
 
 MIB = 1 << 20
@@ -188,7 +188,7 @@ with pig.record({str(path)!r}):
 
 def test_energy_is_plausible() -> None:
     try:
-        found = counter_in_use()
+        found = reader_in_use(EnergyCounter)
     except NvmlError as error:
         pytest.skip(f"needs NVML and a GPU with an energy counter: {error}")
     assert found is not None

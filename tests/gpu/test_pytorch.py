@@ -201,11 +201,46 @@ def test_a_capture_in_global_mode_goes_through_and_its_replay_is_timed(
         for name in ("before", "captured", "replay", "after")
     }
     assert (times_ns["captured"] == -1).all()
-    assert dropped_of(run) == {"device_capturing": 5}
+    assert dropped_of(run) == {}
+    assert run.graph_phases is not None
+    (captured,) = run.graph_phases.phases
+    assert (run.paths[captured.path], captured.count) == ("replay/captured", 50)
+    assert captured.min_ns >= spin_ns // 10
+    assert sorted(run.graph_phases.runs["run"]) == sorted(list(range(1, 11)) * 5)
+    in_graphs = run.graph_phases.runs["device_begin_ns"]
+    around = run.spans[run.spans["path"] == run.paths.index("replay")]
+    assert in_graphs.min() >= around["device_begin_ns"].min() - 10_000
+    assert run.graph_phases.runs["device_end_ns"].max() <= around["device_end_ns"].max() + 10_000
     assert len(times_ns["replay"]) == 10
     assert (times_ns["replay"] >= 5 * (spin_ns // 10)).all()
     assert (times_ns["before"] >= spin_ns).all()
     assert (times_ns["after"] >= spin_ns).all()
+
+
+def test_phases_of_graphed_callables_are_timed_in_each_replay(timed: Timed) -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(256, 256)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with gpu_phase("layer"):
+                y: torch.Tensor = self.layer(x)
+                return y.relu()
+
+    x = torch.ones(64, 256, device="cuda")
+    with timed() as recording:
+        model: Any = torch.cuda.make_graphed_callables(Model().cuda(), (x,))
+        for _ in range(20):
+            with gpu_step(), gpu_phase("forward"):
+                model(x).sum().backward()
+        torch.cuda.synchronize()
+        assert recording.flush(FLUSH_S)
+    run = recording.run
+    assert run.graph_phases is not None
+    (layer,) = run.graph_phases.phases
+    assert (run.paths[layer.path], layer.count, layer.lost) == ("forward/layer", 20, 0)
+    assert run.graph_phases.runs["step"].tolist() == list(range(20))
 
 
 @pytest.fixture

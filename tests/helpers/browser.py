@@ -95,8 +95,7 @@ class Browser:
             message = json.loads(entry["message"])["message"]
             if message["method"] == "Network.requestWillBeSent":
                 url: str = message["params"]["request"]["url"]
-                # `chrome:` is the empty page that the browser itself begins with.
-                if not url.startswith(("file:", "data:", "chrome:")):
+                if not url.startswith(("file:", "data:", "chrome")):  # its own empty page
                     found.append(url)
         return found
 

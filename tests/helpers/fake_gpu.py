@@ -76,6 +76,9 @@ class FakeGpu:
     def replay_call(self) -> Callable[[], object]:
         return self.nothing
 
+    def capture(self, enqueue: Callable[[], None]) -> Callable[[], object]:
+        return enqueue
+
     def side_stream(self) -> AbstractContextManager[object]:
         return nullcontext()
 

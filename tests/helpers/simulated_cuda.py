@@ -242,6 +242,10 @@ class SimulatedDevice:
         """Event times are multiples of this; 32 ns unless set."""
         _check(native.set_tick(self.ordinal, tick_ns))
 
+    def set_timer(self, offset_ns: int, step_ns: int = 32) -> None:
+        """What kernels read as %globaltimer: the device's clock, so much later, in such steps."""
+        _check(native.set_timer(self.ordinal, offset_ns, step_ns))
+
     def set_elapsed_resolution(self, resolution_ns: int) -> None:
         """Elapsed times are the nearest multiples of this; 1 ns unless set. The documentation says
         about 500 ns; devices are known to give differences of their ticks."""

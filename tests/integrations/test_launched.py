@@ -68,7 +68,8 @@ def test_callback_under_run_makes_one_recording_and_one_warning(tmp_path: Path) 
 
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_fork"])
 def test_each_rank_that_lightning_starts_has_its_file(strategy: str, tmp_path: Path) -> None:
-    launch(tmp_path, "program.py", "train.gpurun", strategy)
+    said = launch(tmp_path, "program.py", "train.gpurun", strategy)
+    assert said.count("3 steps in ") == 1
     for rank in range(2):
         run = Run.load(tmp_path / f"train.rank{rank}.gpurun")
         assert (run.environment["rank"], run.environment["world_size"]) == (rank, 2)

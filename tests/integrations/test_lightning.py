@@ -111,7 +111,9 @@ def test_two_fits_are_two_runs(fits: Any, tmp_path: Path) -> None:
     assert not any(copied.recording for copied in (copy.deepcopy(callback), pickled(callback)))
 
 
-def test_exception_ends_the_recording_and_propagates(fits: Any, tmp_path: Path) -> None:
+def test_exception_ends_the_recording_and_propagates(
+    fits: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for make in (fits.GpuPhaseCallback, fits.GpuPhaseProfiler):
         one = make()
         options = {"profiler": one} if make is fits.GpuPhaseProfiler else {"callbacks": one}
@@ -122,6 +124,7 @@ def test_exception_ends_the_recording_and_propagates(fits: Any, tmp_path: Path) 
             ).fit(fits.Failing(), *fits.loaders())
         assert [step.complete for step in one.run.steps] == [True, True, False]
         assert auto.installed() is None
+    assert capsys.readouterr().err.count("2 steps in ") == 1  # the profiler leaves it to Lightning
 
 
 def test_recording_of_the_program_gets_the_steps(fits: Any, tmp_path: Path) -> None:

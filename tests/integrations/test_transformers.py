@@ -66,8 +66,10 @@ def test_callback_records_the_steps_that_the_trainer_counts(
     assert auto.installed() is None
 
 
-def test_two_trainings_are_two_runs(trainings: Any, tmp_path: Path) -> None:
-    """And no training leaves anything behind in accelerate."""
+def test_two_trainings_are_two_runs(
+    trainings: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each prints its report. And no training leaves anything behind in accelerate."""
     from accelerate import data_loader
 
     before = data_loader.DataLoaderShard.__iter__
@@ -78,6 +80,17 @@ def test_two_trainings_are_two_runs(trainings: Any, tmp_path: Path) -> None:
     assert [steps_of(run) for run in runs] == [CASES["early stop"].steps] * 2
     assert copy.deepcopy(callback).recording is None
     assert data_loader.DataLoaderShard.__iter__ is before
+    said = capsys.readouterr().err
+    assert said.count("3 steps in ") == said.count("More: pyinstrument-gpu report -v") == 2
+
+
+def test_report_that_is_turned_off(
+    trainings: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    callback = trainings.GpuPhaseCallback(report=False)
+    trainings.train(tmp_path, CASES["early stop"], callback)
+    assert callback.run.steps_ended == 3
+    assert "per step" not in capsys.readouterr().err
 
 
 def test_exception_ends_the_recording_and_propagates(trainings: Any, tmp_path: Path) -> None:

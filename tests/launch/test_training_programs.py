@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from pyinstrument_gpu.aspects.startup.aspect import startup_times
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.report.document import document_of
 from tests.helpers.program_truth import Truth, found_in, shared_waits
@@ -91,6 +92,16 @@ def check(name: str, found: dict[str, tuple[Done, Run]]) -> None:
         check_counts(true, run)
     assert not found["run"][1].syncs.sites  # a CPU waits for nothing
     check_waits(true, found["preview"][1])
+    check_startup(found["run"][1])
+
+
+def check_startup(run: Run) -> None:
+    """All of it is divided. (These processes are forks, which have imported torch before.)"""
+    times = startup_times(run)
+    if times is not None:  # there is a step
+        assert sum(part.time_ns for part in times.parts) + times.not_covered_ns == times.total_ns
+        assert "run" in {part.part for part in times.parts}
+        assert not times.not_seen
 
 
 # In `make test`. Other shapes of a loop are there in tests/auto/test_training_loops.py.

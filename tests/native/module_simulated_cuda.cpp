@@ -182,12 +182,8 @@ namespace metrics = pig::metrics;
 std::mutex metric_kernels;  ///< one of them runs at a time, whoever launches it
 
 void publish(const metrics::LaunchParameters& p) {
-  metrics::Snapshot& snapshot = *p.snapshot;
-  ++snapshot.sequence;
-  snapshot.lost = p.scratch->lost;
-  snapshot.state = *p.state;
-  std::copy_n(metrics::calibration_of(*p.state), p.tail_words, snapshot.tail);
-  p.scratch->sequence = ++snapshot.sequence;
+  const auto number = static_cast<unsigned>(++p.scratch->sequence);
+  metrics::publish_words(p, number, metrics::kMaxScalars, 0, 1);
 }
 
 void run_update(void** parameters) {

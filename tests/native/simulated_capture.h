@@ -4,16 +4,25 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "cuda/driver.h"
 
 namespace sim {
 
+/// What the recorder's stamp (csrc/cuda/graph_stamp_ptx.h) is launched with.
+struct Stamp {
+  uint64_t ring = 0;
+  uint32_t node = 0;
+  uint32_t mask = 0;
+};
+
 /// What one captured call does each time that its graph is launched, and for how long.
 struct Node {
   int64_t duration_ns = 0;
-  std::function<void()> run;  ///< may be empty: for a test's kernel, or the record of an event
+  std::function<void()> run;   ///< may be empty: for a test's kernel, or the record of an event
+  std::optional<Stamp> stamp;  ///< runs when the device gets there, and not at the launch
 };
 
 struct Graph {
@@ -23,6 +32,7 @@ struct Graph {
 
 /// One capture of a stream, and of those that join it, into a graph.
 struct Capture {
+  uint64_t id = 0;      ///< never used twice
   uint64_t thread = 0;  ///< that began it
   pig::cuda::CaptureMode mode = pig::cuda::kCaptureGlobal;
   uint64_t origin = 0;  ///< the stream it began on
@@ -37,6 +47,7 @@ class Captures {
  public:
   std::shared_ptr<Capture> begin(uint64_t thread, pig::cuda::CaptureMode mode, uint64_t origin) {
     auto capture = std::make_shared<Capture>();
+    capture->id = ++last_id_;
     capture->thread = thread;
     capture->mode = mode;
     capture->origin = origin;
@@ -77,6 +88,7 @@ class Captures {
  private:
   std::vector<std::shared_ptr<Capture>> active_;
   uint64_t invalidated_ = 0;
+  uint64_t last_id_ = 0;
 };
 
 }  // namespace sim

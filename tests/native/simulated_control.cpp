@@ -115,6 +115,12 @@ int sim_set_drift(int device, int64_t drift_ppb) {
 int sim_set_tick(int device, int64_t tick_ns) {
   return with_device(device, [&](SimulatedDriver&, Device& found) { found.tick_ns = tick_ns; });
 }
+int sim_set_timer(int device, int64_t offset_ns, int64_t step_ns) {
+  return with_device(device, [&](SimulatedDriver&, Device& found) {
+    found.timer_offset_ns = offset_ns;
+    found.timer_step_ns = step_ns;
+  });
+}
 int sim_set_record_latency(int device, int64_t min_ns, int64_t max_ns, uint64_t seed) {
   return with_device(device, [&](SimulatedDriver&, Device& found) {
     found.record_latency_min_ns = min_ns;

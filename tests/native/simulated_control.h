@@ -62,6 +62,8 @@ struct LaunchView {
   F(int, set_device_clock, (int device, int64_t offset_ns, int64_t drift_ppb))                     \
   F(int, set_drift, (int device, int64_t drift_ppb))                                               \
   F(int, set_tick, (int device, int64_t tick_ns))                                                  \
+  /* What a kernel reads as %globaltimer. */                                                       \
+  F(int, set_timer, (int device, int64_t offset_ns, int64_t step_ns))                              \
   F(int, set_elapsed_resolution, (int device, int64_t resolution_ns))                              \
   F(int, set_record_latency, (int device, int64_t min_ns, int64_t max_ns, uint64_t seed))          \
   /* How many entries fit into a stream; 0 is any number. */                                       \

@@ -266,6 +266,21 @@ bool Machine::try_begin(Stream& stream, Work& work) const {
   return true;
 }
 
+/// Those of which the time has come, as the kernel does it.
+void Machine::run_stamps(Work& work) {
+  Device& device = devices_[static_cast<size_t>(work.device)];
+  const int64_t now_ns = device.clock.at(host_->now_ns());
+  for (; !work.stamps.empty(); work.stamps.pop_front()) {
+    const auto& [offset_ns, stamp] = work.stamps.front();
+    if (work.begin_ns + offset_ns > now_ns) return;
+    const int64_t timer_ns = work.begin_ns + offset_ns + device.timer_offset_ns;
+    const auto stamp_ns = static_cast<uint64_t>(timer_ns - timer_ns % device.timer_step_ns);
+    const uint32_t count = ++device.stamp_counts[stamp.node];
+    reinterpret_cast<uint64_t*>(stamp.ring)[count & stamp.mask] =
+        stamp_ns << 24 | (count & 0xFFFFFF);
+  }
+}
+
 bool Machine::try_end(Work& work) const {
   const int64_t now_ns = devices_[static_cast<size_t>(work.device)].clock.at(host_->now_ns());
   if (work.endless || work.begin_ns + work.duration_ns > now_ns) return false;
@@ -284,6 +299,7 @@ void Machine::settle() {
         const bool had_begun = work->begun;
         if (!try_begin(*stream, *work)) break;
         if (!had_begun) progress = true;
+        run_stamps(*work);
         if (!try_end(*work)) break;
         progress = true;
         stream->free_at_ns = work->end_ns;
@@ -366,10 +382,12 @@ Result Machine::submit(const std::shared_ptr<Stream>& stream, Node node,
   if (const Result result = admit(*stream, &captured)) return result;
   if (captured) {
     stream->capture->graph.nodes.push_back(std::move(node));
+    stream->dependencies = {next_handle()};
     return kSuccess;
   }
   if (const Result result = room(*stream)) return result;
-  enqueue(stream, 0, node.duration_ns);
+  const auto work = enqueue(stream, 0, node.duration_ns);
+  if (node.stamp) work->stamps.emplace_back(0, *node.stamp);
   *run = std::move(node.run);
   return kSuccess;
 }
@@ -380,7 +398,7 @@ Result Machine::launch(Thread& thread, uint64_t handle, int64_t duration_ns) {
   std::shared_ptr<Stream> stream;
   if (const Result result = find_stream(thread, handle, &stream)) return result;
   std::function<void()> run;
-  return submit(stream, {duration_ns, {}}, &run);
+  return submit(stream, {duration_ns, {}, {}}, &run);
 }
 
 Result Machine::hang(Thread& thread, uint64_t handle) {
@@ -418,8 +436,14 @@ Result Machine::wait_event(Thread& thread, uint64_t stream_handle, uint64_t even
   if (event->capture != nullptr && !event->capture->ended) {
     // This is how a stream joins a capture.
     if (event->capture->invalidated) return kCaptureInvalidated;
-    if (stream->capture == nullptr) stream->capture = event->capture;
-    return stream->capture == event->capture ? kSuccess : kCaptureIsolation;
+    if (stream->capture == nullptr) {
+      stream->capture = event->capture;
+      stream->dependencies.clear();
+    }
+    if (stream->capture != event->capture) return kCaptureIsolation;
+    auto& own = stream->dependencies;
+    own.insert(own.end(), event->dependencies.begin(), event->dependencies.end());
+    return kSuccess;
   }
   if (event->capture != nullptr) return kCapturedEvent;
   bool captured = false;
@@ -441,6 +465,7 @@ Result Machine::begin_capture(Thread& thread, uint64_t handle, CaptureMode mode)
   if (stream->is_legacy) return kCaptureUnsupported;
   if (stream->capture != nullptr) return kInvalidValue;
   stream->capture = captures_.begin(thread.serial, mode, stream->handle);
+  stream->dependencies.clear();
   return kSuccess;
 }
 
@@ -480,9 +505,11 @@ Result Machine::launch_graph(Thread& thread, uint64_t graph, uint64_t handle,
   if (const Result result = admit(*stream, &captured)) return result;
   if (captured) return kCaptureUnsupported;  // a graph inside another one: not simulated
   if (const Result result = room(*stream)) return result;
-  int64_t duration_ns = 0;
-  for (const Node& node : found->second->nodes) duration_ns += node.duration_ns;
-  enqueue(stream, 0, duration_ns);
+  const auto work = enqueue(stream, 0, 0);
+  for (const Node& node : found->second->nodes) {
+    if (node.stamp) work->stamps.emplace_back(work->duration_ns, *node.stamp);
+    work->duration_ns += node.duration_ns;
+  }
   *launched = found->second;
   return kSuccess;
 }
@@ -491,7 +518,7 @@ Result Machine::memset(Thread& thread, uint64_t handle, void* memory, uint64_t b
                        std::function<void()>* run) {
   std::shared_ptr<Stream> stream;
   if (const Result result = find_stream(thread, handle, &stream)) return result;
-  return submit(stream, {0, [=] { std::memset(memory, value, bytes); }}, run);
+  return submit(stream, {0, [=] { std::memset(memory, value, bytes); }, {}}, run);
 }
 
 Result Machine::allocate(Thread& thread, uint64_t handle, void* memory, uint64_t bytes,
@@ -501,7 +528,7 @@ Result Machine::allocate(Thread& thread, uint64_t handle, void* memory, uint64_t
   if (const Result result = find_stream(thread, handle, &stream)) return result;
   if (const Result result = admit(*stream, &captured)) return result;
   const auto overwrite = [=] { std::memset(memory, 0xA5, bytes); };
-  if (captured) stream->capture->graph.nodes.push_back({0, overwrite});
+  if (captured) stream->capture->graph.nodes.push_back({0, overwrite, {}});
   *run = overwrite;
   return kSuccess;
 }

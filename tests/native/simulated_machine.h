@@ -42,6 +42,10 @@ struct Device {
   std::mt19937_64 random;
   uint64_t queue_depth = 0;  ///< entries that fit into a stream; 0 is any number
   int64_t elapsed_resolution_ns = 1;
+  /// What a kernel reads as %globaltimer: another zero than that of events, and steps of its own.
+  int64_t timer_offset_ns = 1'700'000'000'000'000'123;
+  int64_t timer_step_ns = 32;
+  std::map<uint32_t, uint32_t> stamp_counts;
   /// The youngest entry of each hardware queue. Empty: each stream has one for itself.
   std::vector<std::shared_ptr<Work>> hardware_queues;
   uint64_t streams_created = 0;
@@ -171,6 +175,9 @@ class Machine {
   Result primary_release(Thread& thread, int ordinal);
   Result stream_create(Thread& thread, uint64_t* stream, unsigned flags);
   Result stream_is_capturing(Thread& thread, uint64_t stream, pig::cuda::CaptureStatus* status);
+  Result stream_get_capture_info(Thread& thread, uint64_t stream, pig::cuda::CaptureStatus* status,
+                                 uint64_t* id, uint64_t* graph,
+                                 const pig::cuda::GraphNode** dependencies, size_t* count);
   Result exchange_capture_mode(Thread& thread, pig::cuda::CaptureMode* mode);
   Result event_create(Thread& thread, uint64_t* event, unsigned flags);
   Result event_record(Thread& thread, uint64_t event, uint64_t stream);
@@ -191,6 +198,7 @@ class Machine {
   Result host_alloc(Thread& thread, void** pointer, size_t bytes, unsigned flags);
   Result host_device_pointer(Thread& thread, uint64_t* device_pointer, void* pointer,
                              unsigned flags);
+  Result host_register(Thread& thread, void* memory, size_t bytes, unsigned flags);
   Result host_free(Thread& thread, void* pointer);
 
  private:
@@ -216,6 +224,7 @@ class Machine {
                                 int64_t duration_ns);
   bool try_begin(Stream& stream, Work& work) const;
   bool try_end(Work& work) const;
+  void run_stamps(Work& work);
   bool begin_time(const Stream& stream, const Work& work, int64_t* device_ns) const;
   Result wait_for(const std::vector<std::shared_ptr<Work>>& works);
   void drop_streams_of(const std::shared_ptr<Context>& context);

@@ -102,6 +102,19 @@ Result Machine::stream_is_capturing(Thread& thread, uint64_t handle, CaptureStat
   return kSuccess;
 }
 
+Result Machine::stream_get_capture_info(Thread& thread, uint64_t handle, CaptureStatus* status,
+                                        uint64_t* id, uint64_t*,
+                                        const pig::cuda::GraphNode** dependencies, size_t* count) {
+  if (const Result result = stream_is_capturing(thread, handle, status)) return result;
+  if (*status != pig::cuda::kCapturing) return kSuccess;
+  std::shared_ptr<Stream> stream;
+  if (const Result result = find_stream(thread, handle, &stream)) return result;
+  *id = stream->capture->id;
+  *dependencies = reinterpret_cast<const pig::cuda::GraphNode*>(stream->dependencies.data());
+  *count = stream->dependencies.size();
+  return kSuccess;
+}
+
 Result Machine::exchange_capture_mode(Thread& thread, CaptureMode* mode) {
   if (*mode < pig::cuda::kCaptureGlobal || *mode > pig::cuda::kCaptureRelaxed) return kInvalidValue;
   std::swap(*mode, thread.capture_mode);
@@ -132,6 +145,7 @@ Result Machine::event_record(Thread& thread, uint64_t event_handle, uint64_t str
   if (const Result result = admit(*stream, &captured)) return result;
   if (captured) {
     event->capture = stream->capture;
+    event->dependencies = stream->dependencies;
     stream->capture->graph.nodes.emplace_back();
     return kSuccess;
   }
@@ -310,6 +324,9 @@ Result Machine::launch_kernel(Thread& thread, uint64_t kernel, const Launch& lau
   Node node;
   if (duration != kernel_ns_.end()) node.duration_ns = duration->second;
   if (stand_in != stand_ins_.end()) node.run = stand_in->second.with(parameters);
+  if (name == "pig_stamp")
+    node.stamp = {*static_cast<uint64_t*>(parameters[0]), *static_cast<uint32_t*>(parameters[1]),
+                  *static_cast<uint32_t*>(parameters[2])};
   if (const Result result = submit(stream, std::move(node), run)) return result;
   if (stream->capture != nullptr) return kSuccess;
   launches_.push_back(launch);
@@ -328,6 +345,16 @@ Result Machine::host_alloc(Thread& thread, void** pointer, size_t bytes, unsigne
   *pointer = memory.get();
   host_memory_[*pointer] = std::move(memory);
   host_sizes_[*pointer] = bytes;
+  host_bytes_ += bytes;
+  return kSuccess;
+}
+
+Result Machine::host_register(Thread& thread, void* memory, size_t bytes, unsigned) {
+  std::shared_ptr<Context> context;
+  if (const Result result = current(thread, &context)) return result;
+  if (bytes == 0 || host_sizes_.contains(memory)) return kInvalidValue;
+  if (!captures_.permit_unsafe_call(thread.serial, thread.capture_mode)) return kCaptureUnsupported;
+  host_sizes_[memory] = bytes;
   host_bytes_ += bytes;
   return kSuccess;
 }

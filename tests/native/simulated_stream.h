@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "simulated_capture.h"
@@ -21,6 +22,9 @@ struct Work {
   std::vector<std::shared_ptr<Work>> after;
   /// Must have begun: the entry before it in the hardware queue that its stream shares.
   std::shared_ptr<Work> behind;
+
+  /// Of a graph: its stamps, and how long after its begin the device gets to each.
+  std::deque<std::pair<int64_t, Stamp>> stamps;
 
   bool begun = false;
   bool ended = false;
@@ -46,15 +50,17 @@ struct Stream {
   std::shared_ptr<Work> last;  ///< the youngest entry, ended or not
   int64_t free_at_ns = INT64_MIN;
   std::shared_ptr<Capture> capture;
+  std::vector<uint64_t> dependencies;  ///< in the capture: the nodes that the next one waits for
 };
 
 struct Event {
   uint64_t handle = 0;
   std::shared_ptr<Context> context;
   bool has_timing = true;
-  std::shared_ptr<Work> record;      ///< of the last record outside a capture
-  std::shared_ptr<Capture> capture;  ///< of the last record, where that was inside one
-  uint64_t record_serial = 0;        ///< one more than its place in the list of records; 0: none
+  std::shared_ptr<Work> record;        ///< of the last record outside a capture
+  std::shared_ptr<Capture> capture;    ///< of the last record, where that was inside one
+  std::vector<uint64_t> dependencies;  ///< and those of its stream then
+  uint64_t record_serial = 0;          ///< one more than its place in the list of records; 0: none
 };
 
 }  // namespace sim

@@ -38,6 +38,9 @@ constexpr std::array kVariants = {
     Variant{"cuDevicePrimaryCtxRelease", 11000, "cuDevicePrimaryCtxRelease"},
     Variant{"cuStreamCreate", 2000, "cuStreamCreate"},
     Variant{"cuStreamIsCapturing", 10000, "cuStreamIsCapturing"},
+    Variant{"cuStreamGetCaptureInfo", 10010, nullptr},
+    Variant{"cuStreamGetCaptureInfo", 11030, "cuStreamGetCaptureInfo"},
+    Variant{"cuStreamGetCaptureInfo", 12030, nullptr},
     Variant{"cuThreadExchangeStreamCaptureMode", 10010, "cuThreadExchangeStreamCaptureMode"},
     Variant{"cuEventCreate", 2000, "cuEventCreate"},
     Variant{"cuEventRecord", 2000, "cuEventRecord"},
@@ -57,6 +60,8 @@ constexpr std::array kVariants = {
     Variant{"cuMemHostAlloc", 2020, "cuMemHostAlloc"},
     Variant{"cuMemHostGetDevicePointer", 2020, nullptr},
     Variant{"cuMemHostGetDevicePointer", 3020, "cuMemHostGetDevicePointer"},
+    Variant{"cuMemHostRegister", 4000, nullptr},
+    Variant{"cuMemHostRegister", 6050, "cuMemHostRegister"},
     Variant{"cuMemFreeHost", 2000, "cuMemFreeHost"},
 };
 

@@ -61,34 +61,36 @@ int get_kernel(cuda::Kernel* kernel, cuda::Library, const char* name) {
   return cuda::kSuccess;
 }
 
+void publish(State& state, Snapshot* snapshot) {
+  static Scratch scratch;
+  publish_words({&state, &scratch, snapshot, 1, 0, kMaxScalars, 0},
+                newest_publication(*snapshot) + 1, kMaxScalars, 0, 1);
+}
+
 int launch(cuda::Kernel kernel, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned,
            unsigned, unsigned, cuda::Stream stream, void** parameters, void**) {
   if (launch_result != cuda::kSuccess) return launch_result;
   const std::string& name = names[reinterpret_cast<size_t>(kernel) - 1];
   launches.push_back({name, blocks, threads, stream, -1, nullptr});
   context_of_launch = current_context;
-  State* state = nullptr;
-  Snapshot* snapshot = nullptr;
+  LaunchParameters launch;
   if (name == "pig_metric_scalar") {
     const auto& p = *static_cast<ScalarParameters*>(parameters[0]);
-    state = p.launch.state;
-    snapshot = p.launch.snapshot;
+    launch = p.launch;
     fold_number(p.value == nullptr ? p.number : load_real(p.value, p.format, 0), p.ema,
-                state->scalars[p.slot]);
+                launch.state->scalars[p.slot]);
   } else {
     const auto& p = *static_cast<UpdateParameters*>(parameters[0]);
-    state = p.launch.state;
-    snapshot = p.launch.snapshot;
-    launches.back().slot = p.launch.slot;
-    launches.back().snapshot = snapshot;
+    launch = p.launch;
+    launches.back().slot = launch.slot;
+    launches.back().snapshot = launch.snapshot;
     if (!kernels_run || capture_status != cuda::kNotCapturing) return cuda::kSuccess;
     std::vector<ConfusionCell> no_cells;
     std::vector<double> no_bins;
     Totals found = scan_on_cpu(p.batch, no_cells, no_bins, 1);
-    fold_update(p.batch, found, *state);
+    fold_update(p.batch, found, *launch.state);
   }
-  snapshot->state = *state;
-  snapshot->sequence += 2;
+  publish(*launch.state, launch.snapshot);
   return cuda::kSuccess;
 }
 
@@ -425,7 +427,8 @@ void test_memory_that_a_kernel_may_still_write_is_not_used_again() {
   Snapshot* const pending = snapshot_of_one_update(store);
   kernels_run = true;
   CHECK(!is_used_again(pending));
-  pending->sequence = 2;  // now it has run
+  State state{};
+  publish(state, pending);  // now it has run
   CHECK(is_used_again(pending));
 
   Snapshot* captured = nullptr;

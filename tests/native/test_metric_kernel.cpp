@@ -10,11 +10,13 @@
 #include <functional>
 #include <memory>
 #include <random>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "check.h"
 #include "emulated_cuda.h"
+#include "metrics/metric_device.h"
 #include "metrics/metric_kernel.cu"
 
 using namespace pig::metrics;
@@ -82,15 +84,25 @@ struct Accumulator {
     machine.run();
   }
 
+  /// What the host reads.
+  State published(U64& lost) const {
+    State shown;
+    const std::span bytes(reinterpret_cast<uint8_t*>(&shown), sizeof shown);
+    CHECK(read_publication(snapshot, newest_publication(snapshot), bytes, lost));
+    return shown;
+  }
+
   void check_at_rest() const {
     CHECK_EQ(scratch.lock, 0u);
     for (const Slot& slot : scratch.slots) {
       CHECK_EQ(slot.progress, 0u);
       CHECK_EQ(slot.launches, 0u);
     }
-    CHECK_EQ(snapshot.sequence, scratch.sequence);
-    CHECK_EQ(snapshot.lost, scratch.lost);
-    CHECK(std::memcmp(&snapshot.state, &state, sizeof state) == 0);
+    U64 lost = 0;
+    const State shown = published(lost);
+    CHECK_EQ(newest_publication(snapshot), scratch.sequence);
+    CHECK_EQ(lost, scratch.lost);
+    CHECK(std::memcmp(&shown, &state, sizeof state) == 0);
   }
 };
 
@@ -197,14 +209,23 @@ Seen run_at_once(const std::vector<Update>& updates, Orders orders) {
     accumulator->scratch.lost = 0;
     Machine machine;
     for (const Update& update : updates) accumulator->launch(machine, update);
-    // The host sees snapshots in between.
-    const U64 sequence = accumulator->scratch.sequence;
+    // In between the host sees the newest publication or the one before, and never one of before.
+    unsigned seen_number = newest_publication(accumulator->snapshot);
+    U64 seen_updates = 0;
     machine.run([&](const std::vector<size_t>& able, Stop why) {
-      const Snapshot& shown = accumulator->snapshot;
-      if (shown.sequence % 2 == 0 && shown.sequence != sequence) {
-        CHECK(shown.lost <= updates.size());
-        CHECK(shown.state.updates <= updates.size());
-      }
+      const Snapshot& snapshot = accumulator->snapshot;
+      const unsigned newest = newest_publication(snapshot);
+      if (newest == seen_number || why == Stop::kWaits) return orders(able, why);
+      State shown;
+      U64 lost = 0;
+      const std::span bytes(reinterpret_cast<uint8_t*>(&shown), sizeof shown);
+      const bool is_whole = read_publication(snapshot, newest, bytes, lost);
+      if (!is_whole) CHECK(newest == 1 || read_publication(snapshot, newest - 1, bytes, lost));
+      if (!is_whole) return orders(able, why);
+      seen_number = newest;
+      CHECK(lost <= updates.size());
+      CHECK(shown.updates <= updates.size() && shown.updates >= seen_updates);
+      seen_updates = shown.updates;
       return orders(able, why);
     });
 
@@ -330,13 +351,21 @@ void test_what_is_published() {
     machine.run();
   };
   launch(2);
-  CHECK_EQ(accumulator->snapshot.state.count, 300u);
-  CHECK_EQ(accumulator->snapshot.state.scalars[1].sum, 2.0);
-  CHECK_EQ(accumulator->snapshot.state.scalars[2].sum, 0.0);
+  U64 lost = 0;
+  CHECK_EQ(accumulator->published(lost).count, 300u);
+  CHECK_EQ(accumulator->published(lost).scalars[1].sum, 2.0);
+  CHECK_EQ(accumulator->published(lost).scalars[2].sum, 0.0);
   // A graph from before there were as many, after a reset.
   accumulator->state.scalars[1].sum = 4;
   launch(1);
-  CHECK_EQ(accumulator->snapshot.state.scalars[1].sum, 4.0);
+  CHECK_EQ(accumulator->published(lost).scalars[1].sum, 4.0);
+  // As long as a word is not there, it is the publication before that is.
+  accumulator->snapshot.halves[0][7] = 0;
+  State shown;
+  const std::span bytes(reinterpret_cast<uint8_t*>(&shown), sizeof shown);
+  CHECK(!read_publication(accumulator->snapshot, 2, bytes, lost));
+  CHECK(read_publication(accumulator->snapshot, 1, bytes, lost));
+  CHECK_EQ(shown.scalars[1].sum, 2.0);
 }
 
 }  // namespace

@@ -181,18 +181,67 @@ def test_the_keyboard_does_all(page: Browser) -> None:
     page.keys("\ue015")  # down: the stream
     assert facts(page, ".bar-panel")["where"] == "GPU 0 default stream"
 
-    page.keys("/", *"attention", "\ue007")
-    assert page.run("return document.activeElement.id") == "search"
-    assert page.text("#search-count") == "4 rows, 2 bars"
-    assert page.text(".bar-panel h3") == "forward/attention"
-    page.keys("\ue00c")  # escape
-    assert page.run("return document.querySelectorAll('tr.unlike').length") == 0
-
     page.run("arguments[0].focus()", page.find(".step-chart"))
+    assert page.text(".step-panel h3") == f"Step {SLOW}"  # the slowest is chosen already
     page.keys("n")
     assert page.text(".step-panel h3") == f"Step {SLOW}"
     page.keys("\ue012")  # left
     assert page.text(".step-panel h3") == f"Step {SLOW - 1}"
+
+
+def test_the_search_jumps_from_one_match_to_the_next(page: Browser) -> None:
+    def here() -> str:
+        script = (
+            "const found = document.querySelectorAll('.here');"
+            "const box = found[0].getBoundingClientRect();"
+            "return [found.length, box.top > 0 && box.top < innerHeight, found[0].dataset.name]"
+        )
+        count, is_in_view, name = page.run(script)
+        assert (count, is_in_view) == (1, True)
+        return str(name or "timeline")
+
+    page.keys("/", *"attention")
+    assert page.text("#search-count") == "4 rows, 2 bars"
+    first = page.run("return document.querySelector('.here').closest('section').id")
+    assert (here(), first) == ("forward/attention", "phases-0")
+    assert page.run("return document.activeElement.id") == "search"
+    passed = [here()]
+    while passed[-1] != "timeline":
+        page.keys("\ue007")  # enter
+        passed.append(here())
+    assert page.text(".bar-panel h3") == "forward/attention"
+    page.keys("\ue00c")  # escape
+    assert page.run("return document.querySelectorAll('tr.unlike, .here').length") == 0
+
+
+def test_long_tables_and_sections_are_folded_and_found(chromium: Browser, tmp_path: Path) -> None:
+    many = [f"phase {number}" for number in range(30)]
+    few = training()
+    spans = np.repeat(few.spans[:1], 30)
+    spans["phase"] = spans["path"] = np.arange(3, 33)
+    run = training(
+        names=[*few.names, *many],
+        path_parents=[-1, 0, -1] + [-1] * 30,
+        path_names=range(33),
+        spans=np.concatenate([few.spans, spans]),
+        span_self_ns=np.concatenate([few.span_self_ns, np.ones(30, np.int64)]),
+    )
+    show(chromium, run, tmp_path)
+
+    shown = (
+        "return [...document.querySelector('#phases-0 tbody').rows]"
+        ".filter(row => row.offsetParent && row.dataset.name).length"
+    )
+    assert chromium.run(shown) == 12
+    assert not chromium.find("#environment-0 dl").is_displayed()
+    chromium.keys("/", *"phase 29")
+    assert chromium.run("return document.querySelector('.here').offsetParent !== null")
+    chromium.keys("\ue00c")
+    assert chromium.run(shown) == 12
+    chromium.find("#phases-0 .unfold").click()
+    assert chromium.run(shown) == 33
+    chromium.run("document.querySelector(\"nav a[href='#environment-0']\").click()")
+    assert chromium.find("#environment-0 dl").is_displayed()
 
 
 def test_pictures_have_names_and_tables_behind_them(page: Browser, run: Run) -> None:
@@ -384,6 +433,25 @@ def test_runs_that_lack_something_open(
     chromium.next_frame()
 
     assert chromium.messages() == []
+
+
+def test_in_a_frame_of_a_notebook_links_stay_in_the_page(
+    chromium: Browser, run: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "notebook.html"
+    ready = "<script>onload = () => (document.documentElement.dataset.ready = 'yes')</script>"
+    file.write_text(ready + run.page()._repr_html_(), "utf-8")
+    chromium.open(file)
+    chromium.driver.switch_to.frame(chromium.find("iframe"))
+    chromium.wait("document.documentElement.dataset.ready === 'yes'")
+
+    chromium.find("nav a[href='#environment-0']").click()
+    chromium.wait("document.querySelector('#environment-0 dl').getBoundingClientRect().top < 700")
+    assert chromium.find("#environment-0 dl").is_displayed()
+    assert chromium.run("return location.href") == "about:srcdoc"
+    chromium.driver.switch_to.default_content()
+    assert chromium.messages() == []
+    assert chromium.requests() == []
 
 
 def test_an_empty_run_opens(chromium: Browser, tmp_path: Path) -> None:

@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run says of where it took place."""
 
+import importlib
 import os
 import platform
+import shutil
+import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pyinstrument_gpu.recording.environment import code_revision, gather
+from pyinstrument_gpu.recording import uncommitted
+from pyinstrument_gpu.recording.environment import code_revision, gather, packages, variables
 from tests.helpers.script import run_script
 
 
@@ -49,3 +55,74 @@ def test_revision_of_a_repository(tmp_path: Path) -> None:
     worktree.mkdir()
     (worktree / ".git").write_text(f"gitdir: {git}\n")
     assert code_revision(worktree) == "c" * 40
+
+
+def test_variables_that_matter_and_no_secret() -> None:
+    environment = {
+        "OMP_NUM_THREADS": "4",
+        "TORCH_LOGS": "x" * 2000,
+        "PYTHONHASHSEED": "0",
+        "NCCL_SECRET": "hidden",
+        "PYTHON_API_KEY": "hidden",
+        "HF_TOKEN": "hidden",
+        "TORCHELASTIC_RUN_ID": "7",
+        "HOME": "/root",
+    }
+    assert variables(environment) == {
+        "OMP_NUM_THREADS": "4",
+        "PYTHONHASHSEED": "0",
+        "TORCH_LOGS": "x" * 1000,
+    }
+
+
+def test_packages_are_those_that_are_imported() -> None:
+    for name in ("numpy", "msgspec"):
+        importlib.import_module(name)
+    found = packages()
+    assert found["numpy"] == metadata.version("numpy")
+    assert found["msgspec"] == metadata.version("msgspec")
+    assert not {"os", "re", "tests"} & found.keys()
+
+
+def git(folder: Path, *words: str) -> None:
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", "-C", str(folder), *who, *words], check=True, capture_output=True)
+
+
+def answer(folder: Path, number: int) -> Any:
+    """What git says; each number is asked anew."""
+    asked = uncommitted._ask(folder, -number)
+    pipe = asked._pipe
+    assert pipe is not None
+    os.set_blocking(pipe, True)
+    return asked.facts().get("uncommitted")
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_uncommitted_changes(tmp_path: Path) -> None:
+    source = tmp_path / "src"
+    source.mkdir()
+    (source / "train.py").write_text("a")
+    git(tmp_path, "init", "--quiet")
+    assert answer(source, 1) is None  # there is no commit
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "-m", "a")
+    (tmp_path / "train.gpurun").write_text("no code")
+    assert answer(source, 2) == {"hash": None, "files": []}
+    (source / "train.py").write_text("b")
+    first = answer(source, 3)
+    assert first["files"] == ["src/train.py"]
+    (source / "new one.py").write_text("c")
+    second = answer(source, 4)
+    assert second["files"] == ["src/train.py", "src/new one.py"]
+    (source / "new one.py").write_text("d")
+    third = answer(source, 5)
+    assert third["files"] == second["files"]
+    assert len({first["hash"], second["hash"], third["hash"]}) == 3
+
+
+def test_program_has_no_child_of_it(tmp_path: Path) -> None:
+    """Neither while git runs nor later."""
+    uncommitted._ask(tmp_path, -6)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)

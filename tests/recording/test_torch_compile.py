@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Phases inside torch.compile: no graph break, the right values, and nothing recorded."""
+"""Phases inside torch.compile: no graph break, the right values, nothing recorded, and labels of
+what is compiled while it is recorded."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase
+from pyinstrument_gpu.patching import dynamo
 from tests.helpers.script import run_script
 
 torch = pytest.importorskip("torch")
@@ -77,6 +79,79 @@ def test_phase_in_a_compiled_function(function: Callable[[Any], Any]) -> None:
     assert x.grad.tolist() == [2, 2, 2, 2]
     assert {path: phase.count for path, phase in recording.run.phases.items()} == {"around": 2}
     assert recording.run.dropped["unmatched_ends"] == 0
+
+
+class Labels:
+    """A backend that compiles nothing, and keeps the names of the phases that operations have."""
+
+    def __init__(self) -> None:
+        self.graphs: list[list[tuple[str, ...]]] = []
+
+    def __call__(self, graph: Any, _: Any) -> Any:
+        self.graphs.append(
+            [
+                tuple(key.rpartition(":")[2] for key in node.meta.get("custom") or {})
+                for node in graph.graph.nodes
+                if node.op.startswith("call")
+            ]
+        )
+        return graph.forward
+
+
+def with_all_phases(x: Any) -> Any:
+    with gpu_phase("outer"):
+        x = x + 1
+        for name in ("a", "b"):
+            with gpu_phase.scope(name):
+                x = double(x)
+    return x - 1
+
+
+def with_a_break(x: Any) -> Any:
+    with gpu_phase("outer"):
+        x = x + 1
+        with gpu_phase("inner"):
+            torch._dynamo.graph_break()
+            x = x * 2
+        x = x * 3
+    return x
+
+
+def test_operations_of_a_compiled_phase_have_its_name() -> None:
+    labels = Labels()
+    torch.compile(with_all_phases, backend=labels, fullgraph=True)(torch.ones(2))
+    assert labels.graphs == [[()] * 4]  # as without the package, where nothing is recorded
+    torch._dynamo.reset()
+    with pig.record() as recording:
+        compiled = torch.compile(with_all_phases, backend=labels, fullgraph=True)
+        assert compiled(torch.ones(2)).tolist() == [7, 7]
+    inside = [("outer", name, "decorated") for name in ("a", "b")]
+    assert labels.graphs[1] == [("outer",), *inside, ()]
+    assert not recording.run.phases
+    compiled(torch.ones(2))
+    with pig.record():
+        compiled(torch.ones(2))
+    assert len(labels.graphs) == 2  # nothing is compiled again
+
+
+def test_graphs_break_in_a_phase_as_they_do_without_it() -> None:
+    labels = Labels()
+    with pig.record():
+        compiled = torch.compile(with_a_break, backend=labels)
+        assert compiled(torch.ones(2)).tolist() == [12, 12]
+    assert labels.graphs == [[("outer",)], [("outer", "inner"), ("outer",)]]
+
+
+def test_a_torch_that_has_other_annotations_has_no_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dynamo, "_can_label", False)
+    labels = Labels()
+    with pig.record() as recording:
+        torch.compile(with_all_phases, backend=labels, fullgraph=True)(torch.ones(2))
+    assert labels.graphs == [[()] * 4]
+    assert recording.run.compilations is not None
+    assert recording.run.compilations.unknown_phases == (
+        "Dynamo of this version of torch is not built as expected",
+    )
 
 
 def test_compiled_function_records_again_when_it_is_not_compiled() -> None:

@@ -29,6 +29,7 @@ from pyinstrument_gpu.aspects.modules.data import (
     fold_module_spans,
 )
 from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation, Operations, PhaseGaps
+from pyinstrument_gpu.aspects.startup.data import Interval, Startup
 from pyinstrument_gpu.core.record import DeviceTimingSummary, OpenPhase
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE
@@ -95,6 +96,8 @@ def with_everything(run: Run, layers: int = 12) -> Run:
     run.metrics = np.array([(i, i, 0, 0, 2.0 / (i + 1)) for i in range(3)], METRIC_DTYPE)
     run.compilations = compilations([6, 16, 26])
     run.compilation_spans = on_timeline(run.compilations)
+    run.environment |= {"anchor": {**made_runs.ANCHOR, "monotonic_ns": 10_000 * MS}}
+    run.startup = startup(10_000)
     run.energy = (
         GpuEnergy(0, "GPU-0123", np.array([(0, 0), (run.duration_ns, 700_000)], ENERGY_DTYPE)),
     )
@@ -112,6 +115,30 @@ def with_everything(run: Run, layers: int = 12) -> Run:
         trace="trace.json",
     )
     return run
+
+
+def startup(recording_ms: int) -> Startup:
+    """That of a program whose recording begins then, after three seconds."""
+
+    def interval(part: Any, name: str, begin_ms: int, took_ms: int, line: int) -> Interval:
+        begin_ns = (recording_ms + begin_ms) * MS
+        times = {"begin_ns": begin_ns, "end_ns": begin_ns + took_ms * MS}
+        return Interval(part=part, name=name, file="/p/gpt.py", line=line, **times)
+
+    return Startup(
+        process_ns=(recording_ms - 4_000) * MS,
+        launched_ns=(recording_ms - 3_900) * MS,
+        watched_ns=(recording_ms - 3_800) * MS,
+        program_ns=(recording_ms - 3_700) * MS,
+        intervals=(
+            interval("import", "torch", -3_700, 1_500, 2),
+            interval("model", "GPT", -2_000, 400, 60),
+            interval("import", "torch._dynamo", -1_500, 1_300, 64),
+            interval("optimizer", "AdamW", -1_520, 1_325, 64),
+        ),
+        short_ns={"import": 20 * MS},
+        packages={"torch": 900 * MS, "torch._dynamo": 500 * MS, "sympy": 400 * MS},
+    )
 
 
 def compilations(begins_ms: Sequence[int], each_ns: int = MS) -> Compilations:

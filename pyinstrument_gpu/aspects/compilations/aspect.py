@@ -137,6 +137,7 @@ class CompilationTimes:
         lost: graph breaks and reached limits that found no room.
         functions: that on which most time was spent first.
         breaks: the most frequent first.
+        unknown_phases: why less than what was asked for is known of phases in compiled code.
     """
 
     count: int
@@ -147,6 +148,7 @@ class CompilationTimes:
     lost: int
     functions: tuple[CompiledFunction, ...]
     breaks: tuple[BrokenGraph, ...]
+    unknown_phases: tuple[str, ...] = ()
 
 
 def compilation_times(run: Run) -> CompilationTimes | None:
@@ -167,6 +169,7 @@ def compilation_times(run: Run) -> CompilationTimes | None:
             BrokenGraph(_place(run, one) or "", one.function or "", one.reason, one.count)
             for one in sorted(found.breaks, key=lambda one: -one.count)
         ),
+        unknown_phases=found.unknown_phases,
     )
 
 
@@ -295,6 +298,10 @@ class CompilationsAspect(Aspect):
                 f"... and graph breaks at {counted(len(times.breaks) - _MOST_ROWS, 'more line')}",
                 "warn",
             )
+        for why in times.unknown_phases:
+            yield Sentence(
+                f"Phases in compiled code are not known as asked: {printable(why)}", "warn"
+            )
         if times.not_listed:
             yield Sentence(
                 f"Of the last {counted(times.not_listed, 'compilation')} only the time is known",
@@ -350,6 +357,8 @@ class CompilationsAspect(Aspect):
     def unknown(self, run: Run) -> Iterator[str]:
         if run.compilations is not None and run.compilations.unknown is not None:
             yield f"Compilation by torch.compile: {run.compilations.unknown}."
+        for why in () if run.compilations is None else run.compilations.unknown_phases:
+            yield f"Phases in compiled code: {why}."
 
 
 def _summary(times: CompilationTimes) -> str:

@@ -110,6 +110,7 @@ class Compilations(Struct, frozen=True, kw_only=True):
         breaks: where graphs broke.
         lost: how many graph breaks and reached limits found no room.
         unknown: why nothing of this is known; None if it is.
+        unknown_phases: why less than what was asked for is known of phases in compiled code.
     """
 
     count: Count = 0
@@ -119,6 +120,7 @@ class Compilations(Struct, frozen=True, kw_only=True):
     breaks: Annotated[tuple[GraphBreak, ...], Meta(max_length=MOST_LINES)] = ()
     lost: Count = 0
     unknown: _Text | None = None
+    unknown_phases: Annotated[tuple[_Text, ...], Meta(max_length=MOST_LINES)] = ()
 
 
 def decode_compilations(data: bytes, paths: int, threads: Sequence[int]) -> Compilations:

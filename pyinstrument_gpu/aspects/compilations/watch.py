@@ -16,11 +16,13 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from pyinstrument_gpu.aspects.compilations import MOST_TEXT, NAME
+from pyinstrument_gpu.aspects.compilations import MOST_LINES, MOST_TEXT, NAME
 from pyinstrument_gpu.aspects.compilations.log import CompilationLog
 from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
 from pyinstrument_gpu.native import native
+from pyinstrument_gpu.patching import dynamo
 from pyinstrument_gpu.patching.import_hook import when_imported
+from pyinstrument_gpu.patching.inductor import GraphHooks
 
 _OBSERVED = "install_callbacks"
 
@@ -54,23 +56,29 @@ class CompilationWatch(Watcher):
     Args:
         clocks: as those of a `CompilationLog`.
         module: the name of Dynamo.
+        marks: whether phases are marked in compiled code.
     """
 
     def __init__(
         self,
         clocks: Callable[[], tuple[int, int]] | None = None,
         module: str = "torch._dynamo",
+        marks: bool = False,
     ) -> None:
         self._clocks = clocks
         self._module = module
         self._log: CompilationLog | None = None
         self._unknown: str | None = None
+        self._unknown_phases: list[str] = []
+        self._graphs = GraphHooks(marks, self._note)
         self._undo: list[Callable[[], None]] = []
 
     def begin(self, recording: ActiveRecording) -> None:
         """Look at each compilation from now on, or as soon as there can be one."""
         super().begin(recording)
         self._undo.append(when_imported(self._module, self._look))
+        self._undo.append(self._graphs.end)
+        self._graphs.begin()
 
     def end(self) -> None:
         with contextlib.suppress(IndexError):  # a second call, or another thread's
@@ -83,6 +91,9 @@ class CompilationWatch(Watcher):
         facts: dict[str, Any] = {} if log is None else log.facts()
         if self._unknown is not None:
             facts = {"unknown": self._unknown}
+        unknown_phases = [*self._unknown_phases, *filter(None, [dynamo.why_no_labels()])]
+        if unknown_phases:
+            facts["unknown_phases"] = unknown_phases
         if recording is not None and facts:
             native.set_document(recording, NAME, json.dumps(facts).encode())
 
@@ -97,6 +108,12 @@ class CompilationWatch(Watcher):
         with contextlib.suppress(Exception):
             if self._log is not None and self._log.ends() and self.is_on:
                 self.write()
+
+    def _note(self, why: str) -> None:
+        """Why phases are not known of compiled code."""
+        known = self._unknown_phases
+        if why[:MOST_TEXT] not in known and len(known) < MOST_LINES - 1:
+            known.append(why[:MOST_TEXT])
 
     def _look(self) -> None:
         """Dynamo is there. A version that is built otherwise leaves all of this unknown."""
@@ -125,5 +142,5 @@ class CompilationWatch(Watcher):
         self._undo.append(undo)
 
 
-def watcher(options: object) -> Watcher:
-    return CompilationWatch()
+def watcher(options: Any) -> Watcher:
+    return CompilationWatch(marks=options.compiled_phases)

@@ -24,6 +24,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from pyinstrument_gpu.aspects.operations.attribution import attribute, wall_to_run
+from pyinstrument_gpu.aspects.operations.compiled_calls import CompiledCalls
 from pyinstrument_gpu.aspects.operations.data import Operations
 from pyinstrument_gpu.aspects.operations.events import events_of
 from pyinstrument_gpu.aspects.operations.module_calls import ModuleCalls
@@ -31,6 +32,8 @@ from pyinstrument_gpu.aspects.operations.phase_timeline import PhaseTimeline, re
 from pyinstrument_gpu.aspects.operations.torch_profiler import ProfilerInUse, TorchProfiler
 from pyinstrument_gpu.core.file.live_log import Tap
 from pyinstrument_gpu.native import native
+from pyinstrument_gpu.patching import dynamo
+from pyinstrument_gpu.patching.inductor import GraphCall, watch_calls
 
 if TYPE_CHECKING:
     from pyinstrument_gpu.core.watcher import ActiveRecording
@@ -65,6 +68,7 @@ class _Measuring:
     profiler: TorchProfiler
     modules: ModuleCalls
     modules_unknown: str | None
+    graphs: list[GraphCall]
     tap: Tap
     before: bytes
     clocks: tuple[int, int]
@@ -130,6 +134,8 @@ class ProfileWindow:
         before = tap.take()
         modules = ModuleCalls()
         undo.append(modules.remove)
+        graphs, no_more = watch_calls()
+        undo.append(no_more)
         profiler = TorchProfiler(
             with_stack=self.with_stack,
             record_shapes=self.record_shapes,
@@ -145,6 +151,7 @@ class ProfileWindow:
                 profiler,
                 modules,
                 modules.install(),
+                graphs,
                 tap,
                 before,
                 native.read_clocks(),
@@ -215,6 +222,13 @@ class ProfileWindow:
                 f"{log.missed_spans:,} spans of the profiled steps came too fast: operations in "
                 "them are counted in the phase around, or in none"
             )
+        unknown = sum(call.kernels is None for call in measuring.graphs)
+        if unknown and dynamo.has_labelled():
+            notes.append(
+                f"{unknown:,} calls of compiled graphs count as a whole: of which phases their "
+                "operations are is only known of what was compiled while it was recorded, and did "
+                "not come from a cache"
+            )
         if not events.host:
             notes.append("torch's profiler has seen no operation")
         if measuring.profiler.uses_device and not events.device:
@@ -226,6 +240,7 @@ class ProfileWindow:
             PhaseTimeline(log.spans),
             measuring.modules.timeline(),
             wall_to_run(measuring.clocks, clocks),
+            CompiledCalls(measuring.graphs),
         )
         return replace(
             found,

@@ -47,7 +47,8 @@ class BlockType(enum.IntEnum):
     METRIC_NAMES = 28
     METRICS = 29
     COLLECTIVES = 30
-    CAUSES = 31
+    GRAPH_PHASES = 31
+    CAUSES = 32
 
 
 FIRST_LOG_TYPE = 16

@@ -67,6 +67,11 @@ class _DeviceTiming(TypedDict, total=False):
     share_boundaries_ns: Count
 
 
+class _Uncommitted(TypedDict):
+    hash: Annotated[str, Meta(pattern=r"\A[0-9a-f]{1,64}\Z")] | None
+    files: Annotated[list[_SystemText], _MOST]
+
+
 class _Copy(TypedDict):
     pinned: bool
     non_blocking: bool
@@ -113,6 +118,9 @@ class Environment(TypedDict, total=False):
     cuda: _Text | None
     gpus: Annotated[list[_Text], _MOST]
     gpus_error: _SystemText
+    driver: _Text | None
+    packages: Annotated[dict[_Text, _Text], _MOST]
+    variables: Annotated[dict[_Text, _SystemText], _MOST]
     command: Annotated[list[_SystemText], _MOST]
     arguments: Annotated[list[_SystemText], _MOST]
     cwd: _Folder | None
@@ -120,6 +128,7 @@ class Environment(TypedDict, total=False):
     started: _IsoTime
     version: _Version
     revision: Annotated[str, Meta(pattern=r"\A[0-9A-Za-z]{1,64}\Z")]
+    uncommitted: _Uncommitted
     run_id: Annotated[str, Meta(pattern=r"\A[0-9a-f]{16}\Z")]
     clock: _Clock
     anchor: _Anchor

@@ -51,6 +51,10 @@ SYNC_ITEM = item_dtype(
     begin_ns="i8", duration_ns="i8", bytes="u8", site="u4", path="u4", step="u4", thread="u4"
 )
 
+GRAPH_PHASE_ITEM = item_dtype(
+    begin_ns="i8", duration_ns="i8", path="u4", step="u4", graph="u4", run="u4"
+)
+
 COLLECTIVE_ITEM = item_dtype(
     created_ns="i8",
     started_ns="i8",

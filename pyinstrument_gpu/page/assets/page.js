@@ -106,9 +106,12 @@ class StepChart {
     this.run = run;
     this.panel = root.querySelector(".step-panel");
     this.box = root.querySelector(".plot");
-    this.chosen = null;
+    const { duration, profiled } = this.series;
+    const slower = (best, ns, i) => (ns > duration[best] && !profiled.includes(i) ? i : best);
+    this.chosen = duration.reduce(slower, 0);
     this.isLog = false;
     this.build();
+    this.describe();
     const scale = root.querySelector(".log-scale");
     scale.addEventListener("click", () => {
       this.isLog = !this.isLog;
@@ -156,7 +159,6 @@ class StepChart {
   }
 
   mark(u) {
-    if (this.chosen === null) return;
     const { index, duration } = this.series;
     const x = u.valToPos(index[this.chosen], "x", true);
     const y = u.valToPos(duration[this.chosen] / this.ns, "y", true);
@@ -278,8 +280,8 @@ class StepChart {
   key(key) {
     const last = this.series.index.length - 1;
     const here = this.chosen;
-    if (key === "ArrowRight") this.choose(here === null ? 0 : here + 1);
-    else if (key === "ArrowLeft") this.choose(here === null ? last : here - 1);
+    if (key === "ArrowRight") this.choose(here + 1);
+    else if (key === "ArrowLeft") this.choose(here - 1);
     else if (key === "Home") this.choose(0);
     else if (key === "End") this.choose(last);
     else if (key === "n" || key === "p") this.outlier(key === "n" ? 1 : -1);
@@ -292,8 +294,7 @@ class StepChart {
 
   outlier(direction) {
     const all = direction > 0 ? this.series.slow : [...this.series.slow].reverse();
-    const from = this.chosen ?? (direction > 0 ? -1 : Infinity);
-    const next = all.find((place) => (place - from) * direction > 0);
+    const next = all.find((place) => (place - this.chosen) * direction > 0);
     if (next !== undefined) this.choose(next);
   }
 
@@ -301,7 +302,7 @@ class StepChart {
     const { index } = this.series;
     const first = index[0], last = index[index.length - 1];
     let { min, max } = this.plot.scales.x;
-    const middle = this.chosen === null ? (min + max) / 2 : index[this.chosen];
+    const middle = index[this.chosen];
     const half = Math.max(1, ((max - min) / 2) * factor);
     min = Math.max(first, middle - half);
     max = Math.min(last, middle + half);
@@ -534,31 +535,70 @@ function startTimeline(root) {
 
 // Search, tabs, keys
 
+/** Scroll to an element, and open what it is folded in. */
+function reveal(target, block) {
+  for (let up = target.closest("details"); up; up = up.parentElement.closest("details")) up.open = true;
+  target.scrollIntoView({ block });
+}
+
 function startSearch() {
   const field = document.getElementById("search");
   const count = document.getElementById("search-count");
   if (!field) return;
+  let stops = [], at = -1; // rows and timelines that match, from top to bottom, and where we are
+  const jump = (by) => {
+    stops[at]?.classList.remove("here");
+    if (!stops.length) return;
+    at = (at + by + stops.length) % stops.length;
+    stops[at].classList.add("here");
+    reveal(stops[at], stops[at].timeline ? "start" : "center");
+    stops[at].timeline?.nextMatch(by);
+  };
   const look = () => {
+    stops[at]?.classList.remove("here");
     const text = field.value.trim().toLowerCase();
-    let found = 0;
-    for (const row of document.querySelectorAll("tr[data-name]")) {
-      const isMatch = row.dataset.name.toLowerCase().includes(text);
-      row.classList.toggle("unlike", !isMatch);
-      if (text && isMatch) found++;
+    let rows = 0, bars = 0;
+    [stops, at] = [[], -1];
+    for (const each of document.querySelectorAll("tr[data-name], .timeline")) {
+      const inTimeline = each.timeline?.find(text);
+      const isMatch = inTimeline === undefined ? (each.dataset.name ?? "").toLowerCase().includes(text) : inTimeline > 0;
+      if (!each.dataset.timeline) each.classList.toggle("unlike", !isMatch);
+      if (!text || !isMatch) continue;
+      if (inTimeline) bars += inTimeline; else rows++;
+      if (!each.closest(".off")) stops.push(each);
     }
-    const bars = timelines.reduce((sum, timeline) => sum + timeline.find(text), 0);
-    count.textContent = text ? `${found.toLocaleString("en")} rows, ${bars.toLocaleString("en")} bars` : "";
+    document.documentElement.classList.toggle("searching", text !== "");
+    count.textContent = text ? `${rows.toLocaleString("en")} rows, ${bars.toLocaleString("en")} bars` : "";
+    if (stops.length) jump(1);
   };
   field.addEventListener("input", look);
   field.addEventListener("keydown", (event) => {
     if (event.key === "Enter") {
-      const timeline = timelines.find((each) => each.matched.length);
-      timeline?.nextMatch(event.shiftKey ? -1 : 1);
+      jump(event.shiftKey ? -1 : 1);
     } else if (event.key === "Escape") {
       field.value = "";
       look();
       field.blur();
     }
+  });
+}
+
+function startFolds() {
+  for (const button of document.querySelectorAll(".unfold")) {
+    button.addEventListener("click", () => {
+      button.parentElement.querySelector("table").classList.add("whole");
+      button.remove();
+    });
+  }
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a[href^='#']");
+    const target = link && document.getElementById(link.getAttribute("href").slice(1));
+    if (!target) return;
+    const fold = target.querySelector(":scope > details");
+    if (fold) fold.open = true;
+    if (window.parent === window) return;
+    event.preventDefault(); // in a frame of a notebook, it would lead to the notebook
+    reveal(target, "start");
   });
 }
 
@@ -616,6 +656,7 @@ function start() {
     startHistograms(root, PAGE.overlaid, "before and after"));
   document.querySelectorAll(".curves").forEach(curves);
   startSearch();
+  startFolds();
   startTabs();
   startKeys(charts);
   for (const medium of ["(prefers-color-scheme: dark)", "print"]) {

@@ -11,8 +11,9 @@ import pytest
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_step
 from pyinstrument_gpu.aspects.energy.data import decode_energy
-from pyinstrument_gpu.aspects.energy.nvml import EnergyCounter, NvmlError
-from pyinstrument_gpu.aspects.energy.watch import MOST_SAMPLES, EnergyWatch
+from pyinstrument_gpu.aspects.energy.watch import EnergyWatch
+from pyinstrument_gpu.core.gpu_polling import MOST_SAMPLES
+from pyinstrument_gpu.core.nvml import EnergyCounter, NvmlError
 from pyinstrument_gpu.errors import RunFileDamagedError
 from tests.helpers.energy import NOT_SUPPORTED, SimulatedNvml
 

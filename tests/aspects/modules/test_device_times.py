@@ -107,3 +107,19 @@ def test_steps_that_are_timed_on_the_device_are_those_in_which_modules_are(
     assert set(later) <= set(on_device["step"].tolist())
     assert sum(weights) == later[-1] + 1
     assert dropped_of(run) == {}
+
+
+def test_what_modules_cost_the_device_counts_as_well(cuda: SimulatedCuda) -> None:
+    """The four records of a step cost the host 0.16 % of it, which may be, and as much the device,
+    which together may not."""
+    program = Program(cuda)
+    work = functools.partial(program.work, host_ns=10 * MS)
+    model = nn.Sequential(Work(work, MS, MS))
+    cuda.set_cost("cuEventRecord", 8_000)
+    with pig.watch_modules(model, "all"), program.recording() as recording:
+        for _ in range(23):
+            with pig.gpu_step():
+                model(torch.ones(4)).sum().backward()
+    run = recording.run
+    assert run.module_step_weights is not None
+    assert sorted(run.module_step_weights.tolist()[3:]) == [0] * 10 + [2] * 10

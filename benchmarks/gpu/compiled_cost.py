@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What phases inside compiled code cost on the GPU, and how much of its time they explain.
+
+The blocks of a small GPT are compiled twice, with and without marks. Blocks of steps take turns:
+without a recording, twice, with one, and with one and the marks. Whether marks part kernels is told
+by how many kernels TorchInductor has made; and the phases under the graphs' calls, by how much of
+the time of these calls they have, on the host and on the device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from time import perf_counter_ns
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import pyinstrument_gpu as pig
+from benchmarks.gpu.figure import Figure, print_figures
+from benchmarks.gpu.gpu import CudaGpu, Gpu
+from benchmarks.interleave import interleaved, relative_difference
+from benchmarks.module_times import Block
+
+STEPS = 10
+WARM_UPS = 3
+GRAPHS = ("forward graph", "backward graph")
+
+
+class PhasedBlock(Block):
+    """A block of which both halves are phases."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with pig.gpu_phase("attention"):
+            x = x + self.attn(self.norm_1(x))
+        with pig.gpu_phase("mlp"):
+            y: Tensor = x + self.mlp(self.norm_2(x))
+            return y
+
+
+class Training:
+    """A compiled model that goes on being trained, and how many kernels it was made of."""
+
+    def __init__(self, gpu: Gpu, width: int, batch: int, backend: str, marks: bool) -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(*(PhasedBlock(width, 4) for _ in range(4))).to(gpu.device)
+        self._compiled = torch.compile(model, backend=backend)
+        self._optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        self._x = torch.randn(batch, 64, width, device=gpu.device)
+        counts = torch._inductor.metrics
+        before = counts.generated_kernel_count
+        with pig.record(compiled_phases=marks):
+            self.step()
+        self.kernels = counts.generated_kernel_count - before
+
+    def step(self) -> None:
+        with pig.gpu_step():
+            with pig.gpu_phase("forward"):
+                loss = self._compiled(self._x).square().mean()
+            with pig.gpu_phase("backward"):
+                loss.backward()
+            with pig.gpu_phase("optimizer"):
+                self._optimizer.step()
+                self._optimizer.zero_grad()
+
+
+def block_of(gpu: Gpu, training: Training, recorded: bool, steps: int) -> Callable[[], float]:
+    """Measures a block of steps: nanoseconds per step."""
+
+    def block() -> float:
+        with pig.record() if recorded else contextlib.nullcontext():
+            for _ in range(WARM_UPS):
+                training.step()
+            gpu.synchronize()
+            begin_ns = perf_counter_ns()
+            for _ in range(steps):
+                training.step()
+            gpu.synchronize()
+            return (perf_counter_ns() - begin_ns) / steps
+
+    return block
+
+
+def explained(run: pig.Run) -> Iterator[Figure]:
+    """How much of the time of graphs lies in phases inside them."""
+    graphs = {path for path in run.phases if path.rpartition("/")[2].partition(" of ")[0] in GRAPHS}
+    for graph in sorted(graphs):
+        inside = [of for path, of in run.phases.items() if path.rpartition("/")[0] == graph]
+        whole = run.phases[graph]
+        for clock in ("host", "device"):
+            of = getattr(whole, clock)
+            if of is None or not of.total_ns:
+                continue
+            parts = [part for part in (getattr(one, clock) for one in inside) if part is not None]
+            share = 100 * sum(part.total_ns for part in parts) / of.total_ns
+            yield Figure(f"{graph}: in phases inside, on the {clock}", share, "%")
+
+
+def figures(
+    gpu: Gpu,
+    *,
+    seconds: float = 40,
+    width: int = 256,
+    batch: int = 32,
+    steps: int = STEPS,
+    backend: str = "inductor",
+) -> Iterator[Figure]:
+    """All that this part measures."""
+    plain = Training(gpu, width, batch, backend, marks=False)
+    marked = Training(gpu, width, batch, backend, marks=True)
+    yield Figure("kernels with marks", marked.kernels, "", note=f"{plain.kernels} without")
+    ways = {
+        "off": block_of(gpu, plain, recorded=False, steps=steps),
+        "off, once more: the floor": block_of(gpu, plain, recorded=False, steps=steps),
+        "recorded": block_of(gpu, plain, recorded=True, steps=steps),
+        "recorded, with marks": block_of(gpu, marked, recorded=True, steps=steps),
+    }
+    results = interleaved(ways, rounds=150, seconds=seconds)
+    off_ns = results.pop("off")
+    yield Figure("a step, off", float(np.median(off_ns)) / 1e3, "us", note=f"{len(off_ns)} rounds")
+    for name, step_ns in results.items():
+        share = relative_difference(off_ns, step_ns)
+        yield Figure(
+            f"{name}: longer by", 100 * share.value, "%", low=100 * share.low, high=100 * share.high
+        )
+    with pig.record() as recording:
+        for _ in range(steps):
+            marked.step()
+        gpu.synchronize()
+    yield from explained(recording.run)
+
+
+def main() -> None:
+    print_figures(figures(CudaGpu()))
+
+
+if __name__ == "__main__":
+    main()

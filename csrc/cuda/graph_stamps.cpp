@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/graph_stamps.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "cuda/graph_stamp_ptx.h"
+
+namespace pig::cuda {
+namespace {
+
+constexpr uint64_t kCountBits = 24;
+constexpr uint64_t kCountMask = (uint64_t{1} << kCountBits) - 1;
+constexpr uint64_t kTimerMask = (uint64_t{1} << GraphStamps::kTimerBits) - 1;
+
+constexpr int64_t kCompareNs = 10'000'000'000;
+/// Where streams share hardware queues: still often enough for 40 bits of ns to be unambiguous.
+constexpr int64_t kSparingCompareNs = 240'000'000'000;
+/// A clock with longer steps says little about phases.
+constexpr uint64_t kMaxTimerStepNs = 2'000;
+
+/// A number of some bits as the nearest one to 0.
+constexpr int64_t nearest(uint64_t value, uint64_t bits) {
+  return static_cast<int64_t>(value << (64 - bits)) >> (64 - bits);
+}
+
+uint64_t word_of(const uint64_t* ring, uint64_t run) {
+  return __atomic_load_n(ring + run % GraphStamps::kRuns, __ATOMIC_ACQUIRE);
+}
+/// By how much the run that a word is of is later than this one.
+int64_t later_by(uint64_t word, uint64_t run) {
+  return nearest((word & kCountMask) - run, kCountBits);
+}
+
+}  // namespace
+
+bool GraphStamps::prepare(uint32_t nodes) {
+  const std::lock_guard preparing(preparing_);
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_.empty()) return false;
+  }
+  if (kernel_ == nullptr && !load()) return false;
+  const auto is_short = [this, nodes] {
+    const std::lock_guard lock(mutex_);
+    return room_ < std::min<size_t>(nodes_.size() + nodes, kNodes);
+  };
+  while (is_short())
+    if (!allocate()) return is_ready();  // what there is still serves
+  is_ready_.store(true, std::memory_order_release);
+  return true;
+}
+
+bool GraphStamps::load() {
+#define PIG_IS_MISSING(name, parameters) || driver_.name == nullptr
+  if (false PIG_CUDA_KERNEL_FUNCTIONS(PIG_IS_MISSING) PIG_CUDA_GRAPH_FUNCTIONS(PIG_IS_MISSING)) {
+    fail("the CUDA driver lacks functions that this needs");
+    return false;
+  }
+#undef PIG_IS_MISSING
+  Library library = nullptr;
+  if (const int result = driver_.LibraryLoadData(&library, kGraphStampPtx, nullptr, nullptr, 0,
+                                                 nullptr, nullptr, 0))
+    return refuse("cuLibraryLoadData", result);
+  Kernel kernel = nullptr;
+  if (const int result = driver_.LibraryGetKernel(&kernel, library, "pig_stamp"))
+    return refuse("cuLibraryGetKernel", result);
+  // Drivers put the loading into the context off until the first launch, which is in a capture.
+  Function function = nullptr;
+  if (const int result = driver_.KernelGetFunction(&function, kernel))
+    return refuse("cuKernelGetFunction", result);
+  kernel_ = kernel;
+  return true;
+}
+
+bool GraphStamps::allocate() {
+  constexpr size_t kBytes = size_t{kChunkNodes} * kRuns * sizeof(uint64_t);
+  Chunk chunk;
+  // Our own, and not the driver's, which is gone when the device is reset. It is zero.
+  void* const memory =
+      mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return false;
+  madvise(memory, kBytes, MADV_DONTFORK);  // a copy of it would leave the device with the wrong one
+  int result = driver_.MemHostRegister(memory, kBytes, kHostAllocPortable | kHostAllocMapped);
+  if (result != kSuccess) {
+    munmap(memory, kBytes);
+    return refuse("cuMemHostRegister", result);
+  }
+  result = driver_.MemHostGetDevicePointer(&chunk.device, memory, 0);
+  if (result != kSuccess) return refuse("cuMemHostGetDevicePointer", result);
+  chunk.host = static_cast<uint64_t*>(memory);
+  const std::lock_guard lock(mutex_);
+  chunks_[room_ / kChunkNodes] = chunk;
+  room_ += kChunkNodes;
+  return true;
+}
+
+bool GraphStamps::refuse(const char* call, int result) {
+  // Where some nodes have memory, only further ones are refused.
+  if (!is_ready()) fail(std::string(call) + " answered " + driver_.describe(result));
+  return false;
+}
+
+void GraphStamps::fail(std::string reason) {
+  is_ready_.store(false, std::memory_order_release);
+  const std::lock_guard lock(mutex_);
+  if (failure_.empty()) failure_ = std::move(reason);
+}
+
+std::string GraphStamps::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+int GraphStamps::launch(uint32_t node, Stream stream) const {
+  DevicePointer ring =
+      chunks_[node / kChunkNodes].device + uint64_t{node % kChunkNodes} * kRuns * sizeof(uint64_t);
+  uint32_t mask = kRuns - 1;
+  void* parameters[] = {&ring, &node, &mask};
+  return driver_.LaunchKernel(kernel_, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr);
+}
+
+uint64_t GraphStamps::capture_of(Stream stream) const {
+  CaptureStatus status = kNotCapturing;
+  uint64_t id = 0;
+  Graph graph = nullptr;
+  const GraphNode* dependencies = nullptr;
+  size_t count = 0;
+  const int result =
+      driver_.StreamGetCaptureInfo(stream, &status, &id, &graph, &dependencies, &count);
+  return result == kSuccess && status == kCapturing ? id : 0;
+}
+
+uint32_t GraphStamps::stamp(Stream stream, uint32_t stream_index, uint32_t last, uint32_t most,
+                            Drop& cause) noexcept {
+  cause = Drop::kDeviceCapturing;
+  if (!is_ready()) return 0;
+  CaptureStatus status = kNotCapturing;
+  uint64_t id = 0;
+  Graph graph = nullptr;
+  const GraphNode* dependencies = nullptr;
+  size_t count = 0;
+  const auto ask = [&] {
+    return driver_.StreamGetCaptureInfo(stream, &status, &id, &graph, &dependencies, &count) ==
+               kSuccess &&
+           status == kCapturing;
+  };
+  if (!ask()) return 0;
+  uint32_t number = 0;
+  const bool fits = try_allocating([&] {
+    const std::lock_guard lock(mutex_);
+    const Node& before = nodes_[last];
+    if (last != 0 && count == 1 && before.capture == id && before.stream == stream_index &&
+        before.handle == dependencies[0]) {
+      number = last;
+      return;
+    }
+    last = 0;
+    uint32_t& used = nodes_of_capture_[id];
+    if (used >= most || nodes_.size() >= room_) {
+      cause = Drop::kDeviceGraphNodes;
+      return;
+    }
+    nodes_.push_back({id, nullptr, stream_index});
+    number = static_cast<uint32_t>(nodes_.size() - 1);
+    ++used;
+  });
+  if (!fits || number == 0 || number == last) return number;
+  if (const int result = launch(number, stream)) {
+    // A capture that has become invalid is the program's. Anything else would go on.
+    if (!is_capture_code(result))
+      try_allocating([&] { fail("cuLaunchKernel answered " + driver_.describe(result)); });
+    return 0;
+  }
+  if (!ask() || count != 1) return number;
+  const std::lock_guard lock(mutex_);
+  nodes_[number].handle = dependencies[0];
+  return number;
+}
+
+GraphStamps::Node GraphStamps::node(uint32_t number) const {
+  const std::lock_guard lock(mutex_);
+  return number < nodes_.size() ? nodes_[number] : Node{};
+}
+
+uint32_t GraphStamps::nodes_of(uint64_t capture) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = nodes_of_capture_.find(capture);
+  return found != nodes_of_capture_.end() ? found->second : 0;
+}
+
+uint64_t GraphStamps::newest_run(uint32_t node, uint64_t from) const {
+  const uint64_t* const ring = this->ring(node);
+  for (uint64_t run = from + 1;; ++run) {
+    const int64_t later = later_by(word_of(ring, run), run);
+    if (later < 0) return run - 1;
+    run += static_cast<uint64_t>(later);  // those before it have been overwritten
+  }
+}
+
+std::optional<uint64_t> GraphStamps::timer_ns(uint32_t node, uint64_t run) const {
+  const uint64_t word = word_of(ring(node), run);
+  if (later_by(word, run) != 0) return std::nullopt;
+  return word >> kCountBits;
+}
+
+// Comparison of the clocks ------------------------------------------------------------------------
+
+void GraphStamps::restart() {
+  const std::lock_guard lock(mutex_);
+  comparison_.reset();
+  is_comparing_ = false;
+  compare_due_ns_ = 0;
+}
+
+DriverError GraphStamps::compare(DeviceClock& clock, int64_t now_ns, bool sparing) {
+  if (!is_ready()) return {};
+  if (is_comparing_) {
+    const DriverError error{"cuEventQuery", driver_.EventQuery(events_.back())};
+    if (error.result == kNotReady) return {};
+    if (error) return error;
+    is_comparing_ = false;
+    return finish_comparison(clock, now_ns);
+  }
+  if (now_ns < compare_due_ns_) return {};
+  while (events_.size() <= kStamps) {
+    Event event = nullptr;
+    if (const DriverError error = clock.make_event(event, /*record=*/false)) return error;
+    events_.push_back(event);
+  }
+  for (uint32_t i = 0; i <= kStamps; ++i) {
+    if (i != 0) {
+      if (const int result = launch(0, clock.stream())) return {"cuLaunchKernel", result};
+      ++compared_runs_;
+    }
+    if (const int result = driver_.EventRecord(events_[i], clock.stream()))
+      return {"cuEventRecord", result};
+  }
+  is_comparing_ = true;
+  compare_due_ns_ = now_ns + (sparing ? kSparingCompareNs : kCompareNs);
+  return {};
+}
+
+DriverError GraphStamps::finish_comparison(DeviceClock& clock, int64_t now_ns) {
+  std::optional<Comparison> best;
+  int64_t first_ns = 0;
+  int64_t before_ns = 0;
+  std::optional<uint64_t> last_timer_ns;
+  for (uint32_t i = 0; i <= kStamps; ++i) {
+    std::optional<int64_t> device_ns;
+    if (const DriverError error = clock.time_of(events_[i], device_ns)) return error;
+    if (!device_ns) break;  // there is no anchor yet
+    if (const auto timer_ns = this->timer_ns(0, compared_runs_ - kStamps + i); i != 0 && timer_ns) {
+      const int64_t half_ns = (*device_ns - before_ns + 1) / 2;
+      if (!best || half_ns < best->uncertainty_ns)
+        best = {*timer_ns, before_ns + half_ns, half_ns, now_ns};
+      if (last_timer_ns)
+        timer_step_ns_ = std::gcd(timer_step_ns_, (*timer_ns - *last_timer_ns) & kTimerMask);
+      last_timer_ns = timer_ns;
+    }
+    before_ns = *device_ns;
+    if (i == 0) first_ns = before_ns;
+  }
+  const bool stands_still =
+      timer_step_ns_ == 0 && before_ns - first_ns > 2 * static_cast<int64_t>(kMaxTimerStepNs);
+  if (!best) {
+    compare_due_ns_ = 0;
+  } else if (stands_still || timer_step_ns_ > kMaxTimerStepNs) {
+    fail("the clock that kernels read has steps of more than " + std::to_string(kMaxTimerStepNs) +
+         " ns");
+  } else {
+    const std::lock_guard lock(mutex_);
+    comparison_ = best;
+  }
+  return {};
+}
+
+int64_t GraphStamps::Comparison::on_device(uint64_t stamp_ns) const {
+  return device_ns + nearest(stamp_ns - timer_ns, kTimerBits);
+}
+
+}  // namespace pig::cuda

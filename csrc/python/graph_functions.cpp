@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the hooks of torch.cuda.CUDAGraph say of captures and replays.
+#include <pybind11/stl.h>
+
+#include <optional>
+#include <utility>
+
+#include "cuda/device_timing.h"
+#include "hot/active_recording.h"
+#include "python/bindings.h"
+#include "python/gil_release.h"
+#include "record/parts.h"
+#include "record/recording_thread.h"
+
+namespace py = pybind11;
+
+namespace pig {
+namespace {
+
+using namespace py::literals;
+using cuda::DeviceTiming;
+
+/// A capture: the number of its device's timeline, and its own.
+using CaptureKey = std::pair<size_t, uint64_t>;
+
+ThreadState* this_recording_thread() {
+  const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
+  return epoch != 0 ? recording_thread(epoch) : nullptr;
+}
+
+/// Nothing where it will have no marks.
+std::optional<CaptureKey> graph_capture_begins() {
+  DeviceTiming& timing = DeviceTiming::instance();
+  DeviceTiming::Capture capture;
+  {
+    const GilRelease release;
+    capture = timing.current_capture();
+  }
+  const ThreadState* thread = this_recording_thread();
+  if (capture.number == 0 || thread == nullptr) return std::nullopt;
+  parts().graph_phases.capture_begins(capture, thread->innermost_path());
+  timing.capture_begins();
+  return CaptureKey{capture.timeline->number(), capture.number};
+}
+
+/// The number of the graph; nothing where it has no marks.
+std::optional<uint32_t> graph_capture_ends(const CaptureKey& key, bool succeeded) {
+  DeviceTiming& timing = DeviceTiming::instance();
+  timing.capture_ends();
+  const auto timelines = timing.timelines();
+  if (key.first >= timelines.size()) return std::nullopt;
+  const DeviceTiming::Capture capture{timelines[key.first], key.second};
+  if (succeeded) return parts().graph_phases.capture_ends(capture);
+  parts().graph_phases.capture_fails(capture);
+  return std::nullopt;
+}
+
+void graph_replay_begins(uint32_t graph) {
+  const ThreadState* thread = this_recording_thread();
+  parts().graph_phases.replay_begins(
+      graph, static_cast<uint32_t>(open_step.load(std::memory_order_relaxed)),
+      thread != nullptr ? thread->innermost_path() : kNoPath);
+}
+
+}  // namespace
+
+void add_graph_functions(py::module_& module) {
+  module.def(
+      "prepare_graph_capture", [] { DeviceTiming::instance().prepare_capture(); },
+      py::call_guard<GilRelease>());
+  module.def("graph_capture_begins", &graph_capture_begins);
+  module.def("graph_capture_ends", &graph_capture_ends, "capture"_a, py::kw_only(), "succeeded"_a);
+  module.def("graph_replay_begins", &graph_replay_begins, "graph"_a);
+  module.def(
+      "graph_replay_failed", [](uint32_t graph) { parts().graph_phases.replay_failed(graph); },
+      "graph"_a);
+}
+
+}  // namespace pig

@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What holds the thread of a step up: page faults, a shortage of memory, and the GIL."""
+
+NAME = "hindrances"
+"""Of the document in the run file, and of the attribute of a `Run`."""
+FAULTS_KIND, DISK_KIND, PRESSURE_KIND, GIL_KIND = 10, 11, 12, 13
+"""In the log of causes. A note of a wait for the GIL is the system's number of the thread that ran
+meanwhile; 0 if none did."""
+MOST_THREADS = 256
+MOST_TEXT = 300

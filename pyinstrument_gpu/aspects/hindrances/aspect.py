@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What holds the thread of a step up, as causes of slow steps. It has no section of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from pyinstrument_gpu.aspects.hindrances import (
+    DISK_KIND,
+    FAULTS_KIND,
+    GIL_KIND,
+    NAME,
+    PRESSURE_KIND,
+)
+from pyinstrument_gpu.aspects.hindrances.data import Hindrances
+from pyinstrument_gpu.core.aspect import Aspect
+from pyinstrument_gpu.core.cause import Cause, Precedence
+from pyinstrument_gpu.core.file.found import Found
+from pyinstrument_gpu.core.file.json_document import decode_object
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.parts.words import printable
+
+_OF_STEPS = (
+    (
+        *(FAULTS_KIND, "page_faults", "page faults"),
+        "keep buffers rather than making them anew, or have the allocator keep memory "
+        "(MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_, jemalloc)",
+    ),
+    (
+        *(DISK_KIND, "disk_pages", "pages of memory that were read from a disk"),
+        "read files that are mapped into memory ahead, and keep the program from being swapped out",
+    ),
+    (
+        *(PRESSURE_KIND, "memory_pressure", "stalls by a shortage of memory"),
+        "give the container or the machine more memory, or run fewer workers",
+    ),
+)
+
+
+class HindrancesAspect(Aspect):
+    """What holds the thread of a step up."""
+
+    name = NAME
+
+    def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        return {NAME: given.get(NAME)}
+
+    def read(self, found: Found) -> dict[str, Any]:
+        what = "what was noted of hindrances"
+        document = found.document(NAME, what, lambda data: decode_object(data, NAME, Hindrances))
+        return {NAME: document}
+
+    def causes(self, run: Run) -> Iterator[Cause]:
+        known: Hindrances | None = run.hindrances
+        if known is None:
+            return
+        for kind, name, words, remedy in _OF_STEPS:
+            amounts = run.noted_causes.of_kind(kind)[1]
+            if kind == PRESSURE_KIND and not known.has_pressure:
+                continue
+            yield Cause(
+                name=name,
+                words=words,
+                remedy=remedy,
+                precedence=Precedence.HINDRANCE,
+                amounts=amounts,
+                known=amounts["step"],
+            )
+        if not known.is_gil_seen:
+            return
+        intervals, looked_at = run.noted_causes.of_kind(GIL_KIND)
+        numbers = {thread: place for place, (thread, _) in enumerate(known.threads)}
+        intervals["note"] = [numbers.get(one, -1) for one in intervals["note"].tolist()]
+        yield Cause(
+            name="gil_wait",
+            words="waiting for the GIL",
+            remedy="while steps run, do less in other threads of Python, or do it in a process",
+            precedence=Precedence.PAUSE,
+            intervals=intervals[np.isin(intervals["thread"], run.steps.closed["thread"])],
+            known=looked_at["step"],
+            notes=tuple(f"{printable(name)} ran meanwhile" for _, name in known.threads),
+        )
+
+    def unknown(self, run: Run) -> Iterator[str]:
+        known: Hindrances | None = run.hindrances
+        if known is not None and not known.is_gil_seen:
+            yield "Waits for the GIL: the kernel does not tell in which system call a thread waits."
+
+
+ASPECT = HindrancesAspect()

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run file and a `Run` hold of that which holds steps up, but for how long it did in each
+step, which is in the log of causes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from pyinstrument_gpu.aspects.hindrances import MOST_TEXT, MOST_THREADS
+from pyinstrument_gpu.core.file.json_document import Count
+
+
+class Hindrances(Struct, frozen=True):
+    """What could be seen while the run was recorded.
+
+    Attributes:
+        is_gil_seen: whether it can be told that a thread waits for the GIL.
+        has_pressure: whether the kernel says for how long memory has made programs wait.
+        threads: those of the program in Python, the system's number of each and its name.
+    """
+
+    is_gil_seen: bool
+    has_pressure: bool
+    threads: Annotated[
+        tuple[tuple[Count, Annotated[str, Meta(max_length=MOST_TEXT)]], ...],
+        Meta(max_length=MOST_THREADS),
+    ] = ()

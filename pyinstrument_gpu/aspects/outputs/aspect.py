@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints and logging as causes of slow steps. They have no section of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.aspects.outputs import CHECKPOINT_KIND, LOGGING_KIND, NAME
+from pyinstrument_gpu.aspects.outputs.data import OutputPlace, Outputs
+from pyinstrument_gpu.core.aspect import Aspect
+from pyinstrument_gpu.core.cause import Cause, Precedence
+from pyinstrument_gpu.core.file.found import Found
+from pyinstrument_gpu.core.file.json_document import decode_object
+from pyinstrument_gpu.core.record import SourceLine
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.parts.words import printable, size
+
+_LATER = "write checkpoints less often, or with torch.distributed.checkpoint.async_save"
+_APART = "leave it a processor of its own, or write checkpoints less often"
+_SELDOM = "log every N steps"
+
+
+class OutputsAspect(Aspect):
+    """What a program writes while it trains."""
+
+    name = NAME
+
+    def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        return {NAME: given.get(NAME)}
+
+    def read(self, found: Found) -> dict[str, Any]:
+        what = "what was noted of checkpoints and logging"
+        return {NAME: found.document(NAME, what, lambda data: decode_object(data, NAME, Outputs))}
+
+    def causes(self, run: Run) -> Iterator[Cause]:
+        """Of checkpoints that another thread writes, only the time is known in which it does."""
+        known: Outputs | None = run.outputs
+        if known is None or known.not_watched:
+            return
+        notes = tuple(_what(run, place) for place in known.places)
+        since = run.noted_causes.known(run.steps.closed)
+        own, meanwhile, amounts = _calls(run, CHECKPOINT_KIND, len(notes))
+        meanwhile["thread"] = -1
+        yield Cause(
+            name="checkpoint",
+            words="checkpoints",
+            remedy=_LATER,
+            precedence=Precedence.ACT,
+            intervals=own,
+            amounts=amounts,
+            known=since,
+            notes=notes,
+        )
+        yield Cause(
+            name="checkpoint_meanwhile",
+            words="while another thread wrote a checkpoint",
+            remedy=_APART,
+            precedence=Precedence.HINDRANCE,
+            intervals=meanwhile,
+            known=since,
+            notes=notes,
+        )
+        own, _, amounts = _calls(run, LOGGING_KIND, len(notes))
+        yield Cause(
+            name="logging",
+            words="logging calls",
+            remedy=_SELDOM,
+            precedence=Precedence.ACT,
+            intervals=own,
+            amounts=amounts,
+            known=since,
+            notes=notes,
+        )
+
+    def unknown(self, run: Run) -> Iterator[str]:
+        known: Outputs | None = run.outputs
+        if known is not None and known.not_watched:
+            calls = ", ".join(map(printable, known.not_watched))
+            yield f"Time of checkpoints and logging calls: {calls} could not be watched."
+
+
+def _calls(
+    run: Run, kind: int, places: int
+) -> tuple[NDArray[np.void], NDArray[np.void], NDArray[np.void]]:
+    """Those on threads that have steps, those on others, and the sums of short ones."""
+    intervals, amounts = run.noted_causes.of_kind(kind)
+    intervals["note"][intervals["note"] >= places] = -1
+    is_own = np.isin(intervals["thread"], run.steps.closed["thread"])
+    return intervals[is_own], intervals[~is_own], amounts
+
+
+def _what(run: Run, place: OutputPlace) -> str:
+    where = run.name_of_line(SourceLine(place.file, place.line, ""))
+    size_text = "" if place.size_bytes is None else f", {size(place.size_bytes)}"
+    return printable(f"{place.call} at {where}{size_text}")
+
+
+ASPECT = OutputsAspect()

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is noted of a program's start-up, on the thread that begins it.
+
+Imports are observed at the function of importlib that the interpreter calls for modules that are
+not loaded yet, and the rest at functions of torch, once the program has imported them. The hooks
+lie below the Python objects (`patching/hooks.py`), so no frame of ours is in a traceback. They are
+taken back at the first event after the first step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+from pyinstrument_gpu.aspects.startup import (
+    BATCH,
+    CHECKPOINT,
+    DEVICE,
+    GROUP,
+    IMPORT,
+    MODEL,
+    MOST_INTERVALS,
+    MOST_PACKAGES,
+    MOST_TEXT,
+    OPTIMIZER,
+    WORKERS,
+)
+from pyinstrument_gpu.core.record import is_installed
+from pyinstrument_gpu.native import native
+from pyinstrument_gpu.patching.hidden_frames import OWN_FOLDER
+from pyinstrument_gpu.patching.import_hook import when_imported
+
+_KEPT_IMPORT_NS = 10_000_000
+_KEPT_NS = 1_000_000
+_GAP_NS = 1_000_000
+"""Between modules of torch that are made one after another."""
+_MOST_NAMES = 1000
+_NEVER = 0  # `Glance.NEVER`, of a module that needs torch
+_HOOKED = (
+    ("torch.nn.modules.module", "Module.to", DEVICE),
+    ("torch.nn.modules.module", "Module.cuda", DEVICE),
+    ("torch.nn.modules.module", "Module.load_state_dict", CHECKPOINT),
+    ("torch.serialization", "load", CHECKPOINT),
+    ("safetensors.torch", "load_file", CHECKPOINT),
+    ("transformers.modeling_utils", "PreTrainedModel.from_pretrained", CHECKPOINT),
+    ("torch.cuda", "_lazy_init", DEVICE),
+    ("torch.optim.optimizer", "Optimizer.__init__", OPTIMIZER),
+    ("torch.distributed.distributed_c10d", "init_process_group", GROUP),
+    ("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter.__init__", WORKERS),
+    ("torch.utils.data.dataloader", "_BaseDataLoaderIter.__next__", BATCH),
+)
+_MODULE = "torch.nn.modules.module"
+_FILLING = ("constant_", "kaiming_uniform_", "normal_", "trunc_normal_", "uniform_", "zeros_")
+"""Functions of torch.nn.init."""
+
+
+class StartupLog:
+    """What one process does before its first step; bounded. Times are of the monotonic clock."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._thread = threading.get_ident()
+        self._undo: list[Callable[[], None]] = []
+        self._leave = self._ends  # the same object each time: it tells whose hooks they are
+        self._imports: list[list[Any]] = []
+        self._open = 0
+        self._building: _Building | None = None
+        self._packages: dict[str, int] = {}
+        self._intervals: list[dict[str, Any]] = []
+        self._short_ns: dict[str, int] = {}
+        self._lost = 0
+        self._not_seen: list[str] = []
+        self._watched_ns = 0
+        self.program_ns: int | None = None
+        """When the program's own code began, where we started it."""
+
+    def begin(self) -> None:
+        """Watch from now on."""
+        self._watched_ns = time.monotonic_ns()
+        bootstrap: Any = sys.modules["_frozen_importlib"]
+        self._hook(bootstrap._find_and_load, IMPORT, self._import_begins)
+        for module, path, part in _HOOKED:
+            self._when(module, path, part, self._beginning(part))
+        self._when(_MODULE, "Module.__init__", MODEL, self._module_begins)
+        for name in _FILLING:
+            self._when("torch.nn.init", name, MODEL, self._filling_begins)
+
+    def end(self) -> None:
+        """Watch no more. Calling it again does nothing."""
+        with contextlib.suppress(IndexError):  # a second call, or another thread's
+            while True:
+                self._undo.pop()()
+        native.unhook(self._leave)
+        self._close_building()
+
+    def facts(self) -> dict[str, Any]:
+        """As the document has them, with times of the monotonic clock."""
+        building = self._building
+        packages = sorted(self._packages.items(), key=lambda item: -item[1])
+        return {
+            "watched_ns": self._watched_ns,
+            "program_ns": self.program_ns,
+            "intervals": [*self._intervals, *([] if building is None else building.interval())],
+            "short_ns": dict(self._short_ns),
+            "packages": dict(packages[:MOST_PACKAGES]),
+            "lost": self._lost,
+            "not_seen": self._not_seen,
+        }
+
+    def _when(self, module: str, path: str, part: str, enter: Callable[..., Any]) -> None:
+        def hook() -> None:
+            function: Any = sys.modules[module]
+            for name in path.split("."):
+                function = inspect.getattr_static(function, name, None)
+            self._hook(getattr(function, "__func__", function), part, enter)
+
+        self._undo.append(when_imported(module, hook))
+
+    def _hook(self, function: Any, part: str, enter: Callable[..., Any]) -> None:
+        inner = inspect.unwrap(function) if function is not None else None
+        from_c = inner is not function  # the decorator's calls it as `function(*args)`
+        with contextlib.suppress(Exception):
+            if native.hook_call(inner, _NEVER, enter=enter, leave=self._leave, from_c=from_c):
+                return
+        if part not in self._not_seen:
+            self._not_seen.append(part)
+
+    # Calls
+
+    def _is_of_startup(self) -> bool:
+        """Whether a call is one of the thread and process that start up. Ends the watch after the
+        first step."""
+        if os.getpid() != self._pid:
+            return False
+        # On whatever thread: as long as calls are observed, the watchdog takes them for progress.
+        if native.open_place()[1] > 0:
+            self.end()
+            return False
+        return threading.get_ident() == self._thread
+
+    def _beginning(self, part: str) -> Callable[..., Any]:
+        def begins(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> list[Any] | None:
+            if not self._is_of_startup():
+                return None
+            if not self._open:
+                self._close_building()
+            self._open += 1
+            name = type(args[0]).__name__ if part == OPTIMIZER and args else ""
+            return [part, name, time.monotonic_ns()]
+
+        return begins
+
+    def _import_begins(self, args: tuple[Any, ...], _: object) -> list[Any] | None:
+        is_inner = self._imports and threading.get_ident() == self._thread
+        if not is_inner and not self._is_of_startup():
+            return None
+        entry = [IMPORT, str(args[0]), time.monotonic_ns(), 0]
+        self._imports.append(entry)
+        return entry
+
+    def _ends(self, token: Any, args: tuple[Any, ...], succeeded: bool) -> None:
+        now_ns = time.monotonic_ns()
+        if isinstance(token, _Building):
+            token.end_ns = now_ns
+            return
+        if token[0] == IMPORT:
+            self._import_ends(token, now_ns)
+            return
+        self._open -= 1
+        part, name, begin_ns = token
+        self._note(part, name, begin_ns, now_ns, _KEPT_NS)
+
+    def _import_ends(self, entry: list[Any], now_ns: int) -> None:
+        while self._imports and self._imports.pop() is not entry:
+            pass
+        _, name, begin_ns, inner_ns = entry
+        took_ns = now_ns - begin_ns
+        package = _package(name)
+        if package in self._packages or len(self._packages) < _MOST_NAMES:
+            self._packages[package] = self._packages.get(package, 0) + took_ns - inner_ns
+        if self._imports:
+            self._imports[-1][3] += took_ns
+        else:
+            self._note(IMPORT, name, begin_ns, now_ns, _KEPT_IMPORT_NS)
+
+    def _note(self, part: str, name: str, begin_ns: int, end_ns: int, kept_ns: int) -> None:
+        if end_ns - begin_ns < kept_ns or len(self._intervals) >= MOST_INTERVALS:
+            self._lost += end_ns - begin_ns >= kept_ns  # there are too many
+            # Else it is a part of that, or of the first step.
+            if not self._open and self._building is None and native.open_place()[1] < 0:
+                self._short_ns[part] = self._short_ns.get(part, 0) + end_ns - begin_ns
+            return
+        place = _program_line(sys._getframe(1))
+        noted = {"part": part, "name": name[:MOST_TEXT], "begin_ns": begin_ns, "end_ns": end_ns}
+        self._intervals.append({**noted, **place})
+
+    # Modules of torch. Nothing tells when the outermost constructor ends, so the last of what
+    # happens inside of it does: modules and values of parameters that are made.
+
+    def _module_begins(self, args: tuple[Any, ...], _: object) -> _Building | None:
+        if not self._is_of_startup():
+            return None
+        frame, building = sys._getframe(1), self._building
+        if building is not None and building.is_running(frame):
+            return building
+        outer = _constructor(frame, sys.modules[_MODULE].Module)
+        now_ns = time.monotonic_ns()
+        if outer is None:
+            return None
+        if building is not None and now_ns - building.end_ns < _GAP_NS:
+            building.follow(outer)
+            return building
+        self._close_building()
+        self._building = _Building(outer, type(args[0]).__name__, now_ns)
+        return self._building
+
+    def _filling_begins(self, args: tuple[Any, ...], _: object) -> _Building | None:
+        building = self._building
+        if building is None or not self._is_of_startup():
+            return None
+        return building if building.is_running(sys._getframe(1)) else None
+
+    def _close_building(self) -> None:
+        building, self._building = self._building, None
+        if building is not None and len(self._intervals) < MOST_INTERVALS:
+            self._intervals += building.interval()
+
+
+class _Building:
+    """Modules that are being made, by one constructor after another."""
+
+    def __init__(self, frame: FrameType, name: str, begin_ns: int) -> None:
+        self._name = name
+        self._begin_ns = self.end_ns = begin_ns
+        self._place = _program_line(frame.f_back)
+        self.follow(frame)
+
+    def follow(self, frame: FrameType) -> None:
+        # Not the frame itself, which would keep what is in it.
+        self._frame: tuple[int, CodeType] = id(frame), frame.f_code
+
+    def is_running(self, frame: FrameType | None) -> bool:
+        while frame is not None:
+            if (id(frame), frame.f_code) == self._frame:
+                return True
+            frame = frame.f_back
+        return False
+
+    def interval(self) -> list[dict[str, Any]]:
+        times = {"begin_ns": self._begin_ns, "end_ns": self.end_ns}
+        return [{"part": MODEL, "name": self._name[:MOST_TEXT], **times, **self._place}]
+
+
+def _constructor(frame: FrameType | None, kind: type) -> FrameType | None:
+    """The outermost constructor of a module that is running."""
+    found = None
+    while frame is not None:
+        code = frame.f_code
+        is_constructor = code.co_name == "__init__" and code.co_argcount > 0
+        if is_constructor and isinstance(frame.f_locals.get(code.co_varnames[0]), kind):
+            found = frame
+        frame = frame.f_back
+    return found
+
+
+def _program_line(frame: FrameType | None) -> dict[str, Any]:
+    """The innermost line of the program; without one, that of the library which called."""
+    library = None
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(("<", OWN_FOLDER)):
+            if not is_installed(file):
+                return {"file": file[-MOST_TEXT:], "line": frame.f_lineno}
+            library = library or {"file": file[-MOST_TEXT:], "line": frame.f_lineno}
+        frame = frame.f_back
+    return library or {}
+
+
+def _package(module: str) -> str:
+    """What a module counts for: of torch each part, of which some take longer than all others."""
+    names = module.split(".")
+    return ".".join(names[: 2 if names[0] == "torch" else 1])[:MOST_TEXT]
+
+
+def process_began_ns() -> int | None:
+    """When the system started this process, by the monotonic clock, to some hundredths of a
+    second."""
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            # Behind the name, which may hold anything.
+            ticks = int(file.read().rpartition(b")")[2].split()[19])
+        age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - ticks * 10**9 // os.sysconf(
+            "SC_CLK_TCK"
+        )
+        return time.monotonic_ns() - age_ns
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Notes what a program does before its first step, for the first recording of a process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from typing import Any
+
+from pyinstrument_gpu.aspects.startup import NAME
+from pyinstrument_gpu.aspects.startup.log import StartupLog, process_began_ns
+from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
+from pyinstrument_gpu.native import native
+from pyinstrument_gpu.patching.own_imports import IMPORTED_NS
+
+_launched: LaunchWatch | None = None
+_is_told = False
+"""Whether a recording of this process has it: what comes before a later one is no start-up."""
+
+
+class LaunchWatch:
+    """The start-up of a program that this package starts, which is watched from its first line on,
+    whenever its recording begins.
+
+    Args:
+        is_whole: whether the recording begins before the first step. What comes before a later one
+            is no start-up.
+    """
+
+    def __init__(self, is_whole: bool) -> None:
+        global _launched
+        _launched = self
+        self.log = StartupLog() if is_whole else None
+
+    def begin(self) -> None:
+        """Watch; the program is about to be loaded. Nothing is raised."""
+        if self.log is not None:
+            with contextlib.suppress(Exception):
+                self.log.begin()
+
+    def program_begins(self) -> None:
+        """The first line of the program is about to run."""
+        if self.log is not None:
+            self.log.program_ns = time.monotonic_ns()
+
+
+class StartupWatch(Watcher):
+    """What is learnt of a start-up for one recording."""
+
+    def __init__(self) -> None:
+        self._log: StartupLog | None = None
+        self._facts: dict[str, Any] = {}
+
+    def begin(self, recording: ActiveRecording) -> None:
+        super().begin(recording)
+        global _is_told
+        if _is_told:
+            return
+        _is_told = True
+        if _launched is not None:
+            self._log = _launched.log
+            self._facts = {"process_ns": process_began_ns(), "launched_ns": IMPORTED_NS}
+            return
+        self._log = StartupLog()
+        # In a notebook the process began whenever somebody opened it.
+        if hasattr(sys.modules.get("__main__"), "__file__") and "ipykernel" not in sys.modules:
+            self._facts = {"process_ns": process_began_ns()}
+        with contextlib.suppress(Exception):
+            self._log.begin()
+
+    def write(self) -> None:
+        if self._log is not None and self._recording is not None:
+            facts = {**self._log.facts(), **self._facts}
+            native.set_document(self._recording, NAME, json.dumps(facts).encode())
+
+    def end(self) -> None:
+        if self._log is not None:
+            self._log.end()
+        super().end()
+
+
+def watcher(options: object) -> Watcher:
+    return StartupWatch()

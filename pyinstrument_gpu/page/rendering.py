@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The templates of the page and what they are filled with beside data: styles, scripts, colours."""
+
+from __future__ import annotations
+
+import functools
+from importlib import resources
+from typing import Any
+
+from pyinstrument_gpu.core.paths import names_of
+from pyinstrument_gpu.errors import needed_for
+from pyinstrument_gpu.export.labels import color_of
+from pyinstrument_gpu.page.bars import css_color, ink_on
+from pyinstrument_gpu.parts.words import printable
+
+
+@functools.cache
+def asset(name: str) -> str:
+    """The text of a style, a script or a licence."""
+    return (resources.files(__package__) / "assets" / name).read_text("utf-8").rstrip("\n")
+
+
+def template(name: str) -> Any:
+    """A template of jinja2.
+
+    Raises:
+        MissingDependencyError: jinja2 is not installed.
+    """
+    with needed_for("the page", "jinja2", "html"):
+        import jinja2  # noqa: F401
+    return _environment().get_template(name)
+
+
+@functools.cache
+def _environment() -> Any:
+    """Kept: to compile the templates takes longer than to fill them."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("pyinstrument_gpu.page"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        # Names may hold what does not print, or turns the direction of text around.
+        finalize=lambda value: printable(value) if type(value) is str else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "color": lambda name: css_color(color_of(name)),
+        "ink": lambda color: ink_on(color) if color.startswith("#") else "inherit",
+        "names": names_of,
+    }
+    return environment

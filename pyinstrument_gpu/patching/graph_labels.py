@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Labels in a graph that TorchInductor compiles: of its operations, its kernels and its code.
+
+A label is the names of the phases that something is of. An operation has that of the phase in which
+the program has it. A kernel may be fused of several: its label says all of them, and none is
+guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from pyinstrument_gpu.patching.dynamo import KEY
+
+Label = tuple[str, ...]
+"""Names of phases, the outermost first; empty outside of phases."""
+
+_OTHER = "other"
+"""What is of the phases around, but of none of those that the rest is of."""
+_EXTERN = re.compile(r"\b(extern_kernels|torch\.ops\.(\w+))\.(\w+)[\w.]*\(")
+_MARKS = """
+try:
+    from pyinstrument_gpu.native import native as _pig_native
+    _pig_mark = _pig_native.graph_mark
+except Exception:
+    def _pig_mark(*names): return lambda: None
+"""
+
+
+class Kernel(NamedTuple):
+    """A kernel of a graph, by the name that a profiler shows."""
+
+    name: str
+    label: Label
+
+
+class GraphCode:
+    """The code of a graph, or of a part of it, while it is written."""
+
+    def __init__(self, wrapper: Any, has_marks: bool) -> None:
+        self._wrapper = wrapper
+        self.has_marks = has_marks
+        self._marks: dict[Label, str] = {}
+        self._last: Label = ()
+        self._labels: list[tuple[int, Label]] = []
+
+    def needs_mark(self, label: Label) -> bool:
+        """Whether what comes next is marked. What is not written by now has to be first."""
+        return self.has_marks and label != self._last
+
+    def enters(self, label: Label) -> None:
+        if self.needs_mark(label):
+            self._wrapper.writeline(f"{self._mark(label)}()")
+        self._last = label
+        self._labels.append((len(self._wrapper.lines), label))
+
+    def _mark(self, label: Label) -> str:
+        if label not in self._marks:
+            if not self._marks:
+                self._wrapper.header.splice(_MARKS)
+            self._marks[label] = f"_pig_mark_{len(self._marks)}"
+            names = ", ".join(map(repr, label))
+            self._wrapper.header.writeline(f"{self._marks[label]} = _pig_mark({names})")
+        return self._marks[label]
+
+    def kernels(self) -> Iterable[Kernel]:
+        """What it calls. None where it has marks, which are phases themselves."""
+        if self.has_marks:
+            return
+        lines = self._wrapper.lines
+        ends = [place for place, _ in self._labels[1:]] + [len(lines)]
+        for (begin, label), end in zip(self._labels, ends, strict=True):
+            for line in lines[begin:end]:
+                name = _kernel_in(line)
+                if name is not None:
+                    yield Kernel(name, label)
+
+
+def _kernel_in(line: Any) -> str | None:
+    """The name of what a line calls, as a profiler shows it. Kernels of the CPU are written later
+    than their operations, and are not shown."""
+    name = getattr(line, "kernel_name", None)
+    if name is not None:
+        return str(name) if getattr(line, "triton", False) else None
+    if isinstance(line, str):
+        text = line
+    elif type(line).__name__ in ("ExternKernelOutLine", "ExternKernelAllocLine"):
+        text = f"{line.node.python_kernel_name}("
+    else:
+        return None
+    found = _EXTERN.search(text)
+    return None if found is None else f"{found[2] or 'aten'}::{found[3]}"
+
+
+def label_of(node: Any) -> Label:
+    """Of what Inductor has fused: all phases whose operations it has."""
+    paths = {
+        _path_of(origin)
+        for part in node.get_nodes()
+        if part.node is not None
+        for origin in part.node.get_origins()
+        if origin.op not in ("placeholder", "output", "get_attr") and _is_of_program(origin)
+    }
+    return merged(paths)
+
+
+def _is_of_program(node: Any) -> bool:
+    """Whether the program has an operation for it. Where gradients are added up, and of what
+    Inductor puts in place of other operations, nobody knows the phase: it counts where it was
+    fused."""
+    meta = node.meta
+    return not meta.get("is_gradient_acc") and ("stack_trace" in meta or "seq_nr" in meta)
+
+
+def merged(paths: set[Label]) -> Label:
+    """The label of what has operations of all these phases: what they have in common, and then
+    their names as one."""
+    if len(paths) < 2:
+        return next(iter(paths), ())
+    first, last = min(paths), max(paths)
+    same = [one == other for one, other in zip(first, last, strict=False)]
+    shared = first[: (*same, False).index(False)]
+    names = {path[len(shared)] if len(path) > len(shared) else _OTHER for path in paths}
+    return (*shared, "+".join(sorted(names, key=lambda name: (name == _OTHER, name))))
+
+
+def _path_of(node: Any) -> Label:
+    custom = node.meta.get("custom") or {}
+    return tuple(one[len(KEY) :] for one in custom if isinstance(one, str) and one.startswith(KEY))
+
+
+def hash_of_labels(module: Any) -> str | None:
+    """A hash of where a graph has which labels; None if there is no graph."""
+    if module is None:
+        return None
+    import hashlib  # torch has
+
+    labels = hashlib.sha256()
+    for one in module.modules():
+        for number, node in enumerate(getattr(getattr(one, "graph", None), "nodes", ())):
+            path = _path_of(node)
+            if path:
+                labels.update(repr((number, path)).encode())
+        labels.update(b";")
+    return labels.hexdigest()

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What holds the threads of steps up, from made files of the kernel and by a clock that stands
+still."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import pyinstrument_gpu as pig
+from pyinstrument_gpu.aspects.hindrances.aspect import ASPECT
+from pyinstrument_gpu.aspects.hindrances.watch import pressure_file
+from pyinstrument_gpu.core.cause import Cause
+from pyinstrument_gpu.native import native
+from tests.helpers.clock import fake_clock
+
+MS = 1_000_000
+USUAL = 20
+"""So many steps first."""
+
+
+@pytest.fixture
+def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PYINSTRUMENT_GPU_PROC", str(tmp_path))
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self" / "task").symlink_to("/proc/self/task")
+    (tmp_path / "pressure").mkdir()
+    press(tmp_path, 5)
+    return tmp_path
+
+
+@pytest.fixture
+def advance() -> Iterator[Callable[[int], None]]:
+    with fake_clock() as advance:
+        yield advance
+
+
+def press(proc: Path, total_us: int) -> None:
+    text = "{} avg10=0.00 avg60=0.00 avg300=0.00 total={}\n"
+    path = proc / "pressure" / "memory"
+    path.write_text(text.format("some", total_us) + text.format("full", total_us // 2))
+
+
+def usual_steps(advance: Callable[[int], None]) -> None:
+    for _ in range(USUAL):
+        with pig.gpu_step():
+            advance(MS)
+
+
+def causes_of(recording: pig.Recording) -> dict[str, Cause]:
+    assert not recording.run.notes
+    return {cause.name: cause for cause in ASPECT.causes(recording.run)}
+
+
+def amounts(cause: Cause) -> dict[int, int]:
+    return {
+        int(one["step"]) - USUAL: int(one["time_ns"])
+        for one in cause.amounts
+        if one["step"] >= USUAL
+    }
+
+
+def test_pressure_counts_by_the_part_of_the_time_that_is_the_steps(
+    proc: Path, advance: Callable[[int], None]
+) -> None:
+    with pig.record() as recording:
+        usual_steps(advance)
+        with pig.gpu_step():
+            press(proc, 2005)
+            advance(200 * MS)
+        with pig.gpu_step():  # nobody looks: it is short, and soon
+            press(proc, 9005)
+            advance(MS)
+        advance(99 * MS)
+        with pig.gpu_step():
+            advance(100 * MS)
+            press(proc, 12_005)
+        with pig.gpu_step():
+            advance(2 * MS)
+            press(proc, 99_005)  # of several processors
+    found = amounts(causes_of(recording)["memory_pressure"])
+    since_ns = 200 * MS + 10 * MS  # when it was first read
+    assert found.pop(0) == pytest.approx(2 * MS * 200 * MS / since_ns, rel=0.06)
+    assert found == {2: 5 * MS, 3: 2 * MS}
+
+
+def test_faults_are_counted_on_the_thread_of_the_step(
+    proc: Path, advance: Callable[[int], None]
+) -> None:
+    import mmap
+
+    pages = 1000
+    memory = mmap.mmap(-1, pages * mmap.PAGESIZE)
+    with pig.record() as recording:
+        usual_steps(advance)
+        with pig.gpu_step():
+            memory[:: mmap.PAGESIZE] = bytes(pages)
+            advance(20 * MS)
+        with pig.gpu_step():
+            memory[:: mmap.PAGESIZE] = bytes(pages)
+            advance(20 * MS)
+    causes = causes_of(recording)
+    found = amounts(causes["page_faults"])
+    assert found[0] >= 50_000  # at least some 50 ns each
+    assert found[1] < found[0] / 2
+    assert len(causes["page_faults"].amounts) > USUAL / 2  # of usual steps it is known, too
+    assert amounts(causes["disk_pages"]) == {0: 0, 1: 0}
+
+
+def test_where_nothing_is_to_be_seen_nothing_is_said(
+    proc: Path, advance: Callable[[int], None]
+) -> None:
+    (proc / "self" / "task").unlink()
+    (proc / "pressure" / "memory").unlink()
+    with pig.record() as recording:
+        usual_steps(advance)
+    assert [*causes_of(recording)] == ["page_faults", "disk_pages"]
+    assert "Waits for the GIL" in next(iter(ASPECT.unknown(recording.run)))
+
+
+def test_in_a_run_of_few_steps_nothing_is_looked_for(proc: Path) -> None:
+    with pig.record() as recording, pig.gpu_step():
+        pass
+    assert not causes_of(recording)
+
+
+@pytest.mark.skipif(
+    not os.path.exists("/proc/thread-self/syscall"), reason="the kernel has no such file"
+)
+def test_threads_that_wait_for_the_gil_can_be_told() -> None:
+    with pig.record() as recording:
+        usual_steps(lambda ns: None)
+        assert any(native.watch_gil(b"/proc/self/task") for _ in range(20))  # on a busy machine
+        assert not native.watch_gil(b"/nowhere")
+    known = recording.run.hindrances
+    assert known is not None
+    assert (threading.get_native_id(), threading.current_thread().name) in known.threads
+
+
+def test_the_own_control_group_goes_first(proc: Path, tmp_path: Path) -> None:
+    groups = tmp_path / "groups"
+    (groups / "job").mkdir(parents=True)
+    (proc / "self" / "cgroup").write_text("1:cpu:/\n0::/job\n")
+    assert pressure_file(proc, groups) == proc / "pressure" / "memory"
+    own = groups / "job" / "memory.pressure"
+    own.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
+    assert pressure_file(proc, groups) == own
+    (proc / "self" / "cgroup").unlink()
+    (proc / "pressure" / "memory").unlink()
+    assert pressure_file(proc, groups) is None
