@@ -145,7 +145,6 @@ class Delays:
         core = min(allowed)
         os.sched_setaffinity(0, {core})
         self._pipe.send(core)
-        self._pipe.recv()
         yield
         self._pipe.send(-1)
         os.sched_setaffinity(0, allowed)
@@ -176,6 +175,5 @@ def _spin(pipe: Connection) -> None:
         if core < 0:
             continue
         os.sched_setaffinity(0, {core})
-        pipe.send(True)
         while not pipe.poll():
             sum(range(1000))
