@@ -49,7 +49,7 @@ if TYPE_CHECKING:  # what runs hold of aspects is found by their table
     from pyinstrument_gpu.aspects.processor.data import Processor
     from pyinstrument_gpu.aspects.stalls.data import Stall
     from pyinstrument_gpu.aspects.startup.data import Startup
-    from pyinstrument_gpu.parts.notebook_page import NotebookPage
+    from pyinstrument_gpu.page.notebook import NotebookPage
 
 
 def above(module: str) -> Any:

@@ -10,8 +10,8 @@ import pytest
 
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import ExportError
+from pyinstrument_gpu.page import notebook
 from pyinstrument_gpu.page.step_bar import step_bars
-from pyinstrument_gpu.parts import notebook_page
 from pyinstrument_gpu.report.document import document_of
 from tests.helpers.made_script import Script
 from tests.page.runs import HOSTILE, MS, STEP_NS, training
@@ -83,7 +83,7 @@ def test_the_page_is_in_the_output_and_reaches_nothing_around_it() -> None:
 
 
 def test_a_page_too_large_for_a_notebook_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notebook_page, "MAX_BYTES", 100_000)
+    monkeypatch.setattr(notebook, "MAX_BYTES", 100_000)
     with pytest.raises(ExportError, match=r"takes 0\.\d MB, .* report --html"):
         training().page()
 
