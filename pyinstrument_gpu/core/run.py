@@ -49,7 +49,6 @@ if TYPE_CHECKING:  # what runs hold of aspects is found by their table
     from pyinstrument_gpu.aspects.processor.data import Processor
     from pyinstrument_gpu.aspects.stalls.data import Stall
     from pyinstrument_gpu.aspects.startup.data import Startup
-    from pyinstrument_gpu.page.notebook import NotebookPage
 
 
 def above(module: str) -> Any:
@@ -362,7 +361,7 @@ class Run:
         text: str = report(self, step=step, verbose=verbose, file=file, width=width, color=color)
         return text
 
-    def page(self, *, file: str | None = None, height: int = 720) -> NotebookPage:
+    def page(self, *, file: str | None = None, height: int = 720) -> Any:
         """The page of the run (`report --html`), which a notebook shows in a frame: as the last
         line of a cell, or by `display`. Its `html` is the text.
 
@@ -377,8 +376,7 @@ class Run:
             ExportError: the page would be larger.
             MissingDependencyError: jinja2 is not installed.
         """
-        page: NotebookPage = above("page.notebook").notebook_page(self, file, height)
-        return page
+        return above("page.notebook").notebook_page(self, file, height)
 
     def _repr_html_(self) -> str:
         """What a notebook shows of the run: the short report with the step as a bar."""
