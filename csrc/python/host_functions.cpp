@@ -10,8 +10,8 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <exception>
 #include <string>
-#include <system_error>
 #include <thread>
 
 #include "base/threads.h"
@@ -32,8 +32,20 @@ struct Waiter {
   std::atomic<bool> has_waited{false};
 };
 
+/// Whether there is room for a thread's state. Where there is none, CPython 3.11 crashes in making
+/// it.
+bool has_room() {
+  void* const room = PyMem_RawMalloc(64 * 1024);
+  PyMem_RawFree(room);
+  return room != nullptr;
+}
+
 /// As answer_with_gil: Python may end the thread here while the interpreter ends.
 void take_gil(Waiter& waiter) noexcept {
+  if (!has_room()) {
+    waiter.has_waited.store(true);
+    return;
+  }
   waiter.number.store(static_cast<uint32_t>(gettid()));
   try {
     PyGILState_Release(PyGILState_Ensure());
@@ -52,7 +64,10 @@ uint64_t settled_address(const std::string& threads, const Waiter& waiter) {
   for (const auto until = steady_clock::now() + kPatience; steady_clock::now() < until;) {
     std::this_thread::sleep_for(kBetween);
     const uint32_t number = waiter.number.load();
-    if (number == 0) continue;
+    if (number == 0) {
+      if (waiter.has_waited.load()) return 0;
+      continue;
+    }
     char path[256], text[256];
     std::snprintf(path, sizeof path, "%.200s/%u/syscall", threads.c_str(), number);
     const int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -79,7 +94,7 @@ uint64_t address_of_waiter(const std::string& threads) {
   try {
     const SignalsBlocked blocked;
     thread = std::thread([&waiter] { take_gil(waiter); });
-  } catch (const std::system_error&) {
+  } catch (const std::exception&) {  // no thread, or no memory
     return 0;
   }
   const uint64_t address = settled_address(threads, waiter);
