@@ -121,8 +121,21 @@ def test_uncommitted_changes(tmp_path: Path) -> None:
     assert len({first["hash"], second["hash"], third["hash"]}) == 3
 
 
+NO_CHILD = """
+import os, sys
+from pathlib import Path
+from pyinstrument_gpu.recording import uncommitted
+
+uncommitted.ask(Path(sys.argv[1]))
+try:
+    os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    pass
+else:
+    raise SystemExit("it has a child")
+"""
+
+
 def test_program_has_no_child_of_it(tmp_path: Path) -> None:
-    """Neither while git runs nor later."""
-    uncommitted._ask(tmp_path, -6)
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    """Neither while git runs nor later. In a process of its own, as this one may have children."""
+    run_script(NO_CHILD, tmp_path)

@@ -48,7 +48,8 @@ def test_a_viewer_costs_the_training_no_system_call(tmp_path: Path) -> None:
     path, program_log, viewer_log = (tmp_path / name for name in ("a.gpurun", "program", "viewer"))
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     command = [*STRACE, str(program_log), sys.executable, "-c", PROGRAM, str(path)]
-    with subprocess.Popen(command, env=ENVIRONMENT, **pipes) as program:
+    # Outside of a repository, about which git would be asked.
+    with subprocess.Popen(command, env=ENVIRONMENT, cwd=tmp_path, **pipes) as program:
         assert program.stdin is not None and program.stdout is not None
         assert program.stdout.readline() == b"it waits\n"
         watch = [sys.executable, "-m", "pyinstrument_gpu", "watch", "--json", str(path)]
