@@ -54,8 +54,24 @@ class Verdict(enum.Enum):
     """They show neither a difference nor that there is none."""
 
 
+class _Change:
+    """A time of both sides, and whether it differs beyond the noise."""
+
+    before_ns: float
+    after_ns: float
+    interval_ns: tuple[float, float] | None
+
+    @property
+    def change_ns(self) -> float:
+        return self.after_ns - self.before_ns
+
+    @property
+    def is_significant(self) -> bool:
+        return self.interval_ns is not None and (self.interval_ns[0] > 0 or self.interval_ns[1] < 0)
+
+
 @dataclass(frozen=True)
-class PhaseChange:
+class PhaseChange(_Change):
     """The mean self time per step of one phase on both sides; 0 where it did not occur.
 
     Attributes:
@@ -70,17 +86,9 @@ class PhaseChange:
     after_ns: float
     interval_ns: tuple[float, float] | None
 
-    @property
-    def change_ns(self) -> float:
-        return self.after_ns - self.before_ns
-
-    @property
-    def is_significant(self) -> bool:
-        return self.interval_ns is not None and (self.interval_ns[0] > 0 or self.interval_ns[1] < 0)
-
 
 @dataclass(frozen=True)
-class CauseChange:
+class CauseChange(_Change):
     """By how much a cause has made slow steps slower, per step of all, on both sides.
 
     Attributes:
@@ -92,14 +100,6 @@ class CauseChange:
     before_ns: float
     after_ns: float
     interval_ns: tuple[float, float] | None
-
-    @property
-    def change_ns(self) -> float:
-        return self.after_ns - self.before_ns
-
-    @property
-    def is_significant(self) -> bool:
-        return self.interval_ns is not None and (self.interval_ns[0] > 0 or self.interval_ns[1] < 0)
 
 
 @dataclass(frozen=True)
