@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from time import perf_counter_ns
 
 import numpy as np
 import torch
@@ -19,12 +18,11 @@ from torch import Tensor, nn
 
 import pyinstrument_gpu as pig
 from benchmarks.gpu.figure import Figure, print_figures
-from benchmarks.gpu.gpu import CudaGpu, Gpu
+from benchmarks.gpu.gpu import CudaGpu, Gpu, ns_per_step
 from benchmarks.interleave import interleaved, relative_difference
 from benchmarks.module_times import Block
 
 STEPS = 10
-WARM_UPS = 3
 GRAPHS = ("forward graph", "backward graph")
 
 
@@ -70,14 +68,7 @@ def block_of(gpu: Gpu, training: Training, recorded: bool, steps: int) -> Callab
 
     def block() -> float:
         with pig.record() if recorded else contextlib.nullcontext():
-            for _ in range(WARM_UPS):
-                training.step()
-            gpu.synchronize()
-            begin_ns = perf_counter_ns()
-            for _ in range(steps):
-                training.step()
-            gpu.synchronize()
-            return (perf_counter_ns() - begin_ns) / steps
+            return ns_per_step(gpu, training.step, steps)
 
     return block
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from time import perf_counter_ns
 from typing import Any, Protocol
 
 import torch
@@ -145,3 +146,18 @@ class CudaGpu:
 
     def on_stream(self, stream: torch.cuda.Stream) -> AbstractContextManager[object]:
         return torch.cuda.stream(stream)
+
+
+_WARM_UPS = 3
+
+
+def ns_per_step(gpu: Gpu, step: Callable[[], None], steps: int) -> float:
+    """What a step takes in a block of them that begins and ends with an idle device."""
+    for _ in range(_WARM_UPS):
+        step()
+    gpu.synchronize()
+    begin_ns = perf_counter_ns()
+    for _ in range(steps):
+        step()
+    gpu.synchronize()
+    return (perf_counter_ns() - begin_ns) / steps

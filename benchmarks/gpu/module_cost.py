@@ -19,12 +19,11 @@ from torch.nn import functional
 
 import pyinstrument_gpu as pig
 from benchmarks.gpu.figure import Figure, print_figures
-from benchmarks.gpu.gpu import CudaGpu, Gpu
+from benchmarks.gpu.gpu import CudaGpu, Gpu, ns_per_step
 from benchmarks.interleave import interleaved, relative_difference
 from benchmarks.module_times import Gpt
 
 STEPS = 10
-WARM_UPS = 3
 PROFILED = 3
 
 
@@ -60,14 +59,7 @@ def block_of(
                 stack.enter_context(pig.record())
             if select is not None:
                 stack.enter_context(pig.watch_modules(training.model, select))
-            for _ in range(WARM_UPS):
-                training.step()
-            gpu.synchronize()
-            begin_ns = perf_counter_ns()
-            for _ in range(steps):
-                training.step()
-            gpu.synchronize()
-            return (perf_counter_ns() - begin_ns) / steps
+            return ns_per_step(gpu, training.step, steps)
 
     return block
 
