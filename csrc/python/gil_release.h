@@ -6,6 +6,14 @@
 
 namespace pig {
 
+/// Whether there is room for a thread's state. Where there is none, CPython 3.11 crashes in making
+/// it.
+inline bool has_room_for_python_thread() {
+  void* const room = PyMem_RawMalloc(64 * 1024);
+  PyMem_RawFree(room);
+  return room != nullptr;
+}
+
 /// Gives the GIL away for as long as it lives.
 ///
 /// A daemon thread may want the GIL back while the interpreter ends. Before Python 3.14 CPython

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The trees of samples: what belongs to a phase, its heaviest lines, and its flame graph."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pyinstrument_gpu.aspects.stacks.data import Stacks
+from pyinstrument_gpu.core.record import SourceLine, is_installed
+from pyinstrument_gpu.core.statistics import Scope
+
+
+@dataclass(frozen=True)
+class LineSamples:
+    """A line of the program, with all that was called from there in libraries."""
+
+    line: SourceLine
+    samples: int
+    time_ns: int
+
+
+class Box(NamedTuple):
+    """A line in a flame graph.
+
+    Attributes:
+        samples: of the line and all that it calls.
+        depth: how many lines it is called from.
+        left, share: where it begins and how long it is, in parts of the time of all samples.
+    """
+
+    line: SourceLine
+    samples: int
+    depth: int
+    left: float
+    share: float
+
+
+@dataclass(frozen=True)
+class PhaseTree:
+    """The samples in one phase, without those in phases inside it.
+
+    Attributes:
+        path: of the phase; empty outside of phases.
+        root: the number of its node.
+    """
+
+    stacks: Stacks
+    scope: Scope
+    path: str
+    root: int
+    children: Sequence[Sequence[int]]
+    samples_in: Sequence[int]
+    time_ns_in: Sequence[int]
+
+    @property
+    def samples(self) -> int:
+        return self.samples_in[self.root]
+
+    @property
+    def time_ns(self) -> int:
+        return self.time_ns_in[self.root]
+
+    @property
+    def unknown_ns(self) -> int:
+        """The time of the samples of which the stack is not known."""
+        return self.stacks.nodes[self.root].time_ns
+
+    def lines(self) -> list[LineSamples]:
+        """The lines of the program that were at work, the heaviest first: of each stack the
+        innermost line outside of libraries, or the innermost of all where there is none."""
+        samples: dict[int, int] = defaultdict(int)
+        times_ns: dict[int, int] = defaultdict(int)
+        pending = [(child, self.stacks.nodes[child].place) for child in self.children[self.root]]
+        while pending:
+            number, place = pending.pop()
+            node = self.stacks.nodes[number]
+            samples[place] += node.samples
+            times_ns[place] += node.time_ns
+            for child in self.children[number]:
+                inner = self.stacks.nodes[child].place
+                is_line = self._is_of_program(inner) or not self._is_of_program(place)
+                pending.append((child, inner if is_line else place))
+        found = [
+            LineSamples(self.line(place), samples[place], time_ns)
+            for place, time_ns in times_ns.items()
+            if samples[place]
+        ]
+        return sorted(found, key=lambda one: (-one.time_ns, one.line.file, one.line.line))
+
+    def line(self, place: int) -> SourceLine:
+        function, line = self.stacks.places[place]
+        file, name = self.stacks.functions[function]
+        return SourceLine(file, line, name)
+
+    def boxes(self, least_share: float) -> Iterator[Box]:
+        """What a flame graph shows, the outermost first, without lines of a smaller share. What
+        all samples were called from and is no line of the program is left out."""
+        top, whole_ns = self.root, self.time_ns
+        while len(self.children[top]) == 1 and not self.stacks.nodes[top].time_ns:
+            if self._is_of_program(self.stacks.nodes[self.children[top][0]].place):
+                break
+            top = self.children[top][0]
+        pending = [(top, 0.0, -1)]
+        while pending and whole_ns:
+            number, left, depth = pending.pop(0)
+            for child in sorted(self.children[number], key=lambda one: -self.time_ns_in[one]):
+                share = self.time_ns_in[child] / whole_ns
+                if share < least_share:
+                    break
+                line = self.line(self.stacks.nodes[child].place)
+                yield Box(line, self.samples_in[child], depth + 1, left, share)
+                pending.append((child, left, depth + 1))
+                left += share
+
+    def whole_stacks(self) -> Iterator[tuple[tuple[int, ...], int]]:
+        """Each stack that was seen, its places with the outermost first, and its time."""
+        pending: list[tuple[int, tuple[int, ...]]] = [(self.root, ())]
+        while pending:
+            number, places = pending.pop()
+            if self.stacks.nodes[number].time_ns:
+                yield places, self.stacks.nodes[number].time_ns
+            for child in self.children[number]:
+                pending.append((child, (*places, self.stacks.nodes[child].place)))
+
+    def _is_of_program(self, place: int) -> bool:
+        file = self.stacks.functions[self.stacks.places[place][0]][0]
+        return not file.startswith("<") and not is_installed(file)
+
+
+def phase_trees(stacks: Stacks) -> list[PhaseTree]:
+    """The trees of all phases and scopes, the one with most time first."""
+    nodes = stacks.nodes
+    children: list[list[int]] = [[] for _ in nodes]
+    samples, time_ns = [node.samples for node in nodes], [node.time_ns for node in nodes]
+    for number in range(len(nodes) - 1, -1, -1):
+        parent = nodes[number].parent
+        if parent >= 0:
+            children[parent].append(number)
+            samples[parent] += samples[number]
+            time_ns[parent] += time_ns[number]
+    found = [
+        PhaseTree(stacks, node.scope, path, number, children, samples, time_ns)
+        for number, node in enumerate(nodes)
+        if node.scope is not None
+        for path in ["" if node.place < 0 else stacks.paths[node.place]]
+    ]
+    return sorted(found, key=lambda one: -one.time_ns)
