@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from pyinstrument_gpu.analysis.bottleneck import Bottleneck
 from pyinstrument_gpu.aspects.stacks import NAME
 from pyinstrument_gpu.aspects.stacks.data import Stacks, decode_stacks
 from pyinstrument_gpu.aspects.stacks.tree import PhaseTree, phase_trees
-from pyinstrument_gpu.core.aspect import Aspect
+from pyinstrument_gpu.core.aspect import DocumentAspect
 from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
@@ -92,23 +92,18 @@ class StackSamples:
     phases: tuple[PhaseStacks, ...]
 
 
-class StacksAspect(Aspect):
+class StacksAspect(DocumentAspect):
     """Which lines of Python the main thread was in."""
 
     name = NAME
+    document = Stacks
+    noted = "stacks"
     heading = "Lines of Python"
     section_type = StackSamples | None
     about = "what the main thread did in phases, by samples of its stack."
 
-    def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        return {NAME: given.get(NAME)}
-
-    def read(self, found: Found) -> dict[str, Any]:
-        paths = found.tables.paths
-        document = found.document(
-            NAME, "what was sampled of stacks", lambda data: decode_stacks(data, paths)
-        )
-        return {NAME: document}
+    def decode(self, data: bytes, found: Found) -> Stacks:
+        return decode_stacks(data, found.tables.paths)
 
     def section(self, run: Run) -> StackSamples | None:
         stacks: Stacks | None = run.stacks

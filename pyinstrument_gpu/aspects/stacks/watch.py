@@ -4,7 +4,6 @@ the tree of what it has found."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
@@ -25,9 +24,11 @@ class StackWatch(Watcher):
             called.
     """
 
+    name = NAME
+    _is_sampled = False
+
     def __init__(self, by_itself: bool = True) -> None:
         self._by_itself = by_itself
-        self._is_sampled = False
 
     def begin(self, recording: ActiveRecording) -> None:
         super().begin(recording)
@@ -40,18 +41,19 @@ class StackWatch(Watcher):
         if is_on:
             native.stop_stacks()
 
-    def write(self) -> None:
-        if not self.is_on:
-            return
-        document: dict[str, Any] = {"is_sampled": self._is_sampled}
-        if self._is_sampled:
-            found = native.stacks()
-            functions: dict[CodeType, int] = {}
-            places = [
-                (functions.setdefault(code, len(functions)), line) for code, line in found["places"]
-            ]
-            document |= {**found, "places": places, "functions": [*map(_function, functions)]}
-        native.set_document(self._recording, NAME, json.dumps(document).encode())
+    def document(self) -> dict[str, Any]:
+        if not self._is_sampled:
+            return {"is_sampled": False}
+        found = native.stacks()
+        numbers: dict[int, int] = {}  # code that is equal may be of another file
+        functions = []
+        places = []
+        for code, line in found["places"]:
+            if id(code) not in numbers:
+                numbers[id(code)] = len(functions)
+                functions.append(_function(code))
+            places.append((numbers[id(code)], line))
+        return {"is_sampled": True, **found, "places": places, "functions": functions}
 
 
 def _function(code: CodeType) -> tuple[str, str]:
