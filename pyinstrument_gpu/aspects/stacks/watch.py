@@ -46,8 +46,8 @@ class StackWatch(Watcher):
             return {"is_sampled": False}
         found = native.stacks()
         numbers: dict[int, int] = {}  # code that is equal may be of another file
-        functions = []
-        places = []
+        functions: list[tuple[str, str]] = []
+        places: list[tuple[int, int]] = []
         for code, line in found["places"]:
             if id(code) not in numbers:
                 numbers[id(code)] = len(functions)
