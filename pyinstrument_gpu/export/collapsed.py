@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples of the main thread's stack as collapsed stacks: a line for each stack that was seen, its
 frames joined by ";", with the microseconds that it was seen for. The outermost frame is the phase,
-and of several runs the rank. FlameGraph, speedscope and inferno read this.
+and of several runs the rank. FlameGraph, speedscope and inferno read this. A file of its own, as
+each format is.
 """
 
 from __future__ import annotations

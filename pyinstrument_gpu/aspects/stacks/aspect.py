@@ -16,7 +16,7 @@ from pyinstrument_gpu.core.aspect import DocumentAspect
 from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
-from pyinstrument_gpu.parts.parts import Flame, FlameBox, Part, Row, Sentence, Table
+from pyinstrument_gpu.parts.parts import Flame, Part, Row, Sentence, Table
 from pyinstrument_gpu.parts.words import brief, counted, printable, small_percent
 
 _MOST_LINES = 10
@@ -161,16 +161,7 @@ class StacksAspect(DocumentAspect):
     def flames(self, run: Run) -> Iterator[Flame]:
         stacks: Stacks | None = run.stacks
         for tree in () if stacks is None else _shown(stacks)[:_MOST_FLAMES]:
-            boxes = [
-                FlameBox(
-                    printable(f"{box.line.function} {run.name_of_line(box.line)}"),
-                    f"{small_percent(box.share, 1)}, {counted(box.samples, 'sample')}",
-                    box.depth,
-                    box.left,
-                    box.share,
-                )
-                for box in tree.boxes(_LEAST_BOX)
-            ]
+            boxes = [*tree.boxes(_LEAST_BOX, run.name_of_line)]
             if boxes:
                 yield Flame(_title(tree.path, _SCOPES[tree.scope]), tree.samples, boxes)
 

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from pyinstrument_gpu.aspects.stacks.data import Stacks
 from pyinstrument_gpu.core.record import SourceLine, is_installed
 from pyinstrument_gpu.core.statistics import Scope
+from pyinstrument_gpu.parts.parts import FlameBox
+from pyinstrument_gpu.parts.words import counted, printable, small_percent
 
 
 @dataclass(frozen=True)
@@ -20,22 +21,6 @@ class LineSamples:
     line: SourceLine
     samples: int
     time_ns: int
-
-
-class Box(NamedTuple):
-    """A line in a flame graph.
-
-    Attributes:
-        samples: of the line and all that it calls.
-        depth: how many lines it is called from.
-        left, share: where it begins and how long it is, in parts of the time of all samples.
-    """
-
-    line: SourceLine
-    samples: int
-    depth: int
-    left: float
-    share: float
 
 
 @dataclass(frozen=True)
@@ -95,7 +80,7 @@ class PhaseTree:
         file, name = self.stacks.functions[function]
         return SourceLine(file, line, name)
 
-    def boxes(self, least_share: float) -> Iterator[Box]:
+    def boxes(self, least_share: float, name_of: Callable[[SourceLine], str]) -> Iterator[FlameBox]:
         """What a flame graph shows, the outermost first, without lines of a smaller share. What
         all samples were called from and is no line of the program is left out."""
         top, whole_ns = self.root, self.time_ns
@@ -111,7 +96,9 @@ class PhaseTree:
                 if share < least_share:
                     break
                 line = self.line(self.stacks.nodes[child].place)
-                yield Box(line, self.samples_in[child], depth + 1, left, share)
+                name = printable(f"{line.function} {name_of(line)}")
+                tip = f"{small_percent(share, 1)}, {counted(self.samples_in[child], 'sample')}"
+                yield FlameBox(name, tip, depth + 1, left, share)
                 pending.append((child, left, depth + 1))
                 left += share
 

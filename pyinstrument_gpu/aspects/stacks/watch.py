@@ -45,7 +45,7 @@ class StackWatch(Watcher):
         if not self._is_sampled:
             return {"is_sampled": False}
         found = native.stacks()
-        numbers: dict[int, int] = {}  # code that is equal may be of another file
+        numbers: dict[int, int] = {}  # code that is equal may be another function
         functions: list[tuple[str, str]] = []
         places: list[tuple[int, int]] = []
         for code, line in found["places"]:
