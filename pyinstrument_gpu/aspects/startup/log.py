@@ -138,9 +138,7 @@ class StartupLog:
 
         self._undo.append(when_imported(module, hook))
 
-    def _hook(
-        self, function: Any, part: str, enter: Callable[..., Any], leave: Any = None
-    ) -> None:
+    def _hook(self, function: Any, part: str, enter: Callable[..., Any], leave: Any = None) -> None:
         inner = inspect.unwrap(function) if function is not None else None
         from_c = inner is not function  # the decorator's calls it as `function(*args)`
         with contextlib.suppress(Exception):
