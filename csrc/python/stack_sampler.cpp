@@ -110,7 +110,8 @@ uint32_t place_of(PyCodeObject* code, int instruction) {
   uint32_t number = find({code, instruction});
   if (number != kNoRoom) return number;
   if (sampler.numbers.size() >= 2 * kMostPlaces) return kNoRoom;
-  const int line = PyCode_Addr2Line(code, instruction);
+  int line = PyCode_Addr2Line(code, instruction);
+  if (line < 0) line = std::max(code->co_firstlineno, 0);  // made by the compiler, for no line
   number = find({code, -line - 1});
   if (number == kNoRoom) {
     if (sampler.places.size() == kMostPlaces) return kNoRoom;

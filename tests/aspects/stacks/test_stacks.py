@@ -8,6 +8,7 @@ import sched
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -110,6 +111,15 @@ def test_what_a_library_does_counts_for_the_line_that_calls_it(
     files = [file for file, _ in recording.run.stacks.functions]
     assert any(file.endswith("/sched.py") for file in files)
     assert not any(file.startswith(OWN_FOLDER) for file in files)
+
+
+def test_code_without_lines_has_that_of_its_function(advance: Callable[[int], None]) -> None:
+    code = light.__code__.replace(co_linetable=b"")
+    with pig.record(stacks=True) as recording, pig.gpu_step():
+        FunctionType(code, globals())(advance)
+    assert not recording.run.notes
+    (line,) = phases_of(recording.run)["in steps", None].lines
+    assert line.line == named(light, 0)
 
 
 def test_steps_that_were_profiled_and_those_of_other_threads_are_apart(
