@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Alone in its translation unit: Python.h is another one for the interpreter itself.
-#include <Python.h>
-
 #include "python/eval_breaker.h"
+
+#include <Python.h>
 
 #if PY_VERSION_HEX < 0x030D0000
 #undef HAVE_STD_ATOMIC  // of C
