@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -56,24 +55,25 @@ class PhaseTree:
     def lines(self) -> list[LineSamples]:
         """The lines of the program that were at work, the heaviest first: of each stack the
         innermost line outside of libraries, or the innermost of all where there is none."""
-        samples: dict[int, int] = defaultdict(int)
-        times_ns: dict[int, int] = defaultdict(int)
+        found: dict[tuple[str, int], LineSamples] = {}
         pending = [(child, self.stacks.nodes[child].place) for child in self.children[self.root]]
         while pending:
             number, place = pending.pop()
             node = self.stacks.nodes[number]
-            samples[place] += node.samples
-            times_ns[place] += node.time_ns
+            if node.samples:
+                line = self.line(place)
+                # A comprehension, which is a function of its own, counts for the one it stands in.
+                known = found.get((line.file, line.line), LineSamples(line, 0, 0))
+                found[line.file, line.line] = LineSamples(
+                    min(known.line, line, key=lambda one: len(one.function)),
+                    known.samples + node.samples,
+                    known.time_ns + node.time_ns,
+                )
             for child in self.children[number]:
                 inner = self.stacks.nodes[child].place
                 is_line = self._is_of_program(inner) or not self._is_of_program(place)
                 pending.append((child, inner if is_line else place))
-        found = [
-            LineSamples(self.line(place), samples[place], time_ns)
-            for place, time_ns in times_ns.items()
-            if samples[place]
-        ]
-        return sorted(found, key=lambda one: (-one.time_ns, one.line.file, one.line.line))
+        return sorted(found.values(), key=lambda one: (-one.time_ns, one.line.file, one.line.line))
 
     def line(self, place: int) -> SourceLine:
         function, line = self.stacks.places[place]

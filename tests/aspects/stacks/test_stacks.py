@@ -113,6 +113,18 @@ def test_what_a_library_does_counts_for_the_line_that_calls_it(
     assert not any(file.startswith(OWN_FOLDER) for file in files)
 
 
+def test_a_comprehension_counts_for_the_function_that_it_stands_in(
+    advance: Callable[[int], None],
+) -> None:
+    def work() -> None:
+        _ = [(advance(MS), native.sample_stack()) for _ in range(2)], native.sample_stack()
+
+    with pig.record(stacks=True) as recording, pig.gpu_step():
+        work()
+    (line,) = phases_of(recording.run)["in steps", None].lines
+    assert (line.line, line.function, line.samples) == (named(work, 1), work.__qualname__, 3)
+
+
 def test_code_without_lines_has_that_of_its_function(advance: Callable[[int], None]) -> None:
     code = light.__code__.replace(co_linetable=b"")
     with pig.record(stacks=True) as recording, pig.gpu_step():
