@@ -160,7 +160,9 @@ class StacksAspect(DocumentAspect):
 
     def flames(self, run: Run) -> Iterator[Flame]:
         stacks: Stacks | None = run.stacks
-        for tree in () if stacks is None else _shown(stacks)[:_MOST_FLAMES]:
+        shown = [] if stacks is None else _shown(stacks)
+        shown.sort(key=lambda tree: tree.scope is not Scope.STEP)
+        for tree in shown[:_MOST_FLAMES]:
             boxes = [*tree.boxes(_LEAST_BOX, run.name_of_line)]
             if boxes:
                 yield Flame(_title(tree.path, _SCOPES[tree.scope]), tree.samples, boxes)

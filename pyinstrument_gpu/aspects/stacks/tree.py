@@ -12,6 +12,10 @@ from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.parts.parts import FlameBox
 from pyinstrument_gpu.parts.words import counted, printable, small_percent
 
+_NEARLY_ALL = 0.95
+_MOST_DEPTH = 40
+"""Of a flame graph."""
+
 
 @dataclass(frozen=True)
 class LineSamples:
@@ -81,19 +85,22 @@ class PhaseTree:
         return SourceLine(file, line, name)
 
     def boxes(self, least_share: float, name_of: Callable[[SourceLine], str]) -> Iterator[FlameBox]:
-        """What a flame graph shows, the outermost first, without lines of a smaller share. What
-        all samples were called from and is no line of the program is left out."""
+        """What a flame graph shows, the outermost first, without lines of a smaller share, and as
+        deep as can be read. What nearly all samples were called from and is no line of the program
+        is left out."""
         top, whole_ns = self.root, self.time_ns
-        while len(self.children[top]) == 1 and not self.stacks.nodes[top].time_ns:
-            if self._is_of_program(self.stacks.nodes[self.children[top][0]].place):
+        while children := self.children[top]:
+            inner = max(children, key=self.time_ns_in.__getitem__)
+            is_of_program = self._is_of_program(self.stacks.nodes[inner].place)
+            if is_of_program or self.time_ns_in[inner] < _NEARLY_ALL * whole_ns:
                 break
-            top = self.children[top][0]
+            top = inner
         pending = [(top, 0.0, -1)]
         while pending and whole_ns:
             number, left, depth = pending.pop(0)
             for child in sorted(self.children[number], key=lambda one: -self.time_ns_in[one]):
                 share = self.time_ns_in[child] / whole_ns
-                if share < least_share:
+                if share < least_share or depth + 1 == _MOST_DEPTH:
                     break
                 line = self.line(self.stacks.nodes[child].place)
                 name = printable(f"{line.function} {name_of(line)}")
