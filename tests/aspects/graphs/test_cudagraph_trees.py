@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from pyinstrument_gpu import gpu_phase, gpu_step
-from tests.aspects.graphs.test_graph_phases import phases_of, settle, times_of
+from tests.aspects.graphs.test_graph_phases import phases_of, times_of
 from tests.helpers.device_program import Program
 from tests.helpers.fake_graphs import FakeTreeManager
 from tests.helpers.simulated_cuda import SimulatedCuda
@@ -95,11 +95,10 @@ def layers(x: Any) -> Any:
 def test_each_replay_has_the_times_of_its_phases_and_their_step(program: Program) -> None:
     compiled = torch.compile(layers, fullgraph=True)
     x = torch.ones(4)
-    with program.recording(compiled_phases=True) as recording, torch.no_grad():
+    with program.settled(compiled_phases=True) as recording, torch.no_grad():
         for _ in range(6):
             with gpu_step(), gpu_phase("step"):
                 assert compiled(x).tolist() == [10] * 4
-        settle(program, recording)
     run, found = recording.run, phases_of(recording.run)
     around = "step/forward graph of layers"
     # The first call warms up, the second captures and replays.
