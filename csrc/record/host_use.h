@@ -18,8 +18,9 @@
 
 namespace pig {
 
-/// What the thread of a step used of the machine in it, and what made it wait: how long it ran, page
-/// faults, memory that had to be freed first, the GIL, and what the host of a virtual machine took.
+/// What the thread of a step used of the machine in it, and what made it wait: how long it ran,
+/// page faults, memory that had to be freed first, the GIL, and what the host of a virtual machine
+/// took.
 ///
 /// Faults and CPU time are read where a step begins and ends, which takes half a microsecond, in so
 /// many steps that it takes at most the budget. They go to the log of causes for long steps, and as

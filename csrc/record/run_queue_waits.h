@@ -32,7 +32,8 @@ namespace pig {
 ///
 /// At the end of a long step it is also read for how long a CPU limit had stopped the process's
 /// control groups since that was last read: a step in which one did is a long one. Both of a long
-/// step go to the log of causes, as they are a biased sample, and readings become rare in a long run.
+/// step go to the log of causes, as they are a biased sample, and readings become rare in a long
+/// run.
 class RunQueueWaits final : public Part {
  public:
   /// The share of the time of steps that reading may take, and again reading long ones.
