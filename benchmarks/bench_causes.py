@@ -27,7 +27,8 @@ GENERATION = {"generation": 0, "collected": 0, "uncollectable": 0}
 CAUSES = ("processor", "collector", "outputs", "hindrances", "clocks", "compilations")
 """The aspects whose watchers look for causes of slow steps alone, or nearly so."""
 STEP_NS = 5_000_000
-_STEPS, _ROUNDS = 200, 20
+_STEPS, _ROUNDS = 1000, 20
+_MOST_S = 45.0
 
 
 def test_all_causes(benchmark: BenchmarkFixture) -> None:
@@ -41,7 +42,7 @@ def test_all_causes(benchmark: BenchmarkFixture) -> None:
     found: list[Figure] = []
 
     def measure() -> None:
-        times_ns = interleaved(arms, rounds=_ROUNDS)
+        times_ns = interleaved(arms, rounds=_ROUNDS, seconds=_MOST_S)
         # Of the time of a step, not of the little that it computes.
         base_ns = STEP_NS + 0 * times_ns["without"]
         for name in ("with", "again without"):
