@@ -430,12 +430,13 @@ __device__ void scan_share(const typename Numbers<kFormat>::Stored* row, I64 cla
   };
   if constexpr (Group::kSize == 1) {
     constexpr int kOfThread = sizeof(Real) == 8 ? 1 : 4;
+    const auto* at = row;
     I64 c = 0;
 #pragma unroll 1
     for (; c + kOfThread <= classes; c += kOfThread) {
       Real logits[kOfThread];
 #pragma unroll
-      for (int k = 0; k < kOfThread; ++k) logits[k] = Numbers<kFormat>::real(row[(c + k) * stride]);
+      for (int k = 0; k < kOfThread; ++k, at += stride) logits[k] = Numbers<kFormat>::real(*at);
       scan.take(c, logits);
     }
 #pragma unroll 1

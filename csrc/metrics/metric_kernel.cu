@@ -90,7 +90,8 @@ __device__ void add_row_of_logits(const UpdateParameters& p, const Group& group,
           ? scan_row<kFormat, Group, kScores, true>(batch, group, logits, target, own, ByLoads())
           : scan_row<kFormat, Group, kScores, false>(batch, group, logits, target, own, by);
   if (group.rank() != 0) return;
-  add_row(batch, row.rank, row.nonfinite == 0, weight, head.at.loss, totals);
+  // With scores a row has no loss of its own, and its offset no register.
+  add_row(batch, row.rank, row.nonfinite == 0, weight, kScores ? 0 : head.at.loss, totals);
   if constexpr (kScores && Group::kSize == 1) {
     add_scores_of(p, target, weight, row, totals);
   } else if constexpr (kScores) {
