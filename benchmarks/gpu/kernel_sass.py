@@ -274,6 +274,8 @@ def kernels_of(cubin: bytes, nvdisasm: str) -> list[Kernel]:
         loop = loop_of(blocks, element, bytes_, *work)
         if not loop:
             loop = loop_of(blocks, element, bytes_ // 2, *work)
+        if sum(map(_bytes_of, loop)) < bytes_ // 2:
+            loop = []  # one for the rare: the usual one was not found
         found.append(Kernel(name, registers[full], shared, loop, ring))
     return found
 
