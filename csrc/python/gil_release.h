@@ -6,14 +6,6 @@
 
 namespace pig {
 
-/// Whether there is room for a thread's state. Where there is none, CPython 3.11 crashes in making
-/// it.
-inline bool has_room_for_python_thread() {
-  void* const room = PyMem_RawMalloc(64 * 1024);
-  PyMem_RawFree(room);
-  return room != nullptr;
-}
-
 /// Gives the GIL away for as long as it lives.
 ///
 /// A daemon thread may want the GIL back while the interpreter ends. Before Python 3.14 CPython
@@ -44,5 +36,23 @@ class GilRelease {
  private:
   void* const thread_;
 };
+
+/// Has the GIL while `use` runs, on a thread of our own that Python doesn't know. False, without
+/// having run it, where there is no memory for the thread's state: CPython 3.11 crashes in making
+/// one then. While the interpreter ends it doesn't return, for the same reason as above.
+template <typename Use>
+bool with_gil(Use use) noexcept {
+  void* const room = PyMem_RawMalloc(64 * 1024);
+  PyMem_RawFree(room);
+  if (room == nullptr) return false;
+  try {
+    const PyGILState_STATE state = PyGILState_Ensure();
+    use();
+    PyGILState_Release(state);
+  } catch (...) {
+    for (;;) pause();
+  }
+  return true;
+}
 
 }  // namespace pig

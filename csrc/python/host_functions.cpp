@@ -32,18 +32,9 @@ struct Waiter {
   std::atomic<bool> has_waited{false};
 };
 
-/// As answer_with_gil: Python may end the thread here while the interpreter ends.
 void take_gil(Waiter& waiter) noexcept {
-  if (!has_room_for_python_thread()) {
-    waiter.has_waited.store(true);
-    return;
-  }
   waiter.number.store(static_cast<uint32_t>(gettid()));
-  try {
-    PyGILState_Release(PyGILState_Ensure());
-  } catch (...) {
-    for (;;) pause();
-  }
+  with_gil([] {});
   waiter.has_waited.store(true);
 }
 

@@ -219,12 +219,10 @@ void look(uint32_t recording, void* own_thread) {
   GilRelease::give_away();
 }
 
-/// As answer_with_gil: Python may end the thread here while the interpreter ends. Its own state is
-/// made once, as that takes memory.
-void live(uint32_t recording) noexcept {
-  if (!has_room_for_python_thread() || Py_IsInitialized() == 0) return;
-  try {
-    const PyGILState_STATE state = PyGILState_Ensure();
+/// With a state of Python's of its own, made once, as that takes memory.
+void live(uint32_t recording) {
+  if (Py_IsInitialized() == 0) return;
+  with_gil([recording] {
     void* const own_thread = GilRelease::give_away();
     SamplePace pace(now_ns());
     while (is_on(recording)) {
@@ -239,10 +237,7 @@ void live(uint32_t recording) noexcept {
       pace.looked(now_ns());
     }
     GilRelease::take_back(own_thread);
-    PyGILState_Release(state);
-  } catch (...) {
-    for (;;) pause();
-  }
+  });
 }
 
 PyThreadState* state_of_thread(unsigned long ident) {

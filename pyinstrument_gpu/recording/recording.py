@@ -240,7 +240,8 @@ class Recording:
             if self._feeder is None:
                 from pyinstrument_gpu.sinks.feeder import SinkFeeder
 
-                self._feeder = SinkFeeder(self, self._environment, _SINKS_DEADLINE_S)
+                path = None if self._path is None else os.fspath(self._path)
+                self._feeder = SinkFeeder(self, self._environment, _SINKS_DEADLINE_S, path)
         self._feeder.add(sink, interval_s)
 
     def job_statistics(self, group: Any = None, *, timeout_s: float = 60.0) -> JobStatistics:
