@@ -37,4 +37,12 @@ class GilRelease {
   void* const thread_;
 };
 
+/// Whether there is room for the state of a thread that takes the GIL for the first time. Where
+/// there is none, CPython 3.11 crashes in making it.
+inline bool has_room_for_thread_state() {
+  void* const room = PyMem_RawMalloc(64 * 1024);
+  PyMem_RawFree(room);
+  return room != nullptr;
+}
+
 }  // namespace pig

@@ -19,6 +19,7 @@
 
 #include "base/threads.h"
 #include "base/throwing.h"
+#include "python/gil_release.h"
 #include "python/python_hooks.h"
 #include "python/stall_program.h"
 #include "record/parts.h"
@@ -54,7 +55,11 @@ bool start_thread(Function function) {
 
 /// Has Python answer, once it has the GIL. Before Python 3.14 a thread that takes it while the
 /// interpreter ends is ended by pthread_exit: that unwinding is caught, as in GilRelease.
-void answer_with_gil(const std::shared_ptr<Answer>& answer) noexcept {
+void answer_with_gil(const std::shared_ptr<Answer>& answer, Notice notice) noexcept {
+  if (!has_room_for_thread_state()) {
+    open_answers.fetch_sub(1);
+    return;
+  }
   try {
     const PyGILState_STATE state = PyGILState_Ensure();
     open_answers.fetch_sub(1);
@@ -63,12 +68,21 @@ void answer_with_gil(const std::shared_ptr<Answer>& answer) noexcept {
       answer->has_gil = true;
     }
     answer->changed.notify_all();
-    if (PyObject* function = python_hooks.notices[static_cast<size_t>(Notice::kStall)])
+    if (PyObject* function = python_hooks.notices[static_cast<size_t>(notice)])
       call_unraisably(function);
     PyGILState_Release(state);
   } catch (...) {
     for (;;) pause();
   }
+}
+
+/// Null where there is no thread for it.
+std::shared_ptr<Answer> have_answered(Notice notice) {
+  auto answer = std::make_shared<Answer>();
+  open_answers.fetch_add(1);
+  if (start_thread([answer, notice] { answer_with_gil(answer, notice); })) return answer;
+  open_answers.fetch_sub(1);
+  return nullptr;
 }
 
 using Dump = const char* (*)(int, PyInterpreterState*, PyThreadState*);
@@ -133,16 +147,18 @@ void answer_stall() noexcept {
     const auto stall = parts().stalls.log().newest();
     if (!stall || Py_IsInitialized() == 0) return;
     start_thread([] { try_allocating([] { run_stall_program(); }); });
-    const auto answer = std::make_shared<Answer>();
-    open_answers.fetch_add(1);
-    if (!start_thread([answer] { answer_with_gil(answer); })) {
-      open_answers.fetch_sub(1);
-      return;
-    }
+    const auto answer = have_answered(Notice::kStall);
+    if (answer == nullptr) return;
     start_thread([answer, stall] {
       // Without memory nothing is said.
       try_allocating([&] { wait_for_answer(answer, stall->first, stall->second); });
     });
+  });
+}
+
+void look_while_quiet() noexcept {
+  try_allocating([] {
+    if (Py_IsInitialized() != 0 && open_answers.load() == 0) have_answered(Notice::kQuiet);
   });
 }
 
