@@ -163,12 +163,11 @@ class EndingWords:
         starting = [rank for rank in self._job.ranks if rank.steps_ended < FIRST_STEPS]
         quiet_ns = min(map(idle_ns, starting), default=0)
         if quiet_ns < FRESH_NS:
-            overdue = ((rank, self._overdue(rank)) for rank in self._job.ranks)
-            late = next(((rank, words) for rank, words in overdue if words is not None), None)
-            if late is None:
-                return text
-            rank, words = late
-            return f"{text}, but rank {rank.rank} is {place_of(rank)}: {words}"
+            for one in self._job.ranks:
+                words = self._overdue(one)
+                if words is not None:
+                    return f"{text}, but rank {one.rank} is {place_of(one)}: {words}"
+            return text
         return (
             f"{text}, but nothing has happened for {duration(quiet_ns)} on "
             f"{ranks_text(rank.rank for rank in starting)}; until {FIRST_STEPS} steps have ended, "
