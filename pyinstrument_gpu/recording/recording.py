@@ -316,6 +316,8 @@ class Recording:
             other._make_way()
         if self._path is not None:
             check_writable(self._path)
+            if active() is None and not self._options.overwrite:
+                interactive.set_aside(self._path)
         opened: list[Sink] = []
         try:
             for sink in self._options.sinks:
