@@ -75,6 +75,7 @@ class LaunchOptions:
     fail_on_sync: bool
     memory: Literal["sampled", "exact", "off"]
     energy: bool
+    stacks: bool
     compiled_phases: bool
     watchdog: float
     on_hang: str | None
@@ -204,6 +205,7 @@ class Launch:
             overwrite=self._options.overwrite,
             memory=False if self._options.memory == "off" else self._options.memory,
             energy=self._options.energy,
+            stacks=self._options.stacks,
             compiled_phases=self._options.compiled_phases,
             watchdog_s=self._options.watchdog or None,
             on_hang=self._options.on_hang,
