@@ -41,7 +41,7 @@ class _OfItem(Generic[_T]):
         # A tensor may lie on a GPU: float() would wait for it.
         if not 1 <= len(numbers) <= self._most or not all(map(_is_amount, numbers)):
             return self._fails(f"returned {type(found).__name__} {str(found)[:80]}")
-        return tuple(map(float, numbers))
+        return tuple(float(cast(float, one)) for one in numbers)
 
     def _fails(self, what: str) -> tuple[float, ...]:
         self._how = _UNKNOWN

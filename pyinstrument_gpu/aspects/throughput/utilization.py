@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.step_times import were_profiled
 from pyinstrument_gpu.core.aspect import aspects
-from pyinstrument_gpu.core.flops import FlopCount, FlopKind, Flops
+from pyinstrument_gpu.core.flops import FlopCount, Flops
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.core.step_values import TOKENS, values_of_steps
@@ -220,8 +220,11 @@ def _rows(
         share = ideal_s * per_step / time_s if ideal_s is not None and time_s else None
         rows.append(
             FlopRow(
-                name,
-                *(sums[kind.value] * per_step for kind in FlopKind),
+                name=name,
+                forward=sums["forward"] * per_step,
+                backward=sums["backward"] * per_step,
+                recompute=sums["recompute"] * per_step,
+                optimizer=sums["optimizer"] * per_step,
                 per_second=sums.total() * per_step / time_s if time_s else None,
                 utilization=share if share is not None and share <= 1 and is_peak_known else None,
             )

@@ -91,7 +91,7 @@ def _taking_its_arguments(formula: _Formula) -> _Formula:
         one.kind is one.POSITIONAL_OR_KEYWORD and one.name not in ("out_shape", "out_val")
         for one in parameters
     )
-    return lambda *arguments: formula(*arguments[:count])
+    return lambda *arguments: int(formula(*arguments[:count]))
 
 
 def _scores(query: Any, key: Any) -> int:
