@@ -142,18 +142,19 @@ def _type_named(name: str, roots: Sequence[type]) -> type:
             return one
         seen.add(one)
         for field in msgspec.inspect.type_info(one).fields:  # type: ignore[attr-defined]
-            found = _dataclass_in(field.type)
+            found = _class_in(field.type)
             if found is not None and found not in seen:
                 pending.append(found)
-    raise AssertionError(f"no dataclass of the documents is called {name}")
+    raise AssertionError(f"no class of the documents is called {name}")
 
 
-def _dataclass_in(found: Any) -> type | None:
+def _class_in(found: Any) -> type | None:
     if isinstance(found, msgspec.inspect.UnionType):
-        return next((one for one in map(_dataclass_in, found.types) if one is not None), None)
+        return next((one for one in map(_class_in, found.types) if one is not None), None)
     if isinstance(found, msgspec.inspect.VarTupleType):
-        return _dataclass_in(found.item_type)
-    return found.cls if isinstance(found, msgspec.inspect.DataclassType) else None
+        return _class_in(found.item_type)
+    is_known = isinstance(found, msgspec.inspect.DataclassType | msgspec.inspect.StructType)
+    return found.cls if is_known else None
 
 
 def _choice(written: dict[str, Any]) -> dict[str, Any]:
@@ -162,7 +163,7 @@ def _choice(written: dict[str, Any]) -> dict[str, Any]:
 
 
 def _documented(of: type, written: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a dataclass, with what its docstring says of each field. What is None or an
+    """The schema of a data class or a struct, with what its docstring says of each field. What is None or an
     empty list is never written, so it is neither required nor of another type."""
     summary, attributes = _docstring(of)
     properties, required = {}, []

@@ -12,8 +12,11 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pyinstrument_gpu.core.file.json_document import decode_object
+
 if TYPE_CHECKING:  # what only reads runs needs no pictures
     from pyinstrument_gpu.core.cause import Cause
+    from pyinstrument_gpu.core.file.blocks import BlockType
     from pyinstrument_gpu.core.file.found import Found
     from pyinstrument_gpu.core.live import LiveView
     from pyinstrument_gpu.core.record import SourceLine
@@ -119,6 +122,39 @@ class Aspect:
     def unknown(self, run: Any) -> Iterable[str]:
         """What was not recorded, in sentences that say how it would be."""
         return ()
+
+
+class DocumentAspect(Aspect):
+    """An aspect of which a run file has a document, and a `Run` what that says, by its name.
+
+    Attributes:
+        document: its declaration, a struct of msgspec: the types of its fields, and their ranges.
+        noted: what it tells of, for the note of a run whose document is damaged.
+        block: of the file, if it has one of its own.
+        missing: what a `Run` has where there is no document.
+    """
+
+    document: ClassVar[Any]
+    noted: ClassVar[str]
+    block: ClassVar[BlockType | None] = None
+    missing: ClassVar[Any] = None
+
+    def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        known = given.get(self.name)
+        return {self.name: self.missing if known is None else known}
+
+    def read(self, found: Found) -> dict[str, Any]:
+        where = self.name if self.block is None else self.block
+        what = f"what was noted of {self.noted}"
+        return {self.name: found.document(where, what, lambda data: self.decode(data, found))}
+
+    def decode(self, data: bytes, found: Found) -> Any:
+        """What a `Run` has of it.
+
+        Raises:
+            RunFileDamagedError: the document does not fit.
+        """
+        return decode_object(data, self.name, self.document)
 
 
 @cache

@@ -7,11 +7,10 @@ A daemon thread does it. Each time it needs the GIL for some microseconds.
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyinstrument_gpu.core.bounded_series import BoundedSeries
 from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
@@ -42,7 +41,7 @@ class GpuPolling(Watcher):
         find: Callable[[], tuple[int, GpuReader | Callable[[], GpuReader]] | None],
         interval_s: float,
     ) -> None:
-        self._name = name
+        self.name = name
         self._find = find
         self._interval_s = interval_s
         self._device = -1
@@ -86,15 +85,14 @@ class GpuPolling(Watcher):
         self._samples.add(self._last)
         return True
 
-    def write(self) -> None:
-        recording, reader = self._recording, self._reader
-        if recording is None or reader is None:
-            return
+    def document(self) -> dict[str, Any] | None:
+        reader = self._reader
+        if reader is None:
+            return None
         samples = [*self._samples.kept]
         if self._last is not None and self._last not in samples[-1:]:
             samples.append(self._last)
-        gpu = {"device": self._device, "uuid": reader.uuid, "samples": samples}
-        native.set_document(recording, self._name, json.dumps({"gpus": [gpu]}).encode())
+        return {"gpus": [{"device": self._device, "uuid": reader.uuid, "samples": samples}]}
 
     def _look(self) -> None:
         if not self.is_on:
@@ -109,7 +107,7 @@ class GpuPolling(Watcher):
                 self._reader = reader
                 self.read()
             self._thread = threading.Thread(
-                target=self._run, args=(reader,), name=f"pyinstrument_gpu {self._name}", daemon=True
+                target=self._run, args=(reader,), name=f"pyinstrument_gpu {self.name}", daemon=True
             )
             self._thread.start()
 

@@ -8,6 +8,7 @@ row of pyinstrument_gpu/aspects/table.py.
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -39,9 +40,11 @@ class Watcher:
     """Watches the program for one recording. A subclass overrides what it has something to do at.
 
     Attributes:
+        name: of its document in the run file.
         threads: identifiers of its own threads, which are not the program's.
     """
 
+    name: str = ""
     threads: Collection[int] = ()
     _recording: ActiveRecording | None = None
 
@@ -71,8 +74,16 @@ class Watcher:
         """What it knows of a stall: for the run, and as the end of the sentence for the user."""
         return {}, ""
 
+    def document(self) -> Any:
+        """What its document says by now, as JSON has it; None or empty for no document."""
+        return None
+
     def write(self) -> None:
         """Write what is known by now: somebody is about to read the run."""
+        recording = self._recording
+        document = None if recording is None else self.document()
+        if document:
+            native.set_document(recording, self.name, json.dumps(document).encode())
 
     def end(self) -> None:
         """Write the last of it and let go of the recording, before `native.stop`. A second call

@@ -7,6 +7,8 @@ import dataclasses
 import math
 from typing import Any, TypeVar
 
+import msgspec
+
 _DIGITS = 6
 _WHOLE_FROM = 1000
 
@@ -19,8 +21,8 @@ def rounded(value: _Value, name: str = "") -> _Value:
     found: Any = value
     if value is None or isinstance(value, (str, int)):  # most are, of the many of a large run
         return value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+    fields = _fields(value)
+    if fields is not None:
         found = type(value)(**{name: rounded(one, name) for name, one in fields.items()})
     elif isinstance(value, dict):
         found = {key: rounded(one, key) for key, one in value.items()}
@@ -40,13 +42,22 @@ def rounded(value: _Value, name: str = "") -> _Value:
 def plain(value: Any) -> Any:
     """The value as dicts, lists, texts and numbers, without what is None or has no rows. What is a
     dict gives its members to what it is in."""
-    if dataclasses.is_dataclass(value):
+    fields = _fields(value)
+    if fields is not None:
         members: dict[str, Any] = {}
-        for field in dataclasses.fields(value):
-            one = getattr(value, field.name)
-            given = one if isinstance(one, dict) else {field.name: one}
+        for field, one in fields.items():
+            given = one if isinstance(one, dict) else {field: one}
             members |= {name: plain(part) for name, part in given.items()}
         return {name: one for name, one in members.items() if one is not None and one != []}
     if isinstance(value, tuple):
         return [plain(one) for one in value]
     return value
+
+
+def _fields(value: Any) -> dict[str, Any] | None:
+    """Those of a data class or a struct; None of anything else."""
+    if isinstance(value, msgspec.Struct):
+        return {name: getattr(value, name) for name in value.__struct_fields__}
+    if dataclasses.is_dataclass(value):
+        return {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+    return None

@@ -66,7 +66,7 @@ def test_its_section_is_in_report_json_schema_and_page(tmp_path: Path) -> None:
     known = switches_of(Run.from_bytes(recorded(path)))
     assert "Context switches\n" in reported(path)
     printed = json.loads(reported(path, "--json"))
-    assert printed["switches"]["per_step"] == known.involuntary / 2
+    assert printed["switches"]["involuntary"] == known.involuntary
     made = runpy.run_path(str(SCHEMAS))
     schema = json.loads(made["schema_text"](made["PRINTED"][0]))
     assert "the program's threads lost their processor" in json.dumps(schema)

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,7 @@ from pyinstrument_gpu.aspects.clocks.data import (
     GpuClock,
     decode_clocks,
 )
-from pyinstrument_gpu.core.aspect import Aspect
+from pyinstrument_gpu.core.aspect import DocumentAspect
 from pyinstrument_gpu.core.cause import Cause, Precedence, amounts_of
 from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.run import Run
@@ -31,18 +30,15 @@ _WHY = {
 }
 
 
-class ClocksAspect(Aspect):
+class ClocksAspect(DocumentAspect):
     """How fast a GPU's clock went, and why not faster."""
 
     name = NAME
+    noted = "the clocks of GPUs"
+    missing = ()
 
-    def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        return {NAME: tuple(given.get(NAME, ()))}
-
-    def read(self, found: Found) -> dict[str, Any]:
-        what = "what was noted of the clocks of GPUs"
-        clocks = found.document(NAME, what, lambda data: decode_clocks(data, found.anchor))
-        return {NAME: clocks or ()}
+    def decode(self, data: bytes, found: Found) -> tuple[GpuClock, ...]:
+        return decode_clocks(data, found.anchor)
 
     def causes(self, run: Run) -> Iterator[Cause]:
         """A lower clock makes a step longer by that much at most, if all of it is the GPU's work.

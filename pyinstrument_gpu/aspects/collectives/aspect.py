@@ -3,38 +3,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from pyinstrument_gpu.aspects.collectives.data import Collectives, known_collectives
-from pyinstrument_gpu.core.aspect import Aspect
+from pyinstrument_gpu.core.aspect import DocumentAspect
 from pyinstrument_gpu.core.cause import Cause, Precedence, intervals_of
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.run import Run
 
 
-class CollectivesAspect(Aspect):
+class CollectivesAspect(DocumentAspect):
     """Collective operations, by PyTorch's flight recorder."""
 
     name = "collectives"
+    noted = "collective operations"
+    block = BlockType.COLLECTIVE_GROUPS
+    missing = Collectives()
 
-    def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        known = given.get("collectives")
-        return {"collectives": Collectives() if known is None else known}
-
-    def read(self, found: Found) -> dict[str, Any]:
-        log = found.document(
-            BlockType.COLLECTIVE_GROUPS,
-            "what was noted of collective operations",
-            lambda data: known_collectives(data, found.blocks, found.state),
-        )
-        if log is None:
-            return {}
-        collectives, notes = log
+    def decode(self, data: bytes, found: Found) -> Collectives:
+        collectives, notes = known_collectives(data, found.blocks, found.state)
         found.notes += notes
-        return {"collectives": collectives}
+        return collectives
 
     def causes(self, run: Run) -> Iterator[Cause]:
         """What the thread of the steps waited for other ranks, in calls that were hooked."""

@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from pyinstrument_gpu.aspects.collector import KIND, NAME
 from pyinstrument_gpu.aspects.collector.data import Collector
-from pyinstrument_gpu.core.aspect import Aspect
+from pyinstrument_gpu.core.aspect import DocumentAspect
 from pyinstrument_gpu.core.cause import Cause, Precedence
-from pyinstrument_gpu.core.file.found import Found
-from pyinstrument_gpu.core.file.json_document import decode_object
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Part, Sentence
 from pyinstrument_gpu.parts.words import counted, duration, small_percent
@@ -41,20 +39,15 @@ class CollectorTimes:
     longest_begin_ns: int | None
 
 
-class CollectorAspect(Aspect):
+class CollectorAspect(DocumentAspect):
     """The time that Python's garbage collector takes."""
 
     name = NAME
+    document = Collector
+    noted = "the garbage collector"
     heading = "Garbage collector"
     section_type = CollectorTimes | None
     about = "what Python's garbage collector took."
-
-    def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        return {NAME: given.get(NAME)}
-
-    def read(self, found: Found) -> dict[str, Any]:
-        what = "what was noted of the garbage collector"
-        return {NAME: found.document(NAME, what, lambda data: decode_object(data, NAME, Collector))}
 
     def section(self, run: Run) -> CollectorTimes | None:
         """None where nothing was watched or collected."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
+from typing import Any
 
 from pyinstrument_gpu.aspects.collector import NAME
 from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
@@ -16,14 +16,13 @@ from pyinstrument_gpu.native import native
 class CollectorWatch(Watcher):
     """What is learnt of the garbage collector during one recording."""
 
-    def __init__(self) -> None:
-        self._before: list[dict[str, int]] = []
-        self._is_whole = True
+    name = NAME
+    _is_whole = True
 
     def begin(self, recording: ActiveRecording) -> None:
         """Note every collection from now on."""
-        super().begin(recording)
         self._before = gc.get_stats()
+        super().begin(recording)
         gc.callbacks.append(native.on_collection)
 
     def end(self) -> None:
@@ -31,7 +30,7 @@ class CollectorWatch(Watcher):
         with contextlib.suppress(ValueError):  # a second call
             gc.callbacks.remove(native.on_collection)
 
-    def write(self) -> None:
+    def document(self) -> dict[str, Any]:
         self._is_whole &= native.on_collection in gc.callbacks
         generations = [
             {
@@ -40,8 +39,7 @@ class CollectorWatch(Watcher):
             }
             for now, before in zip(gc.get_stats(), self._before, strict=True)
         ]
-        document = {"generations": generations, "is_whole": self._is_whole}
-        native.set_document(self._recording, NAME, json.dumps(document).encode())
+        return {"generations": generations, "is_whole": self._is_whole}
 
 
 def watcher(options: object) -> Watcher:

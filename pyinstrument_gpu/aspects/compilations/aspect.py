@@ -20,7 +20,7 @@ from pyinstrument_gpu.aspects.compilations.data import (
     decode_compilations,
     on_timeline,
 )
-from pyinstrument_gpu.core.aspect import Aspect
+from pyinstrument_gpu.core.aspect import DocumentAspect
 from pyinstrument_gpu.core.cause import Cause, Precedence, intervals_of
 from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.record import SourceLine
@@ -247,28 +247,20 @@ def _step_at(run: Run, time_ns: int) -> int | None:
     return int(steps["index"][place])
 
 
-class CompilationsAspect(Aspect):
+class CompilationsAspect(DocumentAspect):
     """What torch.compile takes, and why it compiles again."""
 
-    name = NAME
+    name = noted = NAME
     heading = "Compilation"
     section_type = CompilationTimes | None
     about = "what torch.compile took."
 
     def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        found = given.get(NAME)
-        return {NAME: found, "compilation_spans": on_timeline(found)}
+        return super().attributes(given) | {"compilation_spans": on_timeline(given.get(NAME))}
 
-    def read(self, found: Found) -> dict[str, Any]:
+    def decode(self, data: bytes, found: Found) -> Compilations:
         threads = [thread.native_id for thread in found.tables.threads]
-        paths = len(found.tables.paths)
-        return {
-            NAME: found.document(
-                NAME,
-                "what was noted of compilations",
-                lambda data: decode_compilations(data, paths, threads),
-            )
-        }
+        return decode_compilations(data, len(found.tables.paths), threads)
 
     def section(self, run: Run) -> CompilationTimes | None:
         return compilation_times(run)

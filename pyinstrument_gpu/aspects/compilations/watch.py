@@ -10,7 +10,6 @@ has imported Dynamo, and nothing runs while nothing compiles.
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from collections.abc import Callable
 from types import TracebackType
@@ -19,7 +18,6 @@ from typing import Any
 from pyinstrument_gpu.aspects.compilations import MOST_LINES, MOST_TEXT, NAME
 from pyinstrument_gpu.aspects.compilations.log import CompilationLog
 from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
-from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import dynamo
 from pyinstrument_gpu.patching.import_hook import when_imported
 from pyinstrument_gpu.patching.inductor import GraphHooks
@@ -59,6 +57,8 @@ class CompilationWatch(Watcher):
         marks: whether phases are marked in compiled code.
     """
 
+    name = NAME
+
     def __init__(
         self,
         clocks: Callable[[], tuple[int, int]] | None = None,
@@ -86,16 +86,15 @@ class CompilationWatch(Watcher):
                 self._undo.pop()()
         super().end()
 
-    def write(self) -> None:
-        recording, log = self._recording, self._log
+    def document(self) -> dict[str, Any]:
+        log = self._log
         facts: dict[str, Any] = {} if log is None else log.facts()
         if self._unknown is not None:
             facts = {"unknown": self._unknown}
         unknown_phases = [*self._unknown_phases, *filter(None, [dynamo.why_no_labels()])]
         if unknown_phases:
             facts["unknown_phases"] = unknown_phases
-        if recording is not None and facts:
-            native.set_document(recording, NAME, json.dumps(facts).encode())
+        return facts
 
     def begins(self, *args: Any) -> None:
         """The calling thread begins to compile."""

@@ -7,14 +7,14 @@ during a run, so that a phase which uses nothing would be given the energy of wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from pyinstrument_gpu.aspects.energy.data import GpuEnergy, decode_energy
-from pyinstrument_gpu.core.aspect import Aspect
+from pyinstrument_gpu.core.aspect import DocumentAspect
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.run import Run
@@ -39,23 +39,17 @@ class GpuEnergyUse:
     joules_per_sample: float | None
 
 
-class EnergyAspect(Aspect):
+class EnergyAspect(DocumentAspect):
     """What GPUs have used, by their own counters."""
 
-    name = "energy"
+    name = noted = "energy"
+    block = BlockType.ENERGY
+    missing = ()
     section_type = tuple[GpuEnergyUse, ...]
     about = "by GPU."
 
-    def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        return {"energy": tuple(given.get("energy", ()))}
-
-    def read(self, found: Found) -> dict[str, Any]:
-        energy = found.document(
-            BlockType.ENERGY,
-            "what was noted of energy",
-            lambda data: decode_energy(data, found.anchor),
-        )
-        return {"energy": energy or ()}
+    def decode(self, data: bytes, found: Found) -> tuple[GpuEnergy, ...]:
+        return decode_energy(data, found.anchor)
 
     def section(self, run: Run) -> tuple[GpuEnergyUse, ...]:
         """What is known of each GPU whose energy was read. Steps count as far as the readings and

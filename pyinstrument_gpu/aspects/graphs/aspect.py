@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from pyinstrument_gpu.aspects.graphs import NAME
-from pyinstrument_gpu.aspects.graphs.data import UNKNOWN_STEP, GraphPhases, read_graph_phases
-from pyinstrument_gpu.core.aspect import Aspect
+from pyinstrument_gpu.aspects.graphs.data import UNKNOWN_STEP, GraphPhases, decode_graph_phases
+from pyinstrument_gpu.core.aspect import DocumentAspect
 from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
@@ -91,19 +91,17 @@ def phases_in_graphs(run: Run) -> PhasesInGraphs | None:
     )
 
 
-class GraphsAspect(Aspect):
+class GraphsAspect(DocumentAspect):
     """Phases inside captured CUDA graphs."""
 
     name = NAME
+    noted = "phases in CUDA graphs"
     heading = "Phases in CUDA graphs"
     section_type = PhasesInGraphs | None
     about = "what phases inside CUDA graphs took in each replay, by the device's clock."
 
-    def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        return {NAME: given.get(NAME)}
-
-    def read(self, found: Found) -> dict[str, Any]:
-        return {NAME: read_graph_phases(found)}
+    def decode(self, data: bytes, found: Found) -> GraphPhases:
+        return decode_graph_phases(data, found)
 
     def join_history(self, run: Run, earlier: Run) -> None:
         if run.graph_phases is not None and earlier.graph_phases is not None:

@@ -109,12 +109,9 @@ class _Document(Struct, frozen=True):
     uncertainty_ns: Count = 0
 
 
-def read_graph_phases(found: Found) -> GraphPhases | None:
-    """The phases up to the first that can't be true; None where no graph had any."""
-    what = "what was noted of phases in CUDA graphs"
-    document = found.document(NAME, what, lambda data: decode_object(data, NAME, _Document))
-    if document is None:
-        return None
+def decode_graph_phases(data: bytes, found: Found) -> GraphPhases:
+    """The phases up to the first that can't be true."""
+    document = decode_object(data, NAME, _Document)
     paths, graphs = len(found.tables.paths), document.graphs
     return GraphPhases(
         graphs=graphs,

@@ -8,7 +8,6 @@ are counted from the capture to the end of the process: once a graph has marks t
 
 from __future__ import annotations
 
-import json
 import sys
 import weakref
 from collections.abc import Callable
@@ -95,6 +94,8 @@ _hooks: _Hooks | None = None
 class GraphWatch(Watcher):
     """Has the hooks installed while one recording goes on."""
 
+    name = NAME
+
     def __init__(self) -> None:
         self._withdraw: Callable[[], None] | None = None
         self._unknown = ""
@@ -103,10 +104,8 @@ class GraphWatch(Watcher):
         super().begin(recording)
         self._withdraw = when_imported("torch", self._look)
 
-    def write(self) -> None:
-        if self._unknown and self._recording is not None:
-            facts = json.dumps({"failure": self._unknown}).encode()
-            native.set_document(self._recording, NAME, facts)
+    def document(self) -> dict[str, str]:
+        return {"failure": self._unknown} if self._unknown else {}
 
     def end(self) -> None:
         global _hooks

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -16,10 +15,8 @@ from pyinstrument_gpu.aspects.hindrances import (
     PRESSURE_KIND,
 )
 from pyinstrument_gpu.aspects.hindrances.data import Hindrances
-from pyinstrument_gpu.core.aspect import Aspect
+from pyinstrument_gpu.core.aspect import DocumentAspect
 from pyinstrument_gpu.core.cause import Cause, Precedence
-from pyinstrument_gpu.core.file.found import Found
-from pyinstrument_gpu.core.file.json_document import decode_object
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.words import printable
 
@@ -40,18 +37,12 @@ _OF_STEPS = (
 )
 
 
-class HindrancesAspect(Aspect):
+class HindrancesAspect(DocumentAspect):
     """What holds the thread of a step up."""
 
     name = NAME
-
-    def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        return {NAME: given.get(NAME)}
-
-    def read(self, found: Found) -> dict[str, Any]:
-        what = "what was noted of hindrances"
-        document = found.document(NAME, what, lambda data: decode_object(data, NAME, Hindrances))
-        return {NAME: document}
+    document = Hindrances
+    noted = "hindrances"
 
     def causes(self, run: Run) -> Iterator[Cause]:
         known: Hindrances | None = run.hindrances

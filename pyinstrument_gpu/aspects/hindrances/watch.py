@@ -4,11 +4,11 @@ usual: it costs some milliseconds, once, and then half a microsecond per step.""
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pyinstrument_gpu.aspects.hindrances import MOST_TEXT, MOST_THREADS, NAME
 from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
@@ -24,6 +24,8 @@ _TRIES = (10, 100, 1000, 10_000)
 class HindranceWatch(Watcher):
     """What is learnt of hindrances while one recording goes on."""
 
+    name = NAME
+
     def __init__(self) -> None:
         self._proc = Path(os.environ.get(VARIABLE) or "/proc")
         self._seen: dict[str, bool] | None = None
@@ -33,15 +35,14 @@ class HindranceWatch(Watcher):
         super().begin(recording)
         native.call_before_step(self._start, after=_FIRST_STEPS)
 
-    def write(self) -> None:
-        if self._recording is None or self._seen is None:
-            return
+    def document(self) -> dict[str, Any] | None:
+        if self._seen is None:
+            return None
         for thread in threading.enumerate():
             if thread.native_id is not None:
                 self._threads[thread.native_id] = thread.name[:MOST_TEXT]
         threads = [*self._threads.items()][-MOST_THREADS:]
-        document = json.dumps({**self._seen, "threads": threads}).encode()
-        native.set_document(self._recording, NAME, document)
+        return {**self._seen, "threads": threads}
 
     def _start(self) -> None:
         if not self.is_on:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from pyinstrument_gpu.analysis.advice import Finding, unpriced
 from pyinstrument_gpu.aspects.memory.data import Memory, OutOfMemory, PhaseMemory, decode_memory
 from pyinstrument_gpu.aspects.memory.growth import FEWEST_POINTS, MemoryGrowth, memory_growth
 from pyinstrument_gpu.aspects.memory.live import LiveMemory
-from pyinstrument_gpu.core.aspect import Aspect
+from pyinstrument_gpu.core.aspect import DocumentAspect
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.paths import in_tree_order
@@ -115,26 +115,19 @@ class MemoryUse:
     out_of_memory: tuple[OutOfMemoryReport, ...]
 
 
-class MemoryAspect(Aspect):
+class MemoryAspect(DocumentAspect):
     """Memory by phase and over steps, and when there was none left."""
 
-    name = "memory"
+    name = noted = "memory"
+    block = BlockType.MEMORY
     section_type = MemoryUse | None
     live = LiveMemory()
     about = "by phase, and whether it grows."
 
-    def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        return {"memory": given.get("memory")}
-
-    def read(self, found: Found) -> dict[str, Any]:
-        memory = found.document(
-            BlockType.MEMORY,
-            "what was noted of memory",
-            lambda data: decode_memory(data, found.tables.paths, found.numbering, found.anchor),
-        )
-        if memory is not None:
-            found.notes += memory.notes
-        return {"memory": memory}
+    def decode(self, data: bytes, found: Found) -> Memory:
+        memory = decode_memory(data, found.tables.paths, found.numbering, found.anchor)
+        found.notes += memory.notes
+        return memory
 
     def section(self, run: Run) -> MemoryUse | None:
         found = run.memory

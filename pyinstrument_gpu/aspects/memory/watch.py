@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import math
 import sys
 import threading
@@ -98,6 +97,8 @@ class MemoryWatch(Watcher):
         exact: make each phase's peak exact, where that can be: by resets, in all steps.
     """
 
+    name = "memory"
+
     def __init__(
         self,
         find: Callable[[], AllocatorSource | None] = torch_allocator,
@@ -132,19 +133,19 @@ class MemoryWatch(Watcher):
 
     def write(self) -> None:
         with self._lock:
-            recording, fold = self._recording, self._fold
-            if recording is None:
-                return
-            if fold is not None:
-                fold.add(native.take_memory_readings())
-            facts = {} if fold is None else fold.facts()
-            notes = list(self._notes())
-            if not (facts or notes or self._out_of_memory.count):
-                return
+            super().write()
+
+    def document(self) -> dict[str, Any]:
+        fold = self._fold
+        if fold is not None:
+            fold.add(native.take_memory_readings())
+        facts = {} if fold is None else fold.facts()
+        notes = list(self._notes())
+        if facts or notes or self._out_of_memory.count:
             facts["lost"] = native.lost_memory_readings()
             facts["out_of_memory"] = self._out_of_memory.facts()
             facts["notes"] = notes
-            native.set_document(recording, "memory", json.dumps(facts).encode())
+        return facts
 
     def _notes(self) -> Iterator[str]:
         if self._not_exact is not None:

@@ -3,18 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.aspects.outputs import CHECKPOINT_KIND, LOGGING_KIND, NAME
 from pyinstrument_gpu.aspects.outputs.data import OutputPlace, Outputs
-from pyinstrument_gpu.core.aspect import Aspect
+from pyinstrument_gpu.core.aspect import DocumentAspect
 from pyinstrument_gpu.core.cause import Cause, Precedence
-from pyinstrument_gpu.core.file.found import Found
-from pyinstrument_gpu.core.file.json_document import decode_object
 from pyinstrument_gpu.core.record import SourceLine
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.words import printable, size
@@ -24,17 +21,12 @@ _APART = "leave it a processor of its own, or write checkpoints less often"
 _SELDOM = "log every N steps"
 
 
-class OutputsAspect(Aspect):
+class OutputsAspect(DocumentAspect):
     """What a program writes while it trains."""
 
     name = NAME
-
-    def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        return {NAME: given.get(NAME)}
-
-    def read(self, found: Found) -> dict[str, Any]:
-        what = "what was noted of checkpoints and logging"
-        return {NAME: found.document(NAME, what, lambda data: decode_object(data, NAME, Outputs))}
+    document = Outputs
+    noted = "checkpoints and logging"
 
     def causes(self, run: Run) -> Iterator[Cause]:
         """Of checkpoints that another thread writes, only the time is known in which it does."""

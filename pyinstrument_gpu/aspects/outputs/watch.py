@@ -9,7 +9,6 @@ writes an asynchronous checkpoint calls the same functions, on a thread of its o
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import threading
@@ -103,6 +102,8 @@ class OutputWatch(Watcher):
         calls: those that are timed.
     """
 
+    name = NAME
+
     def __init__(
         self, clock: Callable[[], int] | None = None, calls: tuple[_Calls, ...] = CALLS
     ) -> None:
@@ -127,12 +128,9 @@ class OutputWatch(Watcher):
         native.unhook(self._leave)
         super().end()
 
-    def write(self) -> None:
-        if self._recording is None:
-            return
+    def document(self) -> dict[str, Any]:
         places = [dict(place) for place in self._places.copy().values()]
-        document = {"places": places[:MOST_PLACES], "not_watched": self._not_watched[:MOST_PLACES]}
-        native.set_document(self._recording, NAME, json.dumps(document).encode())
+        return {"places": places[:MOST_PLACES], "not_watched": self._not_watched[:MOST_PLACES]}
 
     def _hook(self, calls: _Calls) -> None:
         """Its module is there."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,8 @@ from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.contention import LARGE_SHARE, Contention, step_waits_ns
 from pyinstrument_gpu.aspects.processor.data import NAME, THROTTLED_KIND, WAIT_KIND, Processor
 from pyinstrument_gpu.aspects.processor.live import LiveContention
-from pyinstrument_gpu.core.aspect import Aspect
+from pyinstrument_gpu.core.aspect import DocumentAspect
 from pyinstrument_gpu.core.cause import Cause, Precedence, amounts_of
-from pyinstrument_gpu.core.file.found import Found
-from pyinstrument_gpu.core.file.json_document import decode_object
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Part, Sentence
 from pyinstrument_gpu.parts.words import capitalised, duration, printable, small_percent
@@ -24,21 +22,16 @@ from pyinstrument_gpu.parts.words import capitalised, duration, printable, small
 _SHOWN_SHARE = 0.01
 
 
-class ProcessorAspect(Aspect):
+class ProcessorAspect(DocumentAspect):
     """What a program wanted of the processors and did not get."""
 
     name = NAME
+    document = Processor
+    noted = "processors"
     heading = "CPU contention"
     live = LiveContention()
     section_type = Contention | None
     about = "CPU contention: how long steps waited for a processor, and for whom."
-
-    def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        return {NAME: given.get(NAME)}
-
-    def read(self, found: Found) -> dict[str, Any]:
-        what = "what was noted of processors"
-        return {NAME: found.document(NAME, what, lambda data: decode_object(data, NAME, Processor))}
 
     def section(self, run: Run) -> Contention | None:
         return analysis.of(run).contention if run.step_totals.count else None

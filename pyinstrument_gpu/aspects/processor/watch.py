@@ -4,7 +4,6 @@ the native module read what the thread of each step waits."""
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
@@ -27,23 +26,20 @@ _TOTALS = {
 class ProcessorWatch(Watcher):
     """What is learnt of processors while one recording goes on."""
 
-    def __init__(self) -> None:
-        self._proc = Path(os.environ.get(VARIABLE) or "/proc")
-        self._first: dict[str, Any] = {}
+    name = "processor"
 
     def begin(self, recording: ActiveRecording) -> None:
-        super().begin(recording)
+        self._proc = Path(os.environ.get(VARIABLE) or "/proc")
         groups = kernel_counts.known(kernel_counts.group_files, self._proc) or []
         native.watch_run_queue(
             os.fsencode(self._proc / "thread-self" / "schedstat"), [*map(os.fsencode, groups)]
         )
         self._first = self._read()
+        super().begin(recording)
 
-    def write(self) -> None:
+    def document(self) -> dict[str, Any]:
         first, last = self._first, self._read()
-        if not first:  # an interrupt has kept it from beginning
-            return
-        document = {"processors": len(os.sched_getaffinity(0))}
+        document: dict[str, Any] = {"processors": len(os.sched_getaffinity(0))}
         document["elapsed_ns"] = last["now_ns"] - first["now_ns"]
         for name in _TOTALS:
             if first[name] is not None and last[name] is not None:
@@ -56,7 +52,7 @@ class ProcessorWatch(Watcher):
         if grown:
             name, waited_ns = max(grown.values(), key=lambda one: one[1])
             document |= {"thread": name, "thread_wait_ns": max(0, waited_ns)}
-        native.set_document(self._recording, "processor", json.dumps(document).encode())
+        return document
 
     def _read(self) -> dict[str, Any]:
         proc = self._proc

@@ -3,35 +3,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.aspects.stalls.data import Stall, decode_stalls
-from pyinstrument_gpu.core.aspect import Aspect
+from pyinstrument_gpu.core.aspect import DocumentAspect
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.schema import has_device_times
 
 
-class StallsAspect(Aspect):
+class StallsAspect(DocumentAspect):
     """Times in which the program did nothing for far longer than its steps take."""
 
-    name = "stalls"
+    name = noted = "stalls"
+    block = BlockType.STALLS
+    missing = ()
 
-    def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        return {"stalls": tuple(given.get("stalls", ()))}
-
-    def read(self, found: Found) -> dict[str, Any]:
-        stalls = found.document(
-            BlockType.STALLS,
-            "what was noted of stalls",
-            lambda data: decode_stalls(data, found.tables.paths, len(found.tables.threads)),
-        )
-        return {"stalls": _with_device_events(stalls or (), found.spans)}
+    def decode(self, data: bytes, found: Found) -> tuple[Stall, ...]:
+        stalls = decode_stalls(data, found.tables.paths, len(found.tables.threads))
+        return tuple(_with_device_events(stalls, found.spans))
 
 
 def _with_device_events(stalls: Sequence[Stall], spans: NDArray[np.void]) -> list[Stall]:

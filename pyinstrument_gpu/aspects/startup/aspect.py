@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -20,10 +20,8 @@ from pyinstrument_gpu.aspects.startup import (
     WORKERS,
 )
 from pyinstrument_gpu.aspects.startup.data import Startup
-from pyinstrument_gpu.core.aspect import Aspect
+from pyinstrument_gpu.core.aspect import DocumentAspect
 from pyinstrument_gpu.core.clocks import began_ns
-from pyinstrument_gpu.core.file.found import Found
-from pyinstrument_gpu.core.file.json_document import decode_object
 from pyinstrument_gpu.core.record import SourceLine
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
@@ -234,22 +232,17 @@ def _with_short(parts: Sequence[StartupPart], name: str, short_ns: int) -> list[
     return [*(one for one in parts if one.part != name), longer]
 
 
-class StartupAspect(Aspect):
+class StartupAspect(DocumentAspect):
     """What a program does before its first step."""
 
     name = NAME
+    document = Startup
+    noted = "the start-up"
     heading = "Start-up"
     section_type = StartupTimes | None
     about = "what the program did before its first step."
     in_preview = False
     most_rows = 5
-
-    def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        return {NAME: given.get(NAME)}
-
-    def read(self, found: Found) -> dict[str, Any]:
-        what = "what was noted of the start-up"
-        return {NAME: found.document(NAME, what, lambda data: decode_object(data, NAME, Startup))}
 
     def section(self, run: Run) -> StartupTimes | None:
         return startup_times(run)

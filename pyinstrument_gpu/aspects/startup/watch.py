@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import time
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 from pyinstrument_gpu.aspects.startup import NAME
 from pyinstrument_gpu.aspects.startup.log import StartupLog, process_began_ns
 from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
-from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.own_imports import IMPORTED_NS
 
 _launched: LaunchWatch | None = None
@@ -49,6 +47,8 @@ class LaunchWatch:
 class StartupWatch(Watcher):
     """What is learnt of a start-up for one recording."""
 
+    name = NAME
+
     def __init__(self) -> None:
         self._log: StartupLog | None = None
         self._facts: dict[str, Any] = {}
@@ -70,10 +70,8 @@ class StartupWatch(Watcher):
         with contextlib.suppress(Exception):
             self._log.begin()
 
-    def write(self) -> None:
-        if self._log is not None and self._recording is not None:
-            facts = {**self._log.facts(), **self._facts}
-            native.set_document(self._recording, NAME, json.dumps(facts).encode())
+    def document(self) -> dict[str, Any]:
+        return {} if self._log is None else {**self._log.facts(), **self._facts}
 
     def end(self) -> None:
         if self._log is not None:
