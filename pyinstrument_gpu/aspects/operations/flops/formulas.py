@@ -128,7 +128,7 @@ def _convolution_backward(grad: Any, x: Any, weight: Any, *rest: Any) -> int:
 
 
 def _vector_product(left: Any, *_: Any) -> int:
-    return 2 * prod(left)
+    return int(2 * prod(left))
 
 
 def _added_sum_of_products(_: Any, left: Any, right: Any, *__: Any) -> int:
