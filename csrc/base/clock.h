@@ -28,6 +28,10 @@ struct ClockAnchor {
 /// One thread extends (the holder of the harvest lock); any thread converts.
 class Clock {
  public:
+  /// Before its start all ticks are at 0: a forked child has hooks of its parent's recording, but
+  /// none of its own.
+  Clock() { segments_[0] = {}; }
+
   /// Chooses the tick source and makes now the zero. May sleep for some milliseconds to learn the
   /// rate when the process has only just begun.
   void start();
@@ -57,7 +61,7 @@ class Clock {
   static constexpr uint32_t kCapacity = 4096;
 
   std::array<Segment, kCapacity> segments_;
-  std::atomic<uint32_t> count_{0};
+  std::atomic<uint32_t> count_{1};
   bool exact_ = false;  ///< ticks are nanoseconds: nothing to fit
   int64_t raw_zero_ns_ = 0;
   uint64_t last_ticks_ = 0;

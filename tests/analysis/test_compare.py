@@ -114,7 +114,7 @@ def test_tokens_count_where_they_are_known_without_padding_if_all_know_that() ->
     assert comparison.before_tokens_rate == pytest.approx(5_000, rel=1e-4)
     assert comparison.costs == pytest.approx((2, 2 * 500 / 750), rel=1e-4)
     text = comparison_report(comparison, width=200)
-    assert "5,000 -> 7,500 tokens/s without padding, 80 -> 80 samples/s, over 19 steps" in text
+    assert "5,000 -> 7,500 tokens/s without padding, 80 -> 80 samples/s, over 20 steps" in text
     assert "Cost: 2 -> 1.333 per million tokens" in text
     assert comparison_facts(comparison)["costs"] == comparison.costs
     # With padding, of which all know it, nothing has changed.

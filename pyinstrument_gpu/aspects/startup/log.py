@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from types import CodeType, FrameType
 from typing import Any
 
@@ -34,6 +35,7 @@ from pyinstrument_gpu.aspects.startup import (
 )
 from pyinstrument_gpu.core.record import is_installed
 from pyinstrument_gpu.native import native
+from pyinstrument_gpu.patching import dynamo
 from pyinstrument_gpu.patching.hidden_frames import OWN_FOLDER
 from pyinstrument_gpu.patching.import_hook import when_imported
 
@@ -59,6 +61,9 @@ _HOOKED = (
 _MODULE = "torch.nn.modules.module"
 _FILLING = ("constant_", "kaiming_uniform_", "normal_", "trunc_normal_", "uniform_", "zeros_")
 """Functions of torch.nn.init."""
+_HAS_OWN_TYPE = sys.version_info[:2] == (3, 11)
+"""Whether a hooked function has a type of its own. Dynamo then fails at a function whose defaults
+it guards, as it does those of torch.nn.init."""
 
 
 class StartupLog:
@@ -68,7 +73,9 @@ class StartupLog:
         self._pid = os.getpid()
         self._thread = threading.get_ident()
         self._undo: list[Callable[[], None]] = []
-        self._leave = self._ends  # the same object each time: it tells whose hooks they are
+        # The same objects each time: they tell whose hooks they are.
+        self._leave, self._filled = self._ends, self._filling_ends
+        self._constructors: set[CodeType] = set()
         self._imports: list[list[Any]] = []
         self._open = 0
         self._building: _Building | None = None
@@ -90,7 +97,11 @@ class StartupLog:
             self._when(module, path, part, self._beginning(part))
         self._when(_MODULE, "Module.__init__", MODEL, self._module_begins)
         for name in _FILLING:
-            self._when("torch.nn.init", name, MODEL, self._filling_begins)
+            self._when("torch.nn.init", name, MODEL, self._filling_begins, self._filled)
+        if _HAS_OWN_TYPE:
+            unhook = partial(native.unhook, self._filled)
+            self._undo.append(when_imported("torch._dynamo", unhook))
+        self._undo.append(when_imported("torch", _leave_out))
 
     def end(self) -> None:
         """Watch no more. Calling it again does nothing."""
@@ -98,6 +109,8 @@ class StartupLog:
             while True:
                 self._undo.pop()()
         native.unhook(self._leave)
+        native.unhook(self._filled)
+        self._constructors.clear()
         self._close_building()
 
     def facts(self) -> dict[str, Any]:
@@ -114,20 +127,23 @@ class StartupLog:
             "not_seen": self._not_seen,
         }
 
-    def _when(self, module: str, path: str, part: str, enter: Callable[..., Any]) -> None:
+    def _when(
+        self, module: str, path: str, part: str, enter: Callable[..., Any], leave: Any = None
+    ) -> None:
         def hook() -> None:
             function: Any = sys.modules[module]
             for name in path.split("."):
                 function = inspect.getattr_static(function, name, None)
-            self._hook(getattr(function, "__func__", function), part, enter)
+            self._hook(getattr(function, "__func__", function), part, enter, leave)
 
         self._undo.append(when_imported(module, hook))
 
-    def _hook(self, function: Any, part: str, enter: Callable[..., Any]) -> None:
+    def _hook(self, function: Any, part: str, enter: Callable[..., Any], leave: Any = None) -> None:
         inner = inspect.unwrap(function) if function is not None else None
         from_c = inner is not function  # the decorator's calls it as `function(*args)`
         with contextlib.suppress(Exception):
-            if native.hook_call(inner, _NEVER, enter=enter, leave=self._leave, from_c=from_c):
+            leave = leave or self._leave
+            if native.hook_call(inner, _NEVER, enter=enter, leave=leave, from_c=from_c):
                 return
         if part not in self._not_seen:
             self._not_seen.append(part)
@@ -210,7 +226,7 @@ class StartupLog:
         frame, building = sys._getframe(1), self._building
         if building is not None and building.is_running(frame):
             return building
-        outer = _constructor(frame, sys.modules[_MODULE].Module)
+        outer = self._constructor(frame, type(args[0]))
         now_ns = time.monotonic_ns()
         if outer is None:
             return None
@@ -221,11 +237,28 @@ class StartupLog:
         self._building = _Building(outer, type(args[0]).__name__, now_ns)
         return self._building
 
+    def _constructor(self, frame: FrameType | None, kind: type) -> FrameType | None:
+        """The outermost constructor of a module that is running. It is known by its code: to look
+        at the variables of a frame would keep them, before Python 3.13, until it returns."""
+        for base in kind.__mro__:
+            code = getattr(inspect.unwrap(vars(base).get("__init__", object)), "__code__", None)
+            if code is not None and len(self._constructors) < _MOST_NAMES:
+                self._constructors.add(code)
+        found = None
+        while frame is not None:
+            if frame.f_code in self._constructors:
+                found = frame
+            frame = frame.f_back
+        return found
+
     def _filling_begins(self, args: tuple[Any, ...], _: object) -> _Building | None:
         building = self._building
         if building is None or not self._is_of_startup():
             return None
         return building if building.is_running(sys._getframe(1)) else None
+
+    def _filling_ends(self, building: _Building, _: object, __: object) -> None:
+        building.end_ns = time.monotonic_ns()
 
     def _close_building(self) -> None:
         building, self._building = self._building, None
@@ -258,16 +291,9 @@ class _Building:
         return [{"part": MODEL, "name": self._name[:MOST_TEXT], **times, **self._place}]
 
 
-def _constructor(frame: FrameType | None, kind: type) -> FrameType | None:
-    """The outermost constructor of a module that is running."""
-    found = None
-    while frame is not None:
-        code = frame.f_code
-        is_constructor = code.co_name == "__init__" and code.co_argcount > 0
-        if is_constructor and isinstance(frame.f_locals.get(code.co_varnames[0]), kind):
-            found = frame
-        frame = frame.f_back
-    return found
+def _leave_out() -> None:
+    """Dynamo is to compile none of this: hooked functions call it where a graph breaks."""
+    dynamo.leave_out(sys.modules[__name__])
 
 
 def _program_line(frame: FrameType | None) -> dict[str, Any]:

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls that write checkpoints and logs, of libraries that are built as the real ones are."""
 
+import contextlib
+import logging
+import os
 import sys
 import types
 from concurrent.futures import ThreadPoolExecutor
@@ -85,6 +88,18 @@ def test_a_checkpoint_has_its_time_line_and_size(library: Library, tmp_path: Pat
     assert [note.partition(" at ")[0] for note in cause.notes] == ["made.save", "made.save"]
     assert "test_outputs.py:" in cause.notes[0]
     assert cause.notes[0].endswith(", 1000 bytes")
+
+
+def test_a_forked_child_writes_as_ever() -> None:
+    """Its hooks are those of the parent's recording; it has none of its own."""
+    with pig.record():
+        child = os.fork()
+        if child == 0:
+            with contextlib.suppress(BaseException):
+                logging.getLogger("forked").warning("its own")
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
 
 
 def test_what_another_thread_writes_is_only_known_to_go_on_meanwhile(library: Library) -> None:

@@ -5,6 +5,7 @@ import importlib
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,38 @@ def test_modules_by_the_outermost_constructor(log: StartupLog) -> None:
     assert (of_model["name"], of_optimizer["name"]) == ("Net", "SGD")
     assert of_model["begin_ns"] < of_model["end_ns"] <= of_optimizer["begin_ns"]
     assert type(nn.Module.__init__).__name__ == "function"
+
+
+def test_variables_of_a_constructor_live_no_longer(log: StartupLog) -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            checkpoint = torch.ones(1)
+            self.checkpoint = weakref.ref(checkpoint)
+            self.model = nn.Linear(1, 1)
+            del checkpoint
+            self.is_freed = self.checkpoint() is None
+
+    assert Trainer().is_freed
+    assert MODEL in {one["part"] for one in log.facts()["intervals"]}
+
+
+def test_dynamo_compiles_what_fills_parameters_and_none_of_the_watch(log: StartupLog) -> None:
+    import torch._dynamo
+
+    @torch.compile(backend="eager")
+    def noisy(x: Any) -> Any:
+        nn.init.normal_(x)
+        torch._dynamo.graph_break()
+        nn.Linear(1, 1)
+        return x + 1
+
+    try:
+        assert noisy(torch.ones(1)).shape == (1,)
+        counts = torch._dynamo.utils.counters["graph_break"]
+        assert not [why for why in counts if "monotonic_ns" in why or "getpid" in why]
+    finally:
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
 
 
 def test_what_is_noted_is_bounded(log: StartupLog, modules: Path) -> None:

@@ -176,7 +176,7 @@ def test_accumulated_batches_count_each() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore")
 def test_compiled_graphs_count_too_and_are_not_compiled_anew() -> None:
     model, forward = gpt2()
     compiled = torch.compile(model)
