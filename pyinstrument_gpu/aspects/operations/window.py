@@ -36,6 +36,7 @@ from pyinstrument_gpu.core.flops import Flops
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import dynamo
 from pyinstrument_gpu.patching.inductor import GraphCall, watch_calls
+from pyinstrument_gpu.patching.own_imports import OwnImports
 
 if TYPE_CHECKING:
     from pyinstrument_gpu.core.watcher import ActiveRecording
@@ -216,8 +217,8 @@ class ProfileWindow:
         log = read_window(measuring.before, measuring.tap.take())
         counting, flops_of = None, None
         if self.flops:
-            # Here, as they need torch.
-            from pyinstrument_gpu.aspects.operations.flops import formulas, peaks
+            with OwnImports():  # here, as they need torch
+                from pyinstrument_gpu.aspects.operations.flops import formulas, peaks
 
             counting, flops_of = FlopCounting(), formulas.flops_of
         events = events_of(measuring.profiler.events(), flops_of)

@@ -98,8 +98,9 @@ class ThroughputAspect(Aspect):
             yield from _utilization_parts(section.utilization)
 
     def unknown(self, run: Run) -> Iterator[str]:
-        if run.operations is None or run.operations.flops is None:
-            yield "Floating-point operations and MFU: they were not counted (run --flops)."
+        # Of a run without any profile the operations say it.
+        if run.operations is not None and run.operations.flops is None:
+            yield "FLOPs and MFU: they were not counted (run --flops)."
 
 
 def _tokens(run: Run) -> TokenRate | None:

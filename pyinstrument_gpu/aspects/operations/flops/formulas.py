@@ -44,20 +44,20 @@ def flops_of(event: Any) -> CallFlops | None:
     formula = _formula_of(event.name())
     if formula is None:
         return None
-    types = [_DTYPES[name] for name in event.dtypes() if name in _DTYPES]
-    if not types or any("complex" in name for name in event.dtypes()):
-        return None
-    values = event.concrete_inputs()
-    arguments = [
-        shape or (values[place] if place < len(values) else None)
-        for place, shape in enumerate(event.shapes())
-    ]
     try:
+        types = [_DTYPES[name] for name in event.dtypes() if name in _DTYPES]
+        if not types or any("complex" in name for name in event.dtypes()):
+            return None
+        values = event.concrete_inputs()
+        arguments = [
+            shape or (values[place] if place < len(values) else None)
+            for place, shape in enumerate(event.shapes())
+        ]
         flops = int(formula(*arguments))
         again = _scores(*arguments[1:3]) if formula is _attention_backward else 0
+        return (flops, again, _on_tensor_cores(event.name(), types[0])) if flops >= 0 else None
     except Exception:  # of another version of torch, or of the program
         return None
-    return (flops, again, _on_tensor_cores(event.name(), types[0])) if flops >= 0 else None
 
 
 def _on_tensor_cores(name: str, dtype: str) -> str:

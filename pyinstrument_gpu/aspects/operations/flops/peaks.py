@@ -19,6 +19,7 @@ import torch
 
 from pyinstrument_gpu.core.file.json_document import decode_object
 from pyinstrument_gpu.core.flops import Peak
+from pyinstrument_gpu.errors import RunFileDamagedError
 from pyinstrument_gpu.metrics import code_cache
 
 _TERA = 1e12
@@ -122,7 +123,9 @@ def _of_table(device: str) -> Iterator[Peak]:
 
 def _measured(device: str) -> tuple[Peak, ...]:
     data = code_cache.load(_key(device))
-    return () if data is None else decode_object(data, "peak", _Measured).peaks
+    with contextlib.suppress(RunFileDamagedError):  # another version of ours has kept it
+        return () if data is None else decode_object(data, "peak", _Measured).peaks
+    return ()
 
 
 def keep(device: str, peaks: Sequence[Peak]) -> None:
