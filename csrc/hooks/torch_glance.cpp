@@ -104,10 +104,9 @@ bool TensorGlance::is_mask(PyObject* object, int64_t& elements, int64_t& set) co
       element_type(tensor_address, &type) != 0 || (type != int64_type && type != bool_type) ||
       data(tensor_address, &values) != 0 || (values == nullptr && elements != 0))
     return false;
-  set = type == bool_type ? elements - std::count(static_cast<const char*>(values),
-                                                  static_cast<const char*>(values) + elements, 0)
-                          : elements - std::count(static_cast<const int64_t*>(values),
-                                                  static_cast<const int64_t*>(values) + elements, 0);
+  const auto zeros = [&](const auto* first) { return std::count(first, first + elements, 0); };
+  set = elements - (type == bool_type ? zeros(static_cast<const char*>(values))
+                                      : zeros(static_cast<const int64_t*>(values)));
   return true;
 }
 

@@ -31,8 +31,8 @@ struct StepIterator {
   Py_ssize_t items;  ///< in the step that is open
   // Asked of the iterator where a tool shows ranges: after its last item another one is asked for,
   // and what is not a step of the run must not be one in the tool either.
-  Py_ssize_t length;  ///< how many items it says that it has, -1 unknown
-  Py_ssize_t given;   ///< how many it has given
+  Py_ssize_t length;   ///< how many items it says that it has, -1 unknown
+  Py_ssize_t given;    ///< how many it has given
   bool reads_batches;  ///< whether to look at items for what `samples` does not tell
   bool is_running;
   bool is_finished;

@@ -16,7 +16,9 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.core.flops import Flops
+from pyinstrument_gpu.aspects.operations.events import DeviceEvent, HostEvent
+from pyinstrument_gpu.aspects.operations.flops.counting import FlopCounting
+from pyinstrument_gpu.core.flops import FlopCount, FlopKind, Flops, UnknownOperator
 from pyinstrument_gpu.core.run import Run
 
 transformers = pytest.importorskip("transformers")
@@ -330,3 +332,28 @@ def test_counting_changes_nothing() -> None:
 
     with_flops, without = trained(True), trained(False)
     assert all(map(torch.equal, with_flops, without))
+
+
+def test_on_a_device_kernels_of_operators_without_a_formula_have_their_time() -> None:
+    """Also those that no operator launched, as of replayed graphs; copies compute nothing."""
+    names = "aten::mm", "aten::gelu", "aten::copy_", "aten::fill_"
+    host = [
+        HostEvent(name, 10 * number, 10 * number + 5, 1, 1, number)
+        for number, name in enumerate(names, 1)
+    ]
+    inside = HostEvent("aten::sum", 11, 12, 1, 1, 9)  # in the product
+    counting = FlopCounting()
+    product = host[0]._replace(flops=(48, 0, "float32"))
+    for event in (product, *host[1:]):
+        counting.add(event, 5, (), FlopCount("forward", None, FlopKind.FORWARD, "", 0))
+        if event is product:
+            counting.add(inside, 1, (product,), FlopCount(None, None, FlopKind.FORWARD, "", 0))
+    work = [
+        DeviceEvent(100, 100 + ns, 0, by) for ns, by in ((7, 1), (20, 2), (3, 3), (1, 9), (9, 0))
+    ]
+    assert counting.counts() == (FlopCount("forward", None, FlopKind.FORWARD, "float32", 48),)
+    assert counting.unknown(work) == (
+        UnknownOperator("aten::gelu", 1, 20),
+        UnknownOperator(None, 0, 9),
+    )
+    assert counting.unknown([]) == (UnknownOperator("aten::gelu", 1, 5),)

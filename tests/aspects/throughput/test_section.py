@@ -16,6 +16,7 @@ from msgspec.structs import replace
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.aspects.operations.flops import peaks
 from pyinstrument_gpu.aspects.throughput.utilization import Utilization, utilization
+from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.flops import Peak
 from pyinstrument_gpu.core.run import Run
 from tests.cli.test_commands import invoke
@@ -83,6 +84,21 @@ def test_utilization_is_never_more_than_all(run: Run, rate: float) -> None:
     assert 0 < used.mfu <= used.mfu_at_most <= 1
     assert used.mfu <= used.hfu <= 1
     assert all(0 < row.utilization <= 1 for row in used.phases if row.utilization is not None)
+
+
+def test_modules_have_the_times_of_those_that_are_watched() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8))
+    with pig.record(flops=True) as recording, pig.watch_modules(model, "all", every=1):
+        for _ in pig.gpu_steps(range(12)):
+            model(torch.ones(4, 8, requires_grad=True)).sum().backward()
+    used = with_peaks(recording.run, Peak("float32", 1e15, "a test"))
+    (row,) = (row for row in used.modules if row.name == "*")
+    assert (row.forward, row.backward) == (2 * 2 * 4 * 64, 2 * 2 * 2 * 4 * 64)
+    found = next(one for one in aspects() if one.name == "modules").section(recording.run)
+    (times,) = (one for one in found.rows if one.name == "*")
+    time_s = (times.forward_ns + times.backward_ns) / 1e9
+    assert row.per_second == pytest.approx(3 * 2 * 2 * 4 * 64 / time_s)
+    assert row.utilization == pytest.approx(row.per_second / 1e15)
 
 
 def test_without_a_peak_it_is_unknown(run: Run) -> None:
