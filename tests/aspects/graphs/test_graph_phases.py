@@ -8,47 +8,25 @@ import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from pyinstrument_gpu import gpu_phase, gpu_step
 from pyinstrument_gpu.aspects.graphs import watch
 from pyinstrument_gpu.aspects.graphs.data import UNKNOWN_STEP, GraphPhases
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.report.document import document_of
-from tests.helpers.device_program import READING_NS, Program, attached_cuda
+from tests.helpers.device_program import READING_NS, Program
 from tests.helpers.driver_calls import driver
 from tests.helpers.fake_graphs import FakeCudaGraph
-from tests.helpers.simulated_cuda import Result, SimulatedCuda, SimulatedCudaError
+from tests.helpers.simulated_cuda import Result, SimulatedCudaError
 from tests.helpers.spans import dropped_of
 
 TICK_NS = 32
 FORWARD_NS, BACKWARD_NS = 1_600_000, 3_200_000
 """Multiples of the clock's steps, so that times are exact."""
-
-
-@pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeCudaGraph)
-    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
-    with attached_cuda() as cuda:
-        yield Program(cuda)
-        assert cuda.blocking_calls == 0
-        assert cuda.violations == []
-
-
-@pytest.fixture
-def cuda(program: Program) -> SimulatedCuda:
-    return program.cuda
-
-
-@pytest.fixture
-def graph(cuda: SimulatedCuda) -> FakeCudaGraph:
-    return FakeCudaGraph(cuda.devices[0].create_stream())
 
 
 def capture(graph: FakeCudaGraph) -> None:

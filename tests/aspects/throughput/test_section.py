@@ -98,6 +98,7 @@ def test_modules_have_the_times_of_those_that_are_watched() -> None:
     (times,) = (one for one in found.rows if one.name == "*")
     time_s = (times.forward_ns + times.backward_ns) / 1e9
     assert row.per_second == pytest.approx(3 * 2 * 2 * 4 * 64 / time_s)
+    assert row.per_second is not None
     assert row.utilization == pytest.approx(row.per_second / 1e15)
 
 
