@@ -15,7 +15,7 @@ from pyinstrument_gpu.parts.words import (
     printable,
     rounded_percent,
 )
-from pyinstrument_gpu.report.comparison import comparison_facts, rates_text, signed
+from pyinstrument_gpu.report.comparison import comparison_facts, cost_text, rates_text, signed
 
 _MAX_PHASES = 5
 
@@ -85,8 +85,7 @@ def _lines(result: GateResult) -> Iterator[str]:
     if rates := rates_text(comparison):
         yield f"{rates}\n"
     if comparison.costs is not None:
-        before, after = comparison.costs
-        yield f"Cost: {before:,.4g} -> {after:,.4g} per million {comparison.unit}s\n"
+        yield f"{cost_text(comparison, comparison.costs)}\n"
     plan, runs = result.plan, len(elapsed.before_ns)
     yield (
         f"{counted(runs, 'run')} of each side in turn, of at most {plan.most_runs}, and "

@@ -149,8 +149,7 @@ def _verdict_lines(comparison: Comparison) -> list[str]:
     rates = rates_text(comparison)
     lines.append(f"{rates}, o{over}" if rates else f"O{over}")
     if comparison.costs is not None:
-        before, after = comparison.costs
-        lines.append(f"Cost: {before:,.4g} -> {after:,.4g} per million {comparison.unit}s")
+        lines.append(cost_text(comparison, comparison.costs))
     if elapsed.smallest_effect is None and not is_too_few:
         lines.append(f"{runs}: no verdict, for the reason that follows")
     elif elapsed.smallest_effect is None:
@@ -175,10 +174,20 @@ def rates_text(comparison: Comparison) -> str:
         (comparison.before_rate, comparison.after_rate, "samples/s"),
     )
     return ", ".join(
-        f"{before:,.4g} -> {after:,.4g} {unit}"
+        f"{_amount(before)} -> {_amount(after)} {unit}"
         for before, after, unit in rates
         if before is not None and after is not None
     )
+
+
+def cost_text(comparison: Comparison, costs: tuple[float, float]) -> str:
+    before, after = map(_amount, costs)
+    return f"Cost: {before} -> {after} per million {comparison.unit}s"
+
+
+def _amount(number: float) -> str:
+    """Four digits, or all before the point."""
+    return f"{number:,.0f}" if number >= 999.95 else f"{number:.4g}"
 
 
 def _change(change: TimeChange, what: str, confidence: float) -> str:

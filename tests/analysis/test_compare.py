@@ -122,7 +122,7 @@ def test_tokens_count_where_they_are_known_without_padding_if_all_know_that() ->
     comparison = compare(before, after)
     assert (comparison.unit, comparison.verdict) == ("token", Verdict.SAME)
     assert comparison.costs is None
-    assert "10,000 -> 10,000 tokens/s, 80" in comparison_report(comparison)
+    assert "10,000 -> 10,000 tokens/s, 80" in comparison_report(comparison, width=200)
 
 
 @pytest.mark.parametrize(("samples", "cost"), [(10, "2.778"), (math.nan, "27.78")])
