@@ -200,6 +200,11 @@ def _check_call(ctx: click.Context, option: click.Parameter, value: str | None) 
 )
 @click.option("--energy", is_flag=True, help="Read the GPU's energy counter, ten times a second.")
 @click.option(
+    "--stacks",
+    is_flag=True,
+    help="Sample the main thread's Python stack, for the lines that each phase consists of.",
+)
+@click.option(
     "--compiled-phases",
     is_flag=True,
     help="Time phases inside of what torch.compile compiles too, by marks in its code.",

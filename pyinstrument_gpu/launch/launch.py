@@ -79,6 +79,7 @@ class LaunchOptions:
     memory: Literal["sampled", "exact", "off"]
     energy: bool
     flops: bool
+    stacks: bool
     compiled_phases: bool
     watchdog: float
     on_hang: str | None
@@ -209,6 +210,7 @@ class Launch:
             memory=False if self._options.memory == "off" else self._options.memory,
             energy=self._options.energy,
             flops=self._options.flops,
+            stacks=self._options.stacks,
             compiled_phases=self._options.compiled_phases,
             watchdog_s=self._options.watchdog or None,
             on_hang=self._options.on_hang,

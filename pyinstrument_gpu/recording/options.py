@@ -55,6 +55,7 @@ class RecordingOptions:
         memory: MemoryMode = "sampled",
         energy: bool = False,
         flops: bool = False,
+        stacks: bool = False,
         compiled_phases: bool = False,
         watchdog_s: float | None = 30.0,
         on_hang: str | None = None,
@@ -84,6 +85,8 @@ class RecordingOptions:
             raise TypeError(f"energy must be bool, got {energy!r}")
         if not isinstance(flops, bool):
             raise TypeError(f"flops must be bool, got {flops!r}")
+        if not isinstance(stacks, bool):
+            raise TypeError(f"stacks must be bool, got {stacks!r}")
         if not isinstance(compiled_phases, bool):
             raise TypeError(f"compiled_phases must be bool, got {compiled_phases!r}")
         if memory is not False and memory not in ("sampled", "exact"):
@@ -121,6 +124,7 @@ class RecordingOptions:
         self.memory = memory
         self.energy = energy
         self.flops = flops
+        self.stacks = stacks
         self.compiled_phases = compiled_phases
         self.watchdog_s = watchdog_s
         self.on_hang = on_hang

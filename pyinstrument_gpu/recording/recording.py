@@ -568,6 +568,9 @@ def record(options: RecordingOptions) -> Recording:
         energy: read the GPU's energy counter ten times a second, by a thread of its own that needs
             the GIL for some microseconds each time. Without NVML or such a counter, the run has
             no energy.
+        stacks: sample the Python stack of the main thread, at most a hundred times a second, for
+            the lines that each phase consists of (`Run.stacks`). Samples stop that thread for at
+            most a thousandth of the time. Interpreters without a GIL have none.
         compiled_phases: also time phases inside of what torch.compile compiles with TorchInductor
             from now on, forward and backward, by marks in its code. What is fused stays the same,
             but each graph is compiled once more, as torch's caches have it without marks. A mark
