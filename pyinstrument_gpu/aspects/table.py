@@ -33,6 +33,7 @@ ASPECTS: tuple[AspectRow, ...] = (
     AspectRow(f"{_HERE}.graphs", "watch", "graph_phases"),
     AspectRow(f"{_HERE}.syncs"),
     AspectRow(f"{_HERE}.compilations", "watch"),
+    AspectRow(f"{_HERE}.throughput"),
     AspectRow(f"{_HERE}.operations", "profile_steps"),
     AspectRow(f"{_HERE}.stacks", "watch", "stacks"),
     AspectRow(f"{_HERE}.memory", "watch", "memory"),

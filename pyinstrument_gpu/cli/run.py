@@ -192,6 +192,12 @@ def _check_call(ctx: click.Context, option: click.Parameter, value: str | None) 
     help="Read memory where phases begin and end: in some of the steps, or in all of them with the "
     "exact peak of each phase on a GPU.",
 )
+@click.option(
+    "--flops",
+    is_flag=True,
+    help="Count the floating-point operations of one step, which is profiled for it, to know how "
+    "much of its peak the device reaches.",
+)
 @click.option("--energy", is_flag=True, help="Read the GPU's energy counter, ten times a second.")
 @click.option(
     "--stacks",

@@ -562,6 +562,9 @@ def record(options: RecordingOptions) -> Recording:
             the GPU: it reads in every step, and resets the allocator's peaks in between, which
             Python code doesn't see; each phase takes some ten microseconds longer. Where
             that is not possible, memory is sampled, and `Run.notes` say why. False turns it off.
+        flops: count the floating-point operations of the steps that are profiled, and have the
+            step with index 10 profiled if no others are asked for (docs/throughput.md). That one is
+            slower, and training stands still around it for up to a second or so.
         energy: read the GPU's energy counter ten times a second, by a thread of its own that needs
             the GIL for some microseconds each time. Without NVML or such a counter, the run has
             no energy.
