@@ -75,6 +75,8 @@ class LaunchOptions:
     fail_on_sync: bool
     memory: Literal["sampled", "exact", "off"]
     energy: bool
+    nonfinite: int | None
+    stop_on_nonfinite: bool
     compiled_phases: bool
     watchdog: float
     on_hang: str | None
@@ -204,6 +206,8 @@ class Launch:
             overwrite=self._options.overwrite,
             memory=False if self._options.memory == "off" else self._options.memory,
             energy=self._options.energy,
+            nonfinite=True if self._options.nonfinite == 0 else self._options.nonfinite or False,
+            stop_on_nonfinite=self._options.stop_on_nonfinite,
             compiled_phases=self._options.compiled_phases,
             watchdog_s=self._options.watchdog or None,
             on_hang=self._options.on_hang,
