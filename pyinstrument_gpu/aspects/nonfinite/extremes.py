@@ -158,10 +158,14 @@ class Measurements:
         self._current[device, dtype] = page
         return page, next(page.numbers)
 
-    def send(self) -> None:
-        """No more tensors come: have the results copied to the host."""
+    def send(self) -> bool:
+        """No more tensors come: have the results copied to the host. False during the capture of a
+        graph, which would repeat that."""
+        if any(device_memory.is_capturing(page.values) for page in self._pages):
+            return False
         for page in self._pages:
             page.send()
+        return True
 
     @property
     def are_here(self) -> bool:
@@ -170,16 +174,16 @@ class Measurements:
     def read(self) -> dict[Place, Extremes]:
         """Those that have arrived. To be called once, when all are here."""
         found: dict[Place, Extremes] = {}
-        for page in self._pages:
-            with outside_modes():
-                least, greatest = page.host.tolist()
-                used = min(next(page.numbers), _PAGE)
-                for number in range(used):
-                    if least[number] > greatest[number]:
-                        self.unknown += 1  # of another stream, which may still write it
-                    else:
-                        found[page, number] = Extremes(least[number], greatest[number])
-                if len([1 for place in found if place[0] is page]) == used:
+        with outside_modes():
+            for page in self._pages:
+                used, before = min(next(page.numbers), _PAGE), len(found)
+                for number, each in enumerate(page.host[:, :used].T.tolist()):
+                    extremes = Extremes(*each)
+                    if not extremes.least > extremes.greatest:
+                        found[page, number] = extremes
+                if len(found) - before == used:
                     page.clear()
                     self._pool.append(page)
+                else:  # another stream may still write there
+                    self.unknown += before + used - len(found)
         return found

@@ -13,12 +13,13 @@ import re
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch._guards import TracingContext
 
 from pyinstrument_gpu.aspects.nonfinite.extremes import Measurements, Place
 from pyinstrument_gpu.patching.tensor_device import is_fake_tensor
@@ -30,6 +31,7 @@ _WRAPPED = re.compile(
     r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
 )
 _WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel")
+_next_node: Callable[[], int] = vars(torch.autograd)["_get_sequence_nr"]
 _LEAF = "torch::autograd::AccumulateGrad"
 
 Kind = Literal["weights", "buffer", "input", "output", "loss", "gradient"]
@@ -89,7 +91,7 @@ class StepCheck:
     def enters(self, module: nn.Module, arguments: Iterable[Any]) -> Call | None:
         """A module is called."""
         thread, recomputes = threading.get_ident(), torch._C._current_graph_task_id() != -1
-        if torch._C._is_tracing() or not (thread == self._thread or recomputes):
+        if _is_tracing() or not (thread == self._thread or recomputes):
             return None
         stack = self._stacks.setdefault(thread, [])
         if not stack:
@@ -98,7 +100,7 @@ class StepCheck:
                 name = _WRAPPED.sub("", f"{name}.".removeprefix(wrapper))[:-1]
                 self._names.setdefault(id(inner), name or type(inner).__name__)
         kind = type(module).__name__
-        call = Call(self._names.get(id(module), kind), kind, torch.autograd._get_sequence_nr())
+        call = Call(self._names.get(id(module), kind), kind, _next_node())
         if not recomputes:
             around = stack[-1] if stack else None
             for tensor in tensors_in(arguments):
@@ -118,7 +120,7 @@ class StepCheck:
             return
         while stack.pop() is not call:
             pass
-        end = torch.autograd._get_sequence_nr()
+        end = _next_node()
         self.calls.setdefault(thread, []).append(call._replace(end=end))
         if torch._C._current_graph_task_id() == -1:
             for tensor in tensors_in((result,)):
@@ -126,6 +128,8 @@ class StepCheck:
 
     def backward_begins(self, roots: Any, gradients: Any) -> list[Any]:
         """A backward pass begins at these tensors. Returns what ends with it."""
+        if _is_tracing():
+            return []
         thread = threading.get_ident()
         nested = torch._C._current_graph_task_id() != -1
         for tensor in () if nested else tensors_in((roots, gradients)):
@@ -181,6 +185,11 @@ class StepCheck:
         place = self.measurements.take(tensor)
         if place is not None:
             self.events.append(Event(kind, place, call, around, detail, **more))
+
+
+def _is_tracing() -> bool:
+    """Whether the program only shows a compiler what it would do."""
+    return torch._C._is_tracing() or TracingContext.try_get() is not None
 
 
 def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:

@@ -125,13 +125,20 @@ class NonfiniteWatch(Watcher):
     def _next_step(self) -> None:
         if not self.is_on:
             return
-        native.call_before_step(self._next_step)
-        self._why_unknown, self._thread = "", threading.get_ident()
+        was_watched = native.in_watched_call()
+        native.set_in_watched_call(True)  # what is done here is none of the program's
+        try:
+            self._why_unknown, self._thread = "", threading.get_ident()
+            self._begin_step()
+            native.call_before_step(self._next_step)
+        except Exception as error:
+            self._why_unknown = f"a step could not be checked ({error!r})"
+        finally:
+            native.set_in_watched_call(was_watched)
+
+    def _begin_step(self) -> None:
         self._end_step()
         self._judge()
-        if len(self._waiting) == _MOST_WAITING:
-            self._counts["lost_steps"] += 1
-            return
         from pyinstrument_gpu.aspects.nonfinite.extremes import Measurements
         from pyinstrument_gpu.aspects.nonfinite.step_check import StepCheck
 
@@ -139,6 +146,7 @@ class NonfiniteWatch(Watcher):
         if origin is not None and origin.where != "unchecked":
             return  # what comes of it says no more
         is_whole = self._until_next <= 0 or origin is not None
+        is_whole = is_whole and len(self._waiting) < _MOST_WAITING
         self._step = StepCheck(Measurements(self._pool), is_whole)
         self._began_ns = time.perf_counter_ns()
         self._begun += 1
@@ -156,7 +164,7 @@ class NonfiniteWatch(Watcher):
                 leave=self._leave_module,
                 from_c=True,
             ):
-                self._why_unknown = "calls of modules can't be observed"
+                raise RuntimeError("calls of modules can't be observed")
 
     def _end_step(self) -> None:
         """The open step is over, or was a while ago."""
@@ -168,9 +176,12 @@ class NonfiniteWatch(Watcher):
         if step.is_whole and self._every is None and self._begun >= _FIRST_STEPS:
             usual_ns = max(taken_ns - step.cost_ns, 1)
             self._until_next = min(int(step.cost_ns / (_BUDGET * usual_ns)), _MOST_EVERY)
-        if step.index >= 0:
-            step.measurements.send()
+        if step.index < 0:
+            return  # nothing was looked at
+        if len(self._waiting) < _MOST_WAITING and step.measurements.send():
             self._waiting.append(step)
+        else:
+            self._counts["lost_steps"] += 1
 
     def _judge(self) -> bool:
         """Those steps whose values have arrived. Returns whether there are others."""

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where values first stopped being finite: in programs of which that is known."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import pyinstrument_gpu as pig
+from pyinstrument_gpu.aspects.nonfinite import extremes
+from pyinstrument_gpu.aspects.nonfinite.data import Nonfinite
+from pyinstrument_gpu.core.run import Run
+from tests.aspects.nonfinite.planted import AT, CASES, STEPS, Checkpointed, data, net, trained
+from tests.helpers.launched import launched, write
+
+BAD = CASES["division by zero"].program
+
+
+def known_of(recording: pig.Recording) -> Nonfinite:
+    known = recording.run.nonfinite
+    assert known is not None and not known.why_unknown
+    return known
+
+
+def found_in(name: str, nonfinite: int = 1) -> Nonfinite:
+    with pig.record(nonfinite=nonfinite) as recording:
+        CASES[name].program()
+    return known_of(recording)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_module_is_right(name: str) -> None:
+    known = found_in(name)
+    origin = known.origin
+    assert known.unknown_values == known.lost_steps == 0
+    found = origin and (origin.step, origin.where, origin.module, origin.detail)
+    assert found == CASES[name].truth, origin
+    assert known.checked_steps == (STEPS if origin is None else origin.step + 1)
+
+
+def test_magnitudes_on_the_way() -> None:
+    origin = found_in("exp overflows").origin
+    assert origin is not None and origin.value == "inf" and origin.module_class == "Planted"
+    model = net()
+    *_, (x, _) = [batch for _, batch in zip(range(AT + 1), data(), strict=False)]
+    assert [one.module for one in origin.way] == ["0"]
+    with torch.no_grad():  # its weights have changed little since
+        assert origin.way[0].largest == pytest.approx(float(model[0](x).abs().max()), rel=0.1)
+
+
+def test_scaled_gradients_that_overflow_are_counted() -> None:
+    assert found_in("scale too large").scaled_overflows == STEPS
+
+
+def test_what_an_update_made_is_told_by_its_step() -> None:
+    origin = found_in("update").origin
+    assert origin is not None and (origin.finite_step, origin.update_step) == (0, 0)
+
+
+def test_between_which_steps_it_began_if_few_are_checked() -> None:
+    """Step 2 went wrong, and was not checked; step 3 is, and finds what step 2 left."""
+    origin = found_in("division by zero", nonfinite=4).origin
+    assert origin is not None
+    assert (origin.step, origin.where, origin.module) == (3, "weights", "0")
+    assert (origin.finite_step, origin.update_step) == (1, None)
+
+
+def test_only_the_loss_of_a_step_was_looked_at() -> None:
+    model = net()
+    with pig.record(nonfinite=STEPS) as recording:
+        for step in pig.gpu_steps(range(STEPS - 1)):
+            (model(torch.ones(2, 4)) / (step < AT)).sum().backward()
+    origin = known_of(recording).origin
+    assert origin is not None and (origin.step, origin.where) == (AT, "unchecked")
+
+
+def test_nothing_of_the_program_changes() -> None:
+    def result() -> list[Any]:
+        model = net(Checkpointed(torch.tanh, False), nn.ReLU(inplace=True), nn.Dropout())
+        return [*trained(model, data()).parameters(), torch.get_rng_state()]
+
+    expected = result()
+    with pig.record(nonfinite=1) as recording, pig.watch_syncs(as_if_cuda=True):
+        found = result()
+    assert all(map(torch.equal, expected, found))
+    assert not recording.run.syncs.events["step"].size
+
+
+def test_nodes_keep_no_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[object] = []
+    take = extremes.Measurements.take
+    monkeypatch.setattr(
+        extremes.Measurements, "take", lambda own, one: taken.append(one) or take(own, one)
+    )
+    with pig.record(nonfinite=2):
+        for step in pig.gpu_steps(range(2)):
+            if step == 0:
+                loss = net()(torch.ones(2, 4)).sum()
+                loss.backward(retain_graph=True)
+                assert len(taken) > 10
+            taken.clear()
+            loss.backward(retain_graph=True)
+        assert len(taken) == 2  # and its gradient: the loss of a step that is not checked
+
+
+def test_a_program_is_stopped(tmp_path: Path) -> None:
+    path = tmp_path / "a.gpurun"
+    with (
+        pytest.raises(
+            pig.NonFiniteError, match=r"^the first infinite value of step 2 was made by 1 \(Planted"
+        ),
+        pig.record(path, nonfinite=1, stop_on_nonfinite=True),
+    ):
+        BAD()
+    run = Run.load(path)
+    assert run.complete and run.nonfinite is not None and run.nonfinite.origin is not None
+    assert len(run.steps) == AT + 2  # at the next step's backward pass
+
+
+def test_values_that_arrive_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([False] * 3 + [True] * 99)
+    monkeypatch.setattr(extremes._Page, "is_here", property(lambda _: next(looks)))
+    assert found_in("division by zero").origin == found_in("division by zero").origin
+
+
+def test_values_that_never_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extremes._Page, "is_here", False)
+    with pig.record(nonfinite=1) as recording:
+        BAD()
+    assert known_of(recording).lost_steps == STEPS
+    assert "those of 4 steps did not arrive." in recording.run.report(verbose=True)
+
+
+def test_a_program_under_run(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "train.py",
+        """
+        import torch
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Softmax(-1))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for step in range(6):
+            loss = model(torch.full((2, 4), 1e38 * (step == 2))).log().sum()
+            loss.backward()
+            optimizer.step()
+        """,
+    )
+    done = launched(tmp_path, "--nonfinite=1", "--stop-on-nonfinite", "train.py", imported="torch")
+    assert done.returncode == 1
+    assert "pyinstrument_gpu.errors.NonFiniteError: the first " in done.stderr
+    run = Run.load(tmp_path / "run.gpurun")
+    assert run.complete and run.nonfinite is not None and run.nonfinite.origin is not None
+    assert run.nonfinite.origin.step == 2
+    printed = run.report()
+    assert len(printed.splitlines()) <= 25 and "value of step 2 was made by" in printed
