@@ -52,6 +52,9 @@ class NonfiniteAspect(DocumentAspect):
         if found.scaled_overflows:
             steps = counted(found.scaled_overflows, "checked step")
             yield Sentence(f"Scaled gradients overflowed in {steps}: GradScaler skips them", "note")
+        if found.lost_steps:
+            lost = counted(found.lost_steps, "more step")
+            yield Sentence(f"The values of {lost} did not arrive", "note")
         if found.unknown_values:
             unknown = counted(found.unknown_values, "tensor")
             yield Sentence(f"{unknown} of checked steps could not be looked at", "note")

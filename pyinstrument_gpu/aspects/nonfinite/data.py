@@ -68,7 +68,8 @@ class Origin(Struct, frozen=True, kw_only=True):
         if self.where == "input":
             return f"the input held {value} in step {self.step}, before {named} used it"
         if self.where == "weights":
-            return f"{self.detail} of {named} held {value} already as step {self.step} used it"
+            held = f"the weights of {named} held {value} already as step {self.step} used them"
+            return f"{held} ({self.detail})"
         made = f"the first {value.removeprefix('an ')} of step {self.step} was made by "
         made += named or "code outside of modules"
         if self.where == "forward":

@@ -12,6 +12,7 @@ import pyinstrument_gpu as pig
 from pyinstrument_gpu.aspects.nonfinite import extremes
 from pyinstrument_gpu.aspects.nonfinite.data import Nonfinite
 from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.report.notes import unknown
 from tests.aspects.nonfinite.planted import AT, CASES, STEPS, Checkpointed, data, net, trained
 from tests.helpers.launched import launched, write
 
@@ -130,7 +131,7 @@ def test_values_that_never_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
     with pig.record(nonfinite=1) as recording:
         BAD()
     assert known_of(recording).lost_steps == STEPS
-    assert "those of 4 steps did not arrive." in recording.run.report(verbose=True)
+    assert "Values that are not finite: those of 4 steps did not arrive." in unknown(recording.run)
 
 
 def test_a_program_under_run(tmp_path: Path) -> None:
