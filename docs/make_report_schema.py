@@ -163,8 +163,8 @@ def _choice(written: dict[str, Any]) -> dict[str, Any]:
 
 
 def _documented(of: type, written: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a data class or a struct, with what its docstring says of each field. What is None or an
-    empty list is never written, so it is neither required nor of another type."""
+    """The schema of a data class or a struct, with what its docstring says of each field. What is
+    None or an empty list is never written, so it is neither required nor of another type."""
     summary, attributes = _docstring(of)
     properties, required = {}, []
     for name, described in written["properties"].items():

@@ -4,7 +4,9 @@
 The blocks of a small GPT are compiled twice, with and without marks. Blocks of steps take turns:
 without a recording, twice, with one, and with one and the marks. Whether marks part kernels is told
 by how many kernels TorchInductor has made; and the phases under the graphs' calls, by how much of
-the time of these calls they have, on the host and on the device.
+the time of these calls they have, on the host and on the device. The same model with CUDA graphs
+tells of how many replays the phases have times. What its compilation took is there as well, by the
+recording and beside the step in which it took place.
 """
 
 from __future__ import annotations
@@ -40,16 +42,26 @@ class PhasedBlock(Block):
 class Training:
     """A compiled model that goes on being trained, and how many kernels it was made of."""
 
-    def __init__(self, gpu: Gpu, width: int, batch: int, backend: str, marks: bool) -> None:
+    def __init__(
+        self,
+        gpu: Gpu,
+        width: int,
+        batch: int,
+        *,
+        marks: bool,
+        backend: str = "inductor",
+        mode: str | None = None,
+    ) -> None:
         torch.manual_seed(0)
         model = nn.Sequential(*(PhasedBlock(width, 4) for _ in range(4))).to(gpu.device)
-        self._compiled = torch.compile(model, backend=backend)
+        self._compiled = torch.compile(model, backend=backend, mode=mode)
         self._optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
         self._x = torch.randn(batch, 64, width, device=gpu.device)
         counts = torch._inductor.metrics
         before = counts.generated_kernel_count
-        with pig.record(compiled_phases=marks):
+        with pig.record(compiled_phases=marks) as recording:
             self.step()
+        self.compiled = recording.run
         self.kernels = counts.generated_kernel_count - before
 
     def step(self) -> None:
@@ -88,6 +100,29 @@ def explained(run: pig.Run) -> Iterator[Figure]:
             yield Figure(f"{graph}: in phases inside, on the {clock}", share, "%")
 
 
+def compilation(run: pig.Run) -> Iterator[Figure]:
+    """What the first step, in which all was compiled, took for that."""
+    found = run.compilations
+    if found is not None:
+        step_ns = sum(one.end_ns - one.begin_ns for one in run.steps)
+        share = 100 * found.total_ns / step_ns
+        note = f"{found.count} compilations in {step_ns / 1e9:.1f} s"
+        yield Figure("compilation, of the first step", share, "%", note=note)
+
+
+def replayed(gpu: Gpu, training: Training, steps: int) -> Iterator[Figure]:
+    """Of how many replays by torch.compile's own CUDA graphs the phases have times."""
+    with pig.record(compiled_phases=True) as recording:
+        for _ in range(steps):  # torch warms up, then captures, then replays
+            training.step()
+        gpu.synchronize()
+        recording.flush(10)
+    known = recording.run.graph_phases
+    replays = 0 if known is None else sum(graph.replays for graph in known.graphs)
+    timed = 0 if known is None else min((one.count for one in known.phases), default=0)
+    yield Figure("times of a phase in CUDA graphs, at least", timed, "", note=f"{replays} replays")
+
+
 def figures(
     gpu: Gpu,
     *,
@@ -98,9 +133,10 @@ def figures(
     backend: str = "inductor",
 ) -> Iterator[Figure]:
     """All that this part measures."""
-    plain = Training(gpu, width, batch, backend, marks=False)
-    marked = Training(gpu, width, batch, backend, marks=True)
+    plain = Training(gpu, width, batch, marks=False, backend=backend)
+    marked = Training(gpu, width, batch, marks=True, backend=backend)
     yield Figure("kernels with marks", marked.kernels, "", note=f"{plain.kernels} without")
+    yield from compilation(marked.compiled)
     ways = {
         "off": block_of(gpu, plain, recorded=False, steps=steps),
         "off, once more: the floor": block_of(gpu, plain, recorded=False, steps=steps),
@@ -120,6 +156,9 @@ def figures(
             marked.step()
         gpu.synchronize()
     yield from explained(recording.run)
+    if backend == "inductor":
+        graphs = Training(gpu, width, batch, marks=True, mode="reduce-overhead")
+        yield from replayed(gpu, graphs, steps)
 
 
 def main() -> None:

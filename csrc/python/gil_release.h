@@ -37,4 +37,22 @@ class GilRelease {
   void* const thread_;
 };
 
+/// Has the GIL while `use` runs, on a thread of our own that Python doesn't know. False, without
+/// having run it, where there is no memory for the thread's state: CPython 3.11 crashes in making
+/// one then. While the interpreter ends it doesn't return, for the same reason as above.
+template <typename Use>
+bool with_gil(Use use) noexcept {
+  void* const room = PyMem_RawMalloc(64 * 1024);
+  PyMem_RawFree(room);
+  if (room == nullptr) return false;
+  try {
+    const PyGILState_STATE state = PyGILState_Ensure();
+    use();
+    PyGILState_Release(state);
+  } catch (...) {
+    for (;;) pause();
+  }
+  return true;
+}
+
 }  // namespace pig

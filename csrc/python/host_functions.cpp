@@ -32,26 +32,9 @@ struct Waiter {
   std::atomic<bool> has_waited{false};
 };
 
-/// Whether there is room for a thread's state. Where there is none, CPython 3.11 crashes in making
-/// it.
-bool has_room() {
-  void* const room = PyMem_RawMalloc(64 * 1024);
-  PyMem_RawFree(room);
-  return room != nullptr;
-}
-
-/// As answer_with_gil: Python may end the thread here while the interpreter ends.
 void take_gil(Waiter& waiter) noexcept {
-  if (!has_room()) {
-    waiter.has_waited.store(true);
-    return;
-  }
   waiter.number.store(static_cast<uint32_t>(gettid()));
-  try {
-    PyGILState_Release(PyGILState_Ensure());
-  } catch (...) {
-    for (;;) pause();
-  }
+  with_gil([] {});
   waiter.has_waited.store(true);
 }
 

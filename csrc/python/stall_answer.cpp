@@ -19,6 +19,7 @@
 
 #include "base/threads.h"
 #include "base/throwing.h"
+#include "python/gil_release.h"
 #include "python/python_hooks.h"
 #include "python/stall_program.h"
 #include "record/parts.h"
@@ -35,7 +36,7 @@ std::atomic<int> open_answers{0};
 struct Answer {
   std::mutex mutex;
   std::condition_variable changed;
-  bool has_gil = false;
+  bool is_settled = false;  ///< Python answers, or never will
 };
 
 /// Starts a thread that takes no signals and nobody waits for.
@@ -52,23 +53,33 @@ bool start_thread(Function function) {
   }
 }
 
-/// Has Python answer, once it has the GIL. Before Python 3.14 a thread that takes it while the
-/// interpreter ends is ended by pthread_exit: that unwinding is caught, as in GilRelease.
-void answer_with_gil(const std::shared_ptr<Answer>& answer) noexcept {
-  try {
-    const PyGILState_STATE state = PyGILState_Ensure();
-    open_answers.fetch_sub(1);
-    {
-      const std::lock_guard lock(answer->mutex);
-      answer->has_gil = true;
-    }
-    answer->changed.notify_all();
-    if (PyObject* function = python_hooks.notices[static_cast<size_t>(Notice::kStall)])
-      call_unraisably(function);
-    PyGILState_Release(state);
-  } catch (...) {
-    for (;;) pause();
+void settle(Answer& answer) {
+  open_answers.fetch_sub(1);
+  {
+    const std::lock_guard lock(answer.mutex);
+    answer.is_settled = true;
   }
+  answer.changed.notify_all();
+}
+
+/// Has Python answer, once it has the GIL.
+void answer_with_gil(const std::shared_ptr<Answer>& answer, Notice notice) noexcept {
+  const bool has_answered = with_gil([&] {
+    settle(*answer);
+    if (PyObject* function = python_hooks.notices[static_cast<size_t>(notice)])
+      call_unraisably(function);
+  });
+  // Without memory nothing is said: nobody has waited for the GIL.
+  if (!has_answered) settle(*answer);
+}
+
+/// Null where there is no thread for it.
+std::shared_ptr<Answer> have_answered(Notice notice) {
+  auto answer = std::make_shared<Answer>();
+  open_answers.fetch_add(1);
+  if (start_thread([answer, notice] { answer_with_gil(answer, notice); })) return answer;
+  open_answers.fetch_sub(1);
+  return nullptr;
 }
 
 using Dump = const char* (*)(int, PyInterpreterState*, PyThreadState*);
@@ -92,7 +103,7 @@ std::optional<std::string> traceback_without_gil(Answer& answer) {
     // Who gets the GIL meanwhile keeps it until the lock is free: no thread runs Python code, but
     // for the few instructions in which the one that had the GIL sees that another wants it.
     const std::lock_guard lock(answer.mutex);
-    if (answer.has_gil) {
+    if (answer.is_settled) {
       if (file >= 0) ::close(file);
       return std::nullopt;
     }
@@ -110,8 +121,8 @@ void wait_for_answer(const std::shared_ptr<Answer>& answer, uint64_t number,
                      const std::string& sentence) {
   {
     std::unique_lock lock(answer->mutex);
-    answer->changed.wait_for(lock, kPatience, [&] { return answer->has_gil; });
-    if (answer->has_gil) return;
+    answer->changed.wait_for(lock, kPatience, [&] { return answer->is_settled; });
+    if (answer->is_settled) return;
   }
   std::optional<std::string> traceback = traceback_without_gil(*answer);
   if (!traceback) return;
@@ -133,16 +144,18 @@ void answer_stall() noexcept {
     const auto stall = parts().stalls.log().newest();
     if (!stall || Py_IsInitialized() == 0) return;
     start_thread([] { try_allocating([] { run_stall_program(); }); });
-    const auto answer = std::make_shared<Answer>();
-    open_answers.fetch_add(1);
-    if (!start_thread([answer] { answer_with_gil(answer); })) {
-      open_answers.fetch_sub(1);
-      return;
-    }
+    const auto answer = have_answered(Notice::kStall);
+    if (answer == nullptr) return;
     start_thread([answer, stall] {
       // Without memory nothing is said.
       try_allocating([&] { wait_for_answer(answer, stall->first, stall->second); });
     });
+  });
+}
+
+void look_while_quiet() noexcept {
+  try_allocating([] {
+    if (Py_IsInitialized() != 0 && open_answers.load() == 0) have_answered(Notice::kQuiet);
   });
 }
 

@@ -7,8 +7,9 @@ part has not, as where two models are trained in turn. What fewer steps have mak
 own, but may be the cause of their being slow.
 
 A step is slow if it takes longer than the median of its kind by more than noise: by more than six
-times the distance between the lower quartile and the median, and by 5 %. The upper quartile says
-nothing of noise where a quarter of the steps is slow for some reason.
+times the distance between the lower quartile and the median, and by a fifth: processors that are
+shared with others, as all of virtual machines are, make usual steps longer by less. The upper
+quartile says nothing of noise where a quarter of the steps is slow for some reason.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from pyinstrument_gpu.core.statistics import Scope
 
 MIN_STEPS = 8
 """Of a kind, for its median to be one to compare with."""
-LEAST_EXCESS = 0.05
+LEAST_EXCESS = 0.2
+"""From there on a recording looks at steps more closely (`RunQueueWaits::kLong`)."""
 NOISE = 6
 TURN_SHARE = 0.2
 """So many steps at least have a phase, and so many have it not, that makes two kinds of them."""

@@ -48,7 +48,7 @@ if TYPE_CHECKING:  # what runs hold of aspects is found by their table
     from pyinstrument_gpu.aspects.operations.data import Operations
     from pyinstrument_gpu.aspects.outputs.data import Outputs
     from pyinstrument_gpu.aspects.processor.data import Processor
-    from pyinstrument_gpu.aspects.stalls.data import Stall
+    from pyinstrument_gpu.aspects.stalls.data import Quiet, Stall
     from pyinstrument_gpu.aspects.startup.data import Startup
 
 
@@ -133,6 +133,8 @@ class Run:
         compilation_spans: When each of these compilations was, in the columns of
             `COMPILATION_DTYPE`.
         stalls: The times in which the program did nothing for far longer than its steps take.
+        quiet: Where the main thread was when nothing had happened for longer than usual the last
+            time; None if that was never so.
         error: Why the file could not be written to its end, or None.
     """
 
@@ -158,6 +160,7 @@ class Run:
         outputs: Outputs | None
         processor: Processor | None
         stalls: tuple[Stall, ...]
+        quiet: Quiet | None
 
     def __init__(
         self,

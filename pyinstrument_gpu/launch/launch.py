@@ -339,10 +339,8 @@ class Launch:
         yield f"Run file: {self._recording.path}"
         if self._options.html:
             yield self._write_page(job)
-        else:
-            files = None
-            if job is not None and len(job.ranks) > 1:
-                files = pattern_of_ranks(*(path_of_rank(self._path, rank) for rank in (0, 1)))
+        elif job is not None and len(job.ranks) > 1:  # else the report has said it
+            files = pattern_of_ranks(*(path_of_rank(self._path, rank) for rank in (0, 1)))
             files = files or shlex.quote(str(self._recording.path))
             yield f"Look at it: pyinstrument-gpu report --html {files}"
 

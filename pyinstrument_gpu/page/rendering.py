@@ -9,7 +9,6 @@ from typing import Any
 
 from pyinstrument_gpu.core.paths import names_of
 from pyinstrument_gpu.errors import needed_for
-from pyinstrument_gpu.export.labels import color_of
 from pyinstrument_gpu.page.bars import css_color, ink_on
 from pyinstrument_gpu.parts.words import printable
 
@@ -36,6 +35,10 @@ def _environment() -> Any:
     """Kept: to compile the templates takes longer than to fill them."""
     import jinja2
 
+    @jinja2.pass_context
+    def color(context: Any, name: str) -> str:
+        return css_color(context["colors"][name])
+
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("pyinstrument_gpu.page"),
         autoescape=True,
@@ -46,7 +49,7 @@ def _environment() -> Any:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "color": lambda name: css_color(color_of(name)),
+        "color": color,
         "ink": lambda color: ink_on(color) if color.startswith("#") else "inherit",
         "names": names_of,
     }

@@ -137,13 +137,16 @@ def _register() -> None:
             key = key_of(phase)
             return label(key) if key else contextlib.nullcontext()
 
+        def framed(phase: Any, /) -> Any:
+            return labelled(phase.name)  # torch 2.10 and 2.11 take plain constants only
+
         def resumed_label(*keys: Any) -> Any:
             return label(keys[0]) if keys else contextlib.nullcontext()
 
         substitutes: dict[Any, Callable[..., Any]] = {
             native.gpu_phase: labelled,
             native.gpu_phase.scope: labelled,
-            native.frame: labelled,
+            native.frame: framed,
             resumed: resumed_label,
             # What is compiled has no automatic phases in it.
             native.optimizer_steps: lambda optimizer, args, kwargs, /: None,

@@ -36,13 +36,25 @@ class Kernel(NamedTuple):
     label: Label
 
 
-class GraphCode:
-    """The code of a graph, or of a part of it, while it is written."""
+def whole_of(wrapper: Any) -> Any:
+    """The wrapper of the whole graph, where this one is that of a partition, which a CUDA graph
+    replays by itself. Other subgraphs are left as they are."""
+    is_partition = getattr(wrapper, "partition_signatures", None) is not None
+    return wrapper.parent_wrapper if is_partition else wrapper
 
-    def __init__(self, wrapper: Any, has_marks: bool) -> None:
+
+class GraphCode:
+    """The code of a graph, or of a part of it, while it is written.
+
+    Args:
+        marks: what the functions are called that tell a label: one dict for all parts of a graph,
+            which become one module.
+    """
+
+    def __init__(self, wrapper: Any, has_marks: bool, marks: dict[Label, str]) -> None:
         self._wrapper = wrapper
         self.has_marks = has_marks
-        self._marks: dict[Label, str] = {}
+        self._marks = marks
         self._last: Label = ()
         self._labels: list[tuple[int, Label]] = []
 
@@ -58,11 +70,12 @@ class GraphCode:
 
     def _mark(self, label: Label) -> str:
         if label not in self._marks:
+            header = whole_of(self._wrapper).header
             if not self._marks:
-                self._wrapper.header.splice(_MARKS)
+                header.splice(_MARKS)
             self._marks[label] = f"_pig_mark_{len(self._marks)}"
             names = ", ".join(map(repr, label))
-            self._wrapper.header.writeline(f"{self._marks[label]} = _pig_mark({names})")
+            header.writeline(f"{self._marks[label]} = _pig_mark({names})")
         return self._marks[label]
 
     def kernels(self) -> Iterable[Kernel]:

@@ -21,8 +21,17 @@ What is hooked is private to torch, and each name is looked at first:
 | `codegen.wrapper.PythonWrapperCodegen.lines`, `.writeline`, `.header` | the same |
 | `config.post_grad_custom_post_pass`, a local `gm` where it is asked | no caches, or no marks |
 
-Why something is missing is said, and nothing that fails here reaches the compilation. All of it
-runs with torch 2.13, and the source of 2.14 fits. That of 2.10 to 2.12 was not at hand.
+Why something is missing is said, and nothing that fails here reaches the compilation. Versions of
+torch differ in this, of all that the package uses of the compiler, of CUDA graphs and of loaders:
+
+| torch | |
+|---|---|
+| 2.10, 2.11 | what is constant for Dynamo takes plain constants only (`dynamo.py`) |
+| 2.10 | the record of a limit that was reached has other words (`aspects/compilations/log.py`) |
+| 2.12 on | a pass may want to know whether it is for inference: then there are no marks |
+| 2.14 | `annotate` has its keys elsewhere (`dynamo.py`) |
+
+2.10 and 2.13 were run; of 2.11, 2.12 and 2.14 the source was read.
 """
 
 from __future__ import annotations
@@ -40,7 +49,13 @@ from typing import Any, NamedTuple
 
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import dynamo, graph_labels
-from pyinstrument_gpu.patching.graph_labels import GraphCode, Kernel, hash_of_labels, label_of
+from pyinstrument_gpu.patching.graph_labels import (
+    GraphCode,
+    Kernel,
+    hash_of_labels,
+    label_of,
+    whole_of,
+)
 from pyinstrument_gpu.patching.import_hook import when_imported
 
 _MOST_CALLS = 1_000_000
@@ -232,18 +247,18 @@ class GraphHooks:
 
     def _begins_code(self, scheduler: Any) -> None:
         graph = self._virtualized.graph
-        scheduler._pig_code = GraphCode(graph.wrapper_code, self._may_mark(graph))
+        marks = graph.__dict__.setdefault("_pig_marks", {})
+        scheduler._pig_code = GraphCode(graph.wrapper_code, self._may_mark(graph), marks)
 
     def _may_mark(self, graph: Any) -> bool:
         config = sys.modules["torch._inductor.config"]
-        if self._salt is None or type(graph.wrapper_code).__name__.startswith("Subgraph"):
+        kind = type(whole_of(graph.wrapper_code)).__name__
+        if self._salt is None or kind.startswith("Subgraph"):
             return False
         if config.post_grad_custom_post_pass is not self._salt:
             why = "the program has replaced torch._inductor.config.post_grad_custom_post_pass"
-        elif config.triton.cudagraphs:
-            why = "CUDA graphs replay them"
-        elif type(graph.wrapper_code).__name__ != "PythonWrapperCodegen":
-            why = f"their code is written by {type(graph.wrapper_code).__name__}"
+        elif kind != "PythonWrapperCodegen":
+            why = f"their code is written by {kind}"
         else:
             return True
         self._note(f"phases in some graphs are not marked: {why}")

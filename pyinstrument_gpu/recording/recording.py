@@ -240,7 +240,8 @@ class Recording:
             if self._feeder is None:
                 from pyinstrument_gpu.sinks.feeder import SinkFeeder
 
-                self._feeder = SinkFeeder(self, self._environment, _SINKS_DEADLINE_S)
+                path = None if self._path is None else os.fspath(self._path)
+                self._feeder = SinkFeeder(self, self._environment, _SINKS_DEADLINE_S, path)
         self._feeder.add(sink, interval_s)
 
     def job_statistics(self, group: Any = None, *, timeout_s: float = 60.0) -> JobStatistics:
@@ -315,6 +316,8 @@ class Recording:
             other._make_way()
         if self._path is not None:
             check_writable(self._path)
+            if active() is None and not self._options.overwrite:
+                interactive.set_aside(self._path)
         opened: list[Sink] = []
         try:
             for sink in self._options.sinks:

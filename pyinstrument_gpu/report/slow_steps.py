@@ -12,11 +12,11 @@ from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.advice import DOUBT_SHARE, EDIT_SHARE, Finding
 from pyinstrument_gpu.analysis.excess import Excess
 from pyinstrument_gpu.analysis.slow_places import OUTSIDE, UNKNOWN
+from pyinstrument_gpu.analysis.slow_sums import UNEXPLAINED
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
 from pyinstrument_gpu.parts.words import Unit, brief, counted, printable, small_percent
 
-UNEXPLAINED = "unexplained"
 _MOST_ROWS = 6
 _MOST_WORST = 10
 _SHOWN_SHARE = 0.01

@@ -34,7 +34,6 @@ GOALS: dict[str, tuple[float, float, Callable[[Calibration], Share]]] = {
     ("of_each_family", "seed"),
     [
         pytest.param(1, 0, id="few"),
-        pytest.param(2, 3, id="some", marks=pytest.mark.thorough),
         pytest.param(70, 100, id="many", marks=pytest.mark.slow),
     ],
 )

@@ -9,6 +9,7 @@ import threading
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase
 from tests.faults.fault import FaultGroup, Trial
+from tests.helpers.ended_thread import ended_thread
 from tests.helpers.script import run_script
 from tests.helpers.spans import dropped_of
 
@@ -93,12 +94,7 @@ def short_lived(trial: Trial) -> None:
 
     with pig.record() as recording:
         for number in range(threads):
-            thread = threading.Thread(target=work, args=[number], name=str(number))
-            thread.start()
-            thread.join()
-            # The recorder notices the end later than Python: when the system's thread ends.
-            while os.path.exists(f"/proc/self/task/{thread.native_id}"):
-                os.sched_yield()
+            ended_thread(work, number, name=str(number))
             if number % 10 == 0:
                 recording.snapshot()  # takes in what ended
 

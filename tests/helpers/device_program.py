@@ -79,6 +79,17 @@ class Program:
             self.cuda.set_reading_costs(1_000)
 
     @contextlib.contextmanager
+    def settled(self, **options: Any) -> Iterator[pig.Recording]:
+        """The same; it stops when the device has done everything and all times are known."""
+        with self.recording(**options) as recording:
+            yield recording
+            self.settle(recording)
+
+    def settle(self, recording: pig.Recording) -> None:
+        self.cuda.run_dry()
+        assert recording.flush(600)
+
+    @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
         with gpu_phase(name):
             begin = self._mark()

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands in for torch.cuda.CUDAGraph on the simulated driver."""
+"""Stands in for torch.cuda.CUDAGraph, and for what captures the graphs of torch.compile, on the
+simulated driver."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from tests.helpers.simulated_cuda import SimulatedGraph, SimulatedStream
 
@@ -42,3 +44,30 @@ class FakeCudaGraph:
                 yield
             finally:
                 self.capture_end()
+
+
+class FakeTreeManager:
+    """What of torch's `CUDAGraphTreeManager` the rest of torch calls. Each function is warmed up,
+    then captured, then replayed, with the results of its capture: its inputs may not change."""
+
+    def __init__(self, stream: SimulatedStream) -> None:
+        self._stream = stream
+
+    def add_function(
+        self, model: Callable[[list[Any]], Any], inputs: list[Any], *_: object
+    ) -> tuple[Callable[[list[Any]], Any], Any]:
+        graph = FakeCudaGraph(self._stream)
+        results: list[Any] = []
+
+        def run(inputs: list[Any]) -> Any:
+            if not results:
+                with graph.capturing():
+                    results.append(model(list(inputs)))
+            graph.replay()
+            return results[0]
+
+        with self._stream.as_current():
+            return run, model(list(inputs))
+
+    def shutdown(self) -> None:
+        """There is nothing to free."""

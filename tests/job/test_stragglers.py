@@ -33,7 +33,7 @@ from tests.helpers.simulated_job import MS, WORK_NS, Slow, simulated_job
 
 SEEDS = pytest.mark.parametrize(
     "seeds",
-    [range(1000, 1001), pytest.param(range(1001, 1005), marks=pytest.mark.thorough)],
+    [range(1000, 1001), pytest.param(range(1001, 1005), marks=pytest.mark.slow)],
     ids=["few", "more"],
 )
 NOT_SEEN = {True: Pattern.BALANCED, False: Pattern.UNKNOWN}

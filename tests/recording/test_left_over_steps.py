@@ -5,8 +5,6 @@ import asyncio
 import contextlib
 import gc
 import itertools
-import os
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_step, gpu_steps
+from tests.helpers.ended_thread import ended_thread
 from tests.helpers.spans import dropped_of
 
 
@@ -70,11 +69,7 @@ def test_iterator_that_is_kept_has_no_effect_later() -> None:
 def test_step_of_a_thread_that_has_ended() -> None:
     step = gpu_step()
     with pig.record() as recording:
-        thread = threading.Thread(target=step.__enter__)
-        thread.start()
-        thread.join()
-        while os.path.exists(f"/proc/self/task/{thread.native_id}"):
-            os.sched_yield()
+        ended_thread(step.__enter__)
         with gpu_step():
             pass
         step.__exit__(None, None, None)

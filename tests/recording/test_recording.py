@@ -17,6 +17,7 @@ import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step, gpu_steps
 from pyinstrument_gpu.core.file import MAGIC
 from tests.helpers.clock import fake_clock
+from tests.helpers.ended_thread import ended_thread
 from tests.helpers.script import run_script
 from tests.helpers.spans import dropped_of, times_of
 
@@ -670,9 +671,7 @@ def test_phases_left_open_by_a_thread_that_ended_are_counted() -> None:
         gpu_phase("left open").begin()
 
     with pig.record() as recording:
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
+        ended_thread(work)
 
     assert dropped_of(recording.run) == {"open_at_thread_end": 2}
     assert recording.run.open_phases == ()

@@ -28,7 +28,10 @@ from pyinstrument_gpu.native import native
 _BACKWARD = "lazy_backward"
 _MOST_FUNCTIONS = 4096
 _MOST_WAITING = 64
-_LIMIT = re.compile(r"exceeding the (\w+) cache size limit(?: \(currently set to (\d+)\))?")
+_LIMIT = re.compile(
+    r"exceeding the (\w+) cache size limit(?: \(currently set to (\d+)\))?"
+    r"|^(\w+) reached"  # torch 2.10
+)
 _HINT = re.compile(r" \(HINT: (.*)\)")
 _NUMBER = re.compile(r"^\S*/\d+: ")
 """Of the compiled version that did not fit, in front of a reason."""
@@ -204,7 +207,7 @@ class CompilationLog:
             return
         now_ns, realtime_ns = self._clocks()
         at_ns = max(0, now_ns - (realtime_ns - record.end_time_us * 1000))
-        words = limit[1] + (f" ({limit[2]})" if limit[2] else "")
+        words = (limit[1] or limit[3]) + (f" ({limit[2]})" if limit[2] else "")
         hint = _HINT.search(str(reason))
         more = {"at_ns": at_ns, "limit": words, "hint": _text(hint[1]) if hint else None}
         self._limits.append(place | more)

@@ -147,28 +147,40 @@ def test_operations_of_a_graph_are_of_their_phases() -> None:
     }
 
 
+@pytest.mark.parametrize("what", ["another signature", "a missing name"])
 def test_where_inductor_is_built_otherwise_graphs_are_timed_as_a_whole(
-    monkeypatch: pytest.MonkeyPatch,
+    what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from torch._inductor import custom_graph_pass
     from torch._inductor.scheduler import Scheduler
 
     before = Scheduler.enter_context
-    monkeypatch.setattr(Scheduler, "enter_context", lambda self, one: before(self, one))
+    if what == "a missing name":
+        monkeypatch.delattr(custom_graph_pass, "get_hash_for_files")
+    else:
+        monkeypatch.setattr(Scheduler, "enter_context", lambda self, one: before(self, one))
     run = run_of(layers, compiled_phases=True)
     assert counts(run) == WHOLE
     sentence = "known as asked: TorchInductor of this version of torch is not built as expected"
     assert sentence in run.report(verbose=True, width=300)
 
 
-def test_cuda_graphs_have_no_marks_and_the_report_says_so() -> None:
+def test_what_can_not_be_marked_is_said() -> None:
     from torch._inductor import config
 
-    with config.patch({"triton.cudagraphs": True}):
-        run = run_of(layers, compiled_phases=True)
+    compiled = torch.compile(layers, fullgraph=True)
+    with (
+        pig.record(compiled_phases=True) as recording,
+        config.patch(post_grad_custom_post_pass=None),
+    ):
+        for _ in range(2):
+            values(compiled, inputs())
+    run = recording.run
     assert counts(run) == WHOLE
     assert run.compilations is not None
     assert run.compilations.unknown_phases == (
-        "phases in some graphs are not marked: CUDA graphs replay them",
+        "phases in some graphs are not marked: the program has replaced "
+        "torch._inductor.config.post_grad_custom_post_pass",
     )
 
 

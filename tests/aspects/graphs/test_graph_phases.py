@@ -8,48 +8,25 @@ import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step
 from pyinstrument_gpu.aspects.graphs import watch
 from pyinstrument_gpu.aspects.graphs.data import UNKNOWN_STEP, GraphPhases
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.report.document import document_of
-from tests.helpers.device_program import READING_NS, Program, attached_cuda
+from tests.helpers.device_program import READING_NS, Program
 from tests.helpers.driver_calls import driver
 from tests.helpers.fake_graphs import FakeCudaGraph
-from tests.helpers.simulated_cuda import Result, SimulatedCuda, SimulatedCudaError
+from tests.helpers.simulated_cuda import Result, SimulatedCudaError
 from tests.helpers.spans import dropped_of
 
 TICK_NS = 32
 FORWARD_NS, BACKWARD_NS = 1_600_000, 3_200_000
 """Multiples of the clock's steps, so that times are exact."""
-
-
-@pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeCudaGraph)
-    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
-    with attached_cuda() as cuda:
-        yield Program(cuda)
-        assert cuda.blocking_calls == 0
-        assert cuda.violations == []
-
-
-@pytest.fixture
-def cuda(program: Program) -> SimulatedCuda:
-    return program.cuda
-
-
-@pytest.fixture
-def graph(cuda: SimulatedCuda) -> FakeCudaGraph:
-    return FakeCudaGraph(cuda.devices[0].create_stream())
 
 
 def capture(graph: FakeCudaGraph) -> None:
@@ -61,16 +38,11 @@ def capture(graph: FakeCudaGraph) -> None:
             graph.stream.launch(BACKWARD_NS)
 
 
-def replay(program: Program, graph: FakeCudaGraph, steps: int) -> None:
+def replay(program: Program, graph: FakeCudaGraph, steps: int, apart_ns: int = 10_000) -> None:
     for _ in range(steps):
         with gpu_step(), gpu_phase("train"):
-            program.cuda.advance(10_000)
+            program.cuda.advance(apart_ns)
             graph.replay()
-
-
-def settle(program: Program, recording: pig.Recording) -> None:
-    program.cuda.run_dry()
-    assert recording.flush(5)
 
 
 def phases_of(run: Run) -> GraphPhases:
@@ -90,7 +62,7 @@ def test_each_replay_has_the_times_of_its_phases_and_their_step(
     with program.recording() as recording:
         capture(graph)
         replay(program, graph, 20)
-        settle(program, recording)
+        program.settle(recording)
     run, phases = recording.run, phases_of(recording.run)
     assert times_of(run, "train/model/forward") == [FORWARD_NS] * 20
     assert times_of(run, "train/model/backward") == [BACKWARD_NS] * 20
@@ -116,14 +88,13 @@ def test_a_phase_has_its_place_on_the_axis_of_the_run(
     program: Program, graph: FakeCudaGraph
 ) -> None:
     program.cuda.devices[0].set_clock(offset_ns=5_000_000_000, drift_ppm=40)
-    with program.recording() as recording:
+    with program.settled() as recording:
         capture(graph)
         for _ in range(30):  # until the capture is long over and the clocks have been compared
             program.cuda.advance(95_000_000)
             recording.flush(0)
         called_ns = program.cuda.host_ns - program.zero_ns
         graph.replay()
-        settle(program, recording)
     phases = phases_of(recording.run)
     begin_ns = int(phases.runs["device_begin_ns"].min())
     clocks_ns = recording.run.device_clocks[0].uncertainty_ns + phases.uncertainty_ns
@@ -134,11 +105,10 @@ def test_a_phase_has_its_place_on_the_axis_of_the_run(
 def test_a_thousand_replays_ahead_of_the_harvest_cost_the_oldest_and_are_counted(
     program: Program, graph: FakeCudaGraph
 ) -> None:
-    with program.recording() as recording:
+    with program.settled() as recording:
         capture(graph)
-        settle(program, recording)
-        replay(program, graph, 1_000)
-        settle(program, recording)
+        program.settle(recording)
+        replay(program, graph, 1_000, apart_ns=0)  # none has ended at a harvest meanwhile
     run, phases = recording.run, phases_of(recording.run)
     assert dropped_of(run) == {"device_graph_replays": 3 * (1_000 - 256)}
     assert {(one.count, one.lost) for one in phases.phases} == {(256, 744)}
@@ -150,13 +120,12 @@ def test_a_host_that_runs_ahead_loses_nothing_where_the_device_is_slow(
     program: Program, graph: FakeCudaGraph
 ) -> None:
     """The ring is as long as what runs between two harvests, however far ahead the host is."""
-    with program.recording() as recording:
+    with program.settled() as recording:
         capture(graph)
         replay(program, graph, 1_000)
         for _ in range(60):
             program.cuda.advance(95_000_000)
             recording.flush(0)
-        settle(program, recording)
     assert times_of(recording.run, "train/model/forward") == [FORWARD_NS] * 1_000
     assert sorted(set(phases_of(recording.run).runs["step"].tolist())) == list(range(1_000))
     assert dropped_of(recording.run) == {}
@@ -165,7 +134,7 @@ def test_a_host_that_runs_ahead_loses_nothing_where_the_device_is_slow(
 def test_an_invalidated_capture_is_the_program_s_affair(
     program: Program, graph: FakeCudaGraph
 ) -> None:
-    with program.recording() as recording:
+    with program.settled() as recording:
         with pytest.raises(SimulatedCudaError, match="INVALIDATED"), graph.capturing():
             with gpu_phase("before"):
                 graph.stream.launch(1_000)
@@ -176,7 +145,6 @@ def test_an_invalidated_capture_is_the_program_s_affair(
                 pass
         capture(graph)
         replay(program, graph, 3)
-        settle(program, recording)
     assert program.cuda.captures_invalidated == 1
     assert times_of(recording.run, "train/model/forward") == [FORWARD_NS] * 3
     assert dropped_of(recording.run) == {"device_capturing": 1}
@@ -185,7 +153,7 @@ def test_an_invalidated_capture_is_the_program_s_affair(
 def test_a_phase_that_is_open_across_the_end_of_a_capture_has_no_times(
     program: Program, graph: FakeCudaGraph
 ) -> None:
-    with program.recording() as recording:
+    with program.settled() as recording:
         across = gpu_phase("across")
         with graph.capturing():
             across.begin()
@@ -193,7 +161,6 @@ def test_a_phase_that_is_open_across_the_end_of_a_capture_has_no_times(
                 graph.stream.launch(FORWARD_NS)
         across.end()
         graph.replay()
-        settle(program, recording)
     run = recording.run
     assert times_of(run, "across/inside") == [FORWARD_NS]
     assert [run.paths[one.path] for one in phases_of(run).phases] == ["across/inside"]
@@ -203,18 +170,17 @@ def test_a_phase_that_is_open_across_the_end_of_a_capture_has_no_times(
 def test_phases_around_a_capture_are_not_those_around_its_replays(
     program: Program, graph: FakeCudaGraph
 ) -> None:
-    with program.recording() as recording:
+    with program.settled() as recording:
         with gpu_phase("warm-up"), gpu_step():
             capture(graph)
         replay(program, graph, 2)
-        settle(program, recording)
     assert times_of(recording.run, "train/model/forward") == [FORWARD_NS] * 2
 
 
 def test_two_streams_in_one_capture(program: Program, graph: FakeCudaGraph) -> None:
     side = program.cuda.devices[0].create_stream()
     fork, join = driver.event(), driver.event()
-    with program.recording() as recording:
+    with program.settled() as recording:
         with graph.capturing():
             with gpu_phase("main"):
                 graph.stream.launch(FORWARD_NS)
@@ -230,7 +196,6 @@ def test_two_streams_in_one_capture(program: Program, graph: FakeCudaGraph) -> N
             driver.record(join, side)
             graph.stream.wait_event(join)
         graph.replay()
-        settle(program, recording)
     run = recording.run
     assert times_of(run, "main") == [FORWARD_NS]
     assert times_of(run, "side") == [BACKWARD_NS]
@@ -240,15 +205,13 @@ def test_two_streams_in_one_capture(program: Program, graph: FakeCudaGraph) -> N
 def test_the_next_recording_has_the_replays_of_an_older_graph(
     program: Program, graph: FakeCudaGraph
 ) -> None:
-    with program.recording() as first:
+    with program.settled():
         capture(graph)
         replay(program, graph, 2)
-        settle(program, first)
     replay(program, graph, 5)  # nobody records them
-    with program.recording() as second:
+    with program.settled() as second:
         # Those five have not run yet: they are none of this recording's.
         replay(program, graph, 3)
-        settle(program, second)
     assert times_of(second.run, "train/model/forward") == [FORWARD_NS] * 3
     assert sorted(set(phases_of(second.run).runs["step"].tolist())) == [0, 1, 2]
     assert set(phases_of(second.run).runs["run"].tolist()) == {8, 9, 10}
@@ -272,7 +235,7 @@ def test_replays_on_another_thread_have_its_phases_around_them(
             thread.start()
             thread.join()
         graph.replay()
-        settle(program, recording)
+        program.settle(recording)
     runs = phases_of(recording.run).runs
     assert times_of(recording.run, "worker/model/forward") == [FORWARD_NS]
     assert times_of(recording.run, "model/forward") == [FORWARD_NS]
@@ -289,12 +252,12 @@ def test_what_a_killed_process_leaves_is_a_prefix(
     with program.recording(path=tmp_path / "run.pig") as recording:
         capture(graph)
         replay(program, graph, 5)
-        settle(program, recording)
+        program.settle(recording)
         program.cuda.advance(2_000_000_000)
         recording.snapshot()
         left.write_bytes((tmp_path / "run.pig").read_bytes())
         replay(program, graph, 5)
-        settle(program, recording)
+        program.settle(recording)
     whole, prefix = phases_of(recording.run).runs, phases_of(Run.load(left)).runs
     assert len(whole) == 2 * len(prefix) == 30
     assert np.array_equal(
@@ -303,15 +266,14 @@ def test_what_a_killed_process_leaves_is_a_prefix(
 
 
 def test_two_executables_of_one_graph_are_ambiguous(program: Program, graph: FakeCudaGraph) -> None:
-    with program.recording() as recording:
+    with program.settled() as recording:
         capture(graph)
         replay(program, graph, 2)
-        settle(program, recording)
+        program.settle(recording)
         assert graph.graph is not None
         graph.graph.launch(graph.stream)  # by another executable, of which nobody has told
-        settle(program, recording)
+        program.settle(recording)
         replay(program, graph, 2)
-        settle(program, recording)
     run = recording.run
     assert times_of(run, "train/model/forward") == [FORWARD_NS] * 2
     assert phases_of(run).graphs[0].is_ambiguous
@@ -321,7 +283,7 @@ def test_two_executables_of_one_graph_are_ambiguous(program: Program, graph: Fak
 
 def test_a_capture_has_so_many_marks_at_most(program: Program, graph: FakeCudaGraph) -> None:
     other = FakeCudaGraph(graph.stream)
-    with program.recording() as recording:
+    with program.settled() as recording:
         for each in (graph, other):
             with each.capturing():
                 for _ in range(200):
@@ -329,7 +291,6 @@ def test_a_capture_has_so_many_marks_at_most(program: Program, graph: FakeCudaGr
                         graph.stream.launch(FORWARD_NS)
                     graph.stream.launch(FORWARD_NS)
             each.replay()
-        settle(program, recording)
     run = recording.run
     assert times_of(run, "layer") == [FORWARD_NS] * 256
     assert [one.marks for one in phases_of(run).graphs] == [256, 256]
@@ -337,24 +298,22 @@ def test_a_capture_has_so_many_marks_at_most(program: Program, graph: FakeCudaGr
 
 
 def test_true_lifts_the_bound_of_a_capture(program: Program, graph: FakeCudaGraph) -> None:
-    with program.recording(graph_phases=True) as recording:
+    with program.settled(graph_phases=True) as recording:
         with graph.capturing():
             for _ in range(300):
                 with gpu_phase("layer"):
                     graph.stream.launch(FORWARD_NS)
                 graph.stream.launch(FORWARD_NS)
         graph.replay()
-        settle(program, recording)
     assert times_of(recording.run, "layer") == [FORWARD_NS] * 300
 
 
 def test_nothing_is_put_into_a_graph_where_it_is_turned_off(
     program: Program, graph: FakeCudaGraph
 ) -> None:
-    with program.recording(graph_phases=False) as recording:
+    with program.settled(graph_phases=False) as recording:
         capture(graph)
         replay(program, graph, 2)
-        settle(program, recording)
     assert graph.graph is not None
     assert graph.graph.entries == 2
     assert recording.run.graph_phases is None
@@ -366,10 +325,9 @@ def test_a_driver_that_refuses_the_kernel_leaves_phases_in_graphs_unknown(
     program: Program, graph: FakeCudaGraph
 ) -> None:
     program.cuda.fail("cuLibraryLoadData", Result.UNSUPPORTED_PTX, count=None)
-    with program.recording() as recording:
+    with program.settled() as recording:
         capture(graph)
         replay(program, graph, 2)
-        settle(program, recording)
     run = recording.run
     assert graph.graph is not None
     assert graph.graph.entries == 2
@@ -394,15 +352,14 @@ def test_a_kernel_that_can_no_longer_be_launched_costs_further_graphs_and_later_
     program: Program, graph: FakeCudaGraph
 ) -> None:
     other = FakeCudaGraph(graph.stream)
-    with program.recording() as recording:
+    with program.settled() as recording:
         capture(graph)
-        settle(program, recording)
+        program.settle(recording)
         program.cuda.fail("cuLaunchKernel", Result.LAUNCH_FAILED, count=None)
         capture(other)
         program.cuda.advance(600_000_000_000)
         replay(program, graph, 1)
         other.replay()
-        settle(program, recording)
     run = recording.run
     assert times_of(run, "train/model/forward") == [FORWARD_NS]
     assert set(phases_of(run).runs["device_begin_ns"].tolist()) == {-1}
@@ -415,7 +372,7 @@ def test_replays_that_nobody_has_told_of_have_no_step(
     program: Program, graph: FakeCudaGraph
 ) -> None:
     """Those of a graph that was captured by other means than torch's."""
-    with program.recording() as recording:
+    with program.settled() as recording:
         capture(graph)
         with graph.stream.as_current():
             graph.stream.begin_capture()
@@ -423,7 +380,6 @@ def test_replays_that_nobody_has_told_of_have_no_step(
                 graph.stream.launch(FORWARD_NS)
             raw = graph.stream.end_capture()
         raw.launch(graph.stream)
-        settle(program, recording)
     runs = phases_of(recording.run).runs
     assert runs["step"].tolist() == [UNKNOWN_STEP]
     assert times_of(recording.run, "raw") == [FORWARD_NS]
@@ -435,7 +391,7 @@ def test_what_the_device_has_not_done_at_the_end_is_counted(
     with program.recording() as recording:
         capture(graph)
         replay(program, graph, 2)
-        settle(program, recording)
+        program.settle(recording)
         graph.stream.hang()
         replay(program, graph, 3)
         assert not recording.flush(0)
@@ -444,7 +400,7 @@ def test_what_the_device_has_not_done_at_the_end_is_counted(
 
 
 def test_a_replay_that_fails_counts_as_none(program: Program, graph: FakeCudaGraph) -> None:
-    with program.recording() as recording:
+    with program.settled() as recording:
         capture(graph)
         replay(program, graph, 1)
         kept, graph.graph = graph.graph, None
@@ -453,7 +409,6 @@ def test_a_replay_that_fails_counts_as_none(program: Program, graph: FakeCudaGra
         graph.graph = kept
         with gpu_step():
             graph.replay()
-        settle(program, recording)
     assert sorted(set(phases_of(recording.run).runs["step"].tolist())) == [0, 1]
     assert dropped_of(recording.run) == {}
 
@@ -473,7 +428,7 @@ def test_the_hooks_stay_while_a_graph_with_marks_is_there(
 def test_a_capture_in_a_step_that_is_not_timed_is_marked_all_the_same(
     program: Program, graph: FakeCudaGraph
 ) -> None:
-    with program.recording(device_timing_budget=1e-9) as recording:
+    with program.settled(device_timing_budget=1e-9) as recording:
         for number in range(6):
             with gpu_step():
                 with gpu_phase("work"):
@@ -481,15 +436,13 @@ def test_a_capture_in_a_step_that_is_not_timed_is_marked_all_the_same(
                 if number == 4:
                     capture(graph)
         replay(program, graph, 2)
-        settle(program, recording)
     assert times_of(recording.run, "train/model/forward") == [FORWARD_NS] * 2
 
 
 def test_the_report_says_what_each_phase_took(program: Program, graph: FakeCudaGraph) -> None:
-    with program.recording() as recording:
+    with program.settled() as recording:
         capture(graph)
         replay(program, graph, 12)
-        settle(program, recording)
     report = recording.run.report(verbose=True, color=False)
     assert "Inside CUDA graphs: ms of device time, in each replay" in report
     assert re.search(r"train/model/backward +12 +3.200 +3.2\d\d", report)
@@ -505,7 +458,7 @@ def test_a_timeline_has_a_row_for_phases_in_graphs(
             program.cuda.advance(95_000_000)
             recording.flush(0)
         replay(program, graph, 2)
-        settle(program, recording)
+        program.settle(recording)
     trace = tmp_path / "trace.json"
     recording.run.export(trace, format="perfetto")
     events = json.loads(trace.read_text())["traceEvents"]
