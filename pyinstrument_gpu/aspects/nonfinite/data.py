@@ -66,7 +66,9 @@ class Origin(Struct, frozen=True, kw_only=True):
         if self.where == "unchecked":
             return f"the loss of step {self.step} was {value}, and its modules were not checked"
         if self.where == "input":
-            return f"the input held {value} in step {self.step}, before {named} used it"
+            return (
+                f"the input of {named} held {value} in step {self.step}, and no module had made it"
+            )
         if self.where == "weights":
             held = f"the weights of {named} held {value} already as step {self.step} used them"
             return f"{held} ({self.detail})"

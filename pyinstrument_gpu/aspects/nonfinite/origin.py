@@ -67,13 +67,13 @@ class OriginSearch:
             if check.is_whole:
                 self._whole_step = check.index
         for event, found in known:
-            if not found.is_finite:
-                self._habits.add(_habit(event))
+            if not found.is_finite and event.call is not None:
+                self._habits.add(_habit(event, event.call))
 
     def _is_bad(self, event: Event, found: Extremes) -> bool:
         if found.is_finite or (event.kind not in ("loss", "gradient") and found.is_mask):
             return False
-        if _habit(event) in self._habits:
+        if event.call is not None and _habit(event, event.call) in self._habits:
             return False
         return found.is_nan or event.kind != "buffer"
 
@@ -108,8 +108,8 @@ class OriginSearch:
         return made("forward", event.around, "" if event.call is None else event.call.module)
 
 
-def _habit(event: Event) -> _Habit:
-    return event.kind, event.call.module if event.call else "", event.detail
+def _habit(event: Event, call: Call) -> _Habit:
+    return event.kind, call.module, event.detail
 
 
 def _call_of(event: Event, calls: Mapping[int, Sequence[Call]]) -> Call | None:

@@ -116,7 +116,7 @@ class StepCheck:
         """That call ends, with a result, or by an exception with False."""
         thread = threading.get_ident()
         stack = self._stacks.get(thread, [])
-        if call not in stack:
+        if not any(one is call for one in stack):
             return
         while stack.pop() is not call:
             pass

@@ -145,8 +145,7 @@ class NonfiniteWatch(Watcher):
         origin = self._search.origin
         if origin is not None and origin.where != "unchecked":
             return  # what comes of it says no more
-        is_whole = self._until_next <= 0 or origin is not None
-        is_whole = is_whole and len(self._waiting) < _MOST_WAITING
+        is_whole = self._until_next <= 0 and len(self._waiting) < _MOST_WAITING
         self._step = StepCheck(Measurements(self._pool), is_whole)
         self._began_ns = time.perf_counter_ns()
         self._begun += 1
@@ -190,9 +189,12 @@ class NonfiniteWatch(Watcher):
             values = step.measurements.read()
             self._counts["checked_steps"] += step.is_whole
             self._counts["unknown_values"] += step.measurements.unknown
+            before = self._search.origin
             self._search.judge(step, values)
-            if self._search.origin is not None and self.is_on:
-                self.write()
+            if self._search.origin is not before:
+                self._until_next = 0  # of a step that was not checked the next one may tell more
+                if self.is_on:
+                    self.write()
         return bool(self._waiting)
 
     # In a step

@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where values first stopped being finite: in programs of which that is known."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.aspects.nonfinite import extremes
 from pyinstrument_gpu.aspects.nonfinite.data import Nonfinite
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.report.notes import unknown
-from tests.aspects.nonfinite.planted import AT, CASES, STEPS, Checkpointed, data, net, trained
+from tests.aspects.nonfinite.planted import AT, CASES, STEPS, Checkpointed, data, net
 from tests.helpers.launched import launched, write
 
 BAD = CASES["division by zero"].program
@@ -77,24 +79,71 @@ def test_only_the_loss_of_a_step_was_looked_at() -> None:
     assert origin is not None and (origin.step, origin.where) == (AT, "unchecked")
 
 
-def test_nothing_of_the_program_changes() -> None:
-    def result() -> list[Any]:
-        model = net(Checkpointed(torch.tanh, False), nn.ReLU(inplace=True), nn.Dropout())
-        return [*trained(model, data()).parameters(), torch.get_rng_state()]
+def without_gradients(model: nn.Sequential, x: Tensor) -> Tensor:
+    with torch.inference_mode():
+        y = model(x)
+    return model(x) + y.clone()  # type: ignore[no-any-return]
+
+
+def penalised(model: nn.Sequential, x: Tensor) -> Tensor:
+    y = model(x.requires_grad_())
+    (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    return y + gradient.square().sum()  # type: ignore[no-any-return]
+
+
+def counted(model: nn.Sequential, x: Tensor) -> Tensor:
+    with FlopCounterMode(display=False) as counter:
+        y = model(x)
+    return y * (counter.get_total_flops() > 0)  # type: ignore[no-any-return]
+
+
+def mixed(model: nn.Sequential, x: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return model(x).float()  # type: ignore[no-any-return]
+
+
+WAYS: dict[str, Callable[[nn.Sequential, Tensor], Tensor]] = {
+    "plain": lambda model, x: model(x),
+    "inference": without_gradients,
+    "double backward": penalised,
+    "modes": counted,
+    "mixed precision": mixed,
+    "vmap": lambda model, x: model(torch.vmap(model[0])(x)),
+    "traced": lambda model, x: torch.jit.trace(model, x, check_trace=False)(x),
+    "computed again": lambda model, x: checkpoint(model, x, use_reentrant=False),
+    "complex": lambda model, x: model(torch.fft.ifft(torch.fft.fft(x)).real),
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_nothing_of_the_program_changes(way: Callable[[nn.Sequential, Tensor], Tensor]) -> None:
+    def result() -> list[Tensor]:
+        model = net(nn.ReLU(inplace=True), Checkpointed(torch.tanh, False), nn.Dropout())
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for x, _ in pig.gpu_steps(data()):
+            way(model, x).square().mean().backward()
+            optimizer.step()
+        return [*model.parameters(), torch.get_rng_state()]
 
     expected = result()
     with pig.record(nonfinite=1) as recording, pig.watch_syncs(as_if_cuda=True):
         found = result()
     assert all(map(torch.equal, expected, found))
     assert not recording.run.syncs.events["step"].size
+    known = known_of(recording)
+    assert known.checked_steps == STEPS and known.origin is None
 
 
 def test_nodes_keep_no_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[object] = []
+    taken: list[Tensor] = []
     take = extremes.Measurements.take
-    monkeypatch.setattr(
-        extremes.Measurements, "take", lambda own, one: taken.append(one) or take(own, one)
-    )
+
+    def noted(own: extremes.Measurements, tensor: Tensor) -> extremes.Place | None:
+        taken.append(tensor)
+        return take(own, tensor)
+
+    monkeypatch.setattr(extremes.Measurements, "take", noted)
     with pig.record(nonfinite=2):
         for step in pig.gpu_steps(range(2)):
             if step == 0:
