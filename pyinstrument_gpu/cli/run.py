@@ -191,6 +191,12 @@ def _check_call(ctx: click.Context, option: click.Parameter, value: str | None) 
     help="Read memory where phases begin and end: in some of the steps, or in all of them with the "
     "exact peak of each phase on a GPU.",
 )
+@click.option(
+    "--flops",
+    is_flag=True,
+    help="Count the floating-point operations of one step, which is profiled for it, to know how "
+    "much of its peak the device reaches.",
+)
 @click.option("--energy", is_flag=True, help="Read the GPU's energy counter, ten times a second.")
 @click.option(
     "--nonfinite",
@@ -203,6 +209,11 @@ def _check_call(ctx: click.Context, option: click.Parameter, value: str | None) 
     "--stop-on-nonfinite",
     is_flag=True,
     help="End the program once that is known, with a NonFiniteError. Implies --nonfinite.",
+)
+@click.option(
+    "--stacks",
+    is_flag=True,
+    help="Sample the main thread's Python stack, for the lines that each phase consists of.",
 )
 @click.option(
     "--compiled-phases",

@@ -48,6 +48,7 @@ if TYPE_CHECKING:  # what runs hold of aspects is found by their table
     from pyinstrument_gpu.aspects.operations.data import Operations
     from pyinstrument_gpu.aspects.outputs.data import Outputs
     from pyinstrument_gpu.aspects.processor.data import Processor
+    from pyinstrument_gpu.aspects.stacks.data import Stacks
     from pyinstrument_gpu.aspects.stalls.data import Quiet, Stall
     from pyinstrument_gpu.aspects.startup.data import Startup
 
@@ -132,6 +133,7 @@ class Run:
         compilations: What torch.compile did, if the program has imported its compiler.
         compilation_spans: When each of these compilations was, in the columns of
             `COMPILATION_DTYPE`.
+        stacks: Samples of the main thread's Python stack, if they were asked for.
         stalls: The times in which the program did nothing for far longer than its steps take.
         quiet: Where the main thread was when nothing had happened for longer than usual the last
             time; None if that was never so.
@@ -159,6 +161,7 @@ class Run:
         operations: Operations | None
         outputs: Outputs | None
         processor: Processor | None
+        stacks: Stacks | None
         stalls: tuple[Stall, ...]
         quiet: Quiet | None
 

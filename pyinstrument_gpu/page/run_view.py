@@ -45,6 +45,7 @@ def run_view(
     told = [one for one in document.findings if one.kind == "failure"] + tries
     parts = {name: without_blanks(found) for name, found in sections(document).items()}
     histograms, pictures = _histograms(run)
+    flames = {aspect.name: list(aspect.flames(run)) for aspect in aspects()}
     curves = {aspect.name: list(aspect.curves(run)) for aspect in aspects()}
     view = {
         "number": number,
@@ -64,6 +65,7 @@ def run_view(
         "series_note": _series_note(run, series),
         "sources": _sources(run),
         "curves": curves,
+        "flames": flames,
         "environment": [*_environment(run)],
         **_phases(document, parts["phases"]),
         **_savings(document),

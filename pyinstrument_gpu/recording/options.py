@@ -56,6 +56,8 @@ class RecordingOptions:
         energy: bool = False,
         nonfinite: bool | int = False,
         stop_on_nonfinite: bool = False,
+        flops: bool = False,
+        stacks: bool = False,
         compiled_phases: bool = False,
         watchdog_s: float | None = 30.0,
         on_hang: str | None = None,
@@ -87,6 +89,10 @@ class RecordingOptions:
             raise ValueError(f"nonfinite must be True, False or an int >= 1, got {nonfinite!r}")
         if not isinstance(stop_on_nonfinite, bool):
             raise TypeError(f"stop_on_nonfinite must be bool, got {stop_on_nonfinite!r}")
+        if not isinstance(flops, bool):
+            raise TypeError(f"flops must be bool, got {flops!r}")
+        if not isinstance(stacks, bool):
+            raise TypeError(f"stacks must be bool, got {stacks!r}")
         if not isinstance(compiled_phases, bool):
             raise TypeError(f"compiled_phases must be bool, got {compiled_phases!r}")
         if memory is not False and memory not in ("sampled", "exact"):
@@ -125,6 +131,8 @@ class RecordingOptions:
         self.energy = energy
         self.nonfinite = nonfinite or stop_on_nonfinite
         self.stop_on_nonfinite = stop_on_nonfinite
+        self.flops = flops
+        self.stacks = stacks
         self.compiled_phases = compiled_phases
         self.watchdog_s = watchdog_s
         self.on_hang = on_hang
