@@ -72,11 +72,12 @@ class StepCheck:
     """The events of one step, in their order.
 
     Args:
+        pool: of its measurements.
         is_whole: whether modules and gradients are looked at; the loss is in any case.
     """
 
-    def __init__(self, measurements: Measurements, is_whole: bool) -> None:
-        self.measurements = measurements
+    def __init__(self, pool: list[Any], is_whole: bool) -> None:
+        self.measurements = Measurements(pool)
         self.is_whole = is_whole
         self.index = -1
         self.is_scaled = False

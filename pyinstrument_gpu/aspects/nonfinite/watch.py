@@ -24,6 +24,7 @@ from pyinstrument_gpu.patching.own_imports import OwnImports
 if TYPE_CHECKING:
     from pyinstrument_gpu.aspects.nonfinite.step_check import Call, StepCheck
 
+_RESULT = 6  # patching.hooks.Glance, which needs torch
 _BUDGET = 0.01
 _FIRST_STEPS = 3
 _MOST_EVERY = 1000
@@ -55,6 +56,7 @@ class NonfiniteWatch(Watcher):
         self._pool: list[Any] = []
         self._counts = {"checked_steps": 0, "lost_steps": 0, "unknown_values": 0}
         self._search: Any = None
+        self._new_check: Any = None
         self._begun = 0
         self._until_next = 0
         self._began_ns = 0
@@ -102,7 +104,7 @@ class NonfiniteWatch(Watcher):
 
             dynamo.leave_out(sys.modules[__name__], step_check)
             hooks.look_at_torch()
-            self._search = origin.OriginSearch()
+            self._search, self._new_check = origin.OriginSearch(), step_check.StepCheck
             run_backward = type(Variable._execution_engine).run_backward
             if not native.hook_call(run_backward, 0, enter=self._enters, leave=self._leave):
                 raise RuntimeError("backward passes can't be observed")
@@ -139,30 +141,19 @@ class NonfiniteWatch(Watcher):
     def _begin_step(self) -> None:
         self._end_step()
         self._judge()
-        from pyinstrument_gpu.aspects.nonfinite.extremes import Measurements
-        from pyinstrument_gpu.aspects.nonfinite.step_check import StepCheck
-
         origin = self._search.origin
         if origin is not None and origin.where != "unchecked":
             return  # what comes of it says no more
         is_whole = self._until_next <= 0 and len(self._waiting) < _MOST_WAITING
-        self._step = StepCheck(Measurements(self._pool), is_whole)
+        self._step = self._new_check(self._pool, is_whole)
         self._began_ns = time.perf_counter_ns()
         self._begun += 1
         self._until_next -= 1
         if is_whole:
-            import torch
-
-            from pyinstrument_gpu.patching.hooks import Glance
-
             self._until_next = (self._every or 1) - 1
-            if not native.hook_call(
-                torch.nn.Module.__call__,
-                int(Glance.RESULT),
-                enter=self._enters_module,
-                leave=self._leave_module,
-                from_c=True,
-            ):
+            enter, leave = self._enters_module, self._leave_module
+            call = sys.modules["torch"].nn.Module.__call__
+            if not native.hook_call(call, _RESULT, enter=enter, leave=leave, from_c=True):
                 raise RuntimeError("calls of modules can't be observed")
 
     def _end_step(self) -> None:
@@ -208,22 +199,15 @@ class NonfiniteWatch(Watcher):
     def _enters(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
         """A backward pass begins."""
         origin = self._search.origin
-        if (
-            self._stops
-            and self.is_on
-            and origin is not None
-            and self._thread == threading.get_ident()
-        ):
+        is_own = self.is_on and self._thread == threading.get_ident()
+        if self._stops and is_own and origin is not None:
             self._stops = False
             raise NonFiniteError(f"{origin.text}; --stop-on-nonfinite asked for this end")
         step = self._step
         if step is None or not self.is_on or not self._is_open(step):
             return None
         began_ns = time.perf_counter_ns()
-        given = {"tensors": None, "grad_tensors": None, **(kwargs or {})}
-        names = ("tensors", "grad_tensors")
-        given.update(zip(names, args[1:3], strict=False))
-        handles = step.backward_begins(given["tensors"], given["grad_tensors"])
+        handles = step.backward_begins(*args[1:3])  # as torch.autograd.graph calls it
         step.cost_ns += time.perf_counter_ns() - began_ns
         return handles or None
 
