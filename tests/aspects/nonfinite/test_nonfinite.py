@@ -3,6 +3,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.report.notes import unknown
 from tests.aspects.nonfinite.planted import AT, CASES, STEPS, Checkpointed, data, net
 from tests.helpers.launched import launched, write
+from tests.helpers.metric_gpu import BLOCKING_OR_ALLOCATING, metric_gpu
 
 BAD = CASES["division by zero"].program
 
@@ -167,6 +169,34 @@ def test_a_program_is_stopped(tmp_path: Path) -> None:
     run = Run.load(path)
     assert run.complete and run.nonfinite is not None and run.nonfinite.origin is not None
     assert len(run.steps) == AT + 2  # at the next step's backward pass
+
+
+def test_values_of_a_gpu_come_by_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is simulated: its tensors are in host memory, and so is what would be pinned."""
+    pages: list[extremes._Page] = []
+    send, empty = extremes._Page.send, torch.empty
+
+    def noted(page: extremes._Page) -> None:
+        pages.append(page)
+        send(page)
+
+    def anywhere(*size: Any, pin_memory: bool = False, **how: Any) -> Tensor:
+        return empty(*size, **how)
+
+    monkeypatch.setattr(extremes._Page, "send", noted)
+    with metric_gpu() as cuda:
+        zeros = torch.zeros
+        monkeypatch.setattr(torch, "empty", anywhere)
+        monkeypatch.setattr(
+            torch, "zeros", lambda *size, pin_memory=False, **how: zeros(*size, **how)
+        )
+        begin = cuda.end_of_calls
+        origin = found_in("division by zero").origin
+        calls = {call.function for call in cuda.calls(since=begin)}
+        monkeypatch.undo()
+    assert not calls & set(BLOCKING_OR_ALLOCATING)
+    assert origin is not None and (origin.step, origin.module) == (AT, "1")
+    assert pages and all(page.host is not page.values for page in pages)
 
 
 def test_values_that_arrive_late(monkeypatch: pytest.MonkeyPatch) -> None:
