@@ -78,6 +78,8 @@ class LaunchOptions:
     fail_on_sync: bool
     memory: Literal["sampled", "exact", "off"]
     energy: bool
+    nonfinite: int | None
+    stop_on_nonfinite: bool
     flops: bool
     stacks: bool
     compiled_phases: bool
@@ -209,6 +211,8 @@ class Launch:
             overwrite=self._options.overwrite,
             memory=False if self._options.memory == "off" else self._options.memory,
             energy=self._options.energy,
+            nonfinite=True if self._options.nonfinite == 0 else self._options.nonfinite or False,
+            stop_on_nonfinite=self._options.stop_on_nonfinite,
             flops=self._options.flops,
             stacks=self._options.stacks,
             compiled_phases=self._options.compiled_phases,
