@@ -44,6 +44,7 @@ if TYPE_CHECKING:  # what runs hold of aspects is found by their table
     from pyinstrument_gpu.aspects.hindrances.data import Hindrances
     from pyinstrument_gpu.aspects.memory.data import Memory
     from pyinstrument_gpu.aspects.modules.data import Modules
+    from pyinstrument_gpu.aspects.nonfinite.data import Nonfinite
     from pyinstrument_gpu.aspects.operations.data import Operations
     from pyinstrument_gpu.aspects.outputs.data import Outputs
     from pyinstrument_gpu.aspects.processor.data import Processor
@@ -126,6 +127,7 @@ class Run:
         collector: What Python's garbage collector did, if it was watched.
         outputs: What wrote checkpoints and logs, if that was watched.
         hindrances: What was looked for that holds threads up, if anything was.
+        nonfinite: The first value that was not finite, if that was looked for.
         collectives: The collective operations, if PyTorch's flight recorder was read.
         startup: What the program did before its first step; None where that was not watched.
         compilations: What torch.compile did, if the program has imported its compiler.
@@ -155,6 +157,7 @@ class Run:
         module_spans: NDArray[np.void]
         module_step_weights: NDArray[np.int64] | None
         modules: Modules
+        nonfinite: Nonfinite | None
         operations: Operations | None
         outputs: Outputs | None
         processor: Processor | None

@@ -98,10 +98,11 @@ def iterate_steps(
     accumulate: int,
     samples: float | Callable[[_T], float],
     drawn: list[int],
+    reads_batches: bool,
     /,
 ) -> Iterator[_T]:
     """The iterator of `gpu_steps`. NaN samples are unknown. Items drawn for steps of the recording
-    are counted in `drawn[0]`."""
+    are counted in `drawn[0]`. If it reads batches, these tell their tokens."""
 
 def set_before_step(function: Callable[[], None] | None) -> None:
     """Have a function called before the program opens a step. What it raises, the step raises."""
