@@ -83,7 +83,8 @@ struct Sampler {
   ThreadState* main_state = nullptr;  ///< null until it has recorded something
   std::string own_folder;
   StackSamples samples;
-  std::atomic<int64_t> stopped_ns{0};  ///< by all samples
+  std::atomic<int64_t> stopped_ns{0};       ///< by all samples
+  std::atomic<int64_t> rested_until_ns{0};  ///< no sample was wanted
   std::vector<Place> places;
   std::unordered_map<PlaceKey, uint32_t, PlaceHash> numbers;
 };
@@ -186,6 +187,7 @@ void take_sample() {
 #endif
   if (!try_allocating([&] {
         const auto [scope, path] = scope_and_path();
+        sampler.samples.rest(sampler.rested_until_ns.load());
         sampler.samples.add(scope, path, std::span(places).first(count), begin_ns);
       }))
     count_drop(Drop::kNoMemory);
@@ -227,12 +229,16 @@ void live(uint32_t recording) {
     SamplePace pace(now_ns());
     while (is_on(recording)) {
       const uint32_t rings = sampler.alarm.rings();
-      const int64_t wait_ns = pace.due_ns(sampler.stopped_ns.load()) - now_ns();
+      const int64_t stopped_ns = sampler.stopped_ns.load();
+      const int64_t wait_ns = pace.due_ns(stopped_ns) - now_ns();
       if (wait_ns > 0) {
         sampler.alarm.sleep(rings, std::min<std::chrono::nanoseconds>(
                                        kLongestSleep, std::chrono::nanoseconds(wait_ns)));
         continue;
       }
+      // What was asked for before counts up to its answer, so nothing is rested from it.
+      if (!sampler.is_wanted.load())
+        sampler.rested_until_ns.store(pace.rested_until_ns(stopped_ns));
       look(recording, own_thread);
       pace.looked(now_ns());
     }
@@ -269,6 +275,7 @@ bool start_stacks(unsigned long main_thread, std::string own_folder, bool by_its
   sampler.own_folder = std::move(own_folder);
   sampler.samples.begin(now_ns());
   sampler.stopped_ns.store(0);
+  sampler.rested_until_ns.store(0);
   sampler.recording.store(recording);
   if (!by_itself) return true;
   const SignalsBlocked blocked;
@@ -299,7 +306,7 @@ py::dict stacks() {
   const StackSamples& samples = sampler.samples;
   return py::dict("places"_a = places, "nodes"_a = nodes, "begin_ns"_a = samples.begin_ns(),
                   "until_ns"_a = samples.until_ns(), "stopped_ns"_a = sampler.stopped_ns.load(),
-                  "lost_ns"_a = samples.lost_ns());
+                  "lost_ns"_a = samples.lost_ns(), "rested_ns"_a = samples.rested_ns());
 }
 
 }  // namespace

@@ -30,6 +30,12 @@ class SamplePace {
     return std::max(due_ns_, begin_ns_ + kMostStopped * stopped_ns);
   }
 
+  /// Until when nobody looked for the sake of that limit; 0 where that is not why.
+  int64_t rested_until_ns(int64_t stopped_ns) const {
+    const int64_t due_ns = this->due_ns(stopped_ns);
+    return due_ns > due_ns_ ? due_ns - kIntervalNs : 0;
+  }
+
   /// Somebody has looked, whether or not a sample could be taken.
   void looked(int64_t now_ns) {
     constexpr uint64_t kGoldenRatio = 0x9E3779B97F4A7C15u;
@@ -46,7 +52,8 @@ class SamplePace {
 /// Samples of one thread's stack: the tree of where they were. Guarded by whoever has it.
 ///
 /// A sample stands for all the time since the one before. So those that come late, as where a call
-/// kept the thread from being looked at, take nothing from the others.
+/// kept the thread from being looked at, take nothing from the others. Where nobody wanted to look,
+/// the time is nobody's.
 class StackSamples {
  public:
   static constexpr size_t kMostNodes = 16384;
@@ -84,21 +91,25 @@ class StackSamples {
     nodes_[node].time_ns += time_ns;
   }
 
-  /// The time up to now is nobody's. Returns how much that is.
-  int64_t skip(int64_t now_ns) {
-    const int64_t time_ns = std::max<int64_t>(now_ns - until_ns_, 0);
-    until_ns_ += time_ns;
-    return time_ns;
-  }
+  /// Nobody looked up to then. Does nothing where that is before the last sample.
+  void rest(int64_t until_ns) { rested_ns_ += skip(until_ns); }
 
   const std::vector<Node>& nodes() const { return nodes_; }
   int64_t begin_ns() const { return begin_ns_; }
   int64_t until_ns() const { return until_ns_; }
   /// Of samples that had no room, not even for their path.
   int64_t lost_ns() const { return lost_ns_; }
+  /// For which no sample stands.
+  int64_t rested_ns() const { return rested_ns_; }
 
  private:
   static constexpr uint32_t kNone = 0xFFFFFFEFu;
+
+  int64_t skip(int64_t now_ns) {
+    const int64_t time_ns = std::max<int64_t>(now_ns - until_ns_, 0);
+    until_ns_ += time_ns;
+    return time_ns;
+  }
 
   uint32_t child(uint32_t parent, uint32_t place) {
     const uint64_t key = static_cast<uint64_t>(parent) << 32 | place;
@@ -115,6 +126,7 @@ class StackSamples {
   int64_t begin_ns_ = 0;
   int64_t until_ns_ = 0;  ///< samples stand for the time up to then
   int64_t lost_ns_ = 0;
+  int64_t rested_ns_ = 0;
   std::vector<Node> nodes_;
   std::unordered_map<uint64_t, uint32_t> children_;
 };

@@ -508,9 +508,10 @@ def sample_stack() -> None:
 def stacks() -> dict[str, Any]:
     """What was sampled: "places", each a code object and a line; "nodes", each with the number of
     the one around it (minus one minus a scope for a phase), its place (the path of a phase, -1 for
-    none), how many samples it has of its own, and their time in ns; "begin_ns" and "until_ns", the
-    time that all samples stand for; "stopped_ns", for how long they have stopped the thread; and
-    "lost_ns", the time of those that had no room."""
+    none), how many samples it has of its own, and their time in ns; "begin_ns" and "until_ns", from
+    when to when samples were taken; "stopped_ns", for how long they have stopped the thread;
+    "lost_ns", the time of those that had no room; and "rested_ns", that for which no sample
+    stands."""
 
 def stop_stacks() -> None:
     """Ends sampling and forgets what was sampled."""

@@ -82,6 +82,20 @@ void it_stops_the_thread_for_a_thousandth_of_the_time() {
   const int64_t due_ns = pace.due_ns(0);
   CHECK_EQ(pace.due_ns(kMs / 1000), due_ns);
   CHECK_EQ(pace.due_ns(kMs), 100 + 1000 * kMs);
+  CHECK_EQ(pace.rested_until_ns(kMs / 1000), 0);
+  CHECK_EQ(pace.rested_until_ns(kMs), pace.due_ns(kMs) - SamplePace::kIntervalNs);
+}
+
+void no_sample_stands_for_the_time_in_which_none_was_wanted() {
+  StackSamples samples;
+  samples.begin(0);
+  add(samples, 7, {1}, 10 * kMs);
+  samples.rest(900 * kMs);
+  add(samples, 7, {1}, 910 * kMs);
+  samples.rest(800 * kMs);
+  add(samples, 7, {1}, 915 * kMs);
+  check_node(samples, 1, 0, 1, 3, 25 * kMs);
+  CHECK_EQ(samples.rested_ns(), 890 * kMs);
 }
 
 }  // namespace
@@ -91,4 +105,5 @@ int main() {
   what_has_no_room_is_its_phases_own_and_then_lost();
   it_is_looked_at_a_hundred_times_a_second_at_most();
   it_stops_the_thread_for_a_thousandth_of_the_time();
+  no_sample_stands_for_the_time_in_which_none_was_wanted();
 }

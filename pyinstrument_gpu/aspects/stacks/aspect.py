@@ -82,6 +82,7 @@ class StackSamples:
         sampled_ns: the time that they stand for.
         stopped_ns: for how long they have stopped the main thread.
         lost_ns: the time of samples for which there was no room.
+        rested_ns: for how long none were taken, as those before had stopped it for too long.
         phases: where they were, the phase with most time first.
     """
 
@@ -89,6 +90,7 @@ class StackSamples:
     sampled_ns: int
     stopped_ns: int
     lost_ns: int
+    rested_ns: int
     phases: tuple[PhaseStacks, ...]
 
 
@@ -115,6 +117,7 @@ class StacksAspect(DocumentAspect):
             sampled_ns=stacks.sampled_ns,
             stopped_ns=stacks.stopped_ns,
             lost_ns=stacks.lost_ns,
+            rested_ns=stacks.rested_ns,
             phases=phases,
         )
 
@@ -138,10 +141,11 @@ class StacksAspect(DocumentAspect):
 
     def parts(self, section: StackSamples, document: Any) -> Iterator[Part]:
         yield Sentence()
-        stopped = small_percent(section.stopped_ns, section.sampled_ns)
+        whole_ns = section.sampled_ns + section.rested_ns
+        stopped = small_percent(section.stopped_ns, whole_ns)
         yield Sentence(
             f"Lines of Python in the main thread: {counted(section.samples, 'sample')} in "
-            f"{brief(section.sampled_ns)}, which have stopped it for {stopped} of the time",
+            f"{brief(whole_ns)}, which have stopped it for {stopped} of the time",
             "title",
         )
         if section.phases:

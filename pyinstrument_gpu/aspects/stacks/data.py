@@ -47,8 +47,9 @@ class Stacks(Struct, frozen=True):
 
     Attributes:
         is_sampled: whether it could be. Otherwise there is nothing else.
-        begin_ns, until_ns: the time that all samples together stand for, since the run began.
+        begin_ns, until_ns: from when to when samples were taken, since the run began.
         stopped_ns: for how long samples have stopped the main thread.
+        rested_ns: for how long none were taken, as those before had stopped it for too long.
         lost_ns: the time of samples for which there was no room at all.
         functions: file and name of each.
         places: the function, as an index, and the line.
@@ -61,6 +62,7 @@ class Stacks(Struct, frozen=True):
     until_ns: Count = 0
     stopped_ns: Count = 0
     lost_ns: Count = 0
+    rested_ns: Count = 0
     functions: Annotated[tuple[tuple[_Text, _Text], ...], Meta(max_length=_MOST)] = ()
     places: Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=_MOST)] = ()
     nodes: Annotated[tuple[StackNode, ...], Meta(max_length=_MOST)] = ()
@@ -78,7 +80,7 @@ class Stacks(Struct, frozen=True):
     @property
     def sampled_ns(self) -> int:
         """The time that all samples stand for."""
-        return max(0, self.until_ns - self.begin_ns)
+        return max(0, self.until_ns - self.begin_ns - self.rested_ns)
 
 
 def decode_stacks(data: bytes, paths: Sequence[str]) -> Stacks:

@@ -86,7 +86,7 @@ class StallWatch(Watcher):
             facts = {
                 "seen_ns": native.read_clocks()[0],
                 "file": program.f_code.co_filename[-_MOST_TEXT:],
-                "line": program.f_lineno,
+                "line": program.f_lineno or 0,  # in what the compiler has made for no line
                 "function": program.f_code.co_name[:_MOST_TEXT],
                 "library": frames[0].f_code.co_name[:_MOST_TEXT] if frames[0] != program else None,
             }

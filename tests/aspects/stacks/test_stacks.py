@@ -171,6 +171,17 @@ def test_steps_that_were_profiled_and_those_of_other_threads_are_apart(
     }
 
 
+def test_time_in_which_no_sample_was_wanted_is_nobodys(
+    advance: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = native.stacks
+    monkeypatch.setattr(native, "stacks", lambda: {**real(), "rested_ns": 40 * MS})
+    run = recorded(advance)
+    assert run.stacks is not None
+    assert run.stacks.sampled_ns == 130 * MS
+    assert "9 samples in 170 ms, which have stopped it" in run.report(verbose=True, width=120)
+
+
 def test_a_fork_has_no_samples(advance: Callable[[int], None]) -> None:
     with pig.record(stacks=True) as recording:
         light(advance)
