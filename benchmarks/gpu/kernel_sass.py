@@ -268,12 +268,12 @@ def kernels_of(cubin: bytes, nvdisasm: str) -> list[Kernel]:
         if full not in texts:
             continue
         shared = len(sections.get(f".nv.shared.{full}", b""))
-        element, bytes_, *work = row
+        element, bytes_, operation, per_element = row
         blocks = blocks_of(texts[full])
         ring = next((kind for each, kind in RINGS.items() if each in texts[full]), "")
-        loop = loop_of(blocks, element, bytes_, *work)
+        loop = loop_of(blocks, element, bytes_, operation, per_element)
         if not loop:
-            loop = loop_of(blocks, element, bytes_ // 2, *work)
+            loop = loop_of(blocks, element, bytes_ // 2, operation, per_element)
         if sum(map(_bytes_of, loop)) < bytes_ // 2:
             loop = []  # one for the rare: the usual one was not found
         found.append(Kernel(name, registers[full], shared, loop, ring))

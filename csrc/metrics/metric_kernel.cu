@@ -197,7 +197,7 @@ PIG_ELEMENTS(rows, RowsParameters, update_elements)
 PIG_ELEMENTS(pairs, PairsParameters, update_elements)
 PIG_ELEMENTS(labels, LabelsParameters, update_labels)
 
-extern "C" __global__ void __launch_bounds__(pig::metrics::kThreads)
+extern "C" __global__ void __launch_bounds__(pig::metrics::kThreads, 1)
     pig_metric_scalar(const __grid_constant__ pig::metrics::ScalarParameters p) {
   using namespace pig::metrics;
   if (threadIdx.x == 0) {

@@ -24,7 +24,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pyinstrument_gpu.aspects.collectives.flight_recorder import SIZE_VARIABLES
 from pyinstrument_gpu.aspects.modules.watch import RootWatch
-from pyinstrument_gpu.aspects.operations.profile_steps import ProfiledRecording, window_options
+from pyinstrument_gpu.aspects.operations.profile_steps import (
+    FIRST_STEP,
+    ProfiledRecording,
+    window_options,
+)
 from pyinstrument_gpu.aspects.startup.watch import LaunchWatch
 from pyinstrument_gpu.aspects.syncs.watching import Watching
 from pyinstrument_gpu.auto import AutoPhases
@@ -51,7 +55,6 @@ if TYPE_CHECKING:
     from pyinstrument_gpu.job.report import JobDocument
 
 _OTHER_RANKS_DEADLINE_S = 5.0
-_PROFILE_AT = 10
 """By then the first steps are over, in which memory is allocated and kernels are chosen."""
 _FLIGHT_RECORDER_ENTRIES = "500"
 """A longer ring, such as the 2,000 that torch 2.13 has by itself, would not show a larger share of
@@ -75,6 +78,10 @@ class LaunchOptions:
     fail_on_sync: bool
     memory: Literal["sampled", "exact", "off"]
     energy: bool
+    nonfinite: int | None
+    stop_on_nonfinite: bool
+    flops: bool
+    stacks: bool
     compiled_phases: bool
     watchdog: float
     on_hang: str | None
@@ -204,6 +211,10 @@ class Launch:
             overwrite=self._options.overwrite,
             memory=False if self._options.memory == "off" else self._options.memory,
             energy=self._options.energy,
+            nonfinite=True if self._options.nonfinite == 0 else self._options.nonfinite or False,
+            stop_on_nonfinite=self._options.stop_on_nonfinite,
+            flops=self._options.flops,
+            stacks=self._options.stacks,
             compiled_phases=self._options.compiled_phases,
             watchdog_s=self._options.watchdog or None,
             on_hang=self._options.on_hang,
@@ -214,7 +225,7 @@ class Launch:
         self._watching.tell_recording()
         if self._profiling is not None:
             at = self._options.profile_at
-            after = _PROFILE_AT if at is None else at
+            after = FIRST_STEP if at is None else at
             ProfiledRecording.of(recording).ask(self._profiling, after)
         # Its end is ours to call, when the last step has been closed.
         if recording._cancel_exit is not None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from pyinstrument_gpu.core.paths import names_of
 from pyinstrument_gpu.errors import needed_for
+from pyinstrument_gpu.export.labels import color_of
 from pyinstrument_gpu.page.bars import css_color, ink_on
 from pyinstrument_gpu.parts.words import printable
 
@@ -50,6 +51,7 @@ def _environment() -> Any:
     )
     environment.filters |= {
         "color": color,
+        "own_color": lambda name: css_color(color_of(name)),  # of what is no phase
         "ink": lambda color: ink_on(color) if color.startswith("#") else "inherit",
         "names": names_of,
     }

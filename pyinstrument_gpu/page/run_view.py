@@ -14,6 +14,7 @@ import numpy as np
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.excess import Excess
+from pyinstrument_gpu.analysis.slow_sums import UNEXPLAINED
 from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.paths import names_of
 from pyinstrument_gpu.core.phase_tree import MAX_PATHS
@@ -29,7 +30,6 @@ from pyinstrument_gpu.parts.words import UNKNOWN, Unit, counted, duration, print
 from pyinstrument_gpu.report.document import Document, document_of
 from pyinstrument_gpu.report.overview import sections
 from pyinstrument_gpu.report.savings import SAVING_HEADERS, saving_cells
-from pyinstrument_gpu.report.slow_steps import UNEXPLAINED
 from pyinstrument_gpu.report.summary import gain, summary_of, worth_trying
 
 _MAX_SLOWEST = 20
@@ -45,6 +45,7 @@ def run_view(
     told = [one for one in document.findings if one.kind == "failure"] + tries
     parts = {name: without_blanks(found) for name, found in sections(document).items()}
     histograms, pictures = _histograms(run)
+    flames = {aspect.name: list(aspect.flames(run)) for aspect in aspects()}
     curves = {aspect.name: list(aspect.curves(run)) for aspect in aspects()}
     view = {
         "number": number,
@@ -64,6 +65,7 @@ def run_view(
         "series_note": _series_note(run, series),
         "sources": _sources(run),
         "curves": curves,
+        "flames": flames,
         "environment": [*_environment(run)],
         **_phases(document, parts["phases"]),
         **_savings(document),
