@@ -3,13 +3,17 @@
 
 import pydoc
 import re
+import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import pyinstrument_gpu as pig
+from pyinstrument_gpu.native import _C as native
 from tests.helpers.script import run_script
+
+PT_TLS = 7
 
 
 def test_import_loads_no_heavy_module() -> None:
@@ -168,3 +172,13 @@ assert recording.run.step_totals.count == 1
 def test_unknown_name() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'gpu_stage'"):
         _ = pig.gpu_stage
+
+
+def test_little_of_the_room_for_thread_local_variables_is_taken() -> None:
+    """Libraries that are loaded later share it, scikit-learn's OpenMP among them."""
+    data = Path(native.__file__).read_bytes()
+    (begin,) = struct.unpack_from("<Q", data, 32)
+    size, count = struct.unpack_from("<HH", data, 54)
+    headers = [struct.unpack_from("<II6Q", data, begin + i * size) for i in range(count)]
+
+    assert sum(header[6] for header in headers if header[0] == PT_TLS) <= 256

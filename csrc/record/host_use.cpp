@@ -14,7 +14,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include "base/clock.h"
@@ -109,7 +111,11 @@ struct HostUse::OfThread {
   Counts by_end;
 };
 
-constinit thread_local HostUse::OfThread HostUse::of_this_thread;
+constinit thread_local HostUse::OfThread* HostUse::of_this_thread = nullptr;
+const ThreadEnd HostUse::thread_end([](void* own) {
+  of_this_thread = nullptr;
+  delete static_cast<OfThread*>(own);
+});
 
 void HostUse::reset(const Session& session) {
   clock_ = &session.clock;
@@ -164,7 +170,12 @@ void HostUse::abandon() {
 
 void HostUse::step_begins(uint32_t serial) noexcept {
   if (!is_on_.load(std::memory_order_acquire)) return;
-  OfThread& own = of_this_thread;
+  if (of_this_thread == nullptr) {
+    auto made = std::unique_ptr<OfThread>(new (std::nothrow) OfThread);
+    if (made == nullptr || !thread_end.set(made.get())) return;
+    of_this_thread = made.release();
+  }
+  OfThread& own = *of_this_thread;
   if (own.part != this || own.recording != recordings_) {
     own = OfThread();
     own.part = this;
@@ -186,7 +197,8 @@ void HostUse::step_begins(uint32_t serial) noexcept {
 }
 
 void HostUse::step_ends(uint32_t serial) noexcept {
-  OfThread& own = of_this_thread;
+  if (of_this_thread == nullptr) return;
+  OfThread& own = *of_this_thread;
   if (own.step != serial || own.part != this || own.recording != recordings_ ||
       !is_on_.load(std::memory_order_acquire))
     return;
@@ -256,7 +268,7 @@ void HostUse::note_pressure(uint32_t serial, int64_t begin_ns, int64_t end_ns,
 }
 
 void HostUse::step_is_dropped() noexcept {
-  of_this_thread.step = kNoStep;
+  if (of_this_thread != nullptr) of_this_thread->step = kNoStep;
   const std::lock_guard lock(lock_);
   open_ = {};
 }

@@ -71,7 +71,8 @@ class HostUse final : public Part {
   void note(uint32_t serial, const OfThread& own, bool is_long) noexcept;
   void note_pressure(uint32_t serial, int64_t begin_ns, int64_t end_ns, bool is_long) noexcept;
 
-  static thread_local OfThread of_this_thread;
+  static thread_local OfThread* of_this_thread;  ///< null: none yet
+  static const ThreadEnd thread_end;
 
   const RunQueueWaits& run_queue_;
   CauseLog& causes_;

@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include "base/recent_median.h"
@@ -58,7 +60,9 @@ struct RunQueueWaits::OfThread {
   double last_cost_ns = 0;
 };
 
-constinit thread_local RunQueueWaits::OfThread RunQueueWaits::of_this_thread;
+// Not the object itself: the room for thread-local variables that libraries share which Python
+// loads later is small, and another library's would not fit any more.
+constinit thread_local RunQueueWaits::OfThread* RunQueueWaits::of_this_thread = nullptr;
 const ThreadEnd RunQueueWaits::thread_end(thread_ends);
 
 void RunQueueWaits::reset(const Session& session) {
@@ -97,7 +101,9 @@ void RunQueueWaits::abandon() {
 
 void RunQueueWaits::step_begins(uint32_t serial) noexcept {
   if (!is_on_.load(std::memory_order_acquire)) return;
-  OfThread& own = this_thread_of_it();
+  OfThread* const of_it = this_thread_of_it();
+  if (of_it == nullptr) return;
+  OfThread& own = *of_it;
   own.step = serial;
   own.begin_ns = clock_->to_ns(read_ticks());
   own.cost_ns = 0;
@@ -113,7 +119,8 @@ void RunQueueWaits::step_begins(uint32_t serial) noexcept {
 }
 
 void RunQueueWaits::step_ends(uint32_t serial) noexcept {
-  OfThread& own = of_this_thread;
+  if (of_this_thread == nullptr) return;
+  OfThread& own = *of_this_thread;
   if (own.step != serial || own.part != this || !is_on_.load(std::memory_order_acquire)) return;
   own.step = kNoStep;
   own.end_ns = clock_->to_ns(read_ticks());
@@ -201,28 +208,34 @@ std::optional<uint64_t> RunQueueWaits::throttled_ns() noexcept {
 }
 
 std::optional<int64_t> RunQueueWaits::waited_ns() const noexcept {
-  const OfThread& own = of_this_thread;
-  return own.part == this ? own.waited_ns : std::nullopt;
+  const OfThread* const own = of_this_thread;
+  return own != nullptr && own->part == this ? own->waited_ns : std::nullopt;
 }
 
 void RunQueueWaits::step_is_dropped() noexcept {
-  if (std::exchange(of_this_thread.step, kNoStep) != kNoStep) budget_.drop_step();
+  OfThread* const own = of_this_thread;
+  if (own != nullptr && std::exchange(own->step, kNoStep) != kNoStep) budget_.drop_step();
 }
 
-RunQueueWaits::OfThread& RunQueueWaits::this_thread_of_it() noexcept {
-  OfThread& own = of_this_thread;
+RunQueueWaits::OfThread* RunQueueWaits::this_thread_of_it() noexcept {
+  if (of_this_thread == nullptr) {
+    auto made = std::unique_ptr<OfThread>(new (std::nothrow) OfThread);
+    if (made == nullptr || !thread_end.set(made.get())) return nullptr;
+    of_this_thread = made.release();
+  }
+  OfThread& own = *of_this_thread;
   const std::lock_guard lock(lock_);
-  if (own.part == this && own.recording == recordings_) return own;
+  if (own.part == this && own.recording == recordings_) return &own;
   own = OfThread();
   own.part = this;
   own.recording = recordings_;
   File* const free =
       std::find_if(files_.begin(), files_.end(), [](const File& file) { return !file.is_taken; });
-  if (free == files_.end() || !thread_end.set(&own)) return own;
+  if (free == files_.end()) return &own;
   free->descriptor = HighDescriptor(open(path_.c_str(), O_RDONLY | O_CLOEXEC));
   free->is_taken = true;
   own.file = free;
-  return own;
+  return &own;
 }
 
 std::optional<uint64_t> RunQueueWaits::read(OfThread& own) noexcept {
@@ -243,11 +256,13 @@ std::optional<uint64_t> RunQueueWaits::read(OfThread& own) noexcept {
 }
 
 void RunQueueWaits::thread_ends(void* thread) {
-  auto& own = *static_cast<OfThread*>(thread);
-  const std::lock_guard lock(own.part->lock_);
-  if (own.recording != own.part->recordings_ || own.file == nullptr) return;
-  own.file->descriptor.close();
-  own.file->is_taken = false;
+  const std::unique_ptr<OfThread> own(static_cast<OfThread*>(thread));
+  of_this_thread = nullptr;
+  if (own->file == nullptr) return;
+  const std::lock_guard lock(own->part->lock_);
+  if (own->recording != own->part->recordings_) return;
+  own->file->descriptor.close();
+  own->file->is_taken = false;
 }
 
 }  // namespace pig

@@ -80,7 +80,8 @@ class RunQueueWaits final : public Part {
   };
   struct OfThread;
 
-  OfThread& this_thread_of_it() noexcept;
+  /// Null where there is no memory for it.
+  OfThread* this_thread_of_it() noexcept;
   /// All that the thread has waited so far; nothing where that is not known.
   std::optional<uint64_t> read(OfThread& own) noexcept;
   void read_long_step(OfThread& own, uint32_t serial) noexcept;
@@ -88,7 +89,7 @@ class RunQueueWaits final : public Part {
   std::optional<uint64_t> throttled_ns() noexcept;
   static void thread_ends(void* own);
 
-  static thread_local OfThread of_this_thread;
+  static thread_local OfThread* of_this_thread;
   static const ThreadEnd thread_end;
 
   MetricSeries& series_;
