@@ -192,6 +192,11 @@ def _check_call(ctx: click.Context, option: click.Parameter, value: str | None) 
     help="Read memory where phases begin and end: in some of the steps, or in all of them with the "
     "exact peak of each phase on a GPU.",
 )
+@click.option(
+    "--oom-snapshot/--no-oom-snapshot",
+    default=True,
+    help="Save the allocator's snapshot beside the run when a GPU has no memory left.",
+)
 @click.option("--energy", is_flag=True, help="Read the GPU's energy counter, ten times a second.")
 @click.option(
     "--compiled-phases",

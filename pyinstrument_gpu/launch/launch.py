@@ -74,6 +74,7 @@ class LaunchOptions:
     as_if_cuda: bool
     fail_on_sync: bool
     memory: Literal["sampled", "exact", "off"]
+    oom_snapshot: bool
     energy: bool
     compiled_phases: bool
     watchdog: float
@@ -203,6 +204,7 @@ class Launch:
             self._path,
             overwrite=self._options.overwrite,
             memory=False if self._options.memory == "off" else self._options.memory,
+            oom_snapshot=self._options.oom_snapshot,
             energy=self._options.energy,
             compiled_phases=self._options.compiled_phases,
             watchdog_s=self._options.watchdog or None,

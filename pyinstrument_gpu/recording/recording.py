@@ -559,6 +559,8 @@ def record(options: RecordingOptions) -> Recording:
             the GPU: it reads in every step, and resets the allocator's peaks in between, which
             Python code doesn't see; each phase takes some ten microseconds longer. Where
             that is not possible, memory is sampled, and `Run.notes` say why. False turns it off.
+        oom_snapshot: when a GPU has no memory left for the first time, save the snapshot of
+            PyTorch's allocator beside the run file, as PATH.oom.pickle, of at most 256 MiB.
         energy: read the GPU's energy counter ten times a second, by a thread of its own that needs
             the GIL for some microseconds each time. Without NVML or such a counter, the run has
             no energy.
