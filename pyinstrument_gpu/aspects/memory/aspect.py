@@ -222,6 +222,8 @@ class MemoryAspect(DocumentAspect):
             return
         for event in memory.out_of_memory:
             yield Sentence(_event(event), "failure")
+            if event.advice is not None:
+                yield Sentence(event.advice)
             if event.holders is not None:
                 yield Sentence(_holders(event.holders, event.allocated_bytes))
             if event.snapshot is not None:
@@ -230,8 +232,6 @@ class MemoryAspect(DocumentAspect):
                     "pytorch.org/memory_viz shows it",
                     "note",
                 )
-            if event.advice is not None:
-                yield Sentence(event.advice)
         more = memory.out_of_memory_count - len(memory.out_of_memory)
         if more > 0:
             yield Sentence(f"... and {counted(more, 'more time')} in between", "warn")
