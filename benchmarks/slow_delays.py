@@ -32,6 +32,8 @@ LATE_BATCH = "late_batch"
 _BYTES = 48 << 20
 _OBJECTS = 10**6
 _SLEEP_S = 0.2
+_NEIGHBOURS = 3
+"""One alone may have its turn only when a short step is over."""
 
 
 class Batches(Dataset[tuple[torch.Tensor, torch.Tensor]]):
@@ -72,7 +74,8 @@ class Delays:
             "gil_wait": self._gil,
         }
         self.model = nn.Sequential(nn.Linear(128, 512), nn.ReLU(), nn.Linear(512, 10))
-        self.buffer = mmap.mmap(-1, _BYTES)
+        self.buffer = mmap.mmap(-1, _BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._state = {"weights": torch.zeros(_BYTES // 4)}
         self.pages = np.frombuffer(self.buffer, np.uint8)
         self._shape = 16
         self._compiled = torch.compile(self.model, backend="eager", dynamic=False)
@@ -82,11 +85,16 @@ class Delays:
         self._objects = [[number] for number in range(_OBJECTS)]
         self._folder = tempfile.TemporaryDirectory()
         torch._dynamo.config.cache_size_limit = 10**6
-        self._pipe, theirs = multiprocessing.Pipe()
         context = multiprocessing.get_context("spawn")
-        self._process = context.Process(target=_spin, args=(theirs,), daemon=True)
-        self._process.start()
-        self._pipe.recv()
+        pipes = [multiprocessing.Pipe() for _ in range(_NEIGHBOURS)]
+        self._pipes = [ours for ours, _ in pipes]
+        self._processes = [
+            context.Process(target=_spin, args=(theirs,), daemon=True) for _, theirs in pipes
+        ]
+        for process in self._processes:
+            process.start()
+        for pipe in self._pipes:
+            pipe.recv()
         self._wanted, self._stops = threading.Event(), False
         self._thread = threading.Thread(target=self._hold, daemon=True)
         self._thread.start()
@@ -96,8 +104,9 @@ class Delays:
         self._stops = True
         self._wanted.set()
         self._thread.join()
-        self._pipe.send(None)
-        self._process.join()
+        self._tell_neighbours(None)
+        for process in self._processes:
+            process.join()
         self._folder.cleanup()
 
     def proc(self) -> Path:
@@ -136,18 +145,21 @@ class Delays:
             time.sleep(_SLEEP_S)
 
     def _save(self) -> None:
-        state = {"weights": torch.zeros(_BYTES // 4)}
-        torch.save(state, Path(self._folder.name) / "checkpoint.pt")
+        torch.save(self._state, Path(self._folder.name) / "checkpoint.pt")
 
     @contextlib.contextmanager
     def _neighbour(self) -> Iterator[None]:
         allowed = os.sched_getaffinity(0)
         core = min(allowed)
         os.sched_setaffinity(0, {core})
-        self._pipe.send(core)
+        self._tell_neighbours(core)
         yield
-        self._pipe.send(-1)
+        self._tell_neighbours(-1)
         os.sched_setaffinity(0, allowed)
+
+    def _tell_neighbours(self, core: int | None) -> None:
+        for pipe in self._pipes:
+            pipe.send(core)
 
     @contextlib.contextmanager
     def _faults(self) -> Iterator[None]:

@@ -16,6 +16,8 @@ PyinstrumentGpuError
 ├── GateError (RuntimeError)               what a gate runs fails, or can't be compared
 └── MissingDependencyError (ImportError)   an optional package is not installed
 
+NonFiniteError (BaseException)             values are not finite, and the program was to stop
+
 Errors of the operating system while reading (no such file, no permission) stay `OSError`.
 """
 
@@ -75,6 +77,11 @@ class ConfigurationError(PyinstrumentGpuError, ValueError):
 
 class GateError(PyinstrumentGpuError, RuntimeError):
     """A gate has no result: a run of a side failed, or its runs can't be compared."""
+
+
+class NonFiniteError(BaseException):
+    """A recording was asked to end the program where values are not finite; the message says which
+    module made the first. No `Exception`, so that a loop which passes over what fails ends too."""
 
 
 class MissingDependencyError(PyinstrumentGpuError, ImportError):

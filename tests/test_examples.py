@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import pyinstrument_gpu as pig
-from docs.make_examples import COMMANDS, PAGE, block, printed
+from docs.make_examples import PAGE, ROOT, block, printed
 
 QUICKLY = {
     "language_model": ["--steps", "4", "--accumulate", "2", "--evaluate-every", "2"],
@@ -27,7 +27,7 @@ def rows_of(text: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "name",
-    [n if n == "language_model" else pytest.param(n, marks=pytest.mark.thorough) for n in COMMANDS],
+    [n if n == "language_model" else pytest.param(n, marks=pytest.mark.thorough) for n in QUICKLY],
 )
 def test_page_shows_the_phases_that_the_example_prints(name: str, tmp_path: Path) -> None:
     text = printed(name, tmp_path, *QUICKLY[name])
@@ -40,3 +40,18 @@ def test_page_shows_the_phases_that_the_example_prints(name: str, tmp_path: Path
     for file in files:
         run = pig.Run.load(file)
         assert run.complete and run.steps_ended == STEPS[name]
+
+
+@pytest.mark.thorough
+def test_readme_shows_the_report_that_the_demo_prints(tmp_path: Path) -> None:
+    text = printed("digits", tmp_path, "--epochs", "2")
+    readme = (ROOT / "README.md").read_text("utf-8")
+    shown = readme[readme.index("```text\ndigits.py") :]
+    assert rows_of(shown) == rows_of(text)
+    for line in (
+        r"^\.?.s per step +mean +p95 +%$",
+        r"^digits\.py ",
+        r"^Outside steps: ",
+        r"^More: ",
+    ):
+        assert re.search(line, text, re.MULTILINE) and re.search(line, shown, re.MULTILINE), line

@@ -32,8 +32,12 @@ PROCESSORS = {
     100: (2048, 65_536, 228 << 10),
     120: (1536, 65_536, 100 << 10),
 }
+# What the ring of a block holds (csrc/metrics/kernel_ring.cuh), and the operations that fill it.
+RING_BYTES = 32 << 10
+RINGS = {"UBLKCP": "bulk", "LDGSTS": "by lanes"}
 # The kernels whose loops are counted: bytes of an element, pair, label or logit; those that a
-# thread loads at a time, which tells a kernel's loops for several formats apart; and an operation
+# thread loads at a time, or half of them, which tells a kernel's loops for several formats apart;
+# and an operation
 # of which each takes so many at least, which tells the usual way around from those that do nothing.
 COUNTED = {
     "values": (4, 64, "DFMA", 1),
@@ -201,7 +205,15 @@ class Kernel:
     registers: int
     shared_bytes: int
     loop: list[str]
+    ring: str
     threads: int = 256
+
+    @property
+    def bytes_under_way(self) -> int:
+        """Of a block whose threads all wait for memory."""
+        if self.ring:
+            return RING_BYTES
+        return self.threads * sum(map(_bytes_of, self.loop))
 
     def blocks_per_processor(self, capability: int) -> int:
         threads, registers, shared = PROCESSORS[capability]
@@ -256,7 +268,15 @@ def kernels_of(cubin: bytes, nvdisasm: str) -> list[Kernel]:
         if full not in texts:
             continue
         shared = len(sections.get(f".nv.shared.{full}", b""))
-        found.append(Kernel(name, registers[full], shared, loop_of(blocks_of(texts[full]), *row)))
+        element, bytes_, operation, per_element = row
+        blocks = blocks_of(texts[full])
+        ring = next((kind for each, kind in RINGS.items() if each in texts[full]), "")
+        loop = loop_of(blocks, element, bytes_, operation, per_element)
+        if not loop:
+            loop = loop_of(blocks, element, bytes_ // 2, operation, per_element)
+        if sum(map(_bytes_of, loop)) < bytes_ // 2:
+            loop = []  # one for the rare: the usual one was not found
+        found.append(Kernel(name, registers[full], shared, loop, ring))
     return found
 
 
@@ -265,13 +285,14 @@ def table(capability: int, found: list[Kernel]) -> Iterator[str]:
     yield f"## sm_{capability}\n"
     yield (
         "| kernel | instructions of the loop | bytes | per element | of them float64 | special "
-        "| registers | shared bytes | blocks | bytes in flight per multiprocessor |"
+        "| registers | shared bytes | ring | blocks | bytes in flight per multiprocessor |"
     )
-    yield "|---|" + "---:|" * 9
+    yield "|---|" + "---:|" * 7 + "---|" + "---:|" * 2
     for kernel in found:
         bytes_ = sum(map(_bytes_of, kernel.loop))
         if not bytes_:
-            yield f"| {kernel.name} | | | | | | {kernel.registers} | {kernel.shared_bytes:,} | |"
+            unknown = "| " * 6
+            yield f"| {kernel.name} {unknown}{kernel.registers} | {kernel.shared_bytes:,} | | | |"
             continue
         elements = bytes_ / COUNTED[kernel.name][0]
         wide = sum(bool(re.match("D(ADD|MUL|FMA|SETP)", each)) for each in kernel.loop)
@@ -280,7 +301,8 @@ def table(capability: int, found: list[Kernel]) -> Iterator[str]:
         yield (
             f"| {kernel.name} | {len(kernel.loop)} | {bytes_} | {len(kernel.loop) / elements:.1f} "
             f"| {wide / elements:.1f} | {special / elements:.1f} | {kernel.registers} "
-            f"| {kernel.shared_bytes:,} | {blocks} | {blocks * kernel.threads * bytes_:,} |"
+            f"| {kernel.shared_bytes:,} | {kernel.ring} | {blocks} "
+            f"| {blocks * kernel.bytes_under_way:,} |"
         )
     yield ""
 

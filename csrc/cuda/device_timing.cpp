@@ -83,6 +83,7 @@ bool DeviceTiming::start(const Options& options, const Clock& clock, DropCounter
   }
   found_.clear();
   options_ = options;
+  graph_nodes_.store(options.graph_nodes, std::memory_order_relaxed);
   time_side_streams();
   clock_ = &clock;
   drops_ = &drops;
@@ -118,7 +119,7 @@ void DeviceTiming::open_gate() {
 void DeviceTiming::finish() {
   stop();
   wanted_.store(false);
-  options_.graph_nodes = 0;
+  graph_nodes_.store(0, std::memory_order_relaxed);
   records_.store(0, std::memory_order_relaxed);
 }
 
@@ -180,16 +181,16 @@ EventTimeline* DeviceTiming::current_timeline() {
 void DeviceTiming::prepare_capture() {
   /// What is there beforehand for a capture that has no bound of its own: 4 MB of host memory.
   constexpr uint32_t kNodesAtOnce = 2048;
-  if (!times_steps() || options_.graph_nodes == 0) return;
+  if (!times_steps() || most_graph_nodes() == 0) return;
   prepare_current();
   EventTimeline* const timeline = current_timeline();
   if (timeline == nullptr) return;
   const ContextScope scope(driver(), timeline->context());
-  if (!scope.error()) timeline->stamps().prepare(std::min(options_.graph_nodes, kNodesAtOnce));
+  if (!scope.error()) timeline->stamps().prepare(std::min(most_graph_nodes(), kNodesAtOnce));
 }
 
 DeviceTiming::Capture DeviceTiming::current_capture() {
-  if (!times_steps() || options_.graph_nodes == 0) return {};
+  if (!times_steps() || most_graph_nodes() == 0) return {};
   EventTimeline* const timeline = current_timeline();
   Stream stream = nullptr;
   if (timeline == nullptr || !timeline->stamps().is_ready() ||

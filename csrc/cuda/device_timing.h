@@ -107,7 +107,7 @@ class DeviceTiming {
   /// Until its end all phases are timed: a step or two decide about all replays. With the GIL.
   void capture_begins();
   void capture_ends();
-  uint32_t most_graph_nodes() const { return options_.graph_nodes; }
+  uint32_t most_graph_nodes() const { return graph_nodes_.load(std::memory_order_relaxed); }
 
   // --- recording threads ---
 
@@ -194,6 +194,7 @@ class DeviceTiming {
   std::atomic<bool> running_{false};
   std::atomic<uint32_t> recording_{0};
   Options options_;
+  std::atomic<uint32_t> graph_nodes_{0};  ///< that of the options while it is on; any thread reads
   bool all_side_streams_ = true;
   uint64_t share_ticks_ = 0;
   const Clock* clock_ = nullptr;

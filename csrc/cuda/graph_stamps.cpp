@@ -159,11 +159,13 @@ uint32_t GraphStamps::stamp(Stream stream, uint32_t stream_index, uint32_t last,
       return;
     }
     last = 0;
-    uint32_t& used = nodes_of_capture_[id];
-    if (used >= most || nodes_.size() >= room_) {
+    const auto found = nodes_of_capture_.find(id);
+    if ((found != nodes_of_capture_.end() ? found->second : 0) >= most || nodes_.size() >= room_) {
       cause = Drop::kDeviceGraphNodes;
       return;
     }
+    // Only of captures that have one: there are no more of them than nodes.
+    uint32_t& used = nodes_of_capture_[id];
     nodes_.push_back({id, nullptr, stream_index});
     number = static_cast<uint32_t>(nodes_.size() - 1);
     ++used;

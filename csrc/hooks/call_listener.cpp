@@ -48,7 +48,8 @@ bool is_plain_index(PyObject* index) {
 
 /// False says nothing.
 bool stays_on_host(CallGlance glance, const ObservedCall& call) {
-  if (glance == CallGlance::never || call.self == nullptr) return false;
+  if (glance == CallGlance::never || glance == CallGlance::result || call.self == nullptr)
+    return false;
   if (glance == CallGlance::index) return is_plain_index(call.others[0]);
   if (glance == CallGlance::only && (call.count > 0 || has_keywords(call))) return true;
   if (!tensor_glance.is_on_host(call.self)) return false;
@@ -120,6 +121,7 @@ Observing CallListener::begins(ObservedCall& call) {
   if (token != nullptr && token != Py_None) {
     call.subject = leave;  // its end needs all three, even if the listener was taken back since
     call.token = reinterpret_cast<uint64_t>(token);
+    call.session = glance_ == CallGlance::result ? 1 : 0;
     call.arguments = args;
     return Observing::begun;
   }
@@ -134,8 +136,8 @@ bool CallListener::ends(ObservedCall& call, PyObject* result) {
   auto* const token = reinterpret_cast<PyObject*>(call.token);
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);  // the call's own
-  PyObject* left = PyObject_CallFunctionObjArgs(leave, token, call.arguments,
-                                                result != nullptr ? Py_True : Py_False, nullptr);
+  PyObject* const told = result == nullptr ? Py_False : call.session != 0 ? result : Py_True;
+  PyObject* left = PyObject_CallFunctionObjArgs(leave, token, call.arguments, told, nullptr);
   const bool is_quiet = left != nullptr || drop_error();
   if (is_quiet) {
     PyErr_Restore(type, value, traceback);

@@ -16,6 +16,7 @@ enum class CallGlance : int {
   arguments = 3,  ///< all are tensors of the host or plain numbers
   to = 4,         ///< a tensor of the host, and a dtype or the CPU (`Tensor.to`)
   index = 5,      ///< an index of numbers, slices and tensors of the host
+  result = 6,     ///< as `never`, and `leave` has what the call returns for `succeeded`
 };
 
 /// A pair of functions in Python that are called for the calls of one hooked function of torch.

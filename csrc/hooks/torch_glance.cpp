@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hooks/torch_glance.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/loaded_library.h"
@@ -79,7 +80,33 @@ bool TensorGlance::install(PyObject* tensor_type, PyObject* parameter_type, PyOb
   dim = in_torch<decltype(dim)>("aoti_torch_get_dim");
   size = in_torch<decltype(size)>("aoti_torch_get_size");
   if (dim == nullptr) size = nullptr;
+  const auto int64 = in_torch<int32_t (*)()>("aoti_torch_dtype_int64");
+  const auto boolean = in_torch<int32_t (*)()>("aoti_torch_dtype_bool");
+  is_contiguous = in_torch<decltype(is_contiguous)>("aoti_torch_is_contiguous");
+  element_type = in_torch<decltype(element_type)>("aoti_torch_get_dtype");
+  if (int64 != nullptr && boolean != nullptr && is_contiguous != nullptr &&
+      element_type != nullptr) {
+    int64_type = int64();
+    bool_type = boolean();
+    data = in_torch<decltype(data)>("aoti_torch_get_data_ptr");
+  }
   device_type = ask;
+  return true;
+}
+
+bool TensorGlance::is_mask(PyObject* object, int64_t& elements, int64_t& set) const {
+  if (data == nullptr || !is_on_host(object) || !is_matrix(object, elements)) return false;
+  void* const tensor_address = reinterpret_cast<char*>(object) + offset;
+  bool has_no_gaps = false;
+  int32_t type = -1;
+  void* values = nullptr;
+  if (is_contiguous(tensor_address, &has_no_gaps) != 0 || !has_no_gaps ||
+      element_type(tensor_address, &type) != 0 || (type != int64_type && type != bool_type) ||
+      data(tensor_address, &values) != 0 || (values == nullptr && elements != 0))
+    return false;
+  const auto zeros = [&](const auto* first) { return std::count(first, first + elements, 0); };
+  set = elements - (type == bool_type ? zeros(static_cast<const char*>(values))
+                                      : zeros(static_cast<const int64_t*>(values)));
   return true;
 }
 

@@ -22,6 +22,10 @@ struct TensorGlance {
   Py_ssize_t offset = 0;
   int32_t (*dim)(void* tensor, int64_t* dim) = nullptr;
   int32_t (*size)(void* tensor, int64_t dim, int64_t* size) = nullptr;
+  int32_t (*is_contiguous)(void* tensor, bool* contiguous) = nullptr;
+  int32_t (*element_type)(void* tensor, int32_t* type) = nullptr;
+  int32_t (*data)(void* tensor, void** address) = nullptr;
+  int32_t int64_type = -1, bool_type = -1;
 
   /// Takes two classes, and tensors of these devices. False, with no error set, where glances are
   /// unavailable: then only the classes are known.
@@ -50,6 +54,10 @@ struct TensorGlance {
     elements *= columns;
     return true;
   }
+
+  /// Whether it is, on the host and without gaps, of 64-bit integers or bools; and how many of its
+  /// elements are not zero. Reads them: some microseconds for ten thousand. False says nothing.
+  bool is_mask(PyObject* object, int64_t& elements, int64_t& set) const;
 
   /// Whether it is, with a first dimension, and how large that is. False says nothing.
   bool has_rows(PyObject* object, int64_t& rows) const {

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "base/drops.h"
@@ -59,6 +60,13 @@ class alignas(64) ThreadState {
   uint32_t innermost_path() const {
     const Frame* top = top_.load(std::memory_order_relaxed);
     return PIG_LIKELY(top == frames_.get()) ? kNoPath : innermost_of(tasks.current())->path;
+  }
+
+  /// The path of the innermost open frame around a task, and the step in which it began. With the
+  /// GIL, in a recording of the state's.
+  std::pair<uint32_t, uint32_t> innermost(uintptr_t task) const {
+    const Frame* frame = innermost_of(task);
+    return {frame->path, frame->step};
   }
 
   /// Opens a frame and returns its serial, or 0 when the stack is full.

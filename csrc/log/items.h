@@ -197,6 +197,8 @@ enum class CauseKind : uint32_t {
   kDiskPages = 11,
   kMemoryPressure = 12,
   kGilWait = 13,
+  kComputing = 14,
+  kSteal = 15,
 };
 
 /// A time in which such a cause was at work; or, with a step, how long it was at work in that step.

@@ -210,22 +210,10 @@ __device__ void update_elements(const Kind& p) {
   if constexpr (Kind::kPlain != 0) {
     const Format format = plain_format(p.batch, Kind::kPlain);
     if (format != kNone) whole = elements - elements % 4;
-    switch (format) {
-      case kFloat64:
-        all = add_plain<Kind, kFloat64>(p, shift, found);
-        break;
-      case kFloat32:
-        all = add_plain<Kind, kFloat32>(p, shift, found);
-        break;
-      case kFloat16:
-        all = add_plain<Kind, kFloat16>(p, shift, found);
-        break;
-      case kBfloat16:
-        all = add_plain<Kind, kBfloat16>(p, shift, found);
-        break;
-      default:
-        break;
-    }
+    all =
+        with_format(format,
+                    [&](auto of) { return add_plain<Kind, decltype(of)::kIs>(p, shift, found); }) ||
+        format == kNone;
   }
   // What this thread has left out, and what no thread has taken.
 #pragma unroll 1

@@ -181,18 +181,11 @@ __device__ void add_labels(const LabelsParameters& p, const LabelTally& tally, I
 
 /// The bits of a number that is 1, in its format.
 __device__ U64 one_of(Format format) {
-  switch (format) {
-    case kFloat64:
-      return 0x3FF0000000000000ull;
-    case kFloat32:
-      return 0x3F800000u;
-    case kFloat16:
-      return 0x3C00u;
-    case kBfloat16:
-      return 0x3F80u;
-    default:
-      return 1;
-  }
+  return format == kFloat64    ? 0x3FF0000000000000u
+         : format == kFloat32  ? 0x3F800000u
+         : format == kFloat16  ? 0x3C00u
+         : format == kBfloat16 ? 0x3F80u
+                               : 1u;
 }
 
 /// 1 over a number that is at least 1, to the last bit or two.
@@ -312,23 +305,6 @@ __device__ bool add_plain_labels(const LabelsParameters& p, I64 begin, I64 end,
   return !others;
 }
 
-template <bool kBytes>
-__device__ bool add_plain_labels(const LabelsParameters& p, I64 begin, I64 end,
-                                 BlockTotals& found) {
-  switch (p.batch.operands[kScore].format) {
-    case kFloat64:
-      return add_plain_labels<kFloat64, kBytes>(p, begin, end, found);
-    case kFloat32:
-      return add_plain_labels<kFloat32, kBytes>(p, begin, end, found);
-    case kFloat16:
-      return add_plain_labels<kFloat16, kBytes>(p, begin, end, found);
-    case kBfloat16:
-      return add_plain_labels<kBfloat16, kBytes>(p, begin, end, found);
-    default:
-      return false;
-  }
-}
-
 /// Whether labels are what `add_plain_labels` takes.
 __device__ bool are_plain(const LabelsParameters& p, const LabelTally& tally) {
   const BinaryOptions& options = p.options;
@@ -416,8 +392,11 @@ __device__ void update_labels(const LabelsParameters& p) {
     const I64 of_fours = plain ? (end < whole ? end : whole) : begin;
     bool all = true;
     if (plain)
-      all = bytes ? add_plain_labels<true>(p, begin / 4, of_fours / 4, found)
-                  : add_plain_labels<false>(p, begin / 4, of_fours / 4, found);
+      all = with_format(p.batch.operands[kScore].format, [&](auto of) {
+        constexpr Format kFormat = decltype(of)::kIs;
+        return bytes ? add_plain_labels<kFormat, true>(p, begin / 4, of_fours / 4, found)
+                     : add_plain_labels<kFormat, false>(p, begin / 4, of_fours / 4, found);
+      });
     // What this thread has left out, and what no thread has taken.
 #pragma unroll 1
     for (int pass = all ? 1 : 0; pass < 2; ++pass)

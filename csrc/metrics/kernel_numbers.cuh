@@ -92,6 +92,28 @@ __device__ void convert(const typename Numbers<kFormat>::Stored (&stored)[kCount
   }
 }
 
+template <Format kFormat>
+struct FormatOf {
+  static constexpr Format kIs = kFormat;
+};
+
+/// What `take(FormatOf<...>())` returns for a format of reals; false for others.
+template <typename Take>
+__device__ bool with_format(Format format, const Take& take) {
+  switch (format) {
+    case kFloat64:
+      return take(FormatOf<kFloat64>());
+    case kFloat32:
+      return take(FormatOf<kFloat32>());
+    case kFloat16:
+      return take(FormatOf<kFloat16>());
+    case kBfloat16:
+      return take(FormatOf<kBfloat16>());
+    default:
+      return false;
+  }
+}
+
 /// Four numbers side by side, as they are stored: one load, or two of doubles.
 template <typename Stored>
 struct alignas(sizeof(Stored) < 4 ? 4 * sizeof(Stored) : 16) Four {

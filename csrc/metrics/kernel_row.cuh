@@ -6,6 +6,7 @@
 
 #include "metrics/kernel_finish.cuh"
 #include "metrics/kernel_numbers.cuh"
+#include "metrics/kernel_ring.cuh"
 
 namespace pig::metrics {
 namespace {
@@ -356,12 +357,72 @@ struct RowScan {
   }
 };
 
+/// A row's whole loads.
+template <Format kFormat>
+__device__ RowLoads loads_of(const typename Numbers<kFormat>::Stored* row, I64 classes) {
+  constexpr int kSize = sizeof(*row);
+  I64 head = static_cast<int>((16 - reinterpret_cast<U64>(row) % 16) % 16 / kSize);
+  if (head > classes) head = classes;
+  return {reinterpret_cast<const Load*>(row + head),
+          static_cast<int>((classes - head) / (16 / kSize)), static_cast<int>(head)};
+}
+
+/// The logits of a load.
+template <Format kFormat>
+__device__ void convert(const Load& load, typename Numbers<kFormat>::Real* logits) {
+  using Stored = typename Numbers<kFormat>::Stored;
+  convert<kFormat>(reinterpret_cast<const Stored(&)[16 / sizeof(Stored)]>(load), logits);
+}
+
+/// How a row's loads come: by a ring, where `next()` are those of the row after it, none where that
+/// one is not read; or from memory.
+template <typename Next>
+struct ByRing {
+  static constexpr bool kIsRing = true;
+  Ring& ring;
+  const Next& next;
+};
+struct ByLoads {
+  static constexpr bool kIsRing = false;
+};
+
+/// Hands loads to `scan`, each `kThreadsOfIt`-th from the one of this thread's rank on; `base` is
+/// the class of the first logit.
+template <Format kFormat, int kAtOnce, int kThreadsOfIt, typename Scan>
+__device__ void scan_loads(const Load* at, int loads, int rank, int base, Scan& scan) {
+  using Real = typename Numbers<kFormat>::Real;
+  constexpr int kPerLoad = 16 / sizeof(typename Numbers<kFormat>::Stored);
+  constexpr int kStep = kAtOnce * kThreadsOfIt;
+  // The first of the loads at a time that have the target, where they are this thread's.
+  const int place = static_cast<int>(scan.target) - base;
+  int special = place / kPerLoad;
+  special = place < 0 || special % kThreadsOfIt != rank ? -1 : special / kStep * kStep + rank;
+#pragma unroll 1
+  for (int i = rank; i < loads; i += kStep) {
+    if (i != special && i + (kStep - kThreadsOfIt) < loads) {
+      Load load[kAtOnce];
+      Real logits[kAtOnce * kPerLoad];
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) load[k] = at[i + k * kThreadsOfIt];
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) convert<kFormat>(load[k], logits + k * kPerLoad);
+      if (scan.take_usual(logits)) continue;
+    }
+#pragma unroll 1
+    for (int j = i; j < loads && j < i + kStep; j += kThreadsOfIt) {
+      Real logits[kPerLoad];
+      convert<kFormat>(at[j], logits);
+      if (i != special && scan.take_usual(logits)) continue;
+      scan.take(base + j * kPerLoad, logits);
+    }
+  }
+}
+
 /// Hands a thread's share of a row to `scan`: as many logits at a time as 16 bytes hold, which are
 /// one load where the classes lie side by side.
-template <Format kFormat, int kAtOnce, typename Group, typename Scan>
+template <Format kFormat, int kAtOnce, typename Group, typename Scan, typename By>
 __device__ void scan_share(const typename Numbers<kFormat>::Stored* row, I64 classes, I64 stride,
-                           const Group& group, Scan& scan) {
-  using Stored = typename Numbers<kFormat>::Stored;
+                           const Group& group, Scan& scan, const By& by) {
   using Real = typename Numbers<kFormat>::Real;
   const auto take_one = [&](I64 c) {
     Real logit[1] = {Numbers<kFormat>::real(row[c * stride])};
@@ -369,54 +430,35 @@ __device__ void scan_share(const typename Numbers<kFormat>::Stored* row, I64 cla
   };
   if constexpr (Group::kSize == 1) {
     constexpr int kOfThread = sizeof(Real) == 8 ? 1 : 4;
+    const auto* at = row;
     I64 c = 0;
 #pragma unroll 1
     for (; c + kOfThread <= classes; c += kOfThread) {
       Real logits[kOfThread];
 #pragma unroll
-      for (int k = 0; k < kOfThread; ++k) logits[k] = Numbers<kFormat>::real(row[(c + k) * stride]);
+      for (int k = 0; k < kOfThread; ++k, at += stride) logits[k] = Numbers<kFormat>::real(*at);
       scan.take(c, logits);
     }
 #pragma unroll 1
     for (; c < classes; ++c) take_one(c);
   } else {
-    constexpr int kPerLoad = 16 / sizeof(Stored);
-    const int misaligned = static_cast<int>(reinterpret_cast<U64>(row) % 16 / sizeof(Stored));
-    I64 head = misaligned == 0 ? 0 : kPerLoad - misaligned;
-    if (head > classes) head = classes;
-    const I64 loads = (classes - head) / kPerLoad;
-    if (group.rank() < head) take_one(group.rank());
-    struct alignas(16) Load {
-      Stored values[kPerLoad];
-    };
-    const auto* at = reinterpret_cast<const Load*>(row + head);
-    // The first of the loads at a time that have the target, where they are this thread's.
-    constexpr I64 kStep = I64{kAtOnce} * Group::kSize;
-    I64 special = (scan.target - head) / kPerLoad;
-    special = scan.target < head || special % Group::kSize != group.rank()
-                  ? -1
-                  : special / kStep * kStep + group.rank();
+    const RowLoads loads = loads_of<kFormat>(row, classes);
+    if constexpr (By::kIsRing) by.ring.begin(loads);
+    if (group.rank() < loads.head) take_one(group.rank());
+    constexpr int kPerLoad = 16 / sizeof(*row);
+    if constexpr (By::kIsRing) {
 #pragma unroll 1
-    for (I64 i = group.rank(); i < loads; i += kStep) {
-      if (i != special && i + (kStep - Group::kSize) < loads) {
-        Load load[kAtOnce];
-        Real logits[kAtOnce * kPerLoad];
-#pragma unroll
-        for (int k = 0; k < kAtOnce; ++k) load[k] = at[i + k * Group::kSize];
-#pragma unroll
-        for (int k = 0; k < kAtOnce; ++k) convert<kFormat>(load[k].values, logits + k * kPerLoad);
-        if (scan.take_usual(logits)) continue;
+      for (int stage = 0; loads.in(stage) > 0; ++stage) {
+        scan_loads<kFormat, kAtOnce, 32>(by.ring.wait(), loads.in(stage), threadIdx.x % 32,
+                                         loads.head + RowLoads::first_of(stage) * kPerLoad, scan);
+        by.ring.release(loads, stage + kRingStages);
       }
-#pragma unroll 1
-      for (I64 j = i; j < loads && j < i + kStep; j += Group::kSize) {
-        const Load load = at[j];
-        Real logits[kPerLoad];
-        convert<kFormat>(load.values, logits);
-        if (i != special && scan.take_usual(logits)) continue;
-        scan.take(head + j * kPerLoad, logits);
-      }
+      by.ring.begin(by.next());
+    } else {
+      scan_loads<kFormat, kAtOnce, Group::kSize>(loads.at, loads.count, group.rank(), loads.head,
+                                                 scan);
     }
-    const I64 tail = head + loads * kPerLoad + group.rank();
+    const int tail = loads.head + loads.count * kPerLoad + group.rank();
     if (tail < classes) take_one(tail);
   }
 }
@@ -430,18 +472,22 @@ struct Row {
   ExpSums sums{};
 };
 
-template <Format kFormat, typename Group, bool kScores, bool kFull>
+template <Format kFormat, typename Group, bool kScores, bool kFull, typename By>
 __device__ Row scan_row(const Batch& batch, const Group& group,
                         const typename Numbers<kFormat>::Stored* logits, I64 target,
-                        typename Numbers<kFormat>::Real own) {
+                        typename Numbers<kFormat>::Real own, const By& by) {
   using Real = typename Numbers<kFormat>::Real;
   Row row;
   row.target = static_cast<double>(own);  // where it is NaN, so are all scores
   Best best{0, -1};
   if (own == own) {
     RowScan<Real, kScores, kFull> scan(batch, target, own);
-    constexpr int kAtOnce = kFull || sizeof(Real) == sizeof(double) ? 1 : 4;
-    scan_share<kFormat, kAtOnce>(logits, batch.classes, batch.class_stride, group, scan);
+    // From a ring no more than registers have room for: nothing waits for memory.
+    constexpr bool kHalf = sizeof(*logits) < sizeof(float);
+    constexpr int kAtOnce = kFull || sizeof(Real) == sizeof(double) ? 1
+                            : By::kIsRing && kScores && kHalf       ? 2
+                                                                    : 4;
+    scan_share<kFormat, kAtOnce>(logits, batch.classes, batch.class_stride, group, scan, by);
     row.rank = scan.rank;
     row.nonfinite = scan.zeros != 0;
     if constexpr (kScores) {
@@ -453,6 +499,7 @@ __device__ Row scan_row(const Batch& batch, const Group& group,
     }
     best = {static_cast<double>(scan.best_value), scan.best_index};
   } else {  // only NaN before it stand before it
+    if constexpr (By::kIsRing) by.ring.drain();
 #pragma unroll 1
     for (I64 c = group.rank(); c < target; c += Group::kSize) {
       const Real logit = Numbers<kFormat>::real(logits[c * batch.class_stride]);

@@ -9,6 +9,7 @@
   F(pig_kernel_elements_cuh, "metrics/", "kernel_elements.cuh") \
   F(pig_kernel_labels_cuh, "metrics/", "kernel_labels.cuh")     \
   F(pig_kernel_row_cuh, "metrics/", "kernel_row.cuh")           \
+  F(pig_kernel_ring_cuh, "metrics/", "kernel_ring.cuh")         \
   F(pig_kernel_numbers_cuh, "metrics/", "kernel_numbers.cuh")   \
   F(pig_kernel_finish_cuh, "metrics/", "kernel_finish.cuh")     \
   F(pig_metric_kernel_h, "metrics/", "metric_kernel.h")         \

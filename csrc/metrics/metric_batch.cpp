@@ -133,6 +133,8 @@ std::optional<Batch> make_batch(const MetricOptions& options, const dlpack::Tens
   batch.classes = logits.shape[class_dim];
   batch.class_stride = logits.strides[class_dim];
   if (options.classes != 0 && batch.classes != options.classes) return std::nullopt;
+  if (batch.classes >= I64{1} << 31)
+    return std::nullopt;  // kernels count a row's logits in 32 bits
 
   const dlpack::Tensor* row_loss = nullptr;
   if (loss != nullptr) {

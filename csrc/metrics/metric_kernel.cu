@@ -4,8 +4,9 @@
 //
 // One kernel is all of an update: ranks, counts, losses, the fold into the state and the snapshot
 // for the host. A row is read once, by one thread, a warp or a block, by the number of classes and
-// by how they lie (kernel_row.cuh). Updates without logits are in kernel_elements.cuh and
-// kernel_labels.cuh. What follows the rows or elements is in kernel_finish.cuh.
+// by how they lie (kernel_row.cuh); on the large devices a block's rows come by bulk copies
+// (kernel_ring.cuh). Updates without logits are in kernel_elements.cuh and kernel_labels.cuh. What
+// follows the rows or elements is in kernel_finish.cuh.
 #include "metrics/kernel_elements.cuh"
 #include "metrics/kernel_finish.cuh"
 #include "metrics/kernel_labels.cuh"
@@ -22,6 +23,13 @@ struct RowHead {
   RowOffsets at;
   U64 target_bits;
   U64 weight_bits;
+
+  __device__ I64 target(const Batch& batch) const {
+    return index_of_bits(target_bits, batch.target_format);
+  }
+  __device__ double weight(const Batch& batch) const {
+    return batch.weight == nullptr ? 1 : real_of_bits(weight_bits, batch.weight_format);
+  }
 };
 
 __device__ RowHead load_head(const Batch& batch, I64 row) {
@@ -58,14 +66,13 @@ __device__ __noinline__ void call_add_scores_of(const UpdateParameters& p, I64 t
   add_scores_of(p, target, weight, row, totals);
 }
 
-template <Format kFormat, typename Group, bool kScores>
+template <Format kFormat, typename Group, bool kScores, typename By>
 __device__ void add_row_of_logits(const UpdateParameters& p, const Group& group,
-                                  const RowHead& head, BlockTotals& totals) {
+                                  const RowHead& head, const By& by, BlockTotals& totals) {
   using Stored = typename Numbers<kFormat>::Stored;
   const Batch& batch = p.batch;
-  const I64 target = index_of_bits(head.target_bits, batch.target_format);
-  const double weight =
-      batch.weight == nullptr ? 1 : real_of_bits(head.weight_bits, batch.weight_format);
+  const I64 target = head.target(batch);
+  const double weight = head.weight(batch);
   // All threads of the group agree; one of them counts.
   BlockTotals left_out{};
   if (!row_counts(batch, target, weight, left_out)) {
@@ -78,11 +85,13 @@ __device__ void add_row_of_logits(const UpdateParameters& p, const Group& group,
   const auto* logits = static_cast<const Stored*>(batch.logits) + head.at.logits;
   const auto own = Numbers<kFormat>::real(logits[target * batch.class_stride]);
   const bool is_full = batch.confusion != 0 || (kScores && batch.label_smoothing != 0);
-  const Row row = is_full
-                      ? scan_row<kFormat, Group, kScores, true>(batch, group, logits, target, own)
-                      : scan_row<kFormat, Group, kScores, false>(batch, group, logits, target, own);
+  const Row row =
+      is_full
+          ? scan_row<kFormat, Group, kScores, true>(batch, group, logits, target, own, ByLoads())
+          : scan_row<kFormat, Group, kScores, false>(batch, group, logits, target, own, by);
   if (group.rank() != 0) return;
-  add_row(batch, row.rank, row.nonfinite == 0, weight, head.at.loss, totals);
+  // With scores a row has no loss of its own, and its offset no register.
+  add_row(batch, row.rank, row.nonfinite == 0, weight, kScores ? 0 : head.at.loss, totals);
   if constexpr (kScores && Group::kSize == 1) {
     add_scores_of(p, target, weight, row, totals);
   } else if constexpr (kScores) {
@@ -99,24 +108,42 @@ __device__ void add_row_of_logits(const UpdateParameters& p, const Group& group,
 template <Format kFormat, typename Group, bool kScores>
 __device__ void add_rows(const UpdateParameters& p, BlockTotals& totals) {
   const Group group;
+  const Batch& batch = p.batch;
   constexpr int kGroups = kThreads / Group::kSize;
   const I64 step = static_cast<I64>(gridDim.x) * kGroups;
   I64 row = static_cast<I64>(blockIdx.x) * kGroups + group.index();
   if constexpr (Group::kSize == 1) {  // its registers are full, and there are many of it
-    for (; row < p.batch.rows; row += step)
-      add_row_of_logits<kFormat, Group, kScores>(p, group, load_head(p.batch, row), totals);
+    for (; row < batch.rows; row += step)
+      add_row_of_logits<kFormat, Group, kScores>(p, group, load_head(batch, row), ByLoads(),
+                                                 totals);
     return;
   }
-  if (row >= p.batch.rows) return;
-  RowHead head = load_head(p.batch, row);
-  for (;;) {
-    row += step;
-    const bool more = row < p.batch.rows;
-    RowHead next;
-    if (more) next = load_head(p.batch, row);  // it arrives while the current row is read
-    add_row_of_logits<kFormat, Group, kScores>(p, group, head, totals);
-    if (!more) return;
-    head = next;
+  if (row >= batch.rows) return;
+  RowHead head = load_head(batch, row);
+  RowHead next;
+  bool more = false;
+  const auto go_over = [&](const auto& by) {
+    for (;;) {
+      row += step;
+      more = row < batch.rows;
+      if (more) next = load_head(batch, row);  // it arrives while the current row is read
+      add_row_of_logits<kFormat, Group, kScores>(p, group, head, by, totals);
+      if (!more) return;
+      head = next;
+    }
+  };
+  // Short rows are over before a ring would have begun.
+  if constexpr (kHasRing && Group::kSize == kThreads && sizeof(Numbers<kFormat>::real({})) == 4) {
+    Ring ring;
+    const auto loads_of_next = [&]() -> RowLoads {
+      BlockTotals unused{};
+      if (!more || !row_counts(batch, next.target(batch), next.weight(batch), unused)) return {};
+      const auto* logits = static_cast<const typename Numbers<kFormat>::Stored*>(batch.logits);
+      return loads_of<kFormat>(logits + next.at.logits, batch.classes);
+    };
+    go_over(ByRing<decltype(loads_of_next)>{ring, loads_of_next});
+  } else {
+    go_over(ByLoads());
   }
 }
 
@@ -170,7 +197,7 @@ PIG_ELEMENTS(rows, RowsParameters, update_elements)
 PIG_ELEMENTS(pairs, PairsParameters, update_elements)
 PIG_ELEMENTS(labels, LabelsParameters, update_labels)
 
-extern "C" __global__ void __launch_bounds__(pig::metrics::kThreads)
+extern "C" __global__ void __launch_bounds__(pig::metrics::kThreads, 1)
     pig_metric_scalar(const __grid_constant__ pig::metrics::ScalarParameters p) {
   using namespace pig::metrics;
   if (threadIdx.x == 0) {

@@ -257,7 +257,8 @@ constexpr int kRowsByCount = 3;
 
 /// How many blocks of a kernel run at once: what has more in registers has less room.
 PIG_SHARED constexpr int blocks_per_processor(bool cross_entropy, Format format, RowsBy by) {
-  if (!cross_entropy) return by == RowsBy::kWarp ? 3 : kBlocksPerProcessor;
+  const bool is_large = by == RowsBy::kWarp || (by == RowsBy::kThread && format == kFloat64);
+  if (!cross_entropy) return is_large ? 3 : kBlocksPerProcessor;
   return by == RowsBy::kBlock && format != kFloat64 ? 3 : 2;
 }
 

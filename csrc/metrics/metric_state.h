@@ -31,10 +31,6 @@ enum class Merge { kSum, kLeast, kGreatest };
 /// Confusion matrices up to this many classes are part of a snapshot: 2 KB, which each update sends
 /// over the bus.
 constexpr I64 kMaxSnapshotClasses = 16;
-/// Of the rows whose greatest probability lies in a bin: their weight, the sum of those
-/// probabilities, and the weight of the rows predicted correctly.
-constexpr int kCalibrationSums = 3;
-constexpr int kMaxCalibrationBins = 100;
 /// As much of what follows the state, as doubles.
 constexpr I64 kMaxSnapshotTail =
     kMaxSnapshotClasses * kMaxSnapshotClasses + kCalibrationSums * kMaxCalibrationBins;
@@ -43,18 +39,22 @@ constexpr I64 kMaxSnapshotTail =
 template <typename Field, typename Count = U64, typename Real = double>
 struct FieldOf {
   using Type = Field;
+  static constexpr int kCounts = 0;
 };
 template <typename Count, typename Real>
 struct FieldOf<U64, Count, Real> {
   using Type = Count;
+  static constexpr int kCounts = 1;
 };
 template <typename Count, typename Real>
 struct FieldOf<double, Count, Real> {
   using Type = Real;
+  static constexpr int kCounts = 0;
 };
 template <typename Count, typename Real, int kSize>
 struct FieldOf<double[kSize], Count, Real> {
   using Type = Real[kSize];
+  static constexpr int kCounts = 0;
 };
 
 // What is found in the rows or elements of an update is a struct of numbers of one size each: first
@@ -67,7 +67,10 @@ struct TotalsOf {
 #define PIG_ROWS(type, name, merge) typename FieldOf<type, Count, Real>::Type name;
 #include "metrics/state_fields.h"
 
-  static constexpr int kCounts = 5;
+  static constexpr int kCounts = 0
+#define PIG_ROWS(type, name, merge) +FieldOf<type>::kCounts
+#include "metrics/state_fields.h"
+      ;
   static constexpr int kReals = 0
 #define PIG_ROWS(type, name, merge) +static_cast<int>(sizeof(type) / sizeof(double))
 #include "metrics/state_fields.h"

@@ -59,7 +59,21 @@ double tokens_of(PyObject* batch) {
   return is_known ? static_cast<double>(tokens) : NAN;
 }
 
-constinit std::array<BatchReading, 1> batch_readings{{{"tokens", tokens_of}}};
+/// Those of them that its `attention_mask` does not mask, which are known where that lies on the
+/// host: nothing waits for a device.
+double tokens_without_padding_of(PyObject* batch) {
+  static PyObject* const name = PyUnicode_InternFromString("attention_mask");
+  PyObject* fields = fields_of(batch);
+  PyObject* mask = fields != nullptr ? entry_of(fields, name) : nullptr;
+  int64_t elements, set;
+  const bool is_known = mask != nullptr && tensor_glance.is_mask(mask, elements, set) &&
+                        static_cast<double>(elements) == tokens_of(batch);
+  Py_XDECREF(fields);
+  return is_known ? static_cast<double>(set) : NAN;
+}
+
+constinit std::array<BatchReading, 2> batch_readings{
+    {{"tokens", tokens_of}, {"tokens_without_padding", tokens_without_padding_of}}};
 
 }  // namespace
 

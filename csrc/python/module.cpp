@@ -14,6 +14,7 @@
 #include "python/phase_type.h"
 #include "python/python_hooks.h"
 #include "python/python_type.h"
+#include "python/stack_sampler.h"
 #include "python/stall_answer.h"
 #include "python/step_iterator.h"
 #include "record/recorder.h"
@@ -57,6 +58,7 @@ PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
   add_memory_functions(module);
   add_cause_functions(module);
   add_host_functions(module);
+  add_stack_functions(module);
   add_module_functions(module);
   add_metric_functions(module);
   add_compiled_graph_functions(module);
@@ -77,10 +79,12 @@ PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
   set_thread_name_function(current_thread_name);
   notice_function = [](Notice notice) {
     if (notice == Notice::kStall) return answer_stall();
+    if (notice == Notice::kQuiet) return look_while_quiet();
     schedule_hook(notice);
   };
   Recorder::install_fork_handler();
   pthread_atfork(nullptr, nullptr, forget_stall_answers_in_child);
+  pthread_atfork(nullptr, nullptr, forget_stack_sampler_in_child);
 }
 
 // Asked here too, before pybind11 does anything: up to Python 3.11 its initialisation in a second

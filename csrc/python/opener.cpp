@@ -14,14 +14,6 @@
 namespace pig {
 namespace {
 
-int instruction_of(PyFrameObject* frame) {
-#if PY_VERSION_HEX < 0x030B0000
-  return frame->f_lasti * 2;
-#else
-  return PyFrame_GetLasti(frame);
-#endif
-}
-
 /// New reference; nullptr where there is none, or no memory for the object.
 PyFrameObject* caller_of(PyFrameObject* frame) {
   PyFrameObject* caller = PyFrame_GetBack(frame);
@@ -40,6 +32,14 @@ bool is_statement(PyCodeObject* code, int instruction, const char* named = nullp
 }
 
 }  // namespace
+
+int instruction_of(PyFrameObject* frame) {
+#if PY_VERSION_HEX < 0x030B0000
+  return frame->f_lasti * 2;
+#else
+  return PyFrame_GetLasti(frame);
+#endif
+}
 
 PyFrameObject* frame_on_stack(const PyFrameObject* frame) {
   PyFrameObject* each = PyEval_GetFrame();

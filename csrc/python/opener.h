@@ -19,6 +19,9 @@
 
 namespace pig {
 
+/// Where a frame is in its code, in bytes, as `PyCode_Addr2Line` has it.
+int instruction_of(PyFrameObject* frame);
+
 /// A frame of the calling thread's stack, or nullptr: a new reference. To look at callers makes
 /// objects, and so may collect garbage, which runs any code.
 PyFrameObject* frame_on_stack(const PyFrameObject* frame);

@@ -93,7 +93,7 @@ struct PendingHook {
   }
 };
 
-/// That of a stall is called by a thread of its own.
+/// Those of a stall and before it are called by a thread of their own.
 PendingHook pending_hooks[5] = {{0}, {1}, {2}, {3}, {4}};
 
 struct StepCall {

@@ -63,14 +63,23 @@ void settle(Answer& answer) {
 }
 
 /// Has Python answer, once it has the GIL.
-void answer_with_gil(const std::shared_ptr<Answer>& answer) noexcept {
+void answer_with_gil(const std::shared_ptr<Answer>& answer, Notice notice) noexcept {
   const bool has_answered = with_gil([&] {
     settle(*answer);
-    if (PyObject* function = python_hooks.notices[static_cast<size_t>(Notice::kStall)])
+    if (PyObject* function = python_hooks.notices[static_cast<size_t>(notice)])
       call_unraisably(function);
   });
   // Without memory nothing is said: nobody has waited for the GIL.
   if (!has_answered) settle(*answer);
+}
+
+/// Null where there is no thread for it.
+std::shared_ptr<Answer> have_answered(Notice notice) {
+  auto answer = std::make_shared<Answer>();
+  open_answers.fetch_add(1);
+  if (start_thread([answer, notice] { answer_with_gil(answer, notice); })) return answer;
+  open_answers.fetch_sub(1);
+  return nullptr;
 }
 
 using Dump = const char* (*)(int, PyInterpreterState*, PyThreadState*);
@@ -135,16 +144,18 @@ void answer_stall() noexcept {
     const auto stall = parts().stalls.log().newest();
     if (!stall || Py_IsInitialized() == 0) return;
     start_thread([] { try_allocating([] { run_stall_program(); }); });
-    const auto answer = std::make_shared<Answer>();
-    open_answers.fetch_add(1);
-    if (!start_thread([answer] { answer_with_gil(answer); })) {
-      open_answers.fetch_sub(1);
-      return;
-    }
+    const auto answer = have_answered(Notice::kStall);
+    if (answer == nullptr) return;
     start_thread([answer, stall] {
       // Without memory nothing is said.
       try_allocating([&] { wait_for_answer(answer, stall->first, stall->second); });
     });
+  });
+}
+
+void look_while_quiet() noexcept {
+  try_allocating([] {
+    if (Py_IsInitialized() != 0 && open_answers.load() == 0) have_answered(Notice::kQuiet);
   });
 }
 

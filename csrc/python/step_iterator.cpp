@@ -31,8 +31,9 @@ struct StepIterator {
   Py_ssize_t items;  ///< in the step that is open
   // Asked of the iterator where a tool shows ranges: after its last item another one is asked for,
   // and what is not a step of the run must not be one in the tool either.
-  Py_ssize_t length;  ///< how many items it says that it has, -1 unknown
-  Py_ssize_t given;   ///< how many it has given
+  Py_ssize_t length;   ///< how many items it says that it has, -1 unknown
+  Py_ssize_t given;    ///< how many it has given
+  bool reads_batches;  ///< whether to look at items for what `samples` does not tell
   bool is_running;
   bool is_finished;
   OpenStep step;
@@ -92,7 +93,7 @@ bool add_item(StepIterator* self, PyObject* item) {
   }
   self->step.add_item(samples);
   if (self->step.is_counted()) {
-    read_batch(item);
+    if (self->reads_batches) read_batch(item);
     const long long before = PyLong_AsLongLong(PyList_GET_ITEM(self->drawn, 0));
     PyObject* now = PyLong_FromLongLong(before + 1);
     if (now != nullptr ? PyList_SetItem(self->drawn, 0, now) != 0 : !drop_memory_error())
@@ -202,8 +203,9 @@ PyTypeObject step_iterator_type =
 PyObject* iterate_steps(PyObject*, PyObject* arguments) {
   PyObject *iterable, *samples, *drawn;
   Py_ssize_t accumulate;
-  if (PyArg_ParseTuple(arguments, "OnOO!", &iterable, &accumulate, &samples, &PyList_Type,
-                       &drawn) == 0)
+  int reads_batches;
+  if (PyArg_ParseTuple(arguments, "OnOO!p", &iterable, &accumulate, &samples, &PyList_Type, &drawn,
+                       &reads_batches) == 0)
     return nullptr;
   double samples_per_item = std::numeric_limits<double>::quiet_NaN();
   const bool asks = PyCallable_Check(samples) != 0;
@@ -219,6 +221,7 @@ PyObject* iterate_steps(PyObject*, PyObject* arguments) {
   self->drawn = Py_NewRef(drawn);
   self->samples_per_item = samples_per_item;
   self->accumulate = accumulate;
+  self->reads_batches = reads_batches != 0;
   self->items = 0;
   self->length = -1;
   self->given = 0;
@@ -237,7 +240,7 @@ bool ready_step_iterator() {
 
 PyMethodDef step_iterator_functions[] = {
     {"iterate_steps", iterate_steps, METH_VARARGS,
-     "iterate_steps(iterable, accumulate, samples, drawn, /)\n--\n\n"},
+     "iterate_steps(iterable, accumulate, samples, drawn, reads_batches, /)\n--\n\n"},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace pig

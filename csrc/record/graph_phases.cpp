@@ -74,7 +74,9 @@ void GraphPhases::replay_begins(uint32_t number, uint32_t step, uint32_t path) {
 void GraphPhases::replay_failed(uint32_t number) {
   const std::lock_guard lock(calls_mutex_);
   if (number >= calls_.size() || calls_[number] == 0) return;
-  called_.push_back({number, true, {calls_[number]--, 0, 0}});
+  const uint64_t run = calls_[number]--;
+  // Where nothing is recorded nobody takes them.
+  if (is_on() && called_.size() < 2 * kMaxNotes) called_.push_back({number, true, {run, 0, 0}});
 }
 
 // The harvester -----------------------------------------------------------------------------------

@@ -46,9 +46,10 @@ int64_t in_ns(const timeval& time) { return (time.tv_sec * 1'000'000 + time.tv_u
 /// The clock of what a thread of this process has run (`pthread_getcpuclockid`, for its number).
 clockid_t cpu_clock(uint32_t thread) { return static_cast<clockid_t>((~thread << 3) | 6); }
 
-/// What a fault on fresh memory costs: the cheaper of two tries. 0 where there is no memory.
+/// What a fault on fresh memory costs: the cheaper of two tries. Fewer pages would be in the
+/// processor's caches, where they cost less. 0 where there is no memory.
 int64_t measure_fault_ns() {
-  constexpr size_t kPages = 256;
+  constexpr size_t kPages = 1024;
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   int64_t least_ns = 0;
   for (int i = 0; i < 2; ++i) {
@@ -82,13 +83,14 @@ struct HostUse::Counts {
   int64_t system_ns = 0;
   int64_t minor = 0;
   int64_t major = 0;
+  int64_t sleeps = 0;
 
   static Counts read() noexcept {
     // First the clock: it has the kernel count what the thread has run up to now.
     const int64_t ran_ns = read_clock_ns(CLOCK_THREAD_CPUTIME_ID);
     rusage use{};
     getrusage(RUSAGE_THREAD, &use);
-    return {ran_ns, in_ns(use.ru_stime), use.ru_minflt, use.ru_majflt};
+    return {ran_ns, in_ns(use.ru_stime), use.ru_minflt, use.ru_majflt, use.ru_nvcsw};
   }
 };
 
@@ -122,10 +124,13 @@ void HostUse::start(const std::string& pressure) {
   pressed_ns_ = -1;
   pressure_ = HighDescriptor(pressure.empty() ? -1 : open(pressure.c_str(), O_RDONLY | O_CLOEXEC));
   fault_ns_ = measure_fault_ns();
-  constexpr int kReadings = 8;
-  const uint64_t begin = read_ticks();
-  for (int i = 0; i < kReadings; ++i) Counts::read();
-  read_cost_ns_ = (clock_->to_ns(read_ticks()) - clock_->to_ns(begin)) / kReadings;
+  // On a busy machine some of them are interrupted.
+  read_cost_ns_ = INT64_MAX;
+  for (int i = 0; i < 8; ++i) {
+    const int64_t begin_ns = clock_->to_ns(read_ticks());
+    Counts::read();
+    read_cost_ns_ = std::min(read_cost_ns_, clock_->to_ns(read_ticks()) - begin_ns);
+  }
   is_on_.store(true, std::memory_order_release);
 }
 
@@ -203,8 +208,8 @@ void HostUse::step_ends(uint32_t serial) noexcept {
 
 void HostUse::note(uint32_t serial, const OfThread& own, bool is_long) noexcept {
   const Counts &now = own.by_end, &before = own.before;
-  const int64_t off_ns =
-      std::max(own.end_ns - own.begin_ns - (now.ran_ns - before.ran_ns), int64_t{0});
+  const int64_t ran_ns = now.ran_ns - before.ran_ns;
+  const int64_t off_ns = std::max(own.end_ns - own.begin_ns - ran_ns, int64_t{0});
   int64_t usual_ns = 0;
   {
     const std::lock_guard lock(lock_);
@@ -212,6 +217,11 @@ void HostUse::note(uint32_t serial, const OfThread& own, bool is_long) noexcept 
     if (is_long) usual_ns = static_cast<int64_t>(off_cpu_ns_.value());
   }
   if (!is_long && serial >= kFirstNoted && serial % kNotedEvery != 0) return;
+  causes_.add_of_step(CauseKind::kComputing, serial, own.end_ns, ran_ns);
+  const std::optional<int64_t> queued_ns = run_queue_.waited_ns();
+  if (queued_ns && now.sleeps == before.sleeps)
+    causes_.add_of_step(CauseKind::kSteal, serial, own.end_ns,
+                        std::max(off_ns - *queued_ns, int64_t{0}));
   if (fault_ns_ > 0) {
     int64_t faults_ns = (now.minor - before.minor) * fault_ns_;
     const int64_t system_ns = now.system_ns - before.system_ns;

@@ -18,14 +18,17 @@
 
 namespace pig {
 
-/// What the thread of a step used of the machine in it, and what made it wait: page faults, memory
-/// that had to be freed first, and the GIL.
+/// What the thread of a step used of the machine in it, and what made it wait: how long it ran,
+/// page faults, memory that had to be freed first, the GIL, and what the host of a virtual machine
+/// took.
 ///
 /// Faults and CPU time are read where a step begins and ends, which takes half a microsecond, in so
 /// many steps that it takes at most the budget. They go to the log of causes for long steps, and as
 /// a sample for usual ones. A fault is taken to cost what one on fresh memory cost as this began;
 /// up to `kMostFault` times as much where the kernel has counted more system time in the step. What
-/// waits for a disk is known as time off the processors alone, beyond what is usual.
+/// waits for a disk is known as time off the processors alone, beyond what is usual. A thread that
+/// has not slept in a step, and neither ran nor was on the run queue, had no processor: the host of
+/// the virtual machine did not let it run.
 ///
 /// A thread of its own looks at steps that take long: the kernel says in which system call a thread
 /// waits, and those that wait for the GIL all sleep at the same address.

@@ -44,6 +44,7 @@ struct RunQueueWaits::OfThread {
   std::optional<uint64_t> waited_before;
   // Of the last one.
   int64_t end_ns = 0;
+  std::optional<int64_t> waited_ns;
   std::optional<uint64_t> waited_by_end;  ///< where it was read
   // Of the last one that was read, and since.
   std::optional<uint64_t> waited_last;
@@ -123,11 +124,13 @@ void RunQueueWaits::step_ends(uint32_t serial) noexcept {
       own.long_cost_ns < kLongAheadNs + kBudget * own.steps_ns ||
       kMostOfExcess * static_cast<double>(time_ns - typical_ns()) > own.last_cost_ns;
   const bool is_long = takes_long && is_cheap;
+  own.waited_ns.reset();
   own.waited_by_end = own.is_read || is_long ? read(own) : std::nullopt;
   if (own.waited_before && own.waited_by_end && *own.waited_by_end >= *own.waited_before) {
     const uint64_t waited_ns = *own.waited_by_end - *own.waited_before;
     series_.add_to(serial, "processor_wait_ns", static_cast<double>(waited_ns));
     if (!is_long) own.waits_ns.add(waited_ns);
+    own.waited_ns = std::min(static_cast<int64_t>(waited_ns), time_ns);
   }
   if (is_long) {
     read_long_step(own, serial);
@@ -160,9 +163,10 @@ void RunQueueWaits::read_long_step(OfThread& own, uint32_t serial) noexcept {
       static_cast<double>(own.outside_ns) < most_outside_ns) {
     const uint64_t since_ns = *own.waited_by_end - std::min(*own.waited_last, *own.waited_by_end);
     const uint64_t before_ns = std::min(own.unread * own.waits_ns.value(), since_ns);
-    causes_.add_of_step(CauseKind::kProcessorWait, serial, own.end_ns,
-                        at_most(since_ns - before_ns));
+    own.waited_ns = at_most(since_ns - before_ns);
   }
+  if (own.waited_ns)
+    causes_.add_of_step(CauseKind::kProcessorWait, serial, own.end_ns, *own.waited_ns);
   const std::lock_guard lock(lock_);
   const std::optional<uint64_t> throttled = throttled_ns();
   if (!throttled) return;
@@ -194,6 +198,11 @@ std::optional<uint64_t> RunQueueWaits::throttled_ns() noexcept {
     }
   }
   return is_known ? std::optional(sum_ns) : std::nullopt;
+}
+
+std::optional<int64_t> RunQueueWaits::waited_ns() const noexcept {
+  const OfThread& own = of_this_thread;
+  return own.part == this ? own.waited_ns : std::nullopt;
 }
 
 void RunQueueWaits::step_is_dropped() noexcept {

@@ -32,13 +32,14 @@ namespace pig {
 ///
 /// At the end of a long step it is also read for how long a CPU limit had stopped the process's
 /// control groups since that was last read: a step in which one did is a long one. Both of a long
-/// step go to the log of causes, as they are a biased sample.
+/// step go to the log of causes, as they are a biased sample, and readings become rare in a long
+/// run.
 class RunQueueWaits final : public Part {
  public:
   /// The share of the time of steps that reading may take, and again reading long ones.
   static constexpr double kBudget = 0.0005;
   /// A step is long that takes so many times what the last ones took.
-  static constexpr double kLong = 1.25;
+  static constexpr double kLong = 1.2;
   /// More threads than have steps.
   static constexpr size_t kMaxThreads = 16;
   /// Control groups, from the process's own one up.
@@ -59,6 +60,10 @@ class RunQueueWaits final : public Part {
   void step_ends(uint32_t serial) noexcept;
   /// There was no such step.
   void step_is_dropped() noexcept;
+
+  /// How long this thread waited in the step that it has ended last; nothing where that is not
+  /// known.
+  std::optional<int64_t> waited_ns() const noexcept;
 
   /// What the last steps took; 0 before the first.
   int64_t typical_ns() const { return static_cast<int64_t>(budget_.typical_ns()); }

@@ -99,6 +99,15 @@ ThreadState* ThreadRegistry::find(uint32_t serial) const {
   return found == states_.end() ? nullptr : *found;
 }
 
+ThreadState* ThreadRegistry::find_native(uint64_t native_id) const {
+  size_t serial = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    for (serial = infos_.size(); serial > 0 && infos_[serial - 1].native_id != native_id;) --serial;
+  }
+  return serial == 0 ? nullptr : find(static_cast<uint32_t>(serial - 1));
+}
+
 bool ThreadRegistry::request_end(const ThreadState& here, uint32_t phase, uintptr_t block,
                                  uint64_t now) const {
   const std::lock_guard lock(mutex_);

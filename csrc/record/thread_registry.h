@@ -32,6 +32,8 @@ class ThreadRegistry {
   void run_requests() const;
   /// Of a thread of this recording, or nullptr.
   ThreadState* find(uint32_t serial) const;
+  /// By the system's number of the thread, the newest with it.
+  ThreadState* find_native(uint64_t native_id) const;
   /// Asks another thread to end the phase that the block has begun there
   /// (ThreadState::request_end). False where there is none.
   bool request_end(const ThreadState& here, uint32_t phase, uintptr_t block, uint64_t now) const;

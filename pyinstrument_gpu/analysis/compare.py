@@ -108,7 +108,8 @@ class TimeChange:
 
     Attributes:
         before_ns, after_ns: its mean in each run.
-        change: relative change of it (per sample, where the comparison is); -0.06 is 6 % less.
+        change: relative change of it, per token or sample where the comparison is; -0.06 is 6 %
+            less.
         interval: of that change, at the confidence of the comparison; None when it is not known.
         smallest_effect: the smallest relative change that such runs show in `POWER` of the cases;
             None when it is not known.
@@ -145,8 +146,8 @@ class Comparison:
     """Two sides of runs.
 
     Attributes:
-        unit: what the changes are of: time per "sample" where the samples are known, else per
-            "step".
+        unit: what the changes are of: time per "token" where the tokens are known, else per
+            "sample" where the samples are, else per "step".
         margin: relative change up to which times are called the same.
         confidence: of the intervals.
         elapsed: all time from the first step that was compared to the end of the last work,
@@ -155,6 +156,9 @@ class Comparison:
         uneven: phases outside of steps that one side's loop runs more often.
         without_uneven: elapsed time without these; None when there are none.
         before_rate, after_rate: mean samples per second of elapsed time; None when not known.
+        before_tokens_rate, after_tokens_rate: the same of tokens.
+        is_without_padding: whether tokens are counted without padding, as where all runs know that.
+        price_per_hour: of all that a run uses; None where nothing was given.
         before_wait, after_wait: for which share of the time of steps their thread waited for a
             processor, on average over runs; None when not known.
         other_processors: how many of their processors other processes used meanwhile, likewise.
@@ -176,6 +180,10 @@ class Comparison:
     without_uneven: TimeChange | None
     before_rate: float | None
     after_rate: float | None
+    before_tokens_rate: float | None
+    after_tokens_rate: float | None
+    is_without_padding: bool
+    price_per_hour: float | None
     before_wait: float | None
     after_wait: float | None
     other_processors: float | None
@@ -189,6 +197,21 @@ class Comparison:
     @property
     def verdict(self) -> Verdict:
         return self.elapsed.verdict
+
+    @property
+    def costs(self) -> tuple[float, float] | None:
+        """What a million units cost before and after; None where that is not known."""
+        if self.price_per_hour is None:
+            return None
+        rates: tuple[float | None, float | None] = {
+            "token": (self.before_tokens_rate, self.after_tokens_rate),
+            "sample": (self.before_rate, self.after_rate),
+            "step": (1e9 / self.elapsed.before_mean_ns, 1e9 / self.elapsed.after_mean_ns),
+        }[self.unit]
+        before, after = (
+            self.price_per_hour / 3600 * 1e6 / rate if rate else None for rate in rates
+        )
+        return None if before is None or after is None else (before, after)
 
     @property
     def is_moved_out(self) -> bool:
@@ -247,6 +270,7 @@ def compare(
     noise_percent: float | None = None,
     margin_percent: float = DEFAULT_MARGIN_PERCENT,
     confidence: float = CONFIDENCE,
+    price_per_hour: float | None = None,
 ) -> Comparison:
     """Compare the runs without a change with those that have it.
 
@@ -257,6 +281,7 @@ def compare(
         margin_percent: change up to which times are called the same.
         confidence: of the intervals, but for those of the final values of metrics. More than the
             default where the same runs are looked at more than once (`looks`).
+        price_per_hour: what all that a run uses costs, in any currency.
 
     Raises:
         ValueError: a side has no run, a run has no complete step, no time passes in its steps, one
@@ -269,7 +294,14 @@ def compare(
     _check_separate(before, after)
     samples = run_samples([*before, *after])
     sides = samples[: len(before)], samples[len(before) :]
-    unit = "step" if any(s.samples_per_step is None for s in samples) else "sample"
+    is_without_padding = all(s.real_tokens_per_step for s in samples)
+    units: dict[str, Callable[[RunSample], float | None]] = {
+        "token": lambda s: s.real_tokens_per_step if is_without_padding else s.tokens_per_step,
+        "sample": lambda s: s.samples_per_step,
+        "step": lambda s: 1,
+    }
+    # One of which there is none tells nothing either.
+    unit = next(one for one, per_step in units.items() if all(map(per_step, samples)))
     # Of the ranks of a job the first stands for the rest where one is enough.
     leads = [[ranks_of(one)[0] for one in side] for side in (before, after)]
     order = Order(*leads)
@@ -280,10 +312,7 @@ def compare(
 
     def change_of(time_ns: Callable[[RunSample], float]) -> TimeChange:
         before_ns, after_ns = (tuple(map(time_ns, side)) for side in sides)
-        divisors = [
-            np.array([s.samples_per_step or 1 if unit == "sample" else 1 for s in side])
-            for side in sides
-        ]
+        divisors = [np.array([units[unit](s) or 1 for s in side], np.float64) for side in sides]
         times = [np.array(before_ns) / divisors[0], np.array(after_ns) / divisors[1]]
         change, interval, smallest = _relative(times[0], times[1], noise_percent, order, confidence)
         if machine.is_contended:
@@ -305,7 +334,9 @@ def compare(
             phase.total_ns for path, phase in sample.outside.items() if path in left_out
         )
 
-    rates = [_rate(side) for side in sides]
+    rates, token_rates = (
+        [_rate(side, units[one]) for side in sides] for one in ("sample", "token")
+    )
     finals = final_values(*leads)
     return Comparison(
         unit=unit,
@@ -317,6 +348,10 @@ def compare(
         without_uneven=change_of(without_uneven_ns) if uneven else None,
         before_rate=rates[0],
         after_rate=rates[1],
+        before_tokens_rate=token_rates[0],
+        after_tokens_rate=token_rates[1],
+        is_without_padding=is_without_padding,
+        price_per_hour=price_per_hour,
         before_wait=machine.waits[0],
         after_wait=machine.waits[1],
         other_processors=machine.others,
@@ -449,10 +484,9 @@ def _ranks_in_words(ranks: frozenset[int] | None) -> str:
     return "all ranks" if ranks is None else ranks_text(ranks)
 
 
-def _rate(side: Sequence[RunSample]) -> float | None:
-    rates = [
-        s.samples_per_step / s.elapsed_ns * 1e9 for s in side if s.samples_per_step is not None
-    ]
+def _rate(side: Sequence[RunSample], per_step: Callable[[RunSample], float | None]) -> float | None:
+    amounts = [(per_step(s), s.elapsed_ns) for s in side]
+    rates = [amount / ns * 1e9 for amount, ns in amounts if amount is not None]
     return fmean(rates) if len(rates) == len(side) else None
 
 

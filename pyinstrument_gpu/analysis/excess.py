@@ -105,20 +105,28 @@ def divided(kinds: StepKinds, causes: Sequence[Cause]) -> Excess:
     causes = sorted(causes, key=_turn)
     slow = steps[is_slow]
     elapsed_ns = int(steps["end_ns"].max() - steps["begin_ns"].min()) if len(steps) else 0
-    own_ns = _own_times_ns(causes, steps)
+    # The gate's tests ask again and again of steps of which none is slow.
+    sought = causes if len(slow) else ()
+    own_ns = _own_times_ns(sought, steps)
     parts_ns = np.zeros((len(causes), len(slow)), np.int64)
     gross_ns, is_known = parts_ns.copy(), np.zeros(parts_ns.shape, dtype=bool)
     left_ns = _durations_ns(slow) - kinds.typical_ns[is_slow]
-    whole_ns = left_ns.copy()
-    for row, cause in enumerate(causes):
+    whole_ns, busy_ns = left_ns.copy(), np.zeros_like(left_ns)
+    for row, cause in enumerate(sought):
         known = _are_known(cause, steps)
         amounts_ns = _amounts_ns(cause, steps)
+        is_known[row] = known[is_slow]
         more_ns = kinds.above_usual_ns(own_ns[row] + amounts_ns, known)
+        if cause.precedence == Precedence.REST:
+            more_ns = np.maximum(more_ns - busy_ns, 0)
         parts_ns[row] = np.minimum(more_ns, left_ns)
         left_ns -= parts_ns[row]
+        if not cause.is_idle:
+            busy_ns += parts_ns[row]
+        if cause.precedence == Precedence.REST:
+            continue  # it leaves all that others may explain to them
         alone_ns = _covered_ns(cause, steps) + amounts_ns
         gross_ns[row] = np.minimum(kinds.above_usual_ns(alone_ns, known), whole_ns)
-        is_known[row] = known[is_slow]
     gross_ns = np.maximum(gross_ns, parts_ns)
     of_others_ns = gross_ns.sum(axis=0) - gross_ns
     return Excess(

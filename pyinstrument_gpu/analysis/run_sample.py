@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -22,6 +22,7 @@ from pyinstrument_gpu.core.arrays import distinct
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import metrics_by_name, span_scopes
 from pyinstrument_gpu.core.statistics import Scope
+from pyinstrument_gpu.core.step_values import TOKENS, WITHOUT_PADDING, values_of_steps
 
 OUTSIDE_PHASES = "outside phases"
 """What no phase accounts for, inside steps or outside."""
@@ -54,7 +55,8 @@ class RunSample:
             them, or, where that was the last one, to the end of the last work on the host; from and
             to where a device is known to be done with the steps before, and with these.
         wait_ns: for how long their thread waited for a processor; None unknown.
-        samples_per_step: None when not all are known.
+        samples_per_step, tokens_per_step: None when not all are known.
+        real_tokens_per_step: tokens without padding, likewise.
         phase_ns: self time by path, on the step's own thread; what no phase accounts for is
             `OUTSIDE_PHASES`. They add up to `step_ns`.
         outside_ns: the same of what is outside of steps: validation, checkpoints, gaps. They add up
@@ -69,6 +71,8 @@ class RunSample:
     step_ns: float
     wait_ns: float | None
     samples_per_step: float | None
+    tokens_per_step: float | None
+    real_tokens_per_step: float | None
     phase_ns: Mapping[str, float]
     outside_ns: Mapping[str, float]
     outside: Mapping[str, Outside]
@@ -176,7 +180,6 @@ def _together(ranks: Sequence[RunSample]) -> RunSample:
     """The sample of a job. What its ranks' phases don't account for is what is left of its time."""
     elapsed_ns = max(rank.elapsed_ns for rank in ranks)
     step_ns = max(rank.step_ns for rank in ranks)
-    samples = [rank.samples_per_step for rank in ranks if rank.samples_per_step is not None]
     outside: dict[str, Outside] = {}
     for rank in ranks:
         for name, found in rank.outside.items():
@@ -189,7 +192,9 @@ def _together(ranks: Sequence[RunSample]) -> RunSample:
         elapsed_ns=elapsed_ns,
         step_ns=step_ns,
         wait_ns=max((rank.wait_ns for rank in ranks if rank.wait_ns is not None), default=None),
-        samples_per_step=sum(samples) if len(samples) == len(ranks) else None,
+        samples_per_step=_sum(rank.samples_per_step for rank in ranks),
+        tokens_per_step=_sum(rank.tokens_per_step for rank in ranks),
+        real_tokens_per_step=_sum(rank.real_tokens_per_step for rank in ranks),
         phase_ns=_medians([rank.phase_ns for rank in ranks], step_ns),
         outside_ns=_medians([rank.outside_ns for rank in ranks], elapsed_ns - step_ns),
         outside=outside,
@@ -199,6 +204,12 @@ def _together(ranks: Sequence[RunSample]) -> RunSample:
             if all(cause in rank.cause_ns for rank in ranks)
         },
     )
+
+
+def _sum(amounts: Iterable[float | None]) -> float | None:
+    found = [*amounts]
+    known = [amount for amount in found if amount is not None]
+    return sum(known) if len(known) == len(found) else None
 
 
 def _medians(times_ns: Sequence[Mapping[str, float]], whole_ns: float) -> dict[str, float]:
@@ -214,7 +225,7 @@ def _medians(times_ns: Sequence[Mapping[str, float]], whole_ns: float) -> dict[s
 
 def _sample_of_rank(run: Run, steps: NDArray[np.void], is_known: bool) -> RunSample:
     step_ns = float((steps["end_ns"] - steps["begin_ns"]).mean())
-    samples, waits_ns = steps["samples"], step_waits_ns(run, steps)
+    waits_ns = step_waits_ns(run, steps)
     end_ns = _end_ns(run, steps)
     begin_ns = int(steps["begin_ns"][0])
     # To the end of the device's work, so from the end of what it was still behind with.
@@ -236,12 +247,18 @@ def _sample_of_rank(run: Run, steps: NDArray[np.void], is_known: bool) -> RunSam
         elapsed_ns=elapsed_ns,
         step_ns=step_ns,
         wait_ns=None if np.isnan(waits_ns).all() else float(np.nanmean(waits_ns)),
-        samples_per_step=None if np.isnan(samples).any() else float(samples.mean()),
+        samples_per_step=_known_mean(steps["samples"]),
+        tokens_per_step=_known_mean(values_of_steps(run, TOKENS, steps)),
+        real_tokens_per_step=_known_mean(values_of_steps(run, WITHOUT_PADDING, steps)),
         phase_ns=_phase_ns(run, inside, len(steps), step_ns),
         outside_ns=_phase_ns(run, outside, len(steps), elapsed_ns - step_ns),
         outside=_outermost(run, outside & is_outermost, len(steps)),
         cause_ns=_cause_ns(run, steps),
     )
+
+
+def _known_mean(values: NDArray[np.float64]) -> float | None:
+    return None if np.isnan(values).any() else float(values.mean())
 
 
 def _cause_ns(run: Run, steps: NDArray[np.void]) -> dict[str, float]:

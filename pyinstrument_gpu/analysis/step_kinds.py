@@ -7,8 +7,9 @@ part has not, as where two models are trained in turn. What fewer steps have mak
 own, but may be the cause of their being slow.
 
 A step is slow if it takes longer than the median of its kind by more than noise: by more than six
-times the distance between the lower quartile and the median, and by 5 %. The upper quartile says
-nothing of noise where a quarter of the steps is slow for some reason.
+times the distance between the lower quartile and the median, and by a fifth: processors that are
+shared with others, as all of virtual machines are, make usual steps longer by less. The upper
+quartile says nothing of noise where a quarter of the steps is slow for some reason.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from pyinstrument_gpu.analysis.intervals import quantiles
 from pyinstrument_gpu.analysis.step_times import kept_steps, span_losses, were_profiled
 from pyinstrument_gpu.core.arrays import distinct, groups, places_in
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.core.schema import metrics_by_name, span_scopes
+from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.core.statistics import Scope
+from pyinstrument_gpu.core.step_values import TOKENS, values_of_steps
 
 MIN_STEPS = 8
 """Of a kind, for its median to be one to compare with."""
-LEAST_EXCESS = 0.05
+LEAST_EXCESS = 0.2
+"""From there on a recording looks at steps more closely (`RunQueueWaits::kLong`)."""
 NOISE = 6
 TURN_SHARE = 0.2
 """So many steps at least have a phase, and so many have it not, that makes two kinds of them."""
@@ -35,7 +38,6 @@ _MOST_TURNS = 8
 _MOST_RATIO = 2.0
 """A step of a rare kind is compared with one of another size, if that is no more times as large or
 as small."""
-_TOKENS = "step/tokens"
 _BINS = 4
 """Sizes that hardly repeat are put together, so many in each doubling."""
 
@@ -121,11 +123,7 @@ def _median(values: NDArray[np.int64]) -> int:
 
 def _sizes(run: Run, steps: NDArray[np.void]) -> NDArray[np.float64]:
     """Samples, items and tokens of each step; -1 unknown. Those that hardly repeat are rounded."""
-    tokens = np.full(len(steps), -1.0)
-    readings = dict(metrics_by_name(run.metric_names, run.metrics)).get(_TOKENS)
-    if readings is not None:
-        places = places_in(steps["index"], readings["step"])
-        tokens[places[places >= 0]] = readings["value"][places >= 0]
+    tokens = np.nan_to_num(values_of_steps(run, TOKENS, steps), nan=-1.0)
     samples = np.where(np.isnan(steps["samples"]), -1.0, steps["samples"])
     sizes = np.column_stack([samples, steps["items"].astype(float), tokens])
     for column in sizes.T:

@@ -30,10 +30,13 @@ _HERE = "pyinstrument_gpu.aspects"
 ASPECTS: tuple[AspectRow, ...] = (
     AspectRow(f"{_HERE}.startup", "watch"),
     AspectRow(f"{_HERE}.modules", "watch"),
+    AspectRow(f"{_HERE}.nonfinite", "watch", "nonfinite"),
     AspectRow(f"{_HERE}.graphs", "watch", "graph_phases"),
     AspectRow(f"{_HERE}.syncs"),
     AspectRow(f"{_HERE}.compilations", "watch"),
+    AspectRow(f"{_HERE}.throughput"),
     AspectRow(f"{_HERE}.operations", "profile_steps"),
+    AspectRow(f"{_HERE}.stacks", "watch", "stacks"),
     AspectRow(f"{_HERE}.memory", "watch", "memory"),
     AspectRow(f"{_HERE}.energy", "watch", "energy"),
     AspectRow(f"{_HERE}.clocks", "watch"),

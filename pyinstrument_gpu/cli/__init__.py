@@ -32,6 +32,7 @@ _COMMANDS = {
     "export": "Write runs in another format, for other tools to read.",
     "compare": "Tell whether a change made training faster or slower.",
     "gate": "Fail if training has become slower: a test that does not flake.",
+    "peak": "Measure how many floating-point operations a second this device can do.",
     "overhead": "Measure what a phase costs on this machine.",
     "info": "Show what a run file contains and what is missing.",
     "completion": "Print a script that completes commands and options in your shell.",

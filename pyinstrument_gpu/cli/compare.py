@@ -48,6 +48,15 @@ def percent_option(*names: str, min_open: bool = False, **settings: Any) -> Call
     return click.option(*names, type=kind, metavar="PCT", **settings)
 
 
+price_option = click.option(
+    "--price-per-hour",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="PRICE",
+    help="What all that a run uses costs per hour, in any currency: also show what a million "
+    "tokens cost, or samples or steps where tokens are not known.",
+)
+
+
 @click.command(cls=_ManyRuns, options_metavar="--before RUN... --after RUN... [OPTIONS]")
 @click.option(
     "--before", metavar="RUN...", multiple=True, required=True, help="Runs without the change."
@@ -74,6 +83,7 @@ def percent_option(*names: str, min_open: bool = False, **settings: Any) -> Call
     "fail_percent",
     help="Exit with code 4 if the verdict is SLOWER and the change is more than PCT percent.",
 )
+@price_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @click.option(
     "--html",

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from pyinstrument_gpu.analysis.compare import DEFAULT_MARGIN_PERCENT, MIN_RUNS, Slowdown
-from pyinstrument_gpu.cli.compare import EXIT_SLOWER, percent_option
+from pyinstrument_gpu.cli.compare import EXIT_SLOWER, percent_option, price_option
 from pyinstrument_gpu.errors import GateError
 from pyinstrument_gpu.gate import summary
 from pyinstrument_gpu.gate.gate import DEFAULT_RUNS, Gate, Plan, Progress
@@ -66,6 +66,7 @@ _EXIT_SIGNAL = 128
     show_default=True,
     help="Pass if the candidate is slower by PCT percent at most, even if that is certain.",
 )
+@price_option
 @click.option("--strict", is_flag=True, help="Exit with code 5 if the result is unclear.")
 @click.option(
     "-o",

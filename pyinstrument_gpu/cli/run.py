@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from pyinstrument_gpu.recording.configuration import file_settings, variable
 from pyinstrument_gpu.recording.hang_program import check_call
 
-_COARSE = "coarse"
+_WITHOUT_VALUE = {"--modules": "=coarse", "--nonfinite": "=0"}
 
 
 class Leave(BaseException):
@@ -39,7 +39,7 @@ def _without_python(args: list[str], at: int) -> list[str]:
 
 
 class _RunCommand(click.Command):
-    """`--modules` without a value would take PROGRAM for one."""
+    """`--modules` and `--nonfinite` without a value would take PROGRAM for one."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """In two groups: what most people need, and what is recorded."""
@@ -61,8 +61,7 @@ class _RunCommand(click.Command):
         }
         at = 0
         while at < len(args) and args[at].startswith("-") and args[at] != "--":
-            if args[at] == "--modules":
-                args[at] += f"={_COARSE}"
+            args[at] += _WITHOUT_VALUE.get(args[at], "")
             at += 2 if args[at] in with_value else 1
         args = _without_python(args, at)
         try:
@@ -197,7 +196,30 @@ def _check_call(ctx: click.Context, option: click.Parameter, value: str | None) 
     default=True,
     help="Save the allocator's snapshot beside the run when a GPU has no memory left.",
 )
+@click.option(
+    "--flops",
+    is_flag=True,
+    help="Count the floating-point operations of one step, which is profiled for it, to know how "
+    "much of its peak the device reaches.",
+)
 @click.option("--energy", is_flag=True, help="Read the GPU's energy counter, ten times a second.")
+@click.option(
+    "--nonfinite",
+    metavar="[=EVERY]",
+    type=click.IntRange(min=0),
+    help="Find the module that makes the first NaN or infinite value: in one of EVERY steps, by "
+    "default in as many as take about 1 % of the host's time.",
+)
+@click.option(
+    "--stop-on-nonfinite",
+    is_flag=True,
+    help="End the program once that is known, with a NonFiniteError. Implies --nonfinite.",
+)
+@click.option(
+    "--stacks",
+    is_flag=True,
+    help="Sample the main thread's Python stack, for the lines that each phase consists of.",
+)
 @click.option(
     "--compiled-phases",
     is_flag=True,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # what only reads runs needs no pictures
     from pyinstrument_gpu.core.file.found import Found
     from pyinstrument_gpu.core.live import LiveView
     from pyinstrument_gpu.core.record import SourceLine
-    from pyinstrument_gpu.parts.parts import Curves, Part
+    from pyinstrument_gpu.parts.parts import Curves, Flame, Part
 
 
 class Aspect:
@@ -112,6 +112,10 @@ class Aspect:
 
     def curves(self, run: Any) -> Iterable[Curves]:
         """Its values over the steps of a run, for pictures."""
+        return ()
+
+    def flames(self, run: Any) -> Iterable[Flame]:
+        """Flame graphs of it, one below the other."""
         return ()
 
     def causes(self, run: Any) -> Iterable[Cause]:

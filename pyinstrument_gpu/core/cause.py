@@ -60,7 +60,8 @@ class Precedence(enum.IntEnum):
     WAIT = 3
     """The program waited for somebody else: for a worker, a rank, a device."""
     REST = 4
-    """Something is known of the step as a whole, and has what no other cause explains."""
+    """Something is known of the step as a whole, and has what no other cause explains. What causes
+    that are not idle have explained counts as a part of it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +90,7 @@ class Cause:
             it is not known: what is done elsewhere instead may take as long.
         is_advised: whether a report is to advise the remedy where it is worth it. False: the aspect
             has findings of its own, or the savings of the run have it.
+        is_idle: whether the step's thread does not run meanwhile.
     """
 
     name: str
@@ -101,6 +103,7 @@ class Cause:
     notes: tuple[str, ...] = ()
     saves: tuple[float, float] = (0.0, 1.0)
     is_advised: bool = True
+    is_idle: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,10 +44,12 @@ if TYPE_CHECKING:  # what runs hold of aspects is found by their table
     from pyinstrument_gpu.aspects.hindrances.data import Hindrances
     from pyinstrument_gpu.aspects.memory.data import Memory
     from pyinstrument_gpu.aspects.modules.data import Modules
+    from pyinstrument_gpu.aspects.nonfinite.data import Nonfinite
     from pyinstrument_gpu.aspects.operations.data import Operations
     from pyinstrument_gpu.aspects.outputs.data import Outputs
     from pyinstrument_gpu.aspects.processor.data import Processor
-    from pyinstrument_gpu.aspects.stalls.data import Stall
+    from pyinstrument_gpu.aspects.stacks.data import Stacks
+    from pyinstrument_gpu.aspects.stalls.data import Quiet, Stall
     from pyinstrument_gpu.aspects.startup.data import Startup
 
 
@@ -125,12 +127,16 @@ class Run:
         collector: What Python's garbage collector did, if it was watched.
         outputs: What wrote checkpoints and logs, if that was watched.
         hindrances: What was looked for that holds threads up, if anything was.
+        nonfinite: The first value that was not finite, if that was looked for.
         collectives: The collective operations, if PyTorch's flight recorder was read.
         startup: What the program did before its first step; None where that was not watched.
         compilations: What torch.compile did, if the program has imported its compiler.
         compilation_spans: When each of these compilations was, in the columns of
             `COMPILATION_DTYPE`.
+        stacks: Samples of the main thread's Python stack, if they were asked for.
         stalls: The times in which the program did nothing for far longer than its steps take.
+        quiet: Where the main thread was when nothing had happened for longer than usual the last
+            time; None if that was never so.
         error: Why the file could not be written to its end, or None.
     """
 
@@ -151,10 +157,13 @@ class Run:
         module_spans: NDArray[np.void]
         module_step_weights: NDArray[np.int64] | None
         modules: Modules
+        nonfinite: Nonfinite | None
         operations: Operations | None
         outputs: Outputs | None
         processor: Processor | None
+        stacks: Stacks | None
         stalls: tuple[Stall, ...]
+        quiet: Quiet | None
 
     def __init__(
         self,

@@ -18,6 +18,7 @@ from pyinstrument_gpu.core.job_membership import not_one_job, same_run_twice
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export import (
+    collapsed,
     csv,
     nsys_rep,
     nsys_sqlite,
@@ -98,6 +99,9 @@ FORMATS: Mapping[str, Exporter] = {
     "nvtxt": Exporter(nvtxt.write, {".nvtxt": "text that Nsight Systems can import"}),
     "nsys-sqlite": Exporter(
         nsys_sqlite.write, {".sqlite": "a database for `nsys stats`"}, output="binary"
+    ),
+    "collapsed": Exporter(
+        collapsed.write, {".collapsed": "stacks of Python, for flame graphs"}, output="binary"
     ),
     "tensorboard": Exporter(
         tensorboard.write, output="path", by_name="an event file into the log directory"

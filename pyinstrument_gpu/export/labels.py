@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the ranges of a timeline are called, and their colours.
 
-A phase has the same colour in every process, and the same as that of its live NVTX range: table and
-hash are those of `csrc/hot/nvtx_range.cpp`. Any two of the colours can also be told apart by eyes
-that see no red, no green or no blue.
+A phase has the colour of its live NVTX range, chosen by its name: table and hash are those of
+`csrc/hot/nvtx_range.cpp`. Where two phases of a run would share one, the second by name gets
+another, so that a run has as many colours as phases while there are any. Any two of the colours can
+also be told apart by eyes that see no red, no green or no blue.
 """
 
 from __future__ import annotations
@@ -94,10 +95,10 @@ def _labels(run: Run) -> Iterator[Label]:
         for passed, suffix in _PASSES.items():
             of = number * len(ModulePass) + passed
             yield Label(RangeKind.MODULE, of, name, MODULE_COLORS[passed], suffix)
-    colors = [color_of(name) for name in run.names]
+    colors = colors_of(run)
     for kind, suffix in ((RangeKind.PHASE, ""), (RangeKind.OPEN_PHASE, _OPEN)):
         for path, name in enumerate(run.path_names.tolist()):
-            yield Label(kind, path, run.names[name], colors[name], suffix)
+            yield Label(kind, path, run.names[name], colors[run.names[name]], suffix)
     for suffix in ("", _OPEN):
         yield Label(RangeKind.STEP, 0, "step", STEP_COLOR, suffix)
     for number, name in enumerate(run.metric_names):
@@ -107,12 +108,36 @@ def _labels(run: Run) -> Iterator[Label]:
         suffix = "" if one.kind == DYNAMO else f" ({one.kind})"
         yield Label(RangeKind.COMPILATION, number, name, COMPILATION_COLOR, suffix)
     for path, name in enumerate(() if run.graph_phases is None else run.path_names.tolist()):
-        yield Label(RangeKind.GRAPH_PHASE, path, run.names[name], colors[name])
+        yield Label(RangeKind.GRAPH_PHASE, path, run.names[name], colors[run.names[name]])
+
+
+class Colors(dict[str, int]):
+    """Colours as 0xAARRGGBB by the names of phases; other names have that of their hash."""
+
+    def __missing__(self, name: str) -> int:
+        return color_of(name)
+
+
+def colors_of(*runs: Run) -> Colors:
+    """The colours of the phases of a run, or of several together."""
+    names = {run.names[name] for run in runs for name in run.path_names.tolist()}
+    wanted = {name: _wanted(name) for name in sorted(names)}
+    taken = {place: name for name, place in reversed(wanted.items())}
+    free = [place for place in range(len(COLORS)) if place not in taken]
+    for name, place in wanted.items():
+        if taken[place] != name and free:
+            wanted[name] = free.pop(0)
+    return Colors((name, COLORS[place]) for name, place in wanted.items())
 
 
 def color_of(name: str) -> int:
-    """The colour of a phase as 0xAARRGGBB, chosen by FNV-1a over its name in UTF-8."""
+    """The colour of a phase as 0xAARRGGBB where no other of its run has it."""
+    return COLORS[_wanted(name)]
+
+
+def _wanted(name: str) -> int:
+    """FNV-1a over the name in UTF-8."""
     value = 2166136261
     for byte in name.encode("utf-8", "surrogatepass"):
         value = (value ^ byte) * 16777619 & 0xFFFFFFFF
-    return COLORS[value % len(COLORS)]
+    return value % len(COLORS)

@@ -108,6 +108,7 @@ class Plan:
         max_runs: of each side, at most; None for three times as many.
         limit_percent: by how much the candidate may be slower.
         margin_percent: change up to which times are called the same.
+        price_per_hour: of all that a run uses.
 
     Raises:
         ValueError: it can't be done.
@@ -117,6 +118,7 @@ class Plan:
     max_runs: int | None = None
     limit_percent: float = 0.0
     margin_percent: float = DEFAULT_MARGIN_PERCENT
+    price_per_hour: float | None = None
 
     def __post_init__(self) -> None:
         if self.runs < MIN_RUNS // 2:
@@ -209,6 +211,7 @@ class Gate:
                 *self.runs,
                 margin_percent=self.plan.margin_percent,
                 confidence=look.confidence,
+                price_per_hour=self.plan.price_per_hour,
             )
             found = slowdown(comparison, self.plan.limit_percent / 100)
             if found is not Slowdown.UNCLEAR:

@@ -15,7 +15,7 @@ from pyinstrument_gpu.parts.words import (
     printable,
     rounded_percent,
 )
-from pyinstrument_gpu.report.comparison import comparison_facts, signed
+from pyinstrument_gpu.report.comparison import comparison_facts, cost_text, rates_text, signed
 
 _MAX_PHASES = 5
 
@@ -82,6 +82,10 @@ def _lines(result: GateResult) -> Iterator[str]:
             f"| {share:+.2f} % of elapsed | {signed(low, unit)} to {signed(high, unit)} |"
         )
     yield ""
+    if rates := rates_text(comparison):
+        yield f"{rates}\n"
+    if comparison.costs is not None:
+        yield f"{cost_text(comparison, comparison.costs)}\n"
     plan, runs = result.plan, len(elapsed.before_ns)
     yield (
         f"{counted(runs, 'run')} of each side in turn, of at most {plan.most_runs}, and "

@@ -17,6 +17,7 @@ from pyinstrument_gpu.job.condition import (
 )
 from pyinstrument_gpu.job.ending import Conclusion, Doubt, Outcome
 from pyinstrument_gpu.job.job import Job, RankData
+from pyinstrument_gpu.job.overdue import overdue_words, usual_words
 from pyinstrument_gpu.job.waits import Wait
 from pyinstrument_gpu.parts.words import capitalised, duration, ranks_text, size
 
@@ -154,11 +155,18 @@ class EndingWords:
 
     def _running(self) -> str:
         if self._is_alone:
-            return f"the program is running, {place_of(self._job.ranks[0])}"
+            rank = self._job.ranks[0]
+            overdue = self._overdue(rank)
+            but = "" if overdue is None else f", but {overdue}"
+            return f"the program is running, {place_of(rank)}{but}"
         text = "the job is running: no rank has stopped or hangs"
         starting = [rank for rank in self._job.ranks if rank.steps_ended < FIRST_STEPS]
         quiet_ns = min(map(idle_ns, starting), default=0)
         if quiet_ns < FRESH_NS:
+            for one in self._job.ranks:
+                words = self._overdue(one)
+                if words is not None:
+                    return f"{text}, but rank {one.rank} is {place_of(one)}: {words}"
             return text
         return (
             f"{text}, but nothing has happened for {duration(quiet_ns)} on "
@@ -201,7 +209,8 @@ class EndingWords:
         rank = self._named()
         stuck = duration(stuck_ns(rank))
         if self._is_alone:
-            return f"the program hangs, {place_of(rank)}: nothing has happened for {stuck}"
+            usual = usual_words(rank.step_ns)
+            return f"the program hangs, {place_of(rank)}: nothing has happened for {stuck}{usual}"
         waits = [one for one in self._found.waits if one.is_long and rank.rank in one.behind]
         wait = max(waits, key=lambda one: one.waited_ns)
         holds = "holds" if self._is_going_on else "held"
@@ -321,6 +330,16 @@ class EndingWords:
         return (
             f"{capitalised(waiting)} had asked for {_operation(wait)}, the earliest {waited} "
             f"before its last heartbeat; {behind} had not."
+        )
+
+    def _overdue(self, rank: RankData) -> str | None:
+        silent_ns = self._sightings.get(rank.rank, Sighting()).silent_ns or 0
+        return overdue_words(
+            rank.end.step,
+            rank.step_ns,
+            rank.duration_ns + silent_ns,
+            rank.quiet,
+            rank.environment,
         )
 
     def _named(self) -> RankData:

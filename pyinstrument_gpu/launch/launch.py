@@ -24,7 +24,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pyinstrument_gpu.aspects.collectives.flight_recorder import SIZE_VARIABLES
 from pyinstrument_gpu.aspects.modules.watch import RootWatch
-from pyinstrument_gpu.aspects.operations.profile_steps import ProfiledRecording, window_options
+from pyinstrument_gpu.aspects.operations.profile_steps import (
+    FIRST_STEP,
+    ProfiledRecording,
+    window_options,
+)
 from pyinstrument_gpu.aspects.startup.watch import LaunchWatch
 from pyinstrument_gpu.aspects.syncs.watching import Watching
 from pyinstrument_gpu.auto import AutoPhases
@@ -51,7 +55,6 @@ if TYPE_CHECKING:
     from pyinstrument_gpu.job.report import JobDocument
 
 _OTHER_RANKS_DEADLINE_S = 5.0
-_PROFILE_AT = 10
 """By then the first steps are over, in which memory is allocated and kernels are chosen."""
 _FLIGHT_RECORDER_ENTRIES = "500"
 """A longer ring, such as the 2,000 that torch 2.13 has by itself, would not show a larger share of
@@ -76,6 +79,10 @@ class LaunchOptions:
     memory: Literal["sampled", "exact", "off"]
     oom_snapshot: bool
     energy: bool
+    nonfinite: int | None
+    stop_on_nonfinite: bool
+    flops: bool
+    stacks: bool
     compiled_phases: bool
     watchdog: float
     on_hang: str | None
@@ -206,6 +213,10 @@ class Launch:
             memory=False if self._options.memory == "off" else self._options.memory,
             oom_snapshot=self._options.oom_snapshot,
             energy=self._options.energy,
+            nonfinite=True if self._options.nonfinite == 0 else self._options.nonfinite or False,
+            stop_on_nonfinite=self._options.stop_on_nonfinite,
+            flops=self._options.flops,
+            stacks=self._options.stacks,
             compiled_phases=self._options.compiled_phases,
             watchdog_s=self._options.watchdog or None,
             on_hang=self._options.on_hang,
@@ -216,7 +227,7 @@ class Launch:
         self._watching.tell_recording()
         if self._profiling is not None:
             at = self._options.profile_at
-            after = _PROFILE_AT if at is None else at
+            after = FIRST_STEP if at is None else at
             ProfiledRecording.of(recording).ask(self._profiling, after)
         # Its end is ours to call, when the last step has been closed.
         if recording._cancel_exit is not None:
@@ -337,10 +348,8 @@ class Launch:
         yield f"Run file: {self._recording.path}"
         if self._options.html:
             yield self._write_page(job)
-        else:
-            files = None
-            if job is not None and len(job.ranks) > 1:
-                files = pattern_of_ranks(*(path_of_rank(self._path, rank) for rank in (0, 1)))
+        elif job is not None and len(job.ranks) > 1:  # else the report has said it
+            files = pattern_of_ranks(*(path_of_rank(self._path, rank) for rank in (0, 1)))
             files = files or shlex.quote(str(self._recording.path))
             yield f"Look at it: pyinstrument-gpu report --html {files}"
 

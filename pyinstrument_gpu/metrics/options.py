@@ -15,7 +15,12 @@ from pyinstrument_gpu.metrics.accumulator_options import (
     check_ema,
     check_tensors,
 )
-from pyinstrument_gpu.metrics.state import CALIBRATION_SUMS, MAX_TOPK, STATE_DTYPE
+from pyinstrument_gpu.metrics.state import (
+    CALIBRATION_SUMS,
+    MAX_CALIBRATION_BINS,
+    MAX_TOPK,
+    STATE_DTYPE,
+)
 from pyinstrument_gpu.metrics.torch_modes import outside_modes
 from pyinstrument_gpu.patching.tensor_device import is_fake
 
@@ -23,7 +28,6 @@ _LOGIT_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _TARGET_DTYPES = (torch.int64, torch.int32, torch.uint8, torch.int16, torch.int8)
 _MAX_CLASSES = 1 << 14
 """Of a confusion matrix: one of so many takes 2 GB."""
-_MAX_CALIBRATION_BINS = 100
 
 
 @dataclass(frozen=True)
@@ -75,9 +79,9 @@ class MetricOptions(AccumulatorOptions):
         if self.class_weight is not None:
             weights = _checked_class_weight(self.class_weight, num_classes)
             plain |= {"class_weight": weights, "num_classes": len(weights)}
-        if type(bins) is not int or not 0 <= bins <= _MAX_CALIBRATION_BINS:
+        if type(bins) is not int or not 0 <= bins <= MAX_CALIBRATION_BINS:
             raise ValueError(
-                f"calibration_bins must be an int from 0 to {_MAX_CALIBRATION_BINS}, got {bins!r}"
+                f"calibration_bins must be an int from 0 to {MAX_CALIBRATION_BINS}, got {bins!r}"
             )
         if not self.cross_entropy and (smoothing or self.class_weight is not None or bins):
             raise ValueError(

@@ -23,6 +23,8 @@ _LIMITS = {
 }
 MAX_TOPK = _LIMITS["kMaxTopk"]
 MAX_SCALARS = _LIMITS["kMaxScalars"]
+CALIBRATION_SUMS = _LIMITS["kCalibrationSums"]
+MAX_CALIBRATION_BINS = _LIMITS["kMaxCalibrationBins"]
 
 
 class Merge(NamedTuple):
@@ -51,11 +53,6 @@ class, is the last of them."""
 
 FIELDS = " ".join((*(STATE_DTYPE.names or ()), *(SCALAR_DTYPE.names or ())))
 """What the words of a state mean. Another version of this package may have others."""
-
-
-CALIBRATION_SUMS = 3
-"""Of the rows whose greatest probability lies in a bin: their weight, the weighted sum of those
-probabilities, and the weight of the rows that were predicted correctly."""
 
 
 class RunningValue(SimpleNamespace):

@@ -98,10 +98,11 @@ def iterate_steps(
     accumulate: int,
     samples: float | Callable[[_T], float],
     drawn: list[int],
+    reads_batches: bool,
     /,
 ) -> Iterator[_T]:
     """The iterator of `gpu_steps`. NaN samples are unknown. Items drawn for steps of the recording
-    are counted in `drawn[0]`."""
+    are counted in `drawn[0]`. If it reads batches, these tell their tokens."""
 
 def set_before_step(function: Callable[[], None] | None) -> None:
     """Have a function called before the program opens a step. What it raises, the step raises."""
@@ -490,6 +491,31 @@ def watch_gil(threads: bytes) -> bool:
         threads: the folder of the threads of the process in `/proc`.
     """
 
+def start_stacks(main_thread: int, own_folder: bytes, by_itself: bool = True) -> bool:
+    """From now on until `stop_stacks`, or until the recording ends, samples of the main thread's
+    Python stack are taken. False where that can't be: without a GIL, without a recording, or
+    without room for a thread.
+
+    Args:
+        main_thread: its `ident`.
+        own_folder: code of files that begin with this is left out.
+        by_itself: whether samples are taken by a thread of their own.
+    """
+
+def sample_stack() -> None:
+    """Takes a sample now, which stands for the time since the one before."""
+
+def stacks() -> dict[str, Any]:
+    """What was sampled: "places", each a code object and a line; "nodes", each with the number of
+    the one around it (minus one minus a scope for a phase), its place (the path of a phase, -1 for
+    none), how many samples it has of its own, and their time in ns; "begin_ns" and "until_ns", from
+    when to when samples were taken; "stopped_ns", for how long they have stopped the thread;
+    "lost_ns", the time of those that had no room; and "rested_ns", that for which no sample
+    stands."""
+
+def stop_stacks() -> None:
+    """Ends sampling and forgets what was sampled."""
+
 def on_collection(phase: object, info: object, /) -> None:
     """One of `gc.callbacks`: notes each collection of the recording that is active."""
 
@@ -612,6 +638,7 @@ def set_hooks(
     program_facts: Callable[[], None],
     request: Callable[[], None],
     stall: Callable[[], None],
+    quiet: Callable[[], None],
     statement: Callable[[Any, int], str | None],
     phase_name_error: type[Exception],
 ) -> None: ...

@@ -13,7 +13,7 @@ from pyinstrument_gpu.core.paths import names_of
 from pyinstrument_gpu.core.phase_tree import MAX_PATHS
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope, merge_known
-from pyinstrument_gpu.export.labels import STEP_COLOR, color_of
+from pyinstrument_gpu.export.labels import STEP_COLOR, Colors, colors_of
 from pyinstrument_gpu.page.bars import css_color
 from pyinstrument_gpu.page.histograms import plain_histograms
 from pyinstrument_gpu.parts.parts import Sentence, Table, without_blanks
@@ -61,7 +61,7 @@ def comparison_view(
         if not (isinstance(part, Sentence) and part.text in warnings)
     ]
     table = next(place for place, part in enumerate(parts) if isinstance(part, Table))
-    flow, height = _flow(comparison)
+    flow, height = _flow(comparison, colors_of(*before, *after))
     sides = [("before", run) for run in before] + [("after", run) for run in after]
     return {
         "comparison": comparison,
@@ -127,12 +127,12 @@ def _dots(elapsed: TimeChange) -> dict[str, Any]:
     }
 
 
-def _flow(comparison: Comparison) -> tuple[list[FlowEnd], float]:
+def _flow(comparison: Comparison, colors: Colors) -> tuple[list[FlowEnd], float]:
     """The ends on both sides, and how high the picture is. Both sides are as long: what was saved
     or came on top is an end, too."""
     significant = comparison.significant_phases
-    left = _ends([phase for phase in significant if phase.change_ns < 0], "-")
-    right = _ends([phase for phase in significant if phase.change_ns > 0], "+")
+    left = _ends([phase for phase in significant if phase.change_ns < 0], "-", colors)
+    right = _ends([phase for phase in significant if phase.change_ns > 0], "+", colors)
     if not left and not right:
         return [], 0.0
     net_ns = comparison.left_ns - comparison.arrived_ns
@@ -168,7 +168,9 @@ def _label(name: str) -> str:
     return "…" + printed
 
 
-def _ends(phases: Sequence[PhaseChange], sign: str) -> list[tuple[str, float, str, str]]:
+def _ends(
+    phases: Sequence[PhaseChange], sign: str, colors: Colors
+) -> list[tuple[str, float, str, str]]:
     """The largest changes by name, time, sign and colour, and one for all others."""
     by_change = sorted(phases, key=lambda phase: -abs(phase.change_ns))
     ends = [
@@ -176,7 +178,7 @@ def _ends(phases: Sequence[PhaseChange], sign: str) -> list[tuple[str, float, st
             f"{phase.path}, outside steps" if phase.is_outside else phase.path,
             abs(phase.change_ns),
             sign,
-            css_color(color_of(names_of(phase.path)[-1])),
+            css_color(colors[names_of(phase.path)[-1]]),
         )
         for phase in by_change[:_MOST_ENDS]
     ]

@@ -11,6 +11,7 @@ import html
 
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import ExportError, MissingDependencyError
+from pyinstrument_gpu.export.labels import colors_of
 from pyinstrument_gpu.page.page import html_page
 from pyinstrument_gpu.page.rendering import asset, template
 from pyinstrument_gpu.page.step_bar import step_bars
@@ -68,11 +69,13 @@ def run_html(run: Run, name: str = "run") -> str:
     except MissingDependencyError:
         return f"<pre>{html.escape(run.report(color=False, width=100))}</pre>"
     document = document_of(run)
+    colors = colors_of(run)
     text: str = sheet.render(
         style=asset("cell.css") + asset("bars.css"),
         name=name,
         summary=summary_of(document, phases=_PHASES),
-        bar=step_bars(document).get("host", ()),
+        colors=colors,
+        bar=step_bars(document, colors).get("host", ()),
     )
     return text
 

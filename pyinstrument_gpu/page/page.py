@@ -22,6 +22,7 @@ from pyinstrument_gpu.core.job_membership import is_of_a_job
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import ExportError, JobError
 from pyinstrument_gpu.export.atomic_file import atomic_write, check_replaceable
+from pyinstrument_gpu.export.labels import colors_of
 from pyinstrument_gpu.job.gather import job_of, rank_data
 from pyinstrument_gpu.job.report import JobDocument, job_document_of
 from pyinstrument_gpu.page.comparison_view import comparison_view
@@ -80,6 +81,7 @@ def html_page(runs: Sequence[Run], files: Sequence[str], job: JobDocument | None
             "timelines": [plain for _, plain in timelines],
             "overlaid": [],
         },
+        colors=colors_of(*runs),
         title=_title(names, job),
         runs=[view for view, _ in views],
         job=None if job is None else job_view(job, _ranks(runs)),
@@ -133,6 +135,7 @@ def comparison_page(
             f"{comparison.verdict.value}: {len(comparison.elapsed.before_ns)} before, "
             f"{len(comparison.elapsed.after_ns)} after"
         ),
+        colors=colors_of(*before, *after),
         view=view,
     )
 

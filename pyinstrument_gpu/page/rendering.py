@@ -36,6 +36,10 @@ def _environment() -> Any:
     """Kept: to compile the templates takes longer than to fill them."""
     import jinja2
 
+    @jinja2.pass_context
+    def color(context: Any, name: str) -> str:
+        return css_color(context["colors"][name])
+
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("pyinstrument_gpu.page"),
         autoescape=True,
@@ -46,7 +50,8 @@ def _environment() -> Any:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "color": lambda name: css_color(color_of(name)),
+        "color": color,
+        "own_color": lambda name: css_color(color_of(name)),  # of what is no phase
         "ink": lambda color: ink_on(color) if color.startswith("#") else "inherit",
         "names": names_of,
     }

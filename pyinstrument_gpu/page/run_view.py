@@ -6,27 +6,30 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import compress
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.excess import Excess
+from pyinstrument_gpu.analysis.slow_sums import UNEXPLAINED
 from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.paths import names_of
 from pyinstrument_gpu.core.phase_tree import MAX_PATHS
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
+from pyinstrument_gpu.export.labels import colors_of
 from pyinstrument_gpu.page.histograms import plain_histograms, spark_path, time_bounds
 from pyinstrument_gpu.page.source_lines import SourceContext, source_context
 from pyinstrument_gpu.page.step_bar import step_bars
 from pyinstrument_gpu.page.step_series import StepSeries, cause_color, plain_series
 from pyinstrument_gpu.parts.parts import Part, Table, without_blanks
-from pyinstrument_gpu.parts.words import Unit, counted, duration, printable
+from pyinstrument_gpu.parts.words import UNKNOWN, Unit, counted, duration, printable
 from pyinstrument_gpu.report.document import Document, document_of
 from pyinstrument_gpu.report.overview import sections
 from pyinstrument_gpu.report.savings import SAVING_HEADERS, saving_cells
-from pyinstrument_gpu.report.slow_steps import UNEXPLAINED
 from pyinstrument_gpu.report.summary import gain, summary_of, worth_trying
 
 _MAX_SLOWEST = 20
@@ -42,6 +45,7 @@ def run_view(
     told = [one for one in document.findings if one.kind == "failure"] + tries
     parts = {name: without_blanks(found) for name, found in sections(document).items()}
     histograms, pictures = _histograms(run)
+    flames = {aspect.name: list(aspect.flames(run)) for aspect in aspects()}
     curves = {aspect.name: list(aspect.curves(run)) for aspect in aspects()}
     view = {
         "number": number,
@@ -50,7 +54,7 @@ def run_view(
         "document": document,
         "parts": parts,  # those of the terminal's report, by their names
         "summary": summary_of(document),
-        "bars": step_bars(document),
+        "bars": step_bars(document, colors_of(run)),
         "findings": [(one, gain(one) if one.of_ns else "") for one in tries],
         "looks": dict.fromkeys(one.look for one in told if one.look),
         "pictures": pictures,
@@ -61,6 +65,7 @@ def run_view(
         "series_note": _series_note(run, series),
         "sources": _sources(run),
         "curves": curves,
+        "flames": flames,
         "environment": [*_environment(run)],
         **_phases(document, parts["phases"]),
         **_savings(document),
@@ -113,8 +118,24 @@ def _phases(document: Document, parts: Sequence[Part]) -> dict[str, Any]:
     """The report's table of phases and its unit, if the run has steps."""
     if document.steps is None or not parts:  # as of a preview
         return {"phases": None}
-    table = next(part for part in parts if isinstance(part, Table))
+    table = _without_empty_columns(next(part for part in parts if isinstance(part, Table)))
     return {"phases": table, "phase_unit": Unit.fitting(document.steps.mean_ns).name}
+
+
+def _without_empty_columns(table: Table) -> Table:
+    """Columns that say nothing of any phase are left out, as in the short report."""
+    rows = [row for block in table.blocks for row in block]
+    says = [
+        any(row.cells[place] not in ("", UNKNOWN) for row in rows)
+        for place in range(len(table.headers) - 1)
+    ]
+    blocks = [
+        [replace(row, cells=[*compress(row.cells, says)]) for row in block]
+        for block in table.blocks
+    ]
+    return replace(
+        table, headers=[table.headers[0], *compress(table.headers[1:], says)], blocks=blocks
+    )
 
 
 def _slowest(run: Run, series: StepSeries) -> Iterator[tuple[int, str, str, str]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from pyinstrument_gpu.core.paths import names_of
-from pyinstrument_gpu.export.labels import STEP_COLOR, color_of
+from pyinstrument_gpu.export.labels import STEP_COLOR, Colors
 from pyinstrument_gpu.page.bars import css_color
 from pyinstrument_gpu.parts.words import duration
 from pyinstrument_gpu.report.document import Document
@@ -34,9 +34,13 @@ class Piece(NamedTuple):
     pattern: str = ""
 
 
-def step_bars(document: Document) -> dict[str, list[Piece]]:
+def step_bars(document: Document, colors: Colors) -> dict[str, list[Piece]]:
     """The bars by whose they are: that of the host and, if it was timed, that of the device. They
-    stand for the same time. None where there are no steps, or their phases overlap."""
+    stand for the same time. None where there are no steps, or their phases overlap.
+
+    Args:
+        colors: of the phases, by name.
+    """
     time_budget, steps = document.time_budget, document.steps
     if steps is None or document.run.is_preview:
         return {}
@@ -45,7 +49,7 @@ def step_bars(document: Document) -> dict[str, list[Piece]]:
             phase.path: phase.self_ns or 0.0 for phase in document.phases
         }
         own_ns[None] = (steps.outside_phases_ns or 0.0) / steps.count
-        pieces = [*_of_phases("", own_ns, steps.mean_ns)]
+        pieces = [*_of_phases("", colors, own_ns, steps.mean_ns)]
         is_whole = steps.mean_ns and sum(piece.share for piece in pieces) <= _OVERFULL
         return {"host": pieces} if is_whole and pieces else {}
     total, whole_ns = time_budget.total, time_budget.step_ns
@@ -54,11 +58,11 @@ def step_bars(document: Document) -> dict[str, list[Piece]]:
         for one in time_budget.entries
     }
     blocked = _piece("waiting for the device", total.blocked_ns, whole_ns, "", "pattern-blocked")
-    found = {"host": [*_of_phases("", host_ns, whole_ns), *blocked]}
+    found = {"host": [*_of_phases("", colors, host_ns, whole_ns), *blocked]}
     if total.busy_ns is not None:
         busy = "busy: " if time_budget.doubt is None else "busy or waiting: "
         busy_ns = {one.path: one.busy_ns or 0.0 for one in time_budget.entries}
-        found["device"] = [*_of_phases(busy, busy_ns, whole_ns)]
+        found["device"] = [*_of_phases(busy, colors, busy_ns, whole_ns)]
         for column, name, pattern in _IDLE:
             found["device"] += _piece(name, getattr(total, column), whole_ns, "", pattern)
     return found
@@ -73,13 +77,15 @@ def _piece(
     return [Piece(name, ns / whole_ns, text, color, pattern)]
 
 
-def _of_phases(prefix: str, times_ns: dict[str | None, float], whole_ns: float) -> Iterator[Piece]:
+def _of_phases(
+    prefix: str, colors: Colors, times_ns: dict[str | None, float], whole_ns: float
+) -> Iterator[Piece]:
     """The largest phases by their paths, of which None is the time outside of them, and one piece
     for all others."""
     largest = {*sorted(times_ns, key=lambda path: -times_ns[path])[:_MAX_PIECES]}
     for path, ns in times_ns.items():
         if path in largest:
-            color = _COLOR_OF_REST if path is None else css_color(color_of(names_of(path)[-1]))
+            color = _COLOR_OF_REST if path is None else css_color(colors[names_of(path)[-1]])
             yield from _piece(prefix + (path or "outside phases"), ns, whole_ns, color)
     rest_ns = sum(ns for path, ns in times_ns.items() if path not in largest)
     yield from _piece(f"{prefix}other phases", rest_ns, whole_ns, css_color(STEP_COLOR))

@@ -21,7 +21,7 @@ from pyinstrument_gpu.core.arrays import places_in
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.core.statistics import Scope
-from pyinstrument_gpu.export.labels import COLORS, color_of
+from pyinstrument_gpu.export.labels import COLORS, colors_of
 from pyinstrument_gpu.page.bars import css_color
 from pyinstrument_gpu.parts.words import printable
 from pyinstrument_gpu.report.slow_steps import slow_step
@@ -126,6 +126,7 @@ def _phases(
 def plain_series(run: Run, series: StepSeries) -> dict[str, Any]:
     """The series as the page's script has it."""
     steps = series.steps
+    colors = colors_of(run)
     return {
         "index": steps["index"].tolist(),
         "begin": steps["begin_ns"].tolist(),
@@ -138,7 +139,7 @@ def plain_series(run: Run, series: StepSeries) -> dict[str, Any]:
         "phases": [
             {
                 "path": printable(run.paths[path]),
-                "color": css_color(color_of(run.names[run.path_names[path]])),
+                "color": css_color(colors[run.names[run.path_names[path]]]),
             }
             for path in series.paths
         ],

@@ -111,6 +111,37 @@ class Curves(NamedTuple):
     remark: str = ""
 
 
+class FlameBox(NamedTuple):
+    """A box of a flame graph.
+
+    Attributes:
+        name: what it is.
+        tip: its numbers, in words.
+        depth: how many boxes it lies in.
+        left, share: where it begins and how wide it is, in parts of the whole.
+    """
+
+    name: str
+    tip: str
+    depth: int
+    left: float
+    share: float
+
+
+class Flame(NamedTuple):
+    """A flame graph: who called whom, and for how long.
+
+    Attributes:
+        title: of what.
+        samples: how many it is made of.
+        boxes: those around others come before them.
+    """
+
+    title: str
+    samples: int
+    boxes: Sequence[FlameBox]
+
+
 def curve_data(
     axis: str, unit: str, x: Iterable[int], curves: Mapping[str, Iterable[float]]
 ) -> dict[str, Any]:

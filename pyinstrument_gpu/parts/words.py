@@ -96,6 +96,14 @@ def rate(per_second: float) -> str:
     return f"{per_second:,.0f}" if per_second >= 99.95 else f"{per_second:.3g}"
 
 
+def flops_text(flops: float) -> str:
+    """A number of floating-point operations in three digits: "312 TFLOP"."""
+    for prefix, unit in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6)):
+        if flops >= 0.9995 * unit:
+            return f"{rate(flops / unit)} {prefix}FLOP"
+    return f"{flops:,.0f} FLOP"
+
+
 def counted(count: int, noun: str) -> str:
     """The number with its noun, of which an "s" makes the plural."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -35,6 +35,7 @@ class Glance(enum.IntEnum):
     ARGUMENTS = 3  # all are tensors of the host or plain numbers
     TO = 4  # a tensor of the host, and a dtype or the CPU
     INDEX = 5  # an index of numbers, slices and tensors of the host
+    RESULT = 6  # as NEVER, and `leave` is given what the call returns, False where it raised
 
 
 def look_at_torch() -> None:

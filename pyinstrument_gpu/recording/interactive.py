@@ -2,20 +2,27 @@
 """Recordings in notebooks, where a cell is run again and again.
 
 A cell that records into a file may take the place of what an earlier execution has recorded there.
-Files of other processes stay, also of this notebook's kernel before it was restarted, and so do
-those that the same execution has written: a loop that gives all its runs one name is a mistake.
+A run that lies there since before the kernel was started gets a numbered name, so that "run all"
+works after a restart and nothing is lost. What the same execution has written stays in the way: a
+loop that gives all its runs one name is a mistake.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import time
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyinstrument_gpu.core.file.run_files import is_run_file
 from pyinstrument_gpu.errors import RunFileError
+from pyinstrument_gpu.patching.problems import print_error
 
+_WRITTEN_S = 3.0
+"""A recording is written to more often, whatever its program does."""
 _KERNELS = ("ipykernel_launcher.py", "colab_kernel_launcher.py")
 
 
@@ -50,6 +57,21 @@ def is_of_earlier_execution(path: Path) -> bool:
     except (OSError, RunFileError):
         return False
     return run_id == int(found.run_id, 16)
+
+
+def set_aside(path: Path) -> None:
+    """Give a run file that lies there since before this kernel was started the next free name, and
+    say so: `train.gpurun` becomes `train.1.gpurun`. It stays where somebody is recording into it,
+    or it can't be renamed."""
+    if notebook() is None or path in _written or path.is_symlink():
+        return
+    with contextlib.suppress(OSError):  # then it is in the way, and that is said
+        if not is_run_file(path) or time.time() - path.stat().st_mtime < _WRITTEN_S:
+            return
+        names = (path.with_name(f"{path.stem}.{number}{path.suffix}") for number in count(1))
+        free = next(name for name in names if not os.path.lexists(name))
+        path.rename(free)
+        print_error(f"pyinstrument_gpu: {path} was recorded before this kernel: it is {free} now")
 
 
 def _execution() -> int | None:

@@ -55,6 +55,10 @@ class RecordingOptions:
         memory: MemoryMode = "sampled",
         oom_snapshot: bool = True,
         energy: bool = False,
+        nonfinite: bool | int = False,
+        stop_on_nonfinite: bool = False,
+        flops: bool = False,
+        stacks: bool = False,
         compiled_phases: bool = False,
         watchdog_s: float | None = 30.0,
         on_hang: str | None = None,
@@ -82,6 +86,14 @@ class RecordingOptions:
             raise ValueError(f'graph_phases must be "auto", True or False, got {graph_phases!r}')
         if not isinstance(energy, bool):
             raise TypeError(f"energy must be bool, got {energy!r}")
+        if not isinstance(nonfinite, int) or nonfinite < 0:
+            raise ValueError(f"nonfinite must be True, False or an int >= 1, got {nonfinite!r}")
+        if not isinstance(stop_on_nonfinite, bool):
+            raise TypeError(f"stop_on_nonfinite must be bool, got {stop_on_nonfinite!r}")
+        if not isinstance(flops, bool):
+            raise TypeError(f"flops must be bool, got {flops!r}")
+        if not isinstance(stacks, bool):
+            raise TypeError(f"stacks must be bool, got {stacks!r}")
         if not isinstance(compiled_phases, bool):
             raise TypeError(f"compiled_phases must be bool, got {compiled_phases!r}")
         if not isinstance(oom_snapshot, bool):
@@ -121,6 +133,10 @@ class RecordingOptions:
         self.memory = memory
         self.oom_snapshot = oom_snapshot
         self.energy = energy
+        self.nonfinite = nonfinite or stop_on_nonfinite
+        self.stop_on_nonfinite = stop_on_nonfinite
+        self.flops = flops
+        self.stacks = stacks
         self.compiled_phases = compiled_phases
         self.watchdog_s = watchdog_s
         self.on_hang = on_hang

@@ -240,7 +240,8 @@ class Recording:
             if self._feeder is None:
                 from pyinstrument_gpu.sinks.feeder import SinkFeeder
 
-                self._feeder = SinkFeeder(self, self._environment, _SINKS_DEADLINE_S)
+                path = None if self._path is None else os.fspath(self._path)
+                self._feeder = SinkFeeder(self, self._environment, _SINKS_DEADLINE_S, path)
         self._feeder.add(sink, interval_s)
 
     def job_statistics(self, group: Any = None, *, timeout_s: float = 60.0) -> JobStatistics:
@@ -315,6 +316,8 @@ class Recording:
             other._make_way()
         if self._path is not None:
             check_writable(self._path)
+            if active() is None and not self._options.overwrite:
+                interactive.set_aside(self._path)
         opened: list[Sink] = []
         try:
             for sink in self._options.sinks:
@@ -561,9 +564,21 @@ def record(options: RecordingOptions) -> Recording:
             that is not possible, memory is sampled, and `Run.notes` say why. False turns it off.
         oom_snapshot: when a GPU has no memory left for the first time, save the snapshot of
             PyTorch's allocator beside the run file, as PATH.oom.pickle, of at most 256 MiB.
+        flops: count the floating-point operations of the steps that are profiled, and have the
+            step with index 10 profiled if no others are asked for (docs/throughput.md). That one is
+            slower, and training stands still around it for up to a second or so.
         energy: read the GPU's energy counter ten times a second, by a thread of its own that needs
             the GIL for some microseconds each time. Without NVML or such a counter, the run has
             no energy.
+        nonfinite: find the module that makes the first NaN or infinite value, forward or backward
+            (`Run.nonfinite`): in so many steps that the host spends about 1 % of its time with
+            it, with a number in one of so many steps; 1: in each. Each output of a module and each
+            gradient of a node is then read once more by the device, and waited for by nobody.
+        stop_on_nonfinite: raise a `NonFiniteError` at the first backward pass after that is known,
+            some steps later on a GPU. Implies `nonfinite`.
+        stacks: sample the Python stack of the main thread, at most a hundred times a second, for
+            the lines that each phase consists of (`Run.stacks`). Samples stop that thread for at
+            most a thousandth of the time. Interpreters without a GIL have none.
         compiled_phases: also time phases inside of what torch.compile compiles with TorchInductor
             from now on, forward and backward, by marks in its code. What is fused stays the same,
             but each graph is compiled once more, as torch's caches have it without marks. A mark

@@ -103,6 +103,7 @@ def comparison_facts(comparison: Comparison) -> dict[str, Any]:
         if facts[name] is not None:
             facts[name]["verdict"] = facts[name]["verdict"].value
     facts["is_moved_out"] = comparison.is_moved_out
+    facts["costs"] = comparison.costs
     for phase, phase_facts in zip(comparison.phases, facts["phases"], strict=True):
         phase_facts["is_significant"] = phase.is_significant
     for cause, cause_facts in zip(comparison.causes, facts["causes"], strict=True):
@@ -144,13 +145,11 @@ def _verdict_lines(comparison: Comparison) -> list[str]:
             f"{', '.join(calls)}"
         )
         lines.append(f"Without these: {comparison.without_uneven.verdict.value}, {without}")
-    if comparison.before_rate is not None and comparison.after_rate is not None:
-        lines.append(
-            f"{comparison.before_rate:,.4g} -> {comparison.after_rate:,.4g} samples/s, over "
-            f"{counted(comparison.steps, 'step')} of each run"
-        )
-    else:
-        lines.append(f"Over {counted(comparison.steps, 'step')} of each run")
+    over = f"ver {counted(comparison.steps, 'step')} of each run"
+    rates = rates_text(comparison)
+    lines.append(f"{rates}, o{over}" if rates else f"O{over}")
+    if comparison.costs is not None:
+        lines.append(cost_text(comparison, comparison.costs))
     if elapsed.smallest_effect is None and not is_too_few:
         lines.append(f"{runs}: no verdict, for the reason that follows")
     elif elapsed.smallest_effect is None:
@@ -165,6 +164,30 @@ def _verdict_lines(comparison: Comparison) -> list[str]:
             f"{100 * comparison.margin:.2g} % or less counts as the same"
         )
     return lines
+
+
+def rates_text(comparison: Comparison) -> str:
+    """Tokens and samples per second, before and after; empty where they are not known."""
+    tokens = "tokens/s without padding" if comparison.is_without_padding else "tokens/s"
+    rates = (
+        (comparison.before_tokens_rate, comparison.after_tokens_rate, tokens),
+        (comparison.before_rate, comparison.after_rate, "samples/s"),
+    )
+    return ", ".join(
+        f"{_amount(before)} -> {_amount(after)} {unit}"
+        for before, after, unit in rates
+        if before is not None and after is not None
+    )
+
+
+def cost_text(comparison: Comparison, costs: tuple[float, float]) -> str:
+    before, after = map(_amount, costs)
+    return f"Cost: {before} -> {after} per million {comparison.unit}s"
+
+
+def _amount(number: float) -> str:
+    """Four digits, or all before the point."""
+    return f"{number:,.0f}" if number >= 999.95 else f"{number:.4g}"
 
 
 def _change(change: TimeChange, what: str, confidence: float) -> str:

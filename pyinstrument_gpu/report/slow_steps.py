@@ -12,14 +12,16 @@ from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.advice import DOUBT_SHARE, EDIT_SHARE, Finding
 from pyinstrument_gpu.analysis.excess import Excess
 from pyinstrument_gpu.analysis.slow_places import OUTSIDE, UNKNOWN
+from pyinstrument_gpu.analysis.slow_sums import UNEXPLAINED
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
 from pyinstrument_gpu.parts.words import Unit, brief, counted, printable, small_percent
 
-UNEXPLAINED = "unexplained"
 _MOST_ROWS = 6
 _MOST_WORST = 10
 _SHOWN_SHARE = 0.01
+_UNEXPLAINED_SHARE = 0.1
+"""Of the time: slow steps that take less are in the short report where a cause is known."""
 _NAMED_SHARE = 0.05
 """What is less of the excess has no words in a line."""
 _LOOK = "pyinstrument-gpu report -v RUN"
@@ -228,11 +230,12 @@ def _cost(found: SlowSteps) -> str:
 
 
 def slow_summary(found: SlowSteps | None) -> Iterator[Part]:
-    """The same in a line, where a cause is known and it is worth one."""
+    """The same in a line, where it is worth one."""
     if found is None or found.share < _SHOWN_SHARE:
         return
     named = [one for one in found.causes if one.time_ns >= _NAMED_SHARE * found.excess_ns]
-    if any(one.cause != UNEXPLAINED for one in named):
+    is_known = any(one.cause != UNEXPLAINED for one in named)
+    if is_known or found.share >= _UNEXPLAINED_SHARE:
         words = ", ".join(f"{one.words} {brief(one.time_ns)}" for one in named[:3])
         yield Sentence(
             f"Slow steps: {found.count:,} of {found.compared:,}, "

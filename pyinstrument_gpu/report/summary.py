@@ -159,11 +159,14 @@ def _step_table(document: Document, steps: StepTimes, most: int) -> Iterator[Par
     if any(len(names_of(phase.path)) > 1 for phase in shown):
         columns["self"] = [phase.self_ns for phase in shown]
     columns["device"] = [phase.device_ns for phase in shown]
+    timed = columns["device"].count(None) < len(shown)
     columns["blocked"] = [phase.blocked_ns for phase in shown]
     columns = {
         name: times_ns
         for name, times_ns in columns.items()
-        if any(time_ns is not None for time_ns in times_ns) or name == "mean"
+        # Without a device nothing is blocked; with one, it is worth saying that nothing was.
+        if name == "mean"
+        or (any(times_ns) if name == "blocked" and not timed else times_ns.count(None) < len(shown))
     }
     rows = {}
     for place, phase in enumerate(shown):
@@ -260,7 +263,9 @@ def _lines(document: Document) -> Iterator[Part]:
             yield from aspect.summary(section, document)
     cost = document.recorder.share_of_step
     if cost is not None and not document.run.is_preview:
-        yield Sentence(f"Recording: about {small_percent(cost, 1)} of the step", "note")
+        share = small_percent(cost, 1)
+        share = f"less than {share[1:]}" if share.startswith("<") else f"about {share}"
+        yield Sentence(f"Recording: {share} of the step", "note")
 
 
 def _outside(document: Document, steps: StepTimes) -> str:

@@ -47,8 +47,9 @@ _LOOKS_FOR_DEVICE_TIMES = 8
 class RunTail:
     """Follows the log of the recording that is active."""
 
-    def __init__(self, environment: Mapping[str, Any]) -> None:
+    def __init__(self, environment: Mapping[str, Any], path: str | None = None) -> None:
         self._environment = environment
+        self._path = path
         self._log = LiveLog()
         self._spans_seen = 0
         self._passes_seen = 0
@@ -161,6 +162,7 @@ class RunTail:
             phases_recorded=log.state.phases_recorded - self._passes_seen,
             final=final,
             decode_totals=partial(_decode_totals, log.statistics, tables.paths, tables.is_phase),
+            path=self._path,
         )
 
     def _metric_steps(self, metrics: NDArray[np.void]) -> NDArray[np.int64]:
@@ -192,10 +194,14 @@ class SinkFeeder:
     """Feeds the sinks of one recording, at intervals, on a daemon thread."""
 
     def __init__(
-        self, recording: object, environment: Mapping[str, Any], deadline_s: float
+        self,
+        recording: object,
+        environment: Mapping[str, Any],
+        deadline_s: float,
+        path: str | None = None,
     ) -> None:
         self._tap = Tap(recording)
-        self._tail = RunTail(environment)
+        self._tail = RunTail(environment, path)
         self._deadline_s = deadline_s
         self._sinks: list[Sink] = []
         self._interval_s = threading.TIMEOUT_MAX

@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyinstrument_gpu.analysis.slow_sums import SlowSums
+from pyinstrument_gpu.core.file.follower import RunFollower
 from pyinstrument_gpu.core.paths import labels_of, without_surrogates
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import PhaseStatistics, Statistic, bucket_index
 from pyinstrument_gpu.core.steps import StepTotals
 from pyinstrument_gpu.errors import SinkError, needed_for
@@ -22,6 +26,9 @@ if TYPE_CHECKING:
 _MAX_PATHS = 32
 _MAX_METRICS = 64
 _PREFIX = "pyinstrument_gpu"
+_SLOW_STEPS_S = 15.0
+_MOST_OF_THE_TIME = 0.01
+"""How often slow steps are looked for at most, and what share of the time that may take."""
 _FACTS = ("host", "rank", "world_size", "run_id", "version")
 
 # Ends of the recorder's own buckets, so that counts are exact: 2^k - 1 ns, from 16 us to 69 s.
@@ -34,7 +41,8 @@ _servers: weakref.WeakSet[Any] = weakref.WeakSet()
 class PrometheusSink(Sink):
     """Serves the statistics of the run on `http://host:port/metrics` during the recording.
 
-    It has at most eight connections at a time, for at most five seconds each.
+    It has at most eight connections at a time, for at most five seconds each. The causes of slow
+    steps are read from the run file, every quarter of a minute; of a run in memory there are none.
 
     Args:
         port: the port to listen on; 0 picks a free one.
@@ -58,6 +66,8 @@ class PrometheusSink(Sink):
         self._max_metrics = max_metrics
         self._metrics: dict[str, float] = {}
         self._last_step_s: float | None = None
+        self._slow_ns: dict[str, int] = {}
+        self._slow_steps: _SlowSteps | None = None
         self._families: Iterable[Metric] = ()
         self._server: Any = None
 
@@ -101,7 +111,13 @@ class PrometheusSink(Sink):
         if len(update.steps):
             end_ns = int(update.steps["end_ns"][-1])
             self._last_step_s = (update.began_realtime_ns + end_ns) / 1e9
-        self._families = [*_families(update, self._max_paths, self._metrics, self._last_step_s)]
+        if update.path is not None:
+            self._slow_steps = self._slow_steps or _SlowSteps(update.path)
+            self._slow_ns = self._slow_steps.look()
+        self._families = [
+            *_families(update, self._max_paths, self._metrics, self._last_step_s),
+            *_of_slow_steps(self._slow_ns),
+        ]
 
     def collect(self) -> Iterable[Metric]:
         """Called by prometheus_client, on a thread of its own, to collect the metrics."""
@@ -111,6 +127,36 @@ class PrometheusSink(Sink):
         """Stop listening."""
         _servers.discard(self._server)
         self._server.close()
+        if self._slow_steps is not None:
+            self._slow_steps.close()
+
+
+class _SlowSteps:
+    """What slow steps in the run file took longer than their kind, by cause."""
+
+    def __init__(self, path: str) -> None:
+        self._follower = RunFollower(path)
+        self._sums = SlowSums()
+        self._next_s = 0.0
+
+    def look(self) -> dict[str, int]:
+        """All so far. Reads the newest part of the history, but not in each call."""
+        began_s = time.monotonic()
+        if began_s >= self._next_s:
+            self._sums.add(Run.from_blocks(self._follower.look()))
+            took_s = time.monotonic() - began_s
+            self._next_s = began_s + max(_SLOW_STEPS_S, took_s / _MOST_OF_THE_TIME)
+        return self._sums.excess_ns
+
+    def close(self) -> None:
+        self._follower.close()
+
+
+def _of_slow_steps(excess_ns: Mapping[str, int]) -> Iterator[Metric]:
+    if excess_ns:
+        what = "What slow steps took longer than their kind, by what caused it."
+        seconds = {cause: time_ns / 1e9 for cause, time_ns in excess_ns.items()}
+        yield _family("Counter", "slow_step_seconds", what, _each_alone(seconds), "cause")
 
 
 def _families(

@@ -46,6 +46,7 @@ class RunUpdate:
         phases_recorded: the number of spans that have ended since the run began, and of passes
             through modules that were missed by the sinks.
         final: whether this is the last update.
+        path: the file that the run is written to; None if it is in memory.
     """
 
     environment: Mapping[str, Any]
@@ -60,6 +61,7 @@ class RunUpdate:
     phases_recorded: int
     final: bool
     decode_totals: Callable[[], Totals | None] = field(repr=False)
+    path: str | None = None
 
     @cached_property
     def totals(self) -> Totals | None:

@@ -24,6 +24,7 @@ from pyinstrument_gpu.job.condition import (
     open_stall,
 )
 from pyinstrument_gpu.job.gather import innermost_phase
+from pyinstrument_gpu.job.overdue import overdue_words
 from pyinstrument_gpu.parts.words import time_text
 
 
@@ -79,7 +80,8 @@ def heartbeat(
     elif condition is Condition.UNWRITTEN:
         words = f"the recording failed {ago} ago: {state.error}; the program may go on"
     elif condition is Condition.RUNNING:
-        words = f"running {place}"
+        overdue = _overdue(run, known_ns)
+        words = f"running {place}" + ("" if overdue is None else f": {overdue}")
     elif condition is Condition.HANGING:
         words = f"nothing has happened for {time_text(_idle_ns(run, known_ns))}: {place}"
     elif condition is Condition.CUT_OFF:
@@ -136,6 +138,17 @@ def _hangs(run: Run, age_ns: int) -> bool:
     idle_ns, steps = _idle_ns(run, age_ns), run.steps.closed
     return idle_ns > LEAST_HANGING_NS and idle_ns > hanging_ns(
         steps["index"], steps["end_ns"] - steps["begin_ns"]
+    )
+
+
+def _overdue(run: Run, age_ns: int) -> str | None:
+    closed = run.steps.closed
+    return overdue_words(
+        run.steps[-1] if len(run.steps) else None,
+        closed["end_ns"] - closed["begin_ns"],
+        run.duration_ns + age_ns,
+        run.quiet,
+        run.environment,
     )
 
 

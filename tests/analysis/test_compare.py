@@ -27,7 +27,7 @@ from pyinstrument_gpu.core.syncs import SYNC_DTYPE, Syncs, SyncSite
 from pyinstrument_gpu.report.comparison import comparison_facts, comparison_report
 from tests.helpers.made_script import Script
 from tests.helpers.run_writer import save
-from tests.helpers.timed_runs import MS, made_run, runs_of, with_waits
+from tests.helpers.timed_runs import MS, made_run, runs_of, with_tokens, with_waits
 
 TOLD_APART = (Verdict.FASTER, Verdict.SLOWER)
 
@@ -102,6 +102,34 @@ def test_samples_count_where_they_are_known() -> None:
     assert any("samples per step differ: 32.0 and 64.0" in text for text in comparison.warnings)
     half_known = compare(before, runs_of(150.0, 150.1, 149.9))
     assert (half_known.unit, half_known.verdict) == ("step", Verdict.SLOWER)
+
+
+def test_tokens_count_where_they_are_known_without_padding_if_all_know_that() -> None:
+    """Batches are packed: half the padding, in steps that take as long."""
+    before = [with_tokens(run, 1000, 500) for run in runs_of(100, 100.1, 99.9, samples=8)]
+    after = [with_tokens(run, 1000, 750) for run in runs_of(100, 100.1, 99.9, samples=8)]
+    comparison = compare(before, after, price_per_hour=36)
+    assert (comparison.unit, comparison.verdict) == ("token", Verdict.FASTER)
+    assert comparison.elapsed.change == pytest.approx(500 / 750 - 1)
+    assert comparison.before_tokens_rate == pytest.approx(5_000, rel=1e-4)
+    assert comparison.costs == pytest.approx((2, 2 * 500 / 750), rel=1e-4)
+    text = comparison_report(comparison, width=200)
+    assert "5,000 -> 7,500 tokens/s without padding, 80 -> 80 samples/s, over 20 steps" in text
+    assert "Cost: 2 -> 1.333 per million tokens" in text
+    assert comparison_facts(comparison)["costs"] == comparison.costs
+    # With padding, of which all know it, nothing has changed.
+    after = [with_tokens(run, 1000) for run in runs_of(100, 100.1, 99.9, samples=8)]
+    comparison = compare(before, after)
+    assert (comparison.unit, comparison.verdict) == ("token", Verdict.SAME)
+    assert comparison.costs is None
+    assert "10,000 -> 10,000 tokens/s, 80" in comparison_report(comparison, width=200)
+
+
+@pytest.mark.parametrize(("samples", "cost"), [(10, "2.778"), (math.nan, "27.78")])
+def test_without_tokens_samples_or_steps_cost(samples: float, cost: str) -> None:
+    runs = [*runs_of(100, 100, samples=samples)]
+    text = comparison_report(compare(runs[:1], runs[1:], price_per_hour=1))
+    assert f"Cost: {cost} -> {cost} per million {'steps' if samples != 10 else 'samples'}" in text
 
 
 def test_runs_that_cannot_be_compared() -> None:

@@ -112,8 +112,9 @@ def test_slower(player: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record("new", *(106 * f for f in SPREAD))
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "page.md")
     Path("page.md").write_text("before\n")
-    result = play(player, "--json", "a.json")
+    result = play(player, "--json", "a.json", "--price-per-hour", "36")
     assert result.exit_code == 4
+    assert "Cost: 1,000 -> 1,060 per million steps\n" in result.stdout
     assert result.stdout.startswith(
         "### SLOWER: +6.00 % elapsed time per step (99.4 % interval +5."
     )

@@ -16,6 +16,7 @@ import numpy as np
 from msgspec import to_builtins
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.aspects.stalls import QUIET
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.framing import PAYLOAD_BYTES, SLOT_BYTES, SLOTS_OFFSET
 from pyinstrument_gpu.core.file.items import (
@@ -120,6 +121,9 @@ def encode(run: Run) -> bytearray:
         writer.write_document(BlockType.COLLECTIVE_GROUPS, document)
     if run.stalls:
         writer.write_document(BlockType.STALLS, encode_stalls(run.stalls, run.paths))
+    if run.quiet is not None:
+        document = encode_json({QUIET: to_builtins(run.quiet)})
+        writer.write_document(BlockType.ASPECTS, document)
     if run.operations is not None:
         document = encode_json(to_builtins(run.operations))
         writer.write_document(BlockType.OPERATIONS, document)

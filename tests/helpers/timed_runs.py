@@ -13,6 +13,7 @@ from pyinstrument_gpu.aspects.processor.data import Processor
 from pyinstrument_gpu.core.record import Thread
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE, SPAN_DTYPE, STEP_DTYPE
+from pyinstrument_gpu.core.step_values import TOKENS, WITHOUT_PADDING
 from pyinstrument_gpu.core.steps import Steps
 from pyinstrument_gpu.core.sync_kind import SyncKind
 from pyinstrument_gpu.core.syncs import SYNC_DTYPE, Syncs, SyncSite
@@ -69,6 +70,17 @@ def with_waits(run: Run, share: float, processor: Processor | None = None) -> Ru
     waits = np.zeros(len(steps), METRIC_DTYPE)
     waits["step"], waits["value"] = steps["index"], share * (steps["end_ns"] - steps["begin_ns"])
     run.metric_names, run.metrics, run.processor = (READING,), waits, processor
+    return run
+
+
+def with_tokens(run: Run, tokens: float, without_padding: float | None = None) -> Run:
+    """The run, in which each step has so many tokens."""
+    values = [tokens] if without_padding is None else [tokens, without_padding]
+    readings = np.zeros((len(values), len(run.steps.closed)), METRIC_DTYPE)
+    readings["name"], readings["value"] = np.arange(len(values))[:, None], np.c_[values]
+    readings["step"] = run.steps.closed["index"]
+    run.metric_names = (TOKENS, WITHOUT_PADDING)[: len(values)]
+    run.metrics = readings.reshape(-1)
     return run
 
 

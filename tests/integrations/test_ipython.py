@@ -143,6 +143,26 @@ def test_files_of_others_are_not_replaced(
     capsys.readouterr()
 
 
+def test_a_run_of_before_the_kernel_was_started_is_numbered(
+    shell: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pig.record("a.gpurun"):
+        pass
+    earlier = Run.load("a.gpurun").environment["run_id"]
+    monkeypatch.setattr("pyinstrument_gpu.recording.interactive._written", {})
+    monkeypatch.setattr(sys, "argv", ["ipykernel_launcher.py"])
+    cell = "%%gpu_phases run -qo a.gpurun\npass"
+    assert not run(shell, cell).success
+    os.utime("a.gpurun", (0, 0))  # nobody writes into it any more
+    capsys.readouterr()
+    for _ in range(2):
+        assert run(shell, cell).success
+    assert "a.gpurun was recorded before this kernel: it is " in capsys.readouterr().err
+    assert Run.load("a.1.gpurun").environment["run_id"] == earlier
+    assert Run.load("a.gpurun").environment["run_id"] == of(shell).environment["run_id"]
+    assert not Path("a.2.gpurun").exists()
+
+
 def test_a_recording_of_the_cell_ends_that_of_the_magic(
     shell: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from pyinstrument_gpu.aspects.collectives.data import Collectives
 from pyinstrument_gpu.aspects.memory.data import OutOfMemory
-from pyinstrument_gpu.aspects.stalls.data import DistributedCall, GroupProgress, Stall
+from pyinstrument_gpu.aspects.stalls.data import DistributedCall, GroupProgress, Quiet, Stall
 from pyinstrument_gpu.core.condition import ProcessState
 from pyinstrument_gpu.job.condition import Sighting
 from pyinstrument_gpu.job.ending_report import JobEnding, ending_report, job_ending
@@ -618,6 +618,11 @@ def test_a_job_that_runs() -> None:
     assert said(job(rank(0), rank(1)), ALIVE, ALIVE).verdict == (
         "The job is running: no rank has stopped or hangs."
     )
+    of = job(rank(0, stuck_ns=9 * S), rank(1, stuck_ns=9 * S))
+    assert said(of, ALIVE, ALIVE).verdict == (
+        "The job is running: no rank has stopped or hangs, but rank 0 is in backward/allreduce of "
+        "step 41: the step has taken 9 s so far; a step takes 100 ms at the median."
+    )
 
 
 # A program alone
@@ -643,7 +648,14 @@ def test_a_job_that_runs() -> None:
             rank(0, stuck_ns=31 * S),
             ALIVE,
             "The program hangs, in backward/allreduce of step 41: nothing has happened for 31.000 "
-            "s.",
+            "s; a step takes 100 ms at the median.",
+        ),
+        (
+            rank(0, stuck_ns=9 * S, quiet=Quiet(11 * S, "/w/train.py", 7, "load", "get")),
+            ALIVE,
+            "The program is running, in backward/allreduce of step 41, but the step has taken 9 s "
+            "so far; a step takes 100 ms at the median; 2 s ago the main thread was in get, called "
+            "at /w/train.py:7.",
         ),
         (
             rank(0, complete=True, is_cut_short=False, exit_code=0, path=None),

@@ -127,6 +127,39 @@ def test_the_loss_from_the_logits_in_every_layout(dtype: torch.dtype, everything
 
 
 @pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("classes", [2_049, 18_003])
+def test_rows_of_which_the_next_is_under_way(classes: int, dtype: torch.dtype, blocks: int) -> None:
+    """Whole stages and parts of one, rows that begin at any address, and rows that are not read."""
+    generator = torch.Generator().manual_seed(blocks)
+    rows = 11
+    logits = (torch.randn(rows, classes, generator=generator) * 3).to(dtype)
+    target = torch.randint(classes, (rows,), generator=generator)
+    target[1] = -100
+    target[2:5] = torch.tensor([0, classes - 1, classes // 2])
+    logits[4, classes // 2] = math.nan  # nothing of the row is added
+    logits[5, -1] = 60
+    target[6] = classes
+    logits[7, 5] = -math.inf
+    weight = torch.randint(1, 9, (rows,), generator=generator) / 8
+
+    def added() -> list[dict[str, Any]]:
+        ranked = pig.MetricAccumulator(topk=(1, 5, 100))
+        ranked.update(logits, target, weight, weight)
+        scores = pig.MetricAccumulator(topk=(1, 5), num_classes=classes)
+        scores.update(logits, target, weight=weight)
+        return [ranked.compute(), computed(scores.compute(), 1e-5)]
+
+    wanted = added()
+    with emulated_gpu(blocks) as gpu:
+        got = added()
+        kernels = [launch.kernel for launch in gpu.launches()]
+    assert all(kernel.endswith("_block") for kernel in kernels)
+    for each, other in zip(got, wanted, strict=True):
+        assert_same(each, other)
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
 @pytest.mark.parametrize(("kernel", "make", "add"), element_updates.CASES)
 def test_updates_without_logits_against_the_cpu(
     kernel: str, make: Any, add: Any, blocks: int

@@ -17,6 +17,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -121,6 +122,30 @@ class Block {
 
   bool meet_warp_any(int place, bool value) { return wait(warp().meeting, place, value).second; }
 
+  /// Until somebody waits for it, the destination has other bytes: who reads too early, or has
+  /// something copied to where others still read, finds those.
+  void begin_copy(void* to, const void* from, unsigned bytes, unsigned long long* barrier) {
+    for (const void* each : {static_cast<const void*>(to), from})
+      if (reinterpret_cast<size_t>(each) % 16 != 0) fail("a bulk copy is not aligned");
+    if (bytes == 0 || bytes % 16 != 0) fail("a bulk copy is not of whole loads");
+    if (!copies_.emplace(barrier, Copy{to, from, bytes}).second) fail("a barrier has two copies");
+    std::memset(to, 0xA5, bytes);
+  }
+
+  void finish_copy(unsigned long long* barrier, unsigned parity) {
+    auto found = copies_.find(barrier);
+    for (int rounds = 0; *barrier % 2 == parity && found == copies_.end(); ++rounds) {
+      if (rounds == 1000) fail("a thread waits for a copy that nobody begins");
+      stop_ = Stop::kWaits;  // others go on, for one of them will begin it
+      Fiber::leave();
+      found = copies_.find(barrier);
+    }
+    if (*barrier % 2 != parity) return;  // another thread has waited for it
+    std::memcpy(found->second.to, found->second.from, found->second.bytes);
+    copies_.erase(found);
+    ++*barrier;
+  }
+
   template <typename Value>
   Value exchange(int place, Value value, unsigned other_lane) {
     static_assert(sizeof(Value) <= kMaxValueBytes);
@@ -138,6 +163,11 @@ class Block {
     std::unique_ptr<Fiber> fiber;
     const Meeting* waits_at = nullptr;
     unsigned meeting = 0;
+  };
+  struct Copy {
+    void* to;
+    const void* from;
+    unsigned bytes;
   };
   struct Warp {
     Meeting meeting;
@@ -202,6 +232,7 @@ class Block {
   std::vector<char> shared_;
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
+  std::map<const void*, Copy> copies_;  ///< by their barriers, which count those that are over
   Meeting block_;
   std::pair<bool, bool> results_[1 + kThreadsOfBlock / kLanes][2] = {};
   unsigned running_ = kThreadsOfBlock - 1;

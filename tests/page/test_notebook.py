@@ -10,8 +10,9 @@ import pytest
 
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import ExportError
+from pyinstrument_gpu.export.labels import colors_of
 from pyinstrument_gpu.page import notebook
-from pyinstrument_gpu.page.step_bar import step_bars
+from pyinstrument_gpu.page.step_bar import Piece, step_bars
 from pyinstrument_gpu.report.document import document_of
 from tests.helpers.made_script import Script
 from tests.page.runs import HOSTILE, MS, STEP_NS, training
@@ -88,8 +89,12 @@ def test_a_page_too_large_for_a_notebook_is_refused(monkeypatch: pytest.MonkeyPa
         training().page()
 
 
+def bars_of(run: Run) -> dict[str, list[Piece]]:
+    return step_bars(document_of(run), colors_of(run))
+
+
 def test_the_bar_is_the_step() -> None:
-    host = step_bars(document_of(training()))["host"]
+    host = bars_of(training())["host"]
     assert [(piece.name, round(piece.share, 3)) for piece in host] == [
         ("forward", 0.2),
         ("forward/attention", 0.2),
@@ -97,7 +102,7 @@ def test_the_bar_is_the_step() -> None:
         ("outside phases", 0.1),
         ("waiting for the device", 0.3),
     ]
-    unwatched = step_bars(document_of(training(on_device=False, syncs=None)))["host"]
+    unwatched = bars_of(training(on_device=False, syncs=None))["host"]
     assert [(piece.name, round(piece.share, 3)) for piece in unwatched] == [
         ("forward", 0.2),
         ("forward/attention", 0.2),
@@ -111,7 +116,7 @@ def test_of_many_phases_the_smallest_are_one_piece_of_the_bar() -> None:
     with script.step():
         for number in range(40):
             script.leaf(f"phase {number}", (1 + number) * MS)
-    host = step_bars(document_of(script.run()))["host"]
+    host = bars_of(script.run())["host"]
     assert len(host) == 31
     assert host[-1].name == "other phases"
     assert sum(piece.share for piece in host) == pytest.approx(1)
@@ -119,4 +124,4 @@ def test_of_many_phases_the_smallest_are_one_piece_of_the_bar() -> None:
 
 def test_phases_that_overlap_have_no_bar() -> None:
     run = training([STEP_NS], on_device=False, syncs=None, span_self_ns=np.full(3, STEP_NS))
-    assert step_bars(document_of(run)) == {}
+    assert bars_of(run) == {}

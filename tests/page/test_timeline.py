@@ -11,11 +11,12 @@ from pyinstrument_gpu.aspects.modules.data import MODULE_SPAN_DTYPE
 from pyinstrument_gpu.core.record import OpenPhase
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE
-from pyinstrument_gpu.export.labels import RangeKind, color_of
+from pyinstrument_gpu.export.labels import COLORS, RangeKind, color_of, colors_of
 from pyinstrument_gpu.page.bars import css_color
 from pyinstrument_gpu.page.step_series import step_series
 from pyinstrument_gpu.page.timeline import DrawnTimeline, DrawnWindow, timeline
 from tests.helpers.made_runs import rank, run_of
+from tests.helpers.made_script import Script
 from tests.page.runs import MS, STEP_NS, training
 
 
@@ -231,3 +232,17 @@ def test_ranks_without_start_times_begin_each_with_its_own_step() -> None:
         begin == 0
         for begin, _ in (times for times in found.windows[0].plain["step_times"] if times)
     )
+
+
+def test_no_two_phases_of_a_run_share_a_colour_while_there_are_any() -> None:
+    names = ["data", "h2d", "forward", "loss", "backward", "zero_grad", "optimizer", "metrics"]
+    assert len(set(map(color_of, names))) < len(names)
+    script = Script()
+    for name in names:
+        script.leaf(name, MS)
+    colors = colors_of(script.run())
+    assert len(set(colors.values())) == len(names)
+    assert colors["backward"] == color_of("backward")
+    for number in range(10):
+        script.leaf(f"phase {number}", MS)
+    assert {*colors_of(script.run()).values()} == {*COLORS}

@@ -165,3 +165,59 @@ def test_tensorboard(path: Path, tmp_path: Path) -> None:
     Run.load(path).export(tmp_path / "logs", "tensorboard")
     points = curves_in(tmp_path / "logs")["metrics/step/tokens"]
     assert [point[:2] for point in points] == [(step, 8 * (step + 1)) for step in range(4)]
+
+
+def masked(rows: int, kept: int, **options: Any) -> dict[str, Any]:
+    mask = torch.zeros(rows, 8, **options)
+    mask[:, :kept] = 1
+    return {**batch_of(rows), "attention_mask": mask}
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
+def test_padding_is_known_by_the_mask(dtype: Any) -> None:
+    run = recorded([masked(4, 3, dtype=dtype), masked(2, 8, dtype=dtype), batch_of(4)])
+    assert values_of(run, "tokens_without_padding") == {0: 12, 1: 16}
+    assert values_of(run, "tokens") == {0: 32, 1: 16, 2: 32}
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        torch.ones(4, 8),
+        torch.ones(4, 7, dtype=torch.int64),
+        torch.ones(8, 4, dtype=torch.int64).T,
+        torch.ones(4, 8, 1, dtype=torch.int64),
+        torch.empty(4, 8, dtype=torch.int64, device="meta"),  # as on a GPU, none is read
+        None,
+    ],
+)
+def test_padding_by_any_other_mask_is_unknown(mask: object) -> None:
+    run = recorded([{**batch_of(4), "attention_mask": mask}])
+    assert values_of(run, "tokens") == {0: 32}
+    assert values_of(run, "tokens_without_padding") == {}
+
+
+def test_tokens_that_the_loop_gives_take_the_place_of_those_of_batches() -> None:
+    batches = [masked(4, 3, dtype=torch.int64)] * 4
+    assert values_of(recorded(batches, tokens=7, accumulate=2), "tokens") == {0: 14, 1: 14}
+    both = recorded(batches, samples=4, tokens=lambda batch: (batch["input_ids"].numel(), 5))
+    assert values_of(both, "tokens") == dict.fromkeys(range(4), 32)
+    assert values_of(both, "tokens_without_padding") == dict.fromkeys(range(4), 5)
+    assert [step.samples for step in both.steps] == [4.0] * 4
+
+
+@pytest.mark.parametrize("wrong", [-1, float("nan"), (1, 2, 3), (), torch.tensor(4), None])
+def test_tokens_of_a_function_that_fails_are_unknown_from_then_on(wrong: object) -> None:
+    given = iter([5, wrong, 6])
+    with pytest.warns(RuntimeWarning, match="the function `tokens` returned") as warned:
+        run = recorded([batch_of(4)] * 3, samples=2, tokens=lambda _: next(given))
+    assert len(warned) == 1
+    assert values_of(run, "tokens") == {0: 5}
+    assert [step.samples for step in run.steps] == [2.0] * 3
+
+
+def test_wrong_tokens_are_an_error() -> None:
+    with pytest.raises(ValueError, match="tokens must be a number >= 0, got -1"):
+        pig.gpu_steps([], tokens=-1)
+    with pytest.raises(TypeError, match="tokens must be a number or a function of the item"):
+        pig.gpu_steps([], tokens="many")  # type: ignore[arg-type]

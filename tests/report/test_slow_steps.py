@@ -20,7 +20,7 @@ from tests.helpers.clock import fake_clock
 MS = 1_000_000
 
 
-def trained(steps: int = 40, late_ms: int = 40, until: int | None = None) -> Run:
+def trained(steps: int = 40, late_ms: int = 40, until: int | None = None, slow_ms: int = 25) -> Run:
     """Steps of 10 ms: the 12th also evaluates, the 20th writes a log, the 30th takes longer in its
     forward pass, and the 35th waits for its batch."""
 
@@ -28,11 +28,13 @@ def trained(steps: int = 40, late_ms: int = 40, until: int | None = None) -> Run
         with pig.gpu_phase(name):
             advance(time_ms * MS)
 
-    with fake_clock() as advance, pig.record() as recording:
+    recording = pig.record()
+    del recording.watchers["hindrances"]  # the time that the thread runs is none of that clock
+    with fake_clock() as advance, recording:
         for step in range(steps):
             with pig.gpu_step():
                 phase(advance, "data", 1 + late_ms if step == 35 else 1)
-                phase(advance, "forward", 25 if step == 30 else 5)
+                phase(advance, "forward", slow_ms if step == 30 else 5)
                 advance(4 * MS)
                 if step == 12:
                     phase(advance, "validate", 100)
@@ -100,6 +102,11 @@ def test_reports_have_a_line_a_table_and_json(run: Run) -> None:
     printed = json.loads(json_text(document_of(run), None))
     assert printed["slow_steps"]["causes"][0]["cause"] == "evaluation"
     assert printed["slow_steps"]["worst"][0]["parts"][0]["time_ns"] == 300 * MS
+
+
+def test_a_large_time_that_nothing_explains_is_in_the_short_report() -> None:
+    run = trained(slow_ms=10_005)
+    assert "% of the time: unexplained 10.0 s" in run.report(width=120)
 
 
 def test_the_report_of_a_step_says_why_it_was_slow(run: Run) -> None:

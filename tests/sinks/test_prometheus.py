@@ -71,6 +71,25 @@ def train(tick: Any) -> None:
         tick(3_000_000_000)
 
 
+def test_slow_steps_by_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyinstrument_gpu.sinks.prometheus._SLOW_STEPS_S", 0.0)
+    monkeypatch.setattr("pyinstrument_gpu.sinks.prometheus._MOST_OF_THE_TIME", math.inf)
+    sink = pig.PrometheusSink(port=0)
+    with fake_clock() as tick, pig.record(tmp_path / "run.gpurun") as recording:
+        recording.add_sink(sink, interval_s=SOON_S)
+        for step in gpu_steps(range(9)):
+            tick(1_000_000)
+            if step == 8:
+                with gpu_phase("evaluate"):
+                    tick(1_500_000_000)
+        recording.flush()
+        # The file may be behind what sinks are told.
+        samples: Samples = {}
+        while not any("slow_step" in name for name, _ in samples):
+            samples = scrape(sink)
+    assert of(samples, "slow_step_seconds_total", cause="evaluation") == 1.5
+
+
 def test_scrape() -> None:
     sink = pig.PrometheusSink(port=0)
     with fake_clock() as tick, pig.record() as recording:

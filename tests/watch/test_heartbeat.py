@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pyinstrument_gpu.aspects.stalls.data import Stall
+from pyinstrument_gpu.aspects.stalls.data import Quiet, Stall
 from pyinstrument_gpu.core.condition import Condition, ProcessState
 from pyinstrument_gpu.parts.words import time_text
 from pyinstrument_gpu.watch.heartbeat import Heartbeat
@@ -111,11 +111,16 @@ def test_a_program_in_which_nothing_happens(path: Path) -> None:
     # The recorder goes on: its last heartbeat is new, and the phase that is open old.
     began_ns = 50 * MS + 20 * 100 * MS + 50 * MS
     for idle_ns, words in (
-        (9 * S, "running in backward/allreduce, step 20"),
+        (
+            9 * S,
+            "running in backward/allreduce, step 20: the step has taken 9 s so far; a step takes "
+            "100 ms at the median; 4 s ago the main thread was in get, called at train.py:7",
+        ),
         (11 * S, "nothing has happened for 11 s: in backward/allreduce, step 20"),
     ):
         now_ns = began_ns + idle_ns
-        run = running(20, duration_ns=now_ns, anchor=anchor_at(now_ns))
+        seen = Quiet(now_ns - 4 * S, "train.py", 7, "load", "get")
+        run = running(20, duration_ns=now_ns, anchor=anchor_at(now_ns), quiet=seen)
         assert live(run, path).heartbeat.words == words
         # Whatever it does is progress, though its step does not end.
         run = running(20, duration_ns=now_ns, anchor=anchor_at(now_ns), active_ns=now_ns - 2 * S)

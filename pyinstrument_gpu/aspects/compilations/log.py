@@ -9,8 +9,10 @@ ended, so a record is looked for when the next one begins, and before the docume
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -70,6 +72,7 @@ class CompilationLog:
         self._clocks = clocks or native.read_clocks
         # Again by the thread that has it: a signal's handler may call a compiled function.
         self._lock = threading.RLock()
+        _logs.add(self)
         self._open: dict[int, _Open] = {}
         self._waiting: deque[_Open] = deque(maxlen=_MOST_WAITING)
         self._functions: dict[str, dict[str, Any]] = {}
@@ -123,6 +126,10 @@ class CompilationLog:
                 self._compilations.append(ending.noted)
                 self._waiting.append(ending)
             return True
+
+    def forget_lock(self) -> None:
+        """In a forked child: a thread that does not exist there may hold it."""
+        self._lock = threading.RLock()
 
     def facts(self) -> dict[str, Any]:
         """The document; empty where nothing was compiled."""
@@ -245,3 +252,14 @@ def _break_reason(reason: object) -> str:
     what, _, more = text.partition("\n")
     explanation = re.search(r"Explanation: (.*)", more)
     return _text(what + (f": {explanation[1]}" if explanation else ""))
+
+
+_logs: weakref.WeakSet[CompilationLog] = weakref.WeakSet()
+
+
+def _forget_locks() -> None:
+    for log in list(_logs):
+        log.forget_lock()
+
+
+os.register_at_fork(after_in_child=_forget_locks)

@@ -3,7 +3,7 @@
 
 NAME = "hindrances"
 """Of the document in the run file, and of the attribute of a `Run`."""
-FAULTS_KIND, DISK_KIND, PRESSURE_KIND, GIL_KIND = 10, 11, 12, 13
+FAULTS_KIND, DISK_KIND, PRESSURE_KIND, GIL_KIND, COMPUTING_KIND, STEAL_KIND = range(10, 16)
 """In the log of causes. A note of a wait for the GIL is the system's number of the thread that ran
 meanwhile; 0 if none did."""
 MOST_THREADS = 256

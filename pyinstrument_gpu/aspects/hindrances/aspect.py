@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from pyinstrument_gpu.aspects.hindrances import (
+    COMPUTING_KIND,
     DISK_KIND,
     FAULTS_KIND,
     GIL_KIND,
     NAME,
     PRESSURE_KIND,
+    STEAL_KIND,
 )
 from pyinstrument_gpu.aspects.hindrances.data import Hindrances
 from pyinstrument_gpu.core.aspect import DocumentAspect
@@ -20,19 +23,55 @@ from pyinstrument_gpu.core.cause import Cause, Precedence
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.words import printable
 
+
+class _OfStep(NamedTuple):
+    """A cause of which the sum in a step is known."""
+
+    kind: int
+    name: str
+    words: str
+    remedy: str
+    precedence: Precedence = Precedence.HINDRANCE
+    is_idle: bool = False
+    is_advised: bool = True
+
+
 _OF_STEPS = (
-    (
-        *(FAULTS_KIND, "page_faults", "page faults"),
+    _OfStep(
+        STEAL_KIND,
+        "steal",
+        "other virtual machines on its host",
+        "use a machine with processors of its own",
+        Precedence.PAUSE,
+        is_idle=True,
+    ),
+    _OfStep(
+        FAULTS_KIND,
+        "page_faults",
+        "page faults",
         "keep buffers rather than making them anew, or have the allocator keep memory "
         "(MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_, jemalloc)",
     ),
-    (
-        *(DISK_KIND, "disk_pages", "pages of memory that were read from a disk"),
+    _OfStep(
+        DISK_KIND,
+        "disk_pages",
+        "pages of memory that were read from a disk",
         "read files that are mapped into memory ahead, and keep the program from being swapped out",
+        is_idle=True,
     ),
-    (
-        *(PRESSURE_KIND, "memory_pressure", "stalls by a shortage of memory"),
+    _OfStep(
+        PRESSURE_KIND,
+        "memory_pressure",
+        "stalls by a shortage of memory",
         "give the container or the machine more memory, or run fewer workers",
+    ),
+    _OfStep(
+        COMPUTING_KIND,
+        "computing",
+        "computing for longer",
+        "see whether these steps have more to compute; if not, other work shares their processor",
+        Precedence.REST,
+        is_advised=False,
     ),
 )
 
@@ -48,17 +87,19 @@ class HindrancesAspect(DocumentAspect):
         known: Hindrances | None = run.hindrances
         if known is None:
             return
-        for kind, name, words, remedy in _OF_STEPS:
-            amounts = run.noted_causes.of_kind(kind)[1]
-            if kind == PRESSURE_KIND and not known.has_pressure:
+        for one in _OF_STEPS:
+            amounts = run.noted_causes.of_kind(one.kind)[1]
+            if one.kind == PRESSURE_KIND and not known.has_pressure:
                 continue
             yield Cause(
-                name=name,
-                words=words,
-                remedy=remedy,
-                precedence=Precedence.HINDRANCE,
+                name=one.name,
+                words=one.words,
+                remedy=one.remedy,
+                precedence=one.precedence,
                 amounts=amounts,
                 known=amounts["step"],
+                is_advised=one.is_advised,
+                is_idle=one.is_idle,
             )
         if not known.is_gil_seen:
             return
@@ -73,6 +114,7 @@ class HindrancesAspect(DocumentAspect):
             intervals=intervals[np.isin(intervals["thread"], run.steps.closed["thread"])],
             known=looked_at["step"],
             notes=tuple(f"{printable(name)} ran meanwhile" for _, name in known.threads),
+            is_idle=True,
         )
 
     def unknown(self, run: Run) -> Iterator[str]:

@@ -45,6 +45,7 @@ class LoopAspect(Aspect):
             known=known,
             notes=tuple(f"worker {number}" for number in range(workers)),
             is_advised=False,
+            is_idle=workers > 0,
         )
         evaluations = _evaluations(spans[named["evaluation"]])
         yield Cause(

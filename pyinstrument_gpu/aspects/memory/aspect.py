@@ -22,6 +22,7 @@ from pyinstrument_gpu.aspects.memory.data import (
 from pyinstrument_gpu.aspects.memory.growth import FEWEST_POINTS, MemoryGrowth, memory_growth
 from pyinstrument_gpu.aspects.memory.live import LiveMemory
 from pyinstrument_gpu.core.aspect import DocumentAspect
+from pyinstrument_gpu.core.cause import Cause, Precedence, intervals_of
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.paths import in_tree_order
@@ -138,6 +139,22 @@ class MemoryAspect(DocumentAspect):
         memory = decode_memory(data, found.tables.paths, found.numbering, found.anchor)
         found.notes += memory.notes
         return memory
+
+    def causes(self, run: Run) -> Iterator[Cause]:
+        """For how long a retry held a step up is not known: it frees memory, for which the host
+        waits for the device. So it may have all that nothing else explains."""
+        if run.memory is None or not run.memory.retried_steps:
+            return
+        steps = run.steps.closed
+        steps = steps[np.isin(steps["index"], run.memory.retried_steps)]
+        yield Cause(
+            name="allocator_retry",
+            words="likely the allocator, which had to give memory back to the driver",
+            remedy=f"set PYTORCH_ALLOC_CONF={_EXPANDABLE}, or use less memory at a time",
+            precedence=Precedence.REST,
+            intervals=intervals_of(steps["begin_ns"], steps["end_ns"], steps["thread"]),
+            known=steps["index"],
+        )
 
     def section(self, run: Run) -> MemoryUse | None:
         found = run.memory

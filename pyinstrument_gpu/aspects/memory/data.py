@@ -183,6 +183,7 @@ class Memory(_MemoryFacts, frozen=True, kw_only=True):
         allocation_retries: How often, between the first step that was read and the last one, the
             allocator gave all unused memory back to the driver to get what it needed, for which the
             host waits for the device; None if that is unknown.
+        retried_steps: The steps in which it did, of those that were read; the newest ones.
         phases: The phases in those steps, by path.
         phases_lost: Calls of phases that are not in `phases`, because there were too many paths.
         outside_left_bytes: What the steps left behind outside all phases.
@@ -194,6 +195,7 @@ class Memory(_MemoryFacts, frozen=True, kw_only=True):
     """
 
     phases: Mapping[str, PhaseMemory] = field(default_factory=dict)
+    retried_steps: tuple[int, ...] = ()
     points: NDArray[np.void] = field(default_factory=lambda: np.empty(0, MEMORY_POINT_DTYPE))
     out_of_memory_count: int = 0
     out_of_memory: Sequence[OutOfMemory] = ()
@@ -217,6 +219,7 @@ class _Document(_MemoryFacts, frozen=True, kw_only=True):
     """The MEMORY document."""
 
     phases: tuple[_NotedPhase, ...] = ()
+    retried_steps: Annotated[tuple[_Serial, ...], Meta(max_length=_MOST_POINTS)] = ()
     points: Annotated[
         tuple[tuple[_Serial, _Bytes, _Bytes | None], ...], Meta(max_length=_MOST_POINTS)
     ] = ()
@@ -241,7 +244,9 @@ def decode_memory(
     if (np.diff(points["step"]) <= 0).any():
         raise nonsense("MEMORY", "its points do not ascend")
     events = tuple(_event(one, paths, anchor) for one in found.out_of_memory.events)
+    retried = map(numbering.index, found.retried_steps)
     made: dict[str, Any] = {
+        "retried_steps": tuple(one for one in retried if one is not None and one >= 0),
         "phases": {
             paths[one.path]: convert(one, PhaseMemory, from_attributes=True)
             for one in found.phases

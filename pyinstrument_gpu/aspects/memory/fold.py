@@ -112,6 +112,7 @@ class MemoryFold:
         self.steps = 0
         self._peak = self._reserved_peak = -1
         self._retries = (-1, -1)  # after the first step that was read, and after the last one
+        self._retried = deque[int](maxlen=MOST_POINTS)
         self._phases: dict[int, _Phase] = {}
         self._paths_lost = 0
         self._outside = deque[int](maxlen=MOST_STEPS)
@@ -134,6 +135,7 @@ class MemoryFold:
             "peak_bytes": _known(self._peak),
             "reserved_peak_bytes": _known(self._reserved_peak),
             "allocation_retries": last - first if 0 <= first <= last else None,
+            "retried_steps": [*self._retried],
             "points": [
                 [step, used, _known(reserved)] for step, used, reserved in self._points.kept
             ],
@@ -177,6 +179,8 @@ class MemoryFold:
         self._reserved_peak = max(self._reserved_peak, *(reading[7] for reading in readings))
         _, _, _, _, allocated, _, reserved, _, _, retries = readings[-1]
         self._retries = self._retries[0] if self.steps else retries, retries
+        if 0 <= readings[0][-1] < retries:
+            self._retried.append(serial)
         is_whole = len(readings) <= MOST_BORDERS
         if is_whole:
             self._outside.append(allocated - stack[0].begin - stack[0].inner)

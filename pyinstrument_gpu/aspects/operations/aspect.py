@@ -250,7 +250,7 @@ class OperationsAspect(Aspect):
 
     def unknown(self, run: Run) -> Iterator[str]:
         if run.operations is None:
-            yield "Operations: the run has no profile of steps (run --profile-steps 3)."
+            yield "Operations, FLOPs: no step was profiled (run --profile-steps 3 --flops)."
 
 
 class _TimesAround(NamedTuple):

@@ -28,6 +28,7 @@ from typing import NamedTuple
 from pyinstrument_gpu.aspects.operations.compiled_calls import CompiledCalls
 from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation, Operations, PhaseGaps
 from pyinstrument_gpu.aspects.operations.events import DeviceEvent, Events, HostEvent
+from pyinstrument_gpu.aspects.operations.flops.counting import FlopCounting
 from pyinstrument_gpu.aspects.operations.module_calls import ModuleTimeline
 from pyinstrument_gpu.aspects.operations.phase_timeline import PhaseTimeline
 
@@ -58,12 +59,14 @@ def attribute(
     modules: ModuleTimeline,
     run_ns_of: Callable[[int], float],
     graphs: CompiledCalls | None = None,
+    flops: FlopCounting | None = None,
 ) -> Operations:
     """Sum the operations of a window by name, phase and module.
 
     Args:
         run_ns_of: how the profiler's times read by the run's clock (`wall_to_run`).
         graphs: the calls of compiled graphs.
+        flops: is given the events, each with its place.
     """
     graphs = graphs or CompiledCalls()
     places: dict[int, _Place] = {}  # of operations, by their correlation
@@ -84,6 +87,8 @@ def attribute(
             if inside is not None:
                 place = place._replace(path="/".join(filter(None, (place.path, inside))))
             places[event.correlation] = place
+            if flops is not None:
+                flops.add(event, self_ns, parents, place)
             if event.is_annotation:
                 annotations_ns += self_ns
             else:

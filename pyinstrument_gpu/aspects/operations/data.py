@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from pyinstrument_gpu.core.file.json_document import Count, decode_object
+from pyinstrument_gpu.core.flops import Flops
 
 
 class Operation(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -109,6 +110,7 @@ class Operations(Struct, frozen=True):
         stopped_ns: for how long training stood still for it, before and after the window.
         modules_unknown: why no operation has a module, or None.
         trace: the file of the kept trace, or None.
+        flops: what was counted of floating-point operations, if that was asked for.
         notes: what went wrong, and why.
     """
 
@@ -122,6 +124,7 @@ class Operations(Struct, frozen=True):
     stopped_ns: Count = 0
     modules_unknown: str | None = None
     trace: str | None = None
+    flops: Flops | None = None
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -8,9 +8,13 @@ object of dozens of fields of each, nor from an exported trace, where times are 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
+
+CallFlops: TypeAlias = tuple[int, int, str]
+"""The operations of a call, those of them that only repeat what the forward pass has done, as fused
+attention does, and the type of its numbers."""
 
 _LEFT_OUT = {
     # As in `torch.autograd.profiler_util`.
@@ -31,7 +35,8 @@ class HostEvent(NamedTuple):
 
     Times are by the wall clock, in nanoseconds. `thread` is torch's number of the thread and
     `native_thread` the system's. `sequence` is that of the node of autograd which it makes or, with
-    `forward_thread` (0: none), runs; -1 for none. `is_node`: it runs a node of autograd.
+    `forward_thread` (0: none), runs; -1 for none. `is_node`: it runs a node of autograd. `flops`:
+    of an operator with a formula, if they were asked for.
     """
 
     name: str
@@ -44,6 +49,7 @@ class HostEvent(NamedTuple):
     forward_thread: int = 0
     is_node: bool = False
     is_annotation: bool = False
+    flops: CallFlops | None = None
 
 
 class DeviceEvent(NamedTuple):
@@ -72,8 +78,14 @@ class Events:
     launches: list[int]
 
 
-def events_of(kineto_events: Iterable[Any]) -> Events:
-    """Read what `_ProfilerResult.events()` gives, of torch 2.10 and newer."""
+def events_of(
+    kineto_events: Iterable[Any], flops_of: Callable[[Any], CallFlops | None] | None = None
+) -> Events:
+    """Read what `_ProfilerResult.events()` gives, of torch 2.10 and newer.
+
+    Args:
+        flops_of: tells the floating-point operations of a call, if they are to be counted.
+    """
     host: list[HostEvent] = []
     device: list[DeviceEvent] = []
     launches: list[int] = []
@@ -106,6 +118,7 @@ def events_of(kineto_events: Iterable[Any]) -> Events:
                     event.scope() == _BACKWARD_SCOPE
                     or name.startswith("autograd::engine::evaluate_function: "),
                     kind == "user_annotation",
+                    None if flops_of is None else flops_of(event),
                 )
             )
     return Events(host, device, launches)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 
 _NAME = "operations"
+FIRST_STEP = 10
+"""That is profiled where no other was named: loaders, caches and compilers have started by then."""
 
 
 class WindowOptions(NamedTuple):
@@ -33,14 +35,24 @@ class WindowOptions(NamedTuple):
     trace: Path | None
     with_stack: bool
     record_shapes: bool
+    flops: bool = False
 
 
 class ProfiledRecording(Watcher):
-    """The windows of one recording, of which one at a time is to come or under way."""
+    """The windows of one recording, of which one at a time is to come or under way.
+
+    Args:
+        flops: whether to count the operations of every window, and of one step if no other window
+            is asked for.
+    """
 
     _window: ProfileWindow | None = None
     _document: OperationsDocument | None = None
     _control_file: ControlFile | None = None
+
+    def __init__(self, flops: bool = False) -> None:
+        self._flops = flops
+        self._is_own = False  # whether the window is the one that gives way to any other
 
     @classmethod
     def of(cls, recording: ActiveRecording) -> ProfiledRecording:
@@ -52,6 +64,8 @@ class ProfiledRecording(Watcher):
         super().begin(recording)
         if recording.path is not None:
             self._control_file = ControlFile(recording.path)
+        if self._flops:
+            self._is_own = self.ask(window_options(1), after=FIRST_STEP)
 
     def look_for_request(self) -> None:
         """Follow the request in the control file, if there is one."""
@@ -78,9 +92,13 @@ class ProfiledRecording(Watcher):
         if recording is None or document is None:
             return False
         if self._window is not None and not self._window.is_over:
-            return False
+            if self._window.has_begun or not self._is_own:
+                return False
+            self._window.is_over = True
+        self._is_own = False
         from pyinstrument_gpu.aspects.operations.window import ProfileWindow
 
+        options = options._replace(flops=options.flops or self._flops)
         self._window = ProfileWindow(recording, document, *options)
         native.call_before_step(self._window.begin, after=after)
         return True
@@ -109,6 +127,7 @@ def profile_steps(
     keep_trace: str | os.PathLike[str] | None = None,
     with_stack: bool = False,
     record_shapes: bool = False,
+    flops: bool = False,
 ) -> None:
     """Profile the next `n` steps of the active recording with torch.profiler.
 
@@ -129,6 +148,7 @@ def profile_steps(
             is replaced.
         with_stack: have the trace hold Python stacks, which makes the steps slower still.
         record_shapes: have the trace hold the shapes of inputs.
+        flops: count floating-point operations, which needs the shapes (docs/throughput.md).
 
     Raises:
         RecordingError: no recording is active.
@@ -138,7 +158,7 @@ def profile_steps(
     If steps are being profiled already, this warns and does nothing. With `PYINSTRUMENT_GPU=0` in
     the environment it does nothing.
     """
-    options = window_options(n, keep_trace, with_stack, record_shapes)
+    options = window_options(n, keep_trace, with_stack, record_shapes, flops)
     if DISABLED:
         return
     recording = active()
@@ -153,23 +173,27 @@ def profile_steps(
 
 
 def window_options(
-    steps: Any, keep_trace: Any = None, with_stack: Any = False, record_shapes: Any = False
+    steps: Any,
+    keep_trace: Any = None,
+    with_stack: Any = False,
+    record_shapes: Any = False,
+    flops: Any = False,
 ) -> WindowOptions:
     """The checked arguments of `profile_steps`, which says what is raised."""
     if not isinstance(steps, int) or isinstance(steps, bool):
         raise TypeError(f"n must be a number of steps, got {steps!r}")
     if steps < 1:
         raise ValueError(f"n must be at least 1, got {steps!r}")
-    if not isinstance(with_stack, bool) or not isinstance(record_shapes, bool):
-        raise TypeError(
-            f"with_stack and record_shapes must be bool, got {with_stack!r} and {record_shapes!r}"
-        )
+    flags = {"with_stack": with_stack, "record_shapes": record_shapes, "flops": flops}
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise TypeError(f"{name} must be bool, got {flag!r}")
     trace = None
     if keep_trace is not None:
         trace = path_of_rank(path_of_attempt(Path(keep_trace).absolute()))
         check_writable(trace)
-    return WindowOptions(steps, trace, with_stack, record_shapes)
+    return WindowOptions(steps, trace, with_stack, record_shapes, flops)
 
 
-def watcher(options: object) -> Watcher:
-    return ProfiledRecording()
+def watcher(options: Any) -> Watcher:
+    return ProfiledRecording(options.flops)

@@ -27,13 +27,16 @@ from pyinstrument_gpu.aspects.operations.attribution import attribute, wall_to_r
 from pyinstrument_gpu.aspects.operations.compiled_calls import CompiledCalls
 from pyinstrument_gpu.aspects.operations.data import Operations
 from pyinstrument_gpu.aspects.operations.events import events_of
+from pyinstrument_gpu.aspects.operations.flops.counting import FlopCounting
 from pyinstrument_gpu.aspects.operations.module_calls import ModuleCalls
 from pyinstrument_gpu.aspects.operations.phase_timeline import PhaseTimeline, read_window
 from pyinstrument_gpu.aspects.operations.torch_profiler import ProfilerInUse, TorchProfiler
 from pyinstrument_gpu.core.file.live_log import Tap
+from pyinstrument_gpu.core.flops import Flops
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import dynamo
 from pyinstrument_gpu.patching.inductor import GraphCall, watch_calls
+from pyinstrument_gpu.patching.own_imports import OwnImports
 
 if TYPE_CHECKING:
     from pyinstrument_gpu.core.watcher import ActiveRecording
@@ -86,6 +89,7 @@ class ProfileWindow:
         steps: how many to profile.
         trace: where to keep the profiler's trace, or None.
         with_stack, record_shapes: what it is to hold.
+        flops: whether to count floating-point operations.
     """
 
     recording: ActiveRecording
@@ -94,6 +98,7 @@ class ProfileWindow:
     trace: Path | None
     with_stack: bool
     record_shapes: bool
+    flops: bool = False
     has_begun: bool = False
     is_over: bool = False
     # Whoever takes it from here ends the window.
@@ -138,7 +143,7 @@ class ProfileWindow:
         undo.append(no_more)
         profiler = TorchProfiler(
             with_stack=self.with_stack,
-            record_shapes=self.record_shapes,
+            record_shapes=self.record_shapes or self.flops,
             gives_way=lambda: self.end_early("the program started a profiler of its own"),
         )
         undo.append(profiler.stop)
@@ -210,7 +215,13 @@ class ProfileWindow:
         native.harvest()
         clocks = native.read_clocks()
         log = read_window(measuring.before, measuring.tap.take())
-        events = events_of(measuring.profiler.events())
+        counting, flops_of = None, None
+        if self.flops:
+            with OwnImports():  # here, as they need torch
+                from pyinstrument_gpu.aspects.operations.flops import formulas, peaks
+
+            counting, flops_of = FlopCounting(), formulas.flops_of
+        events = events_of(measuring.profiler.events(), flops_of)
         shift_ns = time.time_ns() - time.monotonic_ns() - measuring.wall_less_monotonic_ns
         if abs(shift_ns) > _CLOCK_WAS_SET_NS:
             notes.append(
@@ -241,7 +252,13 @@ class ProfileWindow:
             measuring.modules.timeline(),
             wall_to_run(measuring.clocks, clocks),
             CompiledCalls(measuring.graphs),
+            counting,
         )
+        if counting is not None:
+            device = peaks.device_name()
+            without_formula = counting.unknown(events.device)
+            flops = Flops(counting.counts(), without_formula, device, peaks.peaks_of(device))
+            found = replace(found, flops=flops)
         return replace(
             found,
             profiled=self.document.content.profiled,

@@ -93,6 +93,7 @@ class ProcessorAspect(DocumentAspect):
                 amounts=throttled,
                 known=throttled["step"],
                 saves=(1.0, 1.0),
+                is_idle=True,
             )
         if not len(waits):
             return
@@ -104,6 +105,7 @@ class ProcessorAspect(DocumentAspect):
             precedence=Precedence.PAUSE,
             amounts=amounts_of(waits["step"], others_ns),
             known=waits["step"],
+            is_idle=True,
         )
 
     def unknown(self, run: Run) -> Iterable[str]:
@@ -117,7 +119,7 @@ def _waits(run: Run) -> NDArray[np.void]:
     chosen to be read, and long ones."""
     steps, long_ones = run.steps.closed, run.noted_causes.of_kind(WAIT_KIND)[1]
     waits_ns = step_waits_ns(run, steps)
-    chosen = ~np.isnan(waits_ns)
+    chosen = ~np.isnan(waits_ns) & ~np.isin(steps["index"], long_ones["step"])
     return np.concatenate([amounts_of(steps["index"][chosen], waits_ns[chosen]), long_ones])
 
 

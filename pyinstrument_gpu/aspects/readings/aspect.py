@@ -29,6 +29,7 @@ from pyinstrument_gpu.core.live import SERIES, LiveView, LiveWindow
 from pyinstrument_gpu.core.phase_tree import MAX_PATHS
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE, metrics_by_name
+from pyinstrument_gpu.core.step_values import TOKENS, WITHOUT_PADDING
 from pyinstrument_gpu.parts.choice import Choice, Sorts, as_recorded, sparkline
 from pyinstrument_gpu.parts.parts import Curves, Part, Row, Sentence, curve_data, table
 from pyinstrument_gpu.parts.words import UNKNOWN, counted, printable, time_text
@@ -258,7 +259,12 @@ class ReadingsAspect(Aspect):
         return metrics(run)
 
     def summary(self, metrics: tuple[Metric, ...], document: Any) -> Iterable[Part]:
-        shown = [f"{one.name} {one.last:.4g}" for one in metrics if one.last is not None]
+        # Tokens have a line of their own, per second.
+        shown = [
+            f"{one.name} {one.last:.4g}"
+            for one in metrics
+            if one.last is not None and one.name not in (TOKENS, WITHOUT_PADDING)
+        ]
         if shown:
             more = len(shown) - _MOST_IN_SUMMARY
             others = [f"and {counted(more, 'other')}"] if more > 0 else []

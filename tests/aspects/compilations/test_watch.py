@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is learnt of compilations, from a compiler that is built as Dynamo is."""
 
+import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -120,6 +124,35 @@ def test_time_in_which_several_threads_compile_counts_once(dynamo: MadeDynamo) -
     assert [one.thread for one in found.compilations] == [0, None]  # which opened no phase
     assert found.total_ns == 10 * MS
     assert compile_ms(recording) == {0: 10}
+
+
+def test_a_child_compiles_that_was_forked_while_another_thread_did(
+    dynamo: MadeDynamo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_lock, goes_on, clocks = threading.Event(), threading.Event(), dynamo.clocks
+    parent = os.getpid()
+
+    def halting_clocks() -> tuple[int, int]:
+        if os.getpid() == parent and not goes_on.is_set():
+            has_lock.set()
+            goes_on.wait()
+        return clocks()
+
+    monkeypatch.setattr(dynamo, "clocks", halting_clocks)
+    with recording_of(dynamo), ThreadPoolExecutor(1) as pool:
+        install: Any = dynamo.callback_handler.install_callbacks
+        trigger = SimpleNamespace(name="DYNAMO")
+        entered = pool.submit(install(trigger, "1/0").__enter__)
+        has_lock.wait()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)  # ends it where it hangs
+            with install(trigger, "0/0"):
+                pass
+            os._exit(0)
+        goes_on.set()
+        entered.result()
+        assert os.waitpid(child, 0)[1] == 0
 
 
 def test_what_lasts_over_several_steps_is_no_reading_of_one(dynamo: MadeDynamo) -> None:

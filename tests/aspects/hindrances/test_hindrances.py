@@ -109,6 +109,31 @@ def test_faults_are_counted_on_the_thread_of_the_step(
     assert amounts(causes["disk_pages"]) == {0: 0, 1: 0}
 
 
+def test_a_thread_that_neither_ran_nor_waited_nor_slept_had_no_processor(
+    proc: Path, advance: Callable[[int], None]
+) -> None:
+    waits = proc / "thread-self" / "schedstat"
+    waits.parent.mkdir()
+    waits.write_text("1 0 1")
+    steps = 20
+    with pig.record() as recording:
+        usual_steps(advance)
+        for step in range(1, steps + 1):
+            with pig.gpu_step():
+                waits.write_text(f"1 {5 * step * MS} 1")
+                advance(20 * MS)
+            for _ in range(4):  # one of a few is long, by the median of the last ones
+                with pig.gpu_step():
+                    advance(MS)
+    causes = causes_of(recording)
+    ran_ns = amounts(causes["computing"])
+    assert {step for step in ran_ns if step % 5 == 0} == set(range(0, 5 * steps, 5))
+    # Of those in which it has slept, as to write a file may make it, nothing is known.
+    found = {step: ns for step, ns in amounts(causes["steal"]).items() if step % 5 == 0}
+    assert found
+    assert found == {step: 15 * MS - ran_ns[step] for step in found}
+
+
 def test_where_nothing_is_to_be_seen_nothing_is_said(
     proc: Path, advance: Callable[[int], None]
 ) -> None:
@@ -116,7 +141,7 @@ def test_where_nothing_is_to_be_seen_nothing_is_said(
     (proc / "pressure" / "memory").unlink()
     with pig.record() as recording:
         usual_steps(advance)
-    assert [*causes_of(recording)] == ["page_faults", "disk_pages"]
+    assert [*causes_of(recording)] == ["steal", "page_faults", "disk_pages", "computing"]
     assert "Waits for the GIL" in next(iter(ASPECT.unknown(recording.run)))
 
 

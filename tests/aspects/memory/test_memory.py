@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu import gpu_phase, gpu_step, gpu_steps
+from pyinstrument_gpu import analysis, gpu_phase, gpu_step, gpu_steps
 from pyinstrument_gpu.aspects.memory import out_of_memory
 from pyinstrument_gpu.aspects.memory.data import MedianBytes, Memory
 from pyinstrument_gpu.aspects.memory.fold import (
@@ -28,6 +28,7 @@ from pyinstrument_gpu.aspects.memory.growth import memory_growth
 from pyinstrument_gpu.aspects.memory.watch import MemoryWatch
 from pyinstrument_gpu.native import native
 from tests.helpers.allocator import SimulatedDevice
+from tests.helpers.clock import fake_clock
 
 
 def recording_of(device: SimulatedDevice, path: Path | None = None) -> pig.Recording:
@@ -380,6 +381,21 @@ def test_retries_count_after_the_first_step() -> None:
     assert "6 times, PyTorch gave its unused memory back" in " ".join(
         recording.run.report(verbose=True).split()
     )
+
+
+def test_a_slow_step_in_which_the_allocator_retried_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYINSTRUMENT_GPU_PROC", str(tmp_path))  # of waits nothing is known
+    device = SimulatedDevice()
+    with fake_clock() as advance, recording_of(device) as recording:
+        for step in gpu_steps(range(22)):
+            device.allocator.retries += step == 20
+            advance(10_000_000 if step >= 20 else 1_000_000)
+    found = analysis.of(recording.run).excess
+    row = [one.name for one in found.causes].index("allocator_retry")
+    assert found.parts_ns[row].tolist() == [found.excess_ns[0], 0]
+    assert found.is_known[row].tolist() == [True, False]
 
 
 # What is kept of readings

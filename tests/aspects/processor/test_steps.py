@@ -65,6 +65,27 @@ def test_each_step_has_what_its_thread_waited_in_it(
     assert str(schedstat) not in _descriptors().values()
 
 
+def test_waits_of_long_steps_stay_known_in_a_long_run_and_count_once(
+    schedstat: Path, advance: Callable[[int], None]
+) -> None:
+    long_ones = [500, 20_000, 20_101]  # by then every second step has a reading
+    waited_ns = 100
+    with pig.record() as recording:
+        for step in range(20_110):
+            with pig.gpu_step():
+                advance(MS)
+                if step in long_ones:
+                    advance(9 * MS)
+                    waited_ns += 5 * MS
+                    schedstat.write_text(f"7000 {waited_ns} 1\n")
+    assert len(waits_of(recording.run)) < 20_000
+    (cause,) = ProcessorAspect().causes(recording.run)
+    steps = cause.amounts["step"].tolist()
+    assert len(steps) == len(set(steps))
+    found = dict(cause.amounts.tolist())
+    assert {step: found[step] for step in long_ones} == dict.fromkeys(long_ones, 5 * MS)
+
+
 @pytest.mark.parametrize("text", ["", "0 0 0\n", "nonsense", "7"])
 def test_a_kernel_that_does_not_count_says_nothing(text: str, schedstat: Path) -> None:
     schedstat.write_text(text)

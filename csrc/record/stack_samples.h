@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/throwing.h"
+#include "hot/span.h"
+
+namespace pig {
+
+/// When a thread is looked at again. It knows the time only by being told.
+class SamplePace {
+ public:
+  static constexpr int64_t kIntervalNs = 10'000'000;
+  /// An interval is up to so much longer, differently each time: samples that kept pace with the
+  /// steps would always see the same.
+  static constexpr int64_t kJitterNs = 2'000'000;
+  /// The thread may be stopped for one part of the time in so many.
+  static constexpr int64_t kMostStopped = 1000;
+
+  explicit SamplePace(int64_t now_ns) : begin_ns_(now_ns) { looked(now_ns); }
+
+  /// `stopped_ns`: for how long all samples so far have stopped the thread.
+  int64_t due_ns(int64_t stopped_ns) const {
+    return std::max(due_ns_, begin_ns_ + kMostStopped * stopped_ns);
+  }
+
+  /// Until when nobody looked for the sake of that limit; 0 where that is not why.
+  int64_t rested_until_ns(int64_t stopped_ns) const {
+    const int64_t due_ns = this->due_ns(stopped_ns);
+    return due_ns > due_ns_ ? due_ns - kIntervalNs : 0;
+  }
+
+  /// Somebody has looked, whether or not a sample could be taken.
+  void looked(int64_t now_ns) {
+    constexpr uint64_t kGoldenRatio = 0x9E3779B97F4A7C15u;
+    const uint64_t of_jitter = (++looks_ * kGoldenRatio) >> 32;
+    due_ns_ = now_ns + kIntervalNs + static_cast<int64_t>(of_jitter * kJitterNs >> 32);
+  }
+
+ private:
+  int64_t begin_ns_;
+  int64_t due_ns_ = 0;
+  uint64_t looks_ = 0;
+};
+
+/// Samples of one thread's stack: the tree of where they were. Guarded by whoever has it.
+///
+/// A sample stands for all the time since the one before. So those that come late, as where a call
+/// kept the thread from being looked at, take nothing from the others. Where nobody wanted to look,
+/// the time is nobody's.
+class StackSamples {
+ public:
+  static constexpr size_t kMostNodes = 16384;
+  /// The parents of the nodes that no other is around: this plus a scope. Their places are paths.
+  static constexpr uint32_t kScopes = 0xFFFFFFF0u;
+
+  /// A place in a call, or the path of a phase, inside of another one. Its time is its own: that
+  /// of a path is the time of the samples whose stack was not known, or had no room.
+  struct Node {
+    uint32_t parent;
+    uint32_t place;
+    uint32_t samples = 0;
+    int64_t time_ns = 0;
+  };
+
+  void begin(int64_t now_ns) {
+    *this = {};
+    begin_ns_ = until_ns_ = now_ns;
+  }
+
+  /// The thread was in these places at `now_ns`, the innermost first. Throws std::bad_alloc, and
+  /// then the time is that of the next sample.
+  void add(Scope scope, uint32_t path, std::span<const uint32_t> places, int64_t now_ns) {
+    const uint32_t root = child(kScopes + static_cast<uint32_t>(scope), path);
+    uint32_t node = root;
+    for (auto place = places.rbegin(); place != places.rend() && node != kNone; ++place)
+      node = child(node, *place);
+    if (node == kNone) node = root;
+    const int64_t time_ns = skip(now_ns);
+    if (node == kNone) {
+      lost_ns_ += time_ns;
+      return;
+    }
+    ++nodes_[node].samples;
+    nodes_[node].time_ns += time_ns;
+  }
+
+  /// Nobody looked up to then. Does nothing where that is before the last sample.
+  void rest(int64_t until_ns) { rested_ns_ += skip(until_ns); }
+
+  const std::vector<Node>& nodes() const { return nodes_; }
+  int64_t begin_ns() const { return begin_ns_; }
+  int64_t until_ns() const { return until_ns_; }
+  /// Of samples that had no room, not even for their path.
+  int64_t lost_ns() const { return lost_ns_; }
+  /// For which no sample stands.
+  int64_t rested_ns() const { return rested_ns_; }
+
+ private:
+  static constexpr uint32_t kNone = 0xFFFFFFEFu;
+
+  int64_t skip(int64_t now_ns) {
+    const int64_t time_ns = std::max<int64_t>(now_ns - until_ns_, 0);
+    until_ns_ += time_ns;
+    return time_ns;
+  }
+
+  uint32_t child(uint32_t parent, uint32_t place) {
+    const uint64_t key = static_cast<uint64_t>(parent) << 32 | place;
+    const auto found = children_.find(key);
+    if (found != children_.end()) return found->second;
+    if (nodes_.size() == kMostNodes) return kNone;
+    make_room(nodes_, nodes_.size() + 1);  // a child without its node would be another's
+    const auto number = static_cast<uint32_t>(nodes_.size());
+    children_.emplace(key, number);
+    nodes_.push_back({parent, place});
+    return number;
+  }
+
+  int64_t begin_ns_ = 0;
+  int64_t until_ns_ = 0;  ///< samples stand for the time up to then
+  int64_t lost_ns_ = 0;
+  int64_t rested_ns_ = 0;
+  std::vector<Node> nodes_;
+  std::unordered_map<uint64_t, uint32_t> children_;
+};
+
+}  // namespace pig

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The least and the greatest element of tensors, found where the tensors are and never waited for.
+
+`torch.aminmax` is one kernel that passes NaN on. Other than the kernels of `metrics`, which have to
+be compiled first, it is there from the first step on. Its results go into pages of memory of the
+device. As a step ends these are copied to pinned memory, and behind them a one: whoever sees it
+knows that the rest is there, without a call of the driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyinstrument_gpu.metrics import device_memory
+from pyinstrument_gpu.metrics.torch_modes import outside_modes
+
+_PAGE = 512
+_MOST_PAGES = 64
+"""In use at one time: 64 times 512 tensors."""
+_COUNTED = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+
+
+class Extremes(NamedTuple):
+    """Of one tensor."""
+
+    least: float
+    greatest: float
+
+    @property
+    def is_nan(self) -> bool:
+        return self.least != self.least or self.greatest != self.greatest
+
+    @property
+    def is_finite(self) -> bool:
+        return math.isfinite(self.least) and math.isfinite(self.greatest)
+
+    @property
+    def is_mask(self) -> bool:
+        """Whether it is what is added to scores that don't count: 0 and minus infinity."""
+        return self.greatest == 0 and self.least == -math.inf
+
+    @property
+    def magnitude(self) -> float:
+        return max(abs(self.least), abs(self.greatest))
+
+
+class _Page:
+    """Memory for the extremes of tensors of one kind. One that is not there has a least value above
+    the greatest."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        with outside_modes():
+            self.values = self.host = torch.empty((2, _PAGE), dtype=dtype, device=device)
+            self._arrived: Any = None
+            if device_memory.on_cuda(device):
+                self.host = torch.empty((2, _PAGE), dtype=dtype, pin_memory=True)
+                self._flag = torch.zeros(1, dtype=torch.uint8, pin_memory=True)
+                self._arrived = self._flag.numpy()
+                self._one = torch.ones(1, dtype=torch.uint8, device=device)
+            self.cells = list(zip(*(row.unbind() for row in self.values), strict=True))
+        self.clear()
+
+    def clear(self) -> None:
+        self.values[0] = 1
+        self.values[1] = 0
+        self.numbers = itertools.count()
+        if self._arrived is not None:
+            self._arrived[0] = 0
+        device_memory.remember_stream(self.values)
+
+    def send(self) -> None:
+        if self._arrived is not None:
+            self.host.copy_(self.values, non_blocking=True)
+            self._flag.copy_(self._one, non_blocking=True)
+
+    @property
+    def is_here(self) -> bool:
+        return self._arrived is None or bool(self._arrived[0])
+
+
+Place = tuple[_Page, int]
+"""Where the extremes of a tensor will be."""
+
+
+class Measurements:
+    """The extremes of tensors of one step. `pool` has pages that may be used again."""
+
+    def __init__(self, pool: list[_Page]) -> None:
+        self._pool = pool
+        self._pages: list[_Page] = []
+        self._current: dict[tuple[torch.device, torch.dtype], _Page] = {}
+        self.unknown = 0
+
+    def take(self, tensor: Tensor) -> Place | None:
+        """Enqueue the search of a tensor's extremes; None if it has no numbers, or none that can be
+        looked at: that is counted."""
+        try:
+            with torch._C.DisableTorchFunction(), contextlib.ExitStack() as stack:
+                if torch._C._len_torch_dispatch_stack():
+                    stack.enter_context(outside_modes())
+                return self._take(tensor)
+        except Exception:  # of a kind of tensor that can't do this
+            self.unknown += 1
+            return None
+
+    def _take(self, tensor: Tensor) -> Place | None:
+        tensor = getattr(tensor, "_local_tensor", tensor).detach()  # of a DTensor
+        if tensor.is_sparse:
+            tensor = tensor._values()
+        if tensor.is_complex():
+            tensor = torch.view_as_real(tensor.resolve_conj())
+        if not tensor.is_floating_point() or tensor.numel() == 0:
+            return None
+        device = tensor.device
+        is_known = device.type == "cpu" or device_memory.on_cuda(device)
+        if (
+            not is_known
+            or tensor.dtype not in _COUNTED
+            or type(tensor) is not Tensor
+            or tensor.untyped_storage().nbytes() == 0  # as FSDP leaves weights that are elsewhere
+            or torch._C._functorch.maybe_current_level() is not None
+            or device_memory.is_capturing(tensor)
+        ):
+            self.unknown += 1
+            return None
+        place = self._place(device, tensor.dtype)
+        if place is None:
+            self.unknown += 1
+            return None
+        page, number = place
+        device_memory.record_stream(page.values)
+        torch.aminmax(tensor, out=page.cells[number])
+        return place
+
+    def _place(self, device: torch.device, dtype: torch.dtype) -> Place | None:
+        """The next free place."""
+        page = self._current.get((device, dtype))
+        number = _PAGE if page is None else next(page.numbers)
+        if page is not None and number < _PAGE:
+            return page, number
+        if len(self._pages) == _MOST_PAGES:
+            return None
+        fitting = (
+            one for one in self._pool if (one.values.device, one.values.dtype) == (device, dtype)
+        )
+        page = next(fitting, None)
+        if page is None:
+            page = _Page(device, dtype)
+        else:
+            self._pool.remove(page)
+        self._pages.append(page)
+        self._current[device, dtype] = page
+        return page, next(page.numbers)
+
+    def send(self) -> bool:
+        """No more tensors come: have the results copied to the host. False during the capture of a
+        graph, which would repeat that."""
+        if any(device_memory.is_capturing(page.values) for page in self._pages):
+            return False
+        for page in self._pages:
+            page.send()
+        return True
+
+    @property
+    def are_here(self) -> bool:
+        return all(page.is_here for page in self._pages)
+
+    def read(self) -> dict[Place, Extremes]:
+        """Those that have arrived. To be called once, when all are here."""
+        found: dict[Place, Extremes] = {}
+        with outside_modes():
+            for page in self._pages:
+                used, before = min(next(page.numbers), _PAGE), len(found)
+                for number, each in enumerate(page.host[:, :used].T.tolist()):
+                    extremes = Extremes(*each)
+                    if not extremes.least > extremes.greatest:
+                        found[page, number] = extremes
+                if len(found) - before == used:
+                    page.clear()
+                    self._pool.append(page)
+                else:  # another stream may still write there
+                    self.unknown += before + used - len(found)
+        return found

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums the floating-point operations of a window, and the time of operators without a formula.
+
+Operators call each other. The outermost one with a formula is counted, and nothing inside it.
+
+An operator that autograd records is numbered, so one with a number within a node of a backward pass
+does again what a forward pass has done; unless all of that node's are numbered, which then is a
+backward pass that is to be differentiated itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from pyinstrument_gpu.aspects.operations.events import DeviceEvent, HostEvent
+from pyinstrument_gpu.core.flops import FlopCount, FlopKind, UnknownOperator
+
+MOST_COUNTS = 2_000
+MOST_UNKNOWN = 20
+_OPTIMIZER = "Optimizer.step#"
+_CHECKPOINT = "CheckpointFunctionBackward"
+_NODE = "autograd::engine::evaluate_function: "
+_COMPILED = ("Torch-Compiled Region", "## Call CompiledFxGraph", "CompiledFunction")
+# They make, move and look at numbers, and compute none.
+_NO_ARITHMETIC = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("alias", "as_strided", "cat", "chunk", "clone", "contiguous", "copy_", "detach"),
+        *("detach_", "empty", "empty_like", "empty_strided", "expand", "expand_as", "fill_"),
+        *("flatten", "full", "full_like", "gather", "index_select", "item", "lift_fresh"),
+        *("_local_scalar_dense", "narrow", "new_empty", "new_empty_strided", "new_zeros", "ones"),
+        *("ones_like", "permute", "_reshape_alias", "reshape", "resize_", "resolve_conj"),
+        *("resolve_neg", "select", "set_", "slice", "split", "split_with_sizes", "squeeze"),
+        *("stack", "t", "to", "_to_copy", "transpose", "unbind", "unflatten", "_unsafe_view"),
+        *("unsqueeze", "view", "view_as", "zero_", "zeros", "zeros_like"),
+    )
+)
+
+
+class Place(Protocol):
+    """Where an operation belongs."""
+
+    @property
+    def path(self) -> str | None: ...
+
+    @property
+    def module(self) -> str | None: ...
+
+
+class FlopCounting:
+    """What the events of one window add up to."""
+
+    def __init__(self) -> None:
+        self._counted: list[tuple[HostEvent, FlopKind | HostEvent, Place]] = []
+        # By the correlations of events:
+        self._inside: set[int] = set()  # one that was counted, or it itself
+        self._around: set[int] = set()
+        self._ordinary: set[int] = set()  # nodes of an ordinary backward pass
+        self._others: list[tuple[HostEvent, int]] = []
+
+    def add(
+        self, event: HostEvent, self_ns: int, parents: Sequence[HostEvent], place: Place
+    ) -> None:
+        """Add an event, on its thread in the order in which they began.
+
+        Args:
+            parents: the events around it, from the outermost in.
+        """
+        if parents and parents[-1].correlation in self._inside:
+            self._inside.add(event.correlation)
+            return
+        depth = next((i for i in reversed(range(len(parents))) if _runs_node(parents[i])), None)
+        node = None if depth is None else parents[depth]
+        if node is not None and depth is not None:
+            inner = (*parents[depth + 1 :], event)
+            is_again = any(one.sequence >= 0 and not one.is_node for one in inner)
+            if not is_again and not event.is_node and not event.is_annotation:
+                self._ordinary.add(node.correlation)
+            if event.name == _CHECKPOINT:
+                self._ordinary.add(node.correlation)
+        if event.flops is None:
+            self._others.append((event, self_ns))
+            return
+        self._inside.add(event.correlation)
+        self._around.update(one.correlation for one in parents)
+        kind: FlopKind | HostEvent = FlopKind.FORWARD
+        if any(one.name.startswith(_OPTIMIZER) for one in parents):
+            kind = FlopKind.OPTIMIZER
+        elif node is not None:
+            kind = node if is_again else FlopKind.BACKWARD
+        self._counted.append((event, kind, place))
+
+    def counts(self) -> tuple[FlopCount, ...]:
+        """The largest first. Those that are too many have no module."""
+        sums: Counter[tuple[str | None, str | None, FlopKind, str]] = Counter()
+        for event, found, place in self._counted:
+            assert event.flops is not None
+            flops, again, dtype = event.flops
+            if isinstance(found, FlopKind):
+                kind = found
+            elif found.correlation in self._ordinary:
+                kind = FlopKind.RECOMPUTE
+            else:
+                kind = FlopKind.BACKWARD
+            sums[place.path, place.module, kind, dtype] += flops - again
+            if again:
+                sums[place.path, place.module, FlopKind.RECOMPUTE, dtype] += again
+        for key, flops in sums.most_common()[MOST_COUNTS:]:
+            del sums[key]
+            sums[key[0], None, key[2], key[3]] += flops
+        return tuple(FlopCount(*key, flops) for key, flops in sums.most_common())
+
+    def unknown(self, device: Iterable[DeviceEvent]) -> tuple[UnknownOperator, ...]:
+        """The operators without a formula, the longest first."""
+        device = list(device)
+        times_ns = self._on_device(device) if device else self._on_host()
+        calls: Counter[str | None] = Counter(event.name for event, _ in self._others)
+        found = sorted(times_ns.items(), key=lambda one: one[1], reverse=True)
+        rows = [UnknownOperator(name, calls[name], ns) for name, ns in found if ns > 0]
+        rest = rows[MOST_UNKNOWN:]
+        if rest:
+            sums = sum(one.calls for one in rest), sum(one.time_ns for one in rest)
+            rows[MOST_UNKNOWN:] = [UnknownOperator(None, *sums)]
+        return tuple(rows)
+
+    def _on_host(self) -> Mapping[str | None, int]:
+        times_ns: defaultdict[str | None, int] = defaultdict(int)
+        for event, self_ns in self._others:
+            is_work = not (event.is_annotation or event.name.startswith(_NODE))
+            if event.name.startswith(_COMPILED) or (
+                is_work
+                and event.name not in _NO_ARITHMETIC
+                and event.correlation not in self._around
+            ):
+                times_ns[event.name] += self_ns
+        return times_ns
+
+    def _on_device(self, device: Sequence[DeviceEvent]) -> Mapping[str | None, int]:
+        names = {event.correlation: event.name for event, _ in self._others}
+        times_ns: defaultdict[str | None, int] = defaultdict(int)
+        for work in device:
+            name = names.get(work.operator)
+            if work.operator not in self._inside and name not in _NO_ARITHMETIC:
+                times_ns[name] += work.end_ns - work.begin_ns
+        return times_ns
+
+
+def _runs_node(event: HostEvent) -> bool:
+    return event.name.startswith(_NODE)

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many floating-point operations a call of an operator does, by the shapes that torch's
+profiler has noted.
+
+The formulas are those of `torch.utils.flop_counter`, with those that a program has registered
+there. The ones below are for operators of which torch has none, and for convolutions: torch's needs
+the shape of the result, which the profiler doesn't know, and counts the gradient of the weights
+once for each group.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import cache
+from math import prod
+from typing import Any, TypeAlias
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from pyinstrument_gpu.aspects.operations.events import CallFlops
+
+_Formula: TypeAlias = Callable[..., int]
+
+_DTYPES = {
+    "double": "float64",
+    "float": "float32",
+    "c10::Half": "float16",
+    "c10::BFloat16": "bfloat16",
+    "c10::Float8_e4m3fn": "float8",
+    "c10::Float8_e5m2": "float8",
+    "signed char": "int8",
+}
+_CONVOLUTION = "convolution"
+
+
+def flops_of(event: Any) -> CallFlops | None:
+    """The operations of a call; None where they are not known.
+
+    Args:
+        event: of the profiler, which has noted shapes.
+    """
+    formula = _formula_of(event.name())
+    if formula is None:
+        return None
+    try:
+        types = [_DTYPES[name] for name in event.dtypes() if name in _DTYPES]
+        if not types or any("complex" in name for name in event.dtypes()):
+            return None
+        values = event.concrete_inputs()
+        arguments = [
+            shape or (values[place] if place < len(values) else None)
+            for place, shape in enumerate(event.shapes())
+        ]
+        flops = int(formula(*arguments))
+        again = _scores(*arguments[1:3]) if formula is _attention_backward else 0
+        return (flops, again, _on_tensor_cores(event.name(), types[0])) if flops >= 0 else None
+    except Exception:  # of another version of torch, or of the program
+        return None
+
+
+def _on_tensor_cores(name: str, dtype: str) -> str:
+    """The type in which the device computes."""
+    if dtype != "float32" or not torch.cuda.is_initialized():
+        return dtype
+    if _CONVOLUTION in name:
+        return "tf32" if torch.backends.cudnn.allow_tf32 else dtype
+    return dtype if torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
+@cache
+def _formula_of(name: str) -> _Formula | None:
+    namespace, _, operator = name.partition("::")
+    if namespace == "aten" and operator in _OURS:
+        return _OURS[operator]
+    # Those that work in place have the formula of those that don't.
+    names = (operator, operator.removesuffix("_"))
+    packets = (getattr(getattr(torch.ops, namespace, None), one, None) for one in names)
+    known = (flop_registry.get(one) for one in packets if one is not None)
+    formula = next((one for one in known if one is not None), None)
+    return None if formula is None else _taking_its_arguments(formula)
+
+
+def _taking_its_arguments(formula: _Formula) -> _Formula:
+    """Of an operator's arguments those of the formula, which come first."""
+    parameters = inspect.signature(formula).parameters.values()
+    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        return formula
+    count = sum(
+        one.kind is one.POSITIONAL_OR_KEYWORD and one.name not in ("out_shape", "out_val")
+        for one in parameters
+    )
+    return lambda *arguments: int(formula(*arguments[:count]))
+
+
+def _scores(query: Any, key: Any) -> int:
+    """Of all positions, whether or not they are masked. Heads of keys may be shared."""
+    return int(2 * prod(query) * key[2])
+
+
+def _attention(query: Any, key: Any, value: Any, *_: Any) -> int:
+    return _scores(query, key) + _scores((*query[:3], value[3]), key)
+
+
+def _attention_backward(_: Any, query: Any, key: Any, value: Any, *__: Any) -> int:
+    """The scores again, then the gradients of scores, values, queries and keys."""
+    return 3 * _scores(query, key) + 2 * _scores((*query[:3], value[3]), key)
+
+
+def _convolution(
+    x: Any, weight: Any, _: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, *__: Any
+) -> int:
+    if transposed:
+        return int(2 * x[0] * prod(x[2:]) * prod(weight))
+    places = 1
+    for number, (size, kernel) in enumerate(zip(x[2:], weight[2:], strict=True)):
+        pad, step, spread = (one[min(number, len(one) - 1)] for one in (padding, stride, dilation))
+        places *= (size + 2 * pad - spread * (kernel - 1) - 1) // step + 1
+    return int(2 * x[0] * places * prod(weight))
+
+
+def _convolution_backward(grad: Any, x: Any, weight: Any, *rest: Any) -> int:
+    """That of the input and that of the weights each take as much as the convolution."""
+    transposed, mask = rest[4], rest[7]
+    one = 2 * x[0] * prod((x if transposed else grad)[2:]) * prod(weight)
+    return int(one * (bool(mask[0]) + bool(mask[1])))
+
+
+def _vector_product(left: Any, *_: Any) -> int:
+    return int(2 * prod(left))
+
+
+def _added_sum_of_products(_: Any, left: Any, right: Any, *__: Any) -> int:
+    return int(2 * prod(left) * right[2])
+
+
+_ATTENTION = tuple(
+    f"_scaled_dot_product_{kind}_attention" for kind in ("flash", "efficient", "cudnn")
+)
+_FOR_CPU = "_scaled_dot_product_flash_attention_for_cpu"
+
+_OURS: dict[str, _Formula] = {
+    "convolution": _convolution,
+    "convolution_backward": _convolution_backward,
+    **dict.fromkeys((*_ATTENTION, _FOR_CPU), _attention),
+    **{f"{name}_backward": _attention_backward for name in (*_ATTENTION, _FOR_CPU)},
+    "mv": _vector_product,
+    "dot": _vector_product,
+    "vdot": _vector_product,
+    **dict.fromkeys(("addmv", "addmv_"), lambda _, *rest: _vector_product(*rest)),
+    **dict.fromkeys(("addbmm", "addbmm_"), _added_sum_of_products),
+}

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which lines of Python the main thread was in, by phase, from samples of its stack."""
+
+NAME = "stacks"
+"""Of the document in the run file, and of the attribute of a `Run`."""
+MOST_TEXT = 300

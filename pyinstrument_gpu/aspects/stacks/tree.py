@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The trees of samples: what belongs to a phase, its heaviest lines, and its flame graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from pyinstrument_gpu.aspects.stacks.data import Stacks
+from pyinstrument_gpu.core.record import SourceLine, is_installed
+from pyinstrument_gpu.core.statistics import Scope
+from pyinstrument_gpu.parts.parts import FlameBox
+from pyinstrument_gpu.parts.words import counted, printable, small_percent
+
+_NEARLY_ALL = 0.95
+_MOST_DEPTH = 40
+"""Of a flame graph."""
+
+
+@dataclass(frozen=True)
+class LineSamples:
+    """A line of the program, with all that was called from there in libraries."""
+
+    line: SourceLine
+    samples: int
+    time_ns: int
+
+
+@dataclass(frozen=True)
+class PhaseTree:
+    """The samples in one phase, without those in phases inside it.
+
+    Attributes:
+        path: of the phase; empty outside of phases.
+        root: the number of its node.
+    """
+
+    stacks: Stacks
+    scope: Scope
+    path: str
+    root: int
+    children: Sequence[Sequence[int]]
+    samples_in: Sequence[int]
+    time_ns_in: Sequence[int]
+
+    @property
+    def samples(self) -> int:
+        return self.samples_in[self.root]
+
+    @property
+    def time_ns(self) -> int:
+        return self.time_ns_in[self.root]
+
+    @property
+    def unknown_ns(self) -> int:
+        """The time of the samples of which the stack is not known."""
+        return self.stacks.nodes[self.root].time_ns
+
+    def lines(self) -> list[LineSamples]:
+        """The lines of the program that were at work, the heaviest first: of each stack the
+        innermost line outside of libraries, or the innermost of all where there is none."""
+        found: dict[tuple[str, int], LineSamples] = {}
+        pending = [(child, self.stacks.nodes[child].place) for child in self.children[self.root]]
+        while pending:
+            number, place = pending.pop()
+            node = self.stacks.nodes[number]
+            if node.samples:
+                line = self.line(place)
+                # A comprehension, which is a function of its own, counts for the one it stands in.
+                known = found.get((line.file, line.line), LineSamples(line, 0, 0))
+                found[line.file, line.line] = LineSamples(
+                    min(known.line, line, key=lambda one: len(one.function)),
+                    known.samples + node.samples,
+                    known.time_ns + node.time_ns,
+                )
+            for child in self.children[number]:
+                inner = self.stacks.nodes[child].place
+                is_line = self._is_of_program(inner) or not self._is_of_program(place)
+                pending.append((child, inner if is_line else place))
+        return sorted(found.values(), key=lambda one: (-one.time_ns, one.line.file, one.line.line))
+
+    def line(self, place: int) -> SourceLine:
+        function, line = self.stacks.places[place]
+        file, name = self.stacks.functions[function]
+        return SourceLine(file, line, name)
+
+    def boxes(self, least_share: float, name_of: Callable[[SourceLine], str]) -> Iterator[FlameBox]:
+        """What a flame graph shows, the outermost first, without lines of a smaller share, and as
+        deep as can be read. What nearly all samples were called from and is no line of the program
+        is left out."""
+        top, whole_ns = self.root, self.time_ns
+        while children := self.children[top]:
+            inner = max(children, key=self.time_ns_in.__getitem__)
+            is_of_program = self._is_of_program(self.stacks.nodes[inner].place)
+            if is_of_program or self.time_ns_in[inner] < _NEARLY_ALL * whole_ns:
+                break
+            top = inner
+        pending = [(top, 0.0, -1)]
+        while pending and whole_ns:
+            number, left, depth = pending.pop(0)
+            for child in sorted(self.children[number], key=lambda one: -self.time_ns_in[one]):
+                share = self.time_ns_in[child] / whole_ns
+                if share < least_share or depth + 1 == _MOST_DEPTH:
+                    break
+                line = self.line(self.stacks.nodes[child].place)
+                name = printable(f"{line.function} {name_of(line)}")
+                tip = f"{small_percent(share, 1)}, {counted(self.samples_in[child], 'sample')}"
+                yield FlameBox(name, tip, depth + 1, left, share)
+                pending.append((child, left, depth + 1))
+                left += share
+
+    def whole_stacks(self) -> Iterator[tuple[tuple[int, ...], int]]:
+        """Each stack that was seen, its places with the outermost first, and its time."""
+        pending: list[tuple[int, tuple[int, ...]]] = [(self.root, ())]
+        while pending:
+            number, places = pending.pop()
+            if self.stacks.nodes[number].time_ns:
+                yield places, self.stacks.nodes[number].time_ns
+            for child in self.children[number]:
+                pending.append((child, (*places, self.stacks.nodes[child].place)))
+
+    def _is_of_program(self, place: int) -> bool:
+        file = self.stacks.functions[self.stacks.places[place][0]][0]
+        return not file.startswith("<") and not is_installed(file)
+
+
+def phase_trees(stacks: Stacks) -> list[PhaseTree]:
+    """The trees of all phases and scopes, the one with most time first."""
+    nodes = stacks.nodes
+    children: list[list[int]] = [[] for _ in nodes]
+    samples, time_ns = [node.samples for node in nodes], [node.time_ns for node in nodes]
+    for number in range(len(nodes) - 1, -1, -1):
+        parent = nodes[number].parent
+        if parent >= 0:
+            children[parent].append(number)
+            samples[parent] += samples[number]
+            time_ns[parent] += time_ns[number]
+    found = [
+        PhaseTree(stacks, node.scope, path, number, children, samples, time_ns)
+        for number, node in enumerate(nodes)
+        if node.scope is not None
+        for path in ["" if node.place < 0 else stacks.paths[node.place]]
+    ]
+    return sorted(found, key=lambda one: -one.time_ns)

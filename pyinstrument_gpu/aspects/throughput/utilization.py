@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much of its peak the device reaches: plain data of a run whose operations were counted.
+
+The operations are those of the profiled steps and the times those of all others. Where both are
+known by their tokens to be of different size, the operations count in proportion.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.analysis.step_times import were_profiled
+from pyinstrument_gpu.core.aspect import aspects
+from pyinstrument_gpu.core.flops import FlopCount, Flops
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.statistics import Scope
+from pyinstrument_gpu.core.step_values import TOKENS, values_of_steps
+
+_LEAST_DIFFERENCE = 0.001
+
+
+@dataclass(frozen=True)
+class FlopRow:
+    """The floating-point operations per step of a phase or module, with those inside it.
+
+    Attributes:
+        forward, backward: those of the model, frozen weights without gradients.
+        recompute: done again during backward passes: by activation checkpointing, and by fused
+            attention.
+        optimizer: by optimizers.
+        per_second: all of these by the time of the phase or module, on the device if there is one.
+        utilization: the share of the peak that this is; unknown where that, or the time, is.
+    """
+
+    name: str | None
+    forward: float
+    backward: float
+    recompute: float
+    optimizer: float
+    per_second: float | None
+    utilization: float | None
+
+
+@dataclass(frozen=True)
+class UnknownShare:
+    """An operator without a formula.
+
+    Attributes:
+        share: of the time of the profiled steps.
+    """
+
+    name: str | None
+    share: float
+
+
+@dataclass(frozen=True)
+class Utilization:
+    """How much of its peak a device reaches.
+
+    Attributes:
+        device: its name.
+        first_step, last_step: where operations were counted.
+        scale: what they were multiplied by, as other steps have more or fewer tokens.
+        model_flops: of the model per step: forward and backward, each once.
+        hardware_flops: with what is done again, and by optimizers.
+        model_flops_per_second: by the mean time of a step.
+        mfu: model FLOPs utilization: that as a share of the peak.
+        mfu_at_most: if operators without a formula had reached the peak.
+        hfu: hardware FLOPs utilization: the same with what is done again, and by optimizers.
+        unknown_share: the time of operators without a formula, as a share of the profiled steps.
+        unknown: those operators, the longest first.
+        peaks: of the types of numbers that were computed with, in FLOP/s.
+        sources: where these are from.
+        why_unknown: why there is no utilization.
+        phases, modules: by phase on the steps' own thread, and by module.
+    """
+
+    device: str
+    first_step: int | None
+    last_step: int | None
+    scale: float
+    model_flops: float
+    hardware_flops: float
+    model_flops_per_second: float | None
+    mfu: float | None
+    mfu_at_most: float | None
+    hfu: float | None
+    unknown_share: float | None
+    unknown: tuple[UnknownShare, ...]
+    peaks: Mapping[str, float]
+    sources: tuple[str, ...]
+    why_unknown: str | None
+    phases: tuple[FlopRow, ...]
+    modules: tuple[FlopRow, ...]
+
+
+def utilization(run: Run) -> Utilization | None:
+    """None if no operations were counted."""
+    operations = run.operations
+    flops = None if operations is None else operations.flops
+    if operations is None or flops is None or not operations.steps:
+        return None
+    scale = _scale(run)
+    per_step = scale / operations.steps
+    model = [one for one in flops.counts if one.kind.is_of_model]
+    step_s = run.step_totals.duration.mean_ns / 1e9 if run.step_totals.count else 0.0
+    ideal_s, model_ideal_s = flops.ideal_s(flops.counts), flops.ideal_s(model)
+    dtypes = {one.dtype for one in flops.counts if one.flops}
+    peaks = {one.dtype: one for one in flops.peaks if one.dtype in dtypes}
+    window_ns = _window_ns(run)
+    unknown_share = min(1.0, flops.unknown_ns / window_ns) if window_ns else None
+    mfu = hfu = why = None
+    if not step_s:
+        why = "no step has ended"
+    elif ideal_s is None or model_ideal_s is None:
+        without = ", ".join(sorted(dtypes - set(peaks)))
+        why = f"the peak of {flops.device} in {without} is not known (pyinstrument-gpu peak)"
+    elif ideal_s * per_step > step_s:
+        why = (
+            f"steps do {ideal_s * per_step / step_s:.0%} of what should be the peak of "
+            f"{flops.device}, so that is not its peak"
+        )
+    else:
+        hfu, mfu = ideal_s * per_step / step_s, model_ideal_s * per_step / step_s
+    model_flops = sum(one.flops for one in model) * per_step
+    return Utilization(
+        device=flops.device,
+        first_step=operations.first_step,
+        last_step=operations.last_step,
+        scale=scale,
+        model_flops=model_flops,
+        hardware_flops=sum(one.flops for one in flops.counts) * per_step,
+        model_flops_per_second=model_flops / step_s if step_s else None,
+        mfu=mfu,
+        mfu_at_most=None if mfu is None or unknown_share is None else min(1.0, mfu + unknown_share),
+        hfu=hfu,
+        unknown_share=unknown_share,
+        unknown=tuple(
+            UnknownShare(one.name, min(1.0, one.time_ns / window_ns))
+            for one in flops.unknown
+            if window_ns
+        ),
+        peaks={name: peak.flops_per_second for name, peak in peaks.items()},
+        sources=tuple(dict.fromkeys(peak.source for peak in peaks.values())),
+        why_unknown=why,
+        phases=_rows(flops, "path", _phases_s(run), per_step, why is None),
+        modules=_rows(flops, "module", _modules_s(run), per_step, why is None),
+    )
+
+
+def _scale(run: Run) -> float:
+    """How many tokens steps have, by those of the profiled ones; 1 where that is not known."""
+    steps = run.steps.closed
+    tokens = values_of_steps(run, TOKENS, steps)
+    counted, others = _in_window(run), ~were_profiled(run, steps["index"])
+    if not counted.any() or not others.any() or np.isnan(tokens[counted | others]).any():
+        return 1.0
+    of_counted, of_others = float(tokens[counted].mean()), float(tokens[others].mean())
+    ratio = of_others / of_counted if of_counted else 1.0
+    return ratio if abs(ratio - 1) > _LEAST_DIFFERENCE else 1.0
+
+
+def _in_window(run: Run) -> NDArray[np.bool_]:
+    """Of each closed step, whether its operations were counted."""
+    index, operations = run.steps.closed["index"], run.operations
+    if operations is None or operations.first_step is None or operations.last_step is None:
+        return np.zeros(len(index), np.bool_)
+    return (index >= operations.first_step) & (index <= operations.last_step)
+
+
+def _window_ns(run: Run) -> int:
+    """How long these steps took; 0 unknown."""
+    steps = run.steps.closed[_in_window(run)]
+    return int((steps["end_ns"] - steps["begin_ns"]).sum())
+
+
+def _phases_s(run: Run) -> dict[str, float]:
+    """The time of phases per step: on the device, if there is one."""
+    steps = run.step_totals.count
+    found = {}
+    for path, phase in run.phases_in(Scope.STEP).items():
+        times = phase.host if run.device_timing is None else phase.device
+        if times is not None and steps:
+            found[path] = times.mean_ns * phase.count / steps / 1e9
+    return found
+
+
+def _modules_s(run: Run) -> dict[str, float]:
+    """The time of modules per step, if they were watched."""
+    modules = next(one for one in aspects() if one.name == "modules").section(run)
+    found = {}
+    for row in () if modules is None else modules.rows:
+        on_host = row.forward_ns, row.backward_ns, row.recompute_ns
+        on_device = row.device_forward_ns, row.device_backward_ns, row.device_recompute_ns
+        times = on_host if run.device_timing is None else on_device
+        if modules.per_step:
+            found[row.name] = sum(ns or 0.0 for ns in times) / 1e9
+    return found
+
+
+def _rows(
+    flops: Flops, place: str, times_s: Mapping[str, float], per_step: float, is_peak_known: bool
+) -> tuple[FlopRow, ...]:
+    """The largest first; phases and modules hold those inside them."""
+    by_name: defaultdict[str | None, list[FlopCount]] = defaultdict(list)
+    for one in flops.counts:
+        for name in _around(getattr(one, place), "/" if place == "path" else "."):
+            by_name[name].append(one)
+    rows = []
+    for name, counts in by_name.items():
+        sums = Counter[str]()
+        for one in counts:
+            sums[one.kind.value] += one.flops
+        time_s, ideal_s = times_s.get(name or ""), flops.ideal_s(counts)
+        share = ideal_s * per_step / time_s if ideal_s is not None and time_s else None
+        rows.append(
+            FlopRow(
+                name=name,
+                forward=sums["forward"] * per_step,
+                backward=sums["backward"] * per_step,
+                recompute=sums["recompute"] * per_step,
+                optimizer=sums["optimizer"] * per_step,
+                per_second=sums.total() * per_step / time_s if time_s else None,
+                utilization=share if share is not None and share <= 1 and is_peak_known else None,
+            )
+        )
+    rows.sort(key=lambda row: row.forward + row.backward + row.recompute, reverse=True)
+    return tuple(rows)
+
+
+def _around(name: str | None, separator: str) -> Iterator[str | None]:
+    """A name and those around it; of modules without lists, which compute nothing."""
+    yield name
+    while name is not None and separator in name:
+        name, _, last = name.rpartition(separator)
+        if last != "*":
+            yield name

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a report says of tokens per second and utilization."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+import pyinstrument_gpu as pig
+from pyinstrument_gpu.aspects.operations.flops import peaks
+from pyinstrument_gpu.aspects.throughput.utilization import Utilization, utilization
+from pyinstrument_gpu.core.aspect import aspects
+from pyinstrument_gpu.core.flops import Peak
+from pyinstrument_gpu.core.run import Run
+from tests.cli.test_commands import invoke
+from tests.helpers.launched import launched, write
+
+SIDE = 64
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    """A product in each step, of which step 10 is counted with half as many tokens as others."""
+    weight = torch.rand(SIDE, SIDE, requires_grad=True)
+    items = [SIDE // 2 if number == 10 else SIDE for number in range(14)]
+    with pig.record(flops=True) as recording:
+        for rows in pig.gpu_steps(items, tokens=lambda rows: (rows, rows // 4)):
+            with pig.gpu_phase("forward"):
+                loss = (torch.ones(rows, SIDE) @ weight).square().sum()
+            with pig.gpu_phase("backward"):
+                loss.backward()
+    return recording.run
+
+
+def with_peaks(run: Run, *found: Peak) -> Utilization:
+    assert run.operations is not None and run.operations.flops is not None
+    before, run.operations = (
+        run.operations,
+        replace(run.operations, flops=replace(run.operations.flops, peaks=found)),
+    )
+    try:
+        used = utilization(run)
+    finally:
+        run.operations = before
+    assert used is not None
+    return used
+
+
+FLOPS = 2 * 2 * SIDE**3  # forward and backward, of a step that is not counted
+
+
+def test_counts_are_those_of_a_mean_step_by_its_tokens(run: Run) -> None:
+    used = with_peaks(run, Peak("float32", 1e13, "a test"))
+    step_s = run.step_totals.duration.mean_ns / 1e9
+    assert (used.first_step, used.last_step, used.scale) == (10, 10, 2)
+    assert used.model_flops == used.hardware_flops == FLOPS
+    assert used.model_flops_per_second == pytest.approx(FLOPS / step_s)
+    assert used.mfu is not None
+    assert used.mfu == used.hfu == pytest.approx(FLOPS / step_s / 1e13)
+    rows = {row.name: (row.forward, row.backward) for row in used.phases}
+    assert rows == {"forward": (FLOPS / 2, 0), "backward": (0, FLOPS / 2)}
+    assert used.unknown_share is not None and used.mfu_at_most is not None
+    assert used.mfu_at_most == min(1, used.mfu + used.unknown_share)
+    assert sum(one.share for one in used.unknown) == pytest.approx(used.unknown_share)
+
+
+@given(st.floats(1e-3, 1e19))
+def test_utilization_is_never_more_than_all(run: Run, rate: float) -> None:
+    used = with_peaks(run, Peak("float32", rate, "a test"))
+    if used.why_unknown is not None:
+        assert (used.mfu, used.mfu_at_most, used.hfu) == (None, None, None)
+        assert used.model_flops_per_second is not None and used.model_flops_per_second > rate
+        assert "so that is not its peak" in used.why_unknown
+        assert all(row.utilization is None for row in used.phases)
+        return
+    assert used.mfu is not None and used.hfu is not None and used.mfu_at_most is not None
+    assert 0 < used.mfu <= used.mfu_at_most <= 1
+    assert used.mfu <= used.hfu <= 1
+    assert all(0 < row.utilization <= 1 for row in used.phases if row.utilization is not None)
+
+
+def test_modules_have_the_times_of_those_that_are_watched() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8))
+    with pig.record(flops=True) as recording, pig.watch_modules(model, "all", every=1):
+        for _ in pig.gpu_steps(range(12)):
+            model(torch.ones(4, 8, requires_grad=True)).sum().backward()
+    used = with_peaks(recording.run, Peak("float32", 1e15, "a test"))
+    (row,) = (row for row in used.modules if row.name == "*")
+    assert (row.forward, row.backward) == (2 * 2 * 4 * 64, 2 * 2 * 2 * 4 * 64)
+    found = next(one for one in aspects() if one.name == "modules").section(recording.run)
+    (times,) = (one for one in found.rows if one.name == "*")
+    time_s = (times.forward_ns + times.backward_ns) / 1e9
+    assert row.per_second == pytest.approx(3 * 2 * 2 * 4 * 64 / time_s)
+    assert row.per_second is not None
+    assert row.utilization == pytest.approx(row.per_second / 1e15)
+
+
+def test_without_a_peak_it_is_unknown(run: Run) -> None:
+    used = with_peaks(run, Peak("bfloat16", 1e15, "a test"))
+    assert (used.mfu, used.model_flops) == (None, FLOPS)
+    assert used.why_unknown is not None and "float32 is not known" in used.why_unknown
+
+
+def test_the_report_has_both(run: Run) -> None:
+    text = run.report(verbose=True, width=200)
+    assert "75% of which are padding (known of 13 steps)" in text
+    assert "1.05 MFLOP of the model per step, as counted in step 10; times 2" in text
+    assert "Operators without a formula took" in text
+    (line,) = (line for line in run.report(width=200).splitlines() if "Throughput" in line)
+    assert "tokens/s (75% padding), " in line and "MFU" in line
+
+
+def test_what_was_measured_is_found_by_later_recordings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYINSTRUMENT_GPU_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(peaks, "_SIDES", (16, 32))
+    measured = json.loads(invoke("peak", "--json", "--dtype", "float32").output)
+    (peak,) = measured["peaks"]
+    assert peak[0] == "float32" and peak[1] > 0 and "measured on" in peak[2]
+    assert peaks.peaks_of(measured["device"]) == (Peak(*peak),)
+    write(tmp_path, "train.py", TRAIN.format(threads=torch.get_num_threads()))
+    done = launched(
+        tmp_path,
+        *("--flops", "train.py"),
+        environment={"PYINSTRUMENT_GPU_CACHE_DIR": str(tmp_path / "cache")},
+        imported="torch",
+    )
+    assert done.returncode == 0
+    found = Run.load(tmp_path / "run.gpurun")
+    assert found.operations is not None and found.operations.flops is not None, found.notes
+    assert found.operations.profiled == ((10, 10),)
+    assert found.operations.flops.peaks == (Peak(*peak),)
+    document = json.loads(invoke("report", "--json", str(tmp_path / "run.gpurun")).output)
+    assert document["throughput"]["utilization"]["model_flops"] == 2 * 2 * 4 * 8 * 2
+    invoke("report", "--html", str(tmp_path / "run.gpurun"))
+    assert "FLOP per step, phase" in (tmp_path / "run.html").read_text()
+
+
+TRAIN = """
+    import torch
+
+    torch.set_num_threads({threads})
+    model = torch.nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in torch.utils.data.DataLoader(torch.ones(60, 8), batch_size=4):
+        optimizer.zero_grad()
+        model(x).square().sum().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "rate"),
+    [
+        ("NVIDIA H100 80GB HBM3", "bfloat16", 989.5e12),
+        ("NVIDIA A100-SXM4-80GB", "bfloat16", 312e12),
+        ("NVIDIA A100 80GB PCIe", "tf32", 156e12),
+        ("NVIDIA L4", "float16", 121e12),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "bfloat16", None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "bfloat16", None),
+        ("NVIDIA L40", "bfloat16", None),
+    ],
+)
+def test_peaks_of_the_table(device: str, dtype: str, rate: Any) -> None:
+    found = {peak.dtype: peak.flops_per_second for peak in peaks.peaks_of(device)}
+    assert found.get(dtype) == rate
