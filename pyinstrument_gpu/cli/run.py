@@ -192,6 +192,11 @@ def _check_call(ctx: click.Context, option: click.Parameter, value: str | None) 
     "exact peak of each phase on a GPU.",
 )
 @click.option(
+    "--oom-snapshot/--no-oom-snapshot",
+    default=True,
+    help="Save the allocator's snapshot beside the run when a GPU has no memory left.",
+)
+@click.option(
     "--flops",
     is_flag=True,
     help="Count the floating-point operations of one step, which is profiled for it, to know how "

@@ -77,6 +77,7 @@ class LaunchOptions:
     as_if_cuda: bool
     fail_on_sync: bool
     memory: Literal["sampled", "exact", "off"]
+    oom_snapshot: bool
     energy: bool
     nonfinite: int | None
     stop_on_nonfinite: bool
@@ -210,6 +211,7 @@ class Launch:
             self._path,
             overwrite=self._options.overwrite,
             memory=False if self._options.memory == "off" else self._options.memory,
+            oom_snapshot=self._options.oom_snapshot,
             energy=self._options.energy,
             nonfinite=True if self._options.nonfinite == 0 else self._options.nonfinite or False,
             stop_on_nonfinite=self._options.stop_on_nonfinite,

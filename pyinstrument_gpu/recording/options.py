@@ -53,6 +53,7 @@ class RecordingOptions:
         device_timing_budget: float = 0.001,
         graph_phases: GraphPhasesMode = "auto",
         memory: MemoryMode = "sampled",
+        oom_snapshot: bool = True,
         energy: bool = False,
         nonfinite: bool | int = False,
         stop_on_nonfinite: bool = False,
@@ -95,6 +96,8 @@ class RecordingOptions:
             raise TypeError(f"stacks must be bool, got {stacks!r}")
         if not isinstance(compiled_phases, bool):
             raise TypeError(f"compiled_phases must be bool, got {compiled_phases!r}")
+        if not isinstance(oom_snapshot, bool):
+            raise TypeError(f"oom_snapshot must be bool, got {oom_snapshot!r}")
         if memory is not False and memory not in ("sampled", "exact"):
             raise ValueError(f'memory must be "sampled", "exact" or False, got {memory!r}')
         if watchdog_s is not None:
@@ -128,6 +131,7 @@ class RecordingOptions:
         self.device_timing_budget = device_timing_budget
         self.graph_phases = graph_phases
         self.memory = memory
+        self.oom_snapshot = oom_snapshot
         self.energy = energy
         self.nonfinite = nonfinite or stop_on_nonfinite
         self.stop_on_nonfinite = stop_on_nonfinite

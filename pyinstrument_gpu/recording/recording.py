@@ -562,6 +562,8 @@ def record(options: RecordingOptions) -> Recording:
             the GPU: it reads in every step, and resets the allocator's peaks in between, which
             Python code doesn't see; each phase takes some ten microseconds longer. Where
             that is not possible, memory is sampled, and `Run.notes` say why. False turns it off.
+        oom_snapshot: when a GPU has no memory left for the first time, save the snapshot of
+            PyTorch's allocator beside the run file, as PATH.oom.pickle, of at most 256 MiB.
         flops: count the floating-point operations of the steps that are profiled, and have the
             step with index 10 profiled if no others are asked for (docs/throughput.md). That one is
             slower, and training stands still around it for up to a second or so.

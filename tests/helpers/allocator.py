@@ -110,12 +110,16 @@ class SimulatedDevice:
     """A source of the allocator's numbers, as `MemoryWatch` takes it."""
 
     device = 0
+    torch_device = "cpu"
 
     def __init__(self) -> None:
         self.allocator = SimulatedAllocator()
 
     def statistics(self) -> Callable[[], object]:
         return self.allocator.statistics
+
+    def snapshot(self) -> object:
+        return {"segments": [], "device_traces": []}
 
     def peak_reset(self) -> str:
         return "it was not asked for"

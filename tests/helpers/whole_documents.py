@@ -54,6 +54,14 @@ _EVENT = {
     "reserved_bytes": 6,
     "module": "net.fc",
     "settings": "expandable",
+    "holders": {
+        "parameters_bytes": 2,
+        "gradients_bytes": 1,
+        "buffers_bytes": 1,
+        "optimizer_state_bytes": 1,
+        "modules": [{"name": "net.fc", "bytes": 3}],
+    },
+    "snapshot": "a.gpurun.oom.pickle",
     "monotonic_ns": _BEGAN_NS + 20 * _MS,
 }
 _MEMORY = {

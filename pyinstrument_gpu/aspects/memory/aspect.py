@@ -12,7 +12,13 @@ import numpy as np
 from msgspec.structs import asdict
 
 from pyinstrument_gpu.analysis.advice import Finding, unpriced
-from pyinstrument_gpu.aspects.memory.data import Memory, OutOfMemory, PhaseMemory, decode_memory
+from pyinstrument_gpu.aspects.memory.data import (
+    Memory,
+    MemoryHolders,
+    OutOfMemory,
+    PhaseMemory,
+    decode_memory,
+)
 from pyinstrument_gpu.aspects.memory.growth import FEWEST_POINTS, MemoryGrowth, memory_growth
 from pyinstrument_gpu.aspects.memory.live import LiveMemory
 from pyinstrument_gpu.core.aspect import DocumentAspect
@@ -67,6 +73,8 @@ class OutOfMemoryReport:
         allocated_bytes: what tensors occupied.
         reserved_bytes: what PyTorch held, for tensors or for later.
         advice: what may help, where these numbers say so.
+        holders: who held the memory; known of the first time only.
+        snapshot: name of the file beside the run that has the allocator's snapshot.
     """
 
     path: str | None
@@ -80,6 +88,8 @@ class OutOfMemoryReport:
     allocated_bytes: int | None
     reserved_bytes: int | None
     advice: str | None
+    holders: MemoryHolders | None = None
+    snapshot: str | None = None
 
 
 @dataclass(frozen=True)
@@ -231,6 +241,14 @@ class MemoryAspect(DocumentAspect):
             yield Sentence(_event(event), "failure")
             if event.advice is not None:
                 yield Sentence(event.advice)
+            if event.holders is not None:
+                yield Sentence(_holders(event.holders, event.allocated_bytes))
+            if event.snapshot is not None:
+                yield Sentence(
+                    f"The allocator's snapshot is in {printable(event.snapshot)} beside the run: "
+                    "pytorch.org/memory_viz shows it",
+                    "note",
+                )
         more = memory.out_of_memory_count - len(memory.out_of_memory)
         if more > 0:
             yield Sentence(f"... and {counted(more, 'more time')} in between", "warn")
@@ -331,6 +349,30 @@ def _event(event: OutOfMemoryReport) -> str:
         text += (
             f"; tensors occupied {size(event.allocated_bytes)} of the "
             f"{size(event.reserved_bytes)} that PyTorch had reserved"
+        )
+    return text
+
+
+_MOST_NAMED = 3
+
+
+def _holders(holders: MemoryHolders, allocated_bytes: int | None) -> str:
+    kinds = {
+        "parameters": holders.parameters_bytes,
+        "gradients": holders.gradients_bytes,
+        "buffers": holders.buffers_bytes,
+        "optimizer state": holders.optimizer_state_bytes,
+    }
+    # Other threads may have freed what was counted.
+    if allocated_bytes is not None and allocated_bytes >= holders.known_bytes:
+        kinds["activations, workspace and others"] = allocated_bytes - holders.known_bytes
+    held = sorted(((held, name) for name, held in kinds.items() if held), reverse=True)
+    text = "Memory was held by " + ", ".join(f"{name} {size(held)}" for held, name in held)
+    if not held:
+        return "Modules and optimizers held no memory of it"
+    if holders.modules:
+        text += "; of modules, most by " + ", ".join(
+            f"{printable(one.name)} {size(one.bytes)}" for one in holders.modules[:_MOST_NAMED]
         )
     return text
 

@@ -7,6 +7,7 @@ Its declarations are also those of the MEMORY document (docs/run-file.md).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -72,6 +73,48 @@ class PhaseMemory(Struct, frozen=True):
     own_left_bytes: MedianBytes | None = None
 
 
+@dataclass(frozen=True)
+class ModuleBytes:
+    """What the parameters and buffers of one module hold, without modules inside.
+
+    Attributes:
+        name: in its model; of a model itself, its class.
+        bytes: with gradients and optimizer state.
+    """
+
+    name: str
+    bytes: _Bytes
+
+
+@dataclass(frozen=True)
+class MemoryHolders:
+    """Who held the memory of a device when there was none left.
+
+    Attributes:
+        parameters_bytes: parameters of modules and optimizers.
+        gradients_bytes: their gradients.
+        buffers_bytes: buffers of modules.
+        optimizer_state_bytes: what optimizers keep of their parameters.
+        modules: those that held most of that.
+    """
+
+    parameters_bytes: _Bytes = 0
+    gradients_bytes: _Bytes = 0
+    buffers_bytes: _Bytes = 0
+    optimizer_state_bytes: _Bytes = 0
+    modules: tuple[ModuleBytes, ...] = ()
+
+    @property
+    def known_bytes(self) -> int:
+        """All of it."""
+        return (
+            self.parameters_bytes
+            + self.gradients_bytes
+            + self.buffers_bytes
+            + self.optimizer_state_bytes
+        )
+
+
 class _OutOfMemoryFacts(Struct, frozen=True, kw_only=True):
     """What the file says as it is known to users."""
 
@@ -84,6 +127,8 @@ class _OutOfMemoryFacts(Struct, frozen=True, kw_only=True):
     allocated_bytes: _Bytes | None = None
     reserved_bytes: _Bytes | None = None
     settings: str | None = None
+    holders: MemoryHolders | None = None
+    snapshot: str | None = None
 
 
 class OutOfMemory(_OutOfMemoryFacts, frozen=True, kw_only=True):
@@ -103,6 +148,8 @@ class OutOfMemory(_OutOfMemoryFacts, frozen=True, kw_only=True):
         reserved_bytes: What the allocator held, for tensors or for later.
         time_ns: When it was, since the run began.
         settings: PYTORCH_ALLOC_CONF, or PYTORCH_CUDA_ALLOC_CONF.
+        holders: Who held the memory; known of the first time only.
+        snapshot: Name of the file beside the run that has the allocator's snapshot.
     """
 
     path: str | None = None

@@ -9,6 +9,7 @@ observer can't be taken back, so there is one for the process, which passes on w
 from __future__ import annotations
 
 import _thread
+import contextlib
 import os
 import sys
 import time
@@ -82,8 +83,13 @@ class OutOfMemoryLog:
         limit: int,
         free: int,
         statistics: Callable[[], object] | None,
+        details: Callable[[], dict[str, Any]] = dict,
     ) -> bool:
-        """Note one. Returns whether it is worth writing at once: of very many only the first."""
+        """Note one. Returns whether it is worth writing at once: of very many only the first.
+
+        Args:
+            details: what else is known of the first one.
+        """
         self.count += 1
         path, step, module = native.open_place()
         stats = _numbers(statistics)
@@ -100,6 +106,9 @@ class OutOfMemoryLog:
             "monotonic_ns": time.monotonic_ns(),
             "settings": next((os.environ[name] for name in _VARIABLES if name in os.environ), None),
         }
+        if self.count == 1:
+            with contextlib.suppress(Exception):  # the rest is known nevertheless
+                event |= details()
         if len(self._events) == MOST_EVENTS:
             self._events.pop()
         self._events.append(event)

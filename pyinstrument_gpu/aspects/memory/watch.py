@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from pyinstrument_gpu.aspects.memory import out_of_memory
 from pyinstrument_gpu.aspects.memory.fold import MemoryFold
+from pyinstrument_gpu.aspects.memory.holders import holders_of, save_snapshot
 from pyinstrument_gpu.aspects.memory.out_of_memory import OutOfMemoryLog
 from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
 from pyinstrument_gpu.native import native
@@ -44,6 +45,13 @@ class AllocatorSource(Protocol):
     def device(self) -> int:
         """Its number."""
 
+    @property
+    def torch_device(self) -> str:
+        """As torch calls it."""
+
+    def snapshot(self) -> object:
+        """Of the allocator, as torch has it. It must not allocate on the device."""
+
     def statistics(self) -> Callable[[], object]:
         """What `native.start_memory_watch` asks. Best a function in C: Python code could be
         interrupted by a signal there."""
@@ -58,6 +66,12 @@ class TorchAllocator:
 
     def __init__(self, device: int) -> None:
         self.device = device
+        self.torch_device = f"cuda:{device}"
+
+    def snapshot(self) -> object:
+        torch: Any = sys.modules["torch"]
+        found: object = torch.cuda.memory._snapshot()
+        return found
 
     def statistics(self) -> Callable[[], object]:
         torch: Any = sys.modules["torch"]
@@ -94,6 +108,8 @@ class MemoryWatch(Watcher):
         find: says whose memory is read from the next step on; None for that of the process. It is
             asked again, by the thread that opens steps, until it knows of a device.
         budget: the share of time that readings may take; `math.inf`: all steps are read.
+        oom_snapshot: save a snapshot of the allocator when there is no memory left for the first
+            time.
         exact: make each phase's peak exact, where that can be: by resets, in all steps.
     """
 
@@ -104,10 +120,12 @@ class MemoryWatch(Watcher):
         find: Callable[[], AllocatorSource | None] = torch_allocator,
         budget: float = BUDGET,
         exact: bool = False,
+        oom_snapshot: bool = True,
     ) -> None:
         self._find = find
         self._budget = budget
         self._exact = exact
+        self._oom_snapshot = oom_snapshot
         self._not_exact: str | None = None  # why not
         self._fold: MemoryFold | None = None
         self._out_of_memory = OutOfMemoryLog()
@@ -201,10 +219,21 @@ class MemoryWatch(Watcher):
             return
         source = self._find()
         statistics = None if source is None else source.statistics()
-        if self._out_of_memory.add(device, request, limit, free, statistics):
+        details = dict if source is None else functools.partial(self._details, source, device)
+        if self._out_of_memory.add(device, request, limit, free, statistics, details):
             self.write()
             native.harvest()
 
+    def _details(self, source: AllocatorSource, device: int) -> dict[str, Any]:
+        """Who holds the memory, of the device that is read."""
+        if source.device != device:
+            return {}
+        found: dict[str, Any] = {"holders": holders_of(source.torch_device)}
+        path = None if self._recording is None else self._recording.path
+        if self._oom_snapshot and path is not None:
+            found["snapshot"] = save_snapshot(source.snapshot, path)
+        return found
+
 
 def watcher(options: Any) -> Watcher:
-    return MemoryWatch(exact=options.memory == "exact")
+    return MemoryWatch(exact=options.memory == "exact", oom_snapshot=options.oom_snapshot)

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who holds the memory of a device: parameters, gradients and optimizer state, by module.
+
+They are looked for among the objects that Python's garbage collector knows, so nothing is paid
+before memory has run out. Only what stands in the objects themselves is read: no code of the
+program runs, and no tensor is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import pickle
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+MOST_MODULES = 8
+MOST_SNAPSHOT_BYTES = 256 << 20
+_MOST_DEPTH = 3
+"""Of the containers in which an optimizer keeps the tensors of a parameter."""
+
+
+class _Storages:
+    """Storages on one device, each of which is counted once."""
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self._seen: set[int] = set()
+
+    def new_bytes(self, tensor: Any) -> int:
+        """Of the tensor's storage, if it is on the device and was not counted."""
+        tensor = getattr(tensor, "_local_tensor", tensor)  # a DTensor has none of its own
+        with contextlib.suppress(Exception):  # some kinds of tensors have no storage
+            if tensor.device == self._device:
+                storage = tensor.untyped_storage()
+                address = storage.data_ptr()
+                if address and address not in self._seen:
+                    self._seen.add(address)
+                    return int(storage.nbytes())
+        return 0
+
+
+def holders_of(device: str) -> dict[str, Any] | None:
+    """What the program's modules and optimizers hold on a device, as the run file has it; None if
+    it has neither. On a large heap it takes about a tenth of a second."""
+    torch: Any = sys.modules["torch"]
+    with torch._C.DisableTorchFunctionSubclass():
+        objects = gc.get_objects()
+        modules = _of_class(objects, torch.nn.Module, "_parameters", "_buffers", "_modules")
+        optimizers = _of_class(objects, torch.optim.Optimizer, "state", "param_groups")
+        del objects
+        if not (modules or optimizers):
+            return None
+        storages = _Storages(torch.device(device))
+        kinds: Counter[str] = Counter()
+        by_module: Counter[str] = Counter()
+        names: dict[int, str] = {}  # of the modules of parameters
+
+        def count(kind: str, tensor: Any, name: str | None) -> None:
+            size_bytes = storages.new_bytes(tensor)
+            kinds[kind] += size_bytes
+            if name is not None and size_bytes:
+                by_module[name] += size_bytes
+
+        def count_parameter(parameter: Any, name: str | None) -> None:
+            count("parameters_bytes", parameter, name)
+            if parameter.is_leaf and parameter.grad is not None:
+                count("gradients_bytes", parameter.grad, name)
+
+        for name, module in _named(modules):
+            held = vars(module)
+            for parameter in held["_parameters"].values():
+                if parameter is not None:
+                    names.setdefault(id(parameter), name)
+                    count_parameter(parameter, name)
+            for buffer in held["_buffers"].values():
+                count("buffers_bytes", buffer, name)
+        for optimizer in optimizers:
+            held = vars(optimizer)
+            for group in held["param_groups"]:
+                for parameter in group["params"]:
+                    count_parameter(parameter, names.get(id(parameter)))
+            for parameter, state in held["state"].items():
+                for tensor in _tensors(state, torch.Tensor):
+                    count("optimizer_state_bytes", tensor, names.get(id(parameter)))
+    largest = [{"name": name, "bytes": held} for name, held in by_module.most_common(MOST_MODULES)]
+    return {**kinds, "modules": largest}
+
+
+def _of_class(objects: list[Any], base: type, *attributes: str) -> list[Any]:
+    """Those that are fully made. Their own type counts: a proxy may say that it is another."""
+    found = [one for one in objects if issubclass(type(one), base)]
+    return [one for one in found if all(name in vars(one) for name in attributes)]
+
+
+def _named(modules: list[Any]) -> Iterator[tuple[str, Any]]:
+    """Modules with their names in the model that contains them, or that of their class."""
+    inner = {id(child) for module in modules for child in vars(module)["_modules"].values()}
+    seen = set()
+    todo = [("", module) for module in reversed(modules) if id(module) not in inner]
+    while todo:
+        name, module = todo.pop()
+        if module is None or id(module) in seen or "_modules" not in vars(module):
+            continue
+        seen.add(id(module))
+        yield name or type(module).__name__, module
+        children = reversed(vars(module)["_modules"].items())
+        todo += [(f"{name}.{key}" if name else key, child) for key, child in children]
+
+
+def _tensors(state: Any, tensor: type, depth: int = 0) -> Iterator[Any]:
+    if isinstance(state, tensor):
+        yield state
+    elif isinstance(state, (dict, list, tuple)) and depth < _MOST_DEPTH:
+        for value in state.values() if isinstance(state, dict) else state:
+            yield from _tensors(value, tensor, depth + 1)
+
+
+class _Bounded:
+    """A file of which no more than so many bytes are written."""
+
+    def __init__(self, file: Any, most_bytes: int) -> None:
+        self._file, self._left_bytes = file, most_bytes
+
+    def write(self, data: Any) -> int:
+        self._left_bytes -= memoryview(data).nbytes
+        if self._left_bytes < 0:
+            raise OverflowError("the snapshot is too large")
+        return int(self._file.write(data))
+
+
+def save_snapshot(snapshot: Callable[[], object], run: Path) -> str | None:
+    """Save a snapshot of PyTorch's allocator beside a run file, as pytorch.org/memory_viz reads it.
+
+    Returns:
+        The name of the file; None if it could not be written, or would have been larger than
+        `MOST_SNAPSHOT_BYTES`: then there is none.
+    """
+    path = run.with_name(f"{run.name}.oom.pickle")
+    with contextlib.suppress(Exception):
+        with tempfile.NamedTemporaryFile(dir=run.parent, delete=False) as file:
+            try:
+                pickle.dump(snapshot(), _Bounded(file, MOST_SNAPSHOT_BYTES))
+                file.flush()
+                os.replace(file.name, path)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+        return path.name
+    return None
