@@ -47,7 +47,7 @@ class _Storages:
 
 def holders_of(device: str) -> dict[str, Any] | None:
     """What the program's modules and optimizers hold on a device, as the run file has it; None if
-    it has neither. On a large heap it takes about a tenth of a second."""
+    it has neither. It takes longer the more objects Python's garbage collector knows."""
     torch: Any = sys.modules["torch"]
     with torch._C.DisableTorchFunctionSubclass():
         objects = gc.get_objects()
