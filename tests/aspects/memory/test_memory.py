@@ -394,7 +394,10 @@ def test_a_slow_step_in_which_the_allocator_retried_says_so(
             advance(10_000_000 if step >= 20 else 1_000_000)
     found = analysis.of(recording.run).excess
     row = [one.name for one in found.causes].index("allocator_retry")
-    assert found.parts_ns[row].tolist() == [found.excess_ns[0], 0]
+    # A real page fault may be in it, too.
+    others_ns = found.parts_ns.sum(axis=0)[0] - found.parts_ns[row, 0]
+    assert found.parts_ns[row].tolist() == [found.excess_ns[0] - others_ns, 0]
+    assert others_ns < found.excess_ns[0] / 100
     assert found.is_known[row].tolist() == [True, False]
 
 
