@@ -87,7 +87,8 @@ def test_utilization_is_never_more_than_all(run: Run, rate: float) -> None:
 
 
 def test_modules_have_the_times_of_those_that_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    eval_frame = pytest.importorskip("torch._dynamo.eval_frame")
+    import torch._dynamo.eval_frame as eval_frame
+
     monkeypatch.setattr(eval_frame, "cached_backends", {})  # as where nothing was compiled
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8))
     with pig.record(flops=True) as recording, pig.watch_modules(model, "all", every=1):
