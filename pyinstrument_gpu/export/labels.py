@@ -82,12 +82,13 @@ class Label(NamedTuple):
     suffix: str = ""
 
 
-def labels_of(run: Run) -> tuple[Label, ...]:
-    """The labels of all ranges that a run can have, by kind and then by what they are of."""
-    return tuple(_labels(run))
+def labels_of(run: Run, colors: Colors | None = None) -> tuple[Label, ...]:
+    """The labels of all ranges that a run can have, by kind and then by what they are of. Phases
+    have the colours of `colors_of`, unless others are given."""
+    return tuple(_labels(run, colors_of(run) if colors is None else colors))
 
 
-def _labels(run: Run) -> Iterator[Label]:
+def _labels(run: Run, colors: Colors) -> Iterator[Label]:
     for number, site in enumerate(run.syncs.sites):
         name = f"wait: {site.kind.label} {run.name_of_line(site.program)}"
         yield Label(RangeKind.WAIT, number, name, SYNC_COLOR)
@@ -95,7 +96,6 @@ def _labels(run: Run) -> Iterator[Label]:
         for passed, suffix in _PASSES.items():
             of = number * len(ModulePass) + passed
             yield Label(RangeKind.MODULE, of, name, MODULE_COLORS[passed], suffix)
-    colors = colors_of(run)
     for kind, suffix in ((RangeKind.PHASE, ""), (RangeKind.OPEN_PHASE, _OPEN)):
         for path, name in enumerate(run.path_names.tolist()):
             yield Label(kind, path, run.names[name], colors[run.names[name]], suffix)

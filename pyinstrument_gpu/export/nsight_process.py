@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import chain
 
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.export.labels import Label, labels_of
+from pyinstrument_gpu.export.labels import Colors, Label, labels_of
 from pyinstrument_gpu.export.ranges import Ranges, lane_name
 from pyinstrument_gpu.export.runs import UniqueIds, offsets_ns_of, process_name
 from pyinstrument_gpu.export.timeline import RunTimeline, Track
@@ -59,7 +59,7 @@ class NsightProcess:
     @cached_property
     def labels(self) -> tuple[Label, ...]:
         """What its ranges are called, as `RunTimeline.marks` numbers them."""
-        return labels_of(self.timeline.run)
+        return labels_of(self.timeline.run, Colors())  # as live ranges, which know no others
 
     def tracks(self) -> Iterator[Iterator[RowPart]]:
         """For each thread that did something, then for those that waited, each stream and each
