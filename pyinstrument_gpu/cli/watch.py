@@ -47,20 +47,21 @@ def watch(target: str | None, as_json: bool, port: int | None, host: str) -> Non
     directory, or the process of yours that records. A FILE that is not there yet is waited for. The
     file is only read.
     """
+    if port is not None and as_json:
+        raise click.UsageError("--prometheus can't be combined with --json")
+    # Now: a screen that can't be shown is not waited for.
+    show = None if as_json or port is not None else _show()
+    if show is not None and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError("the screen needs a terminal; watch --json does not")
     if target is not None and target.endswith(SUFFIX) and not os.path.exists(target):
         print(f"waiting for {target}", file=sys.stderr)
         while not os.path.exists(target):
             _wait_for_next_second()
     if port is not None:
-        if as_json:
-            raise click.UsageError("--prometheus can't be combined with --json")
         _serve(target, port, host)
         return
     watched = Watch(run_files(target))
-    if not as_json:
-        show = _show()
-        if not (sys.stdin.isatty() and sys.stdout.isatty()):
-            raise click.UsageError("the screen needs a terminal; watch --json does not")
+    if show is not None:
         show(watched)
         return
     from pyinstrument_gpu.watch.watch import stream

@@ -122,6 +122,7 @@ class Launch:
         self._steps = 0
         self._own_steps = 0
         self._is_over = False
+        self._gave_way = False
         self._said: list[str] = []
         self._program_end: dict[str, Any] | None = None
 
@@ -252,6 +253,7 @@ class Launch:
             self._modules.end()
 
     def _give_way(self) -> None:
+        self._gave_way = True
         self._say("the program started a recording of its own, so this one ended there")
         self._stop()
 
@@ -312,7 +314,11 @@ class Launch:
                 )
         elif rank == 0:
             run = self._recording.run
-            shows = not self._options.no_report and bool(run.phases or ranks > 1)
+            # The program reports what its own recording holds; of ours, which is empty, there is
+            # nothing to say.
+            gave_way = self._gave_way and not run.phases
+            shows = not self._options.no_report and not gave_way
+            shows = shows and bool(run.phases or ranks > 1)
             job = self._job(ranks) if ranks > 1 and (shows or self._options.html) else None
             if job is not None and shows:
                 from pyinstrument_gpu.job.report import job_report
@@ -323,7 +329,7 @@ class Launch:
                 yield "Rank 0 by itself"
             if shows:
                 yield run.report(file=str(self._recording.path))
-            elif not run.step_totals.count:
+            elif not gave_way and not run.step_totals.count:
                 told = "" if self._options.no_report else f". Run file: {self._recording.path}"
                 self._say(f"no steps: {no_steps(run)}{told}")
             if self._options.html or shows:

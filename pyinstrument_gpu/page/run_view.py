@@ -118,16 +118,19 @@ def _phases(document: Document, parts: Sequence[Part]) -> dict[str, Any]:
     """The report's table of phases and its unit, if the run has steps."""
     if document.steps is None or not parts:  # as of a preview
         return {"phases": None}
-    table = _without_empty_columns(next(part for part in parts if isinstance(part, Table)))
+    table = next(part for part in parts if isinstance(part, Table))
+    is_nested = any(len(names_of(phase.path)) > 1 for phase in document.phases)
+    table = _without_empty_columns(table, () if is_nested else ("self",))
     return {"phases": table, "phase_unit": Unit.fitting(document.steps.mean_ns).name}
 
 
-def _without_empty_columns(table: Table) -> Table:
-    """Columns that say nothing of any phase are left out, as in the short report."""
+def _without_empty_columns(table: Table, needless: Sequence[str]) -> Table:
+    """Columns that say nothing of any phase are left out, as in the short report, and those that
+    only repeat another."""
     rows = [row for block in table.blocks for row in block]
     says = [
-        any(row.cells[place] not in ("", UNKNOWN) for row in rows)
-        for place in range(len(table.headers) - 1)
+        header not in needless and any(row.cells[place] not in ("", UNKNOWN) for row in rows)
+        for place, header in enumerate(table.headers[1:])
     ]
     blocks = [
         [replace(row, cells=[*compress(row.cells, says)]) for row in block]

@@ -13,6 +13,7 @@ from pyinstrument_gpu.analysis.compare import compare
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE
 from pyinstrument_gpu.page.page import comparison_page, html_page
+from pyinstrument_gpu.parts.words import brief
 from tests.helpers.browser import Browser, browser
 from tests.job.jobs import one_late
 from tests.page.runs import HOSTILE, MS, STEP_NS, metrics, training
@@ -64,6 +65,10 @@ def facts(page: Browser, panel: str) -> dict[str, str]:
 
 def us(ns: int) -> str:
     return f"{ns // 1000:,}.{ns % 1000:03d} us"
+
+
+def ms(ns: int) -> str:
+    return f"{ns / MS:.2f}"
 
 
 def place_of(page: Browser, path: str, on_device: bool = False) -> tuple[float, float]:
@@ -122,8 +127,8 @@ def test_a_step_that_is_clicked_says_what_the_run_holds(page: Browser, run: Run)
 
     assert page.text(".step-panel h3") == f"Step {SLOW}"
     assert facts(page, ".step-panel") == {
-        "took": us(slow.duration_ns or 0),
-        "began": f"{us(slow.begin_ns)} into the run",
+        "took": brief(slow.duration_ns or 0),
+        "began": f"{brief(slow.begin_ns)} into the run",
         "samples": "16",
     }
     rows = page.run(
@@ -133,16 +138,16 @@ def test_a_step_that_is_clicked_says_what_the_run_holds(page: Browser, run: Run)
     unit = (slow.duration_ns or 0) // 10
     no_phase = (slow.duration_ns or 0) - 9 * unit
     assert [(name, time) for name, time, _ in rows] == [
-        ("backward", us(5 * unit)),
-        ("forward", us(2 * unit)),
-        ("forward/attention", us(2 * unit)),
-        ("outside phases", us(no_phase)),
+        ("backward", ms(5 * unit)),
+        ("forward", ms(2 * unit)),
+        ("forward/attention", ms(2 * unit)),
+        ("outside phases", ms(no_phase)),
     ]
     found = analysis.of(run).excess
     assert found.steps["index"].tolist() == [SLOW]
-    more = us(int(found.excess_ns[0]))
+    more = brief(int(found.excess_ns[0]))
     assert page.text(".step-panel h4") == f"{more} more than its kind, in backward"
-    waits, rest = us(int(found.parts_ns.max())), us(int(found.unexplained_ns[0]))
+    waits, rest = ms(int(found.parts_ns.max())), ms(int(found.unexplained_ns[0]))
     assert page.text(".step-panel table:nth-of-type(2) tbody").split("\n") == [
         f"waiting for the device (.item() at /nowhere/train.py:57) {waits}",
         f"unexplained {rest}",

@@ -90,6 +90,13 @@ def test_the_page_says_what_the_report_says() -> None:
                 assert cell in page.text, cell
 
 
+@pytest.mark.parametrize(("parents", "is_nested"), [([-1, 0, -1], True), ([-1, -1, -1], False)])
+def test_own_times_are_shown_where_phases_nest(parents: list[int], is_nested: bool) -> None:
+    texts = page_of(training(path_parents=parents)).texts
+    headers = texts[texts.index("ms per step") : texts.index("times per call, log axis")]
+    assert ("self" in headers) is is_nested
+
+
 def test_it_asks_for_nothing() -> None:
     page = page_of(training())
 

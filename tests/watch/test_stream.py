@@ -179,6 +179,7 @@ def test_screen_needs_a_terminal(path: Path) -> None:
     """Where there is none, textual reads the end of its input forever."""
     pytest.importorskip("textual", reason="textual is not installed: pip install '.[watch]'")
     save(finished(), path)
-    done = invoke("watch", str(path))
-    assert done.exit_code == 2
-    assert "the screen needs a terminal" in done.output
+    for given in (path, path.with_name("later.gpurun")):  # which is not waited for in vain
+        done = invoke("watch", str(given))
+        assert done.exit_code == 2
+        assert "the screen needs a terminal" in done.output

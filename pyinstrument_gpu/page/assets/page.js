@@ -202,6 +202,7 @@ class StepChart {
     const { index, begin, duration, profiled, cut, samples, phases, self, other } = this.series;
     const i = this.chosen;
     const total = duration[i];
+    const [unit, size] = unitOf(total);
     const parts = phases.map((phase, p) => [phase.path, phase.color, self[p][i]]);
     parts.push(["other phases", "#8c8c8c", other[i]]);
     const isKnown = parts.every(([, , ns]) => ns >= 0);
@@ -210,8 +211,8 @@ class StepChart {
     this.panel.replaceChildren(
       element("h3", {}, `Step ${index[i].toLocaleString("en")}`),
       facts([
-        ["took", microseconds(total)],
-        ["began", `${microseconds(begin[i])} into the run`],
+        ["took", brief(total)],
+        ["began", `${brief(begin[i])} into the run`],
         ["samples", samples[i] === null ? null : String(samples[i])],
         ["cut short", cut.includes(i) ? "yes" : null],
         ["profiled", profiled.includes(i) ? "yes: torch.profiler slowed it" : null],
@@ -225,9 +226,9 @@ class StepChart {
         piece.style.flexGrow = ns;
         piece.style.background = color;
         bar.append(piece);
-        rows.push([[swatch(color), path], microseconds(ns), total ? (100 * ns / total).toFixed(1) : "-"]);
+        rows.push([[swatch(color), path], (ns / size).toFixed(2), total ? (100 * ns / total).toFixed(1) : "-"]);
       }
-      this.panel.append(bar, tableOf(["phase", "own time", "% step"], 1, rows));
+      this.panel.append(bar, tableOf(["phase", `own ${unit}`, "% step"], 1, rows));
     } else {
       this.panel.append(element("p", { class: "note" }, "Its spans are no longer in the history."));
     }
@@ -239,15 +240,17 @@ class StepChart {
     const { duration, slow, ledgers, causes } = this.series;
     const found = ledgers[slow.indexOf(place)];
     if (!found) return [];
+    const [unit, size] = unitOf(duration[place]);
+    const inUnit = (ns) => (ns / size).toFixed(2);
     const rows = found.parts.map(([cause, ns, note]) =>
       [[swatch(causes[cause].color), note ? `${causes[cause].words} (${note})` : causes[cause].words],
-        microseconds(ns)]);
-    if (found.unexplained) rows.push([[swatch(theme("--alarm")), "unexplained"], microseconds(found.unexplained)]);
-    const more = microseconds(duration[place] - found.typical);
+        inUnit(ns)]);
+    if (found.unexplained) rows.push([[swatch(theme("--alarm")), "unexplained"], inUnit(found.unexplained)]);
+    const more = brief(duration[place] - found.typical);
     const where = found.where ? `, in ${found.where}` : "";
     const parts = [
       element("h4", {}, `${more} more than its kind${where}`),
-      tableOf(["cause", "more"], 1, rows),
+      tableOf(["cause", `more ${unit}`], 1, rows),
     ];
     if (found.unexplained && found.unknown.length) {
       parts.push(element("p", { class: "note" }, `Not looked for in this step: ${found.unknown.join(", ")}.`));

@@ -19,6 +19,14 @@ function durationText(ns) {
   return ns + " ns";
 }
 
+/** A duration in three digits, as in the report's text: 1234567 ns is "1.23 ms". */
+function brief(ns) {
+  // What would round up to the next larger unit is written in that.
+  const [unit, size] = [["s", 1e9], ["ms", 1e6], ["us", 1e3]].find((each) => Math.abs(ns) >= 0.9995 * each[1]) || ["ns", 1];
+  const number = Math.abs(ns / size);
+  return `${(ns / size).toFixed(unit === "ns" || number >= 99.95 ? 0 : number >= 9.995 ? 1 : 2)} ${unit}`;
+}
+
 /** Microseconds with all digits there are: 1234567 ns is "1,234.567 us". */
 function microseconds(ns) {
   const sign = ns < 0 ? "-" : "";
