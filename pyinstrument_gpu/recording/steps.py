@@ -8,7 +8,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sized
 from numbers import Real
-from typing import Generic, TypeAlias, TypeVar, cast
+from typing import Generic, TypeAlias, TypeGuard, TypeVar, cast
 
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.recording import loader_use
@@ -45,7 +45,7 @@ class _OfItem(Generic[_T]):
         except Exception as error:
             return self._fails(f"raised {error!r}")
         # A tensor may lie on a GPU: float() would wait for it.
-        if not isinstance(found, Real) or not 0 <= found < math.inf:
+        if not _is_amount(found):
             return self._fails(f"returned {type(found).__name__} {str(found)[:80]}")
         return float(found)
 
@@ -200,7 +200,7 @@ def _tuple_of(numbers: _Numbers) -> tuple[float, ...]:
     return numbers if isinstance(numbers, tuple) else (numbers,)
 
 
-def _is_amount(number: object) -> bool:
+def _is_amount(number: object) -> TypeGuard[float]:
     return isinstance(number, Real) and 0 <= cast(float, number) < math.inf
 
 
