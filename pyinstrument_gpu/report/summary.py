@@ -35,6 +35,7 @@ MOST_LINES = 25
 """Of the whole, at 80 columns or more."""
 _MOST_TRIES = 3
 _MOST_LINES_ON = 8
+_MOST_ASKED = 4
 _MOST_WARNINGS = 3
 _MOST_OUTSIDE = 2
 _PROGRAM_LENGTH = 40
@@ -63,7 +64,7 @@ def summary(document: Document, width: int) -> list[Part]:
     """The parts of the report, of which those of least weight give way until all of them fit on a
     screen of that width."""
     parts: list[Part] = []
-    for size in _sizes():
+    for size in _sizes(len([*_of_aspects(document, come_first=True)])):
         found = summary_of(document, *size)
         parts = [*found.ran, *found.verdict]
         for block in (found.times, found.tries, found.others):
@@ -74,15 +75,15 @@ def summary(document: Document, width: int) -> list[Part]:
     return parts
 
 
-def _sizes() -> Iterator[tuple[int, int, int]]:
+def _sizes(asked: int) -> Iterator[tuple[int, int, int]]:
     """How many phases, things to try and other lines are shown: from all on, the phases give way to
-    a few, then the lines, then what is left."""
+    a few, then the lines, of which those that somebody asked for stay, then what is left."""
     yield from ((phases, _MOST_TRIES, _MOST_LINES_ON) for phases in range(12, 7, -1))
-    yield from ((7, _MOST_TRIES, lines) for lines in range(_MOST_LINES_ON, 4, -1))
-    yield from ((phases, _MOST_TRIES, 4) for phases in range(7, 3, -1))
-    yield from ((4, tries, 4) for tries in range(_MOST_TRIES - 1, 0, -1))
-    yield from ((3, 1, lines) for lines in range(3, 0, -1))
-    yield (3, 0, 1)
+    least = min(asked, _MOST_ASKED)
+    yield from ((7, _MOST_TRIES, lines) for lines in range(_MOST_LINES_ON, max(least, 2) - 1, -1))
+    yield from ((phases, _MOST_TRIES, max(least, 2)) for phases in range(6, 2, -1))
+    yield from ((3, tries, max(least, 1)) for tries in range(_MOST_TRIES, 0, -1))
+    yield from ((3, tries, 1) for tries in (1, 0))
 
 
 def summary_of(

@@ -252,7 +252,8 @@ class StartupAspect(DocumentAspect):
         whole_ns = document.run.duration_ns + _before_ns(times)
         if times.total_ns < max(_LEAST_NS, _LEAST_SHARE * whole_ns):
             return
-        if any(one.part == _BEFORE and 2 * one.time_ns > times.total_ns for one in times.parts):
+        before_ns = sum(one.time_ns for one in times.parts if one.part == _BEFORE)
+        if 2 * (before_ns + times.not_covered_ns) > times.total_ns:
             return
         named = [
             text
