@@ -101,8 +101,8 @@ def with_reference(text: str) -> str:
 
 
 def _pages_elsewhere() -> list[str]:
-    paths = [*ROOT.glob("*.md"), *ROOT.glob("benchmarks/**/*.md"), *ROOT.glob("examples/*.md")]
-    return sorted(path.relative_to(ROOT).as_posix() for path in paths)
+    places = ("*.md", "benchmarks/**/*.md", "examples/**/*.md", "tests/*/*.md")
+    return sorted(path.relative_to(ROOT).as_posix() for one in places for path in ROOT.glob(one))
 
 
 def _linked_files(files: Files) -> list[str]:
