@@ -77,6 +77,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     markdown = _BLOCK_IN_ITEM.sub(lambda block: re.sub("^", "  ", block[0], flags=re.M), markdown)
     path = _repository_path(page.file.src_uri)
     folder = posixpath.dirname(page.file.src_uri)
+    if folder.startswith(("benchmarks", "tests")) or path == "CHANGELOG.md":
+        page.meta["search"] = {"boost": 0.2}  # what the pages of the navigation say comes first
 
     def through_the_site(link: re.Match[str]) -> str:
         before, target, after = link.groups()
