@@ -61,8 +61,8 @@ def _llms_line(name: str, path: str) -> str:
     file = ROOT / _repository_path(path)
     text = _FENCE.sub("", file.read_text("utf-8")) if file.is_file() else ""
     prose = [one for one in text.split("\n\n") if re.match(r"[A-Z`*]\S* ", one)]
-    first = re.split(r"(?<=[.:]) ", " ".join(prose[0].split()))[0].rstrip(":.") if prose else ""
-    said = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", first)
+    first = re.split(r"(?<=\.) (?=[A-Z`])", " ".join(prose[0].split()))[0] if prose else ""
+    said = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", first).rstrip(":.")
     return f"- [{name}]({path.removesuffix('.md')}.html){f': {said}' if said else ''}"
 
 
