@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+PLACES = ("docs", "benchmarks", "examples", "tests")
 PAGES = sorted(
     page.relative_to(ROOT).as_posix()
-    for pattern in ("*.md", "docs/**/*.md", "benchmarks/**/*.md", "examples/**/*.md", "tests/*/*.md")
+    for pattern in ("*.md", *(f"{place}/**/*.md" for place in PLACES))
     for page in ROOT.glob(pattern)
 )
 

@@ -52,7 +52,9 @@ def table(results: dict[str, Any]) -> str:
     """The results of one device."""
     machine = results["machine"]
     cores = f", {machine['cores']} cores" if results["device"] == "CPU" else ""
-    link = f" ([all figures](../../benchmarks/results/{results['file']}))" if "file" in results else ""
+    link = (
+        f" ([all figures](../../benchmarks/results/{results['file']}))" if "file" in results else ""
+    )
     lines = [
         f"**{results['device']}** ({machine['cpu']}{cores}, load {machine['load']}, "
         f"torch {machine['torch']}, {machine['date']}), {results['pairs']} pairs of runs per case"

@@ -266,9 +266,8 @@ def test_a_case_is_recorded_and_written(tmp_path: Path) -> None:
     assert len(found["predictions"]) == 1
     assert found["comparison"]["elapsed"]["verdict"] == "AMBIGUOUS"  # of a single pair
     assert results["device"] in ("CPU", *found["gpus"])
-    assert (
-        "| [evaluate every 200 steps, not every 100](evaluation/after.py) |"
-        in page.table(results)
+    assert "| [evaluate every 200 steps, not every 100](evaluation/after.py) |" in page.table(
+        results
     )
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of README.md beside this file, made from the rows. `python -m tests.faults.page` writes them,
-with build/native/tests on the path.
+"""The tables of README.md beside this file, made from the rows. `python -m tests.faults.page`
+writes them, with build/native/tests on the path.
 
 The text around them is written by hand. A table stands between two comments of HTML, of which the
 first names its group.
