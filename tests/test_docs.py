@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pyinstrument_gpu.core.aspect import DocumentAspect, aspects
+
 ROOT = Path(__file__).parents[1]
 PLACES = ("docs", "benchmarks", "examples", "tests")
 PAGES = sorted(
@@ -50,6 +52,16 @@ def test_links_lead_somewhere(page: str) -> None:
 def test_pages_are_in_the_navigation(page: str) -> None:
     lines = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:\n")[2]
     assert f": {page.removeprefix('docs/')}\n" in lines, f"add {page} to `nav` in mkdocs.yml"
+
+
+def test_each_document_of_an_aspect_is_in_the_page_on_the_run_file() -> None:
+    page = (ROOT / "docs" / "run-file.md").read_text("utf-8")
+    kept = [one for one in aspects() if isinstance(one, DocumentAspect)]
+    shared = {one.name for one in kept if one.block is None}
+    table = page.partition("\n## ASPECTS\n")[2].partition("\n## ")[0]
+    assert shared <= {*re.findall(r"^\| `(\w+)` \|", table, re.M)}
+    for block in (one.block for one in kept if one.block is not None):
+        assert f"| {block.value} {block.name} |" in page
 
 
 @pytest.mark.thorough
