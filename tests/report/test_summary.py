@@ -77,10 +77,6 @@ def test_what_somebody_asked_for_comes_before_the_rest() -> None:
     assert [line.partition(" ")[0] for line in last.splitlines()] == [
         *("Modules:", "Profiled", "Energy", "More:")
     ]
-    *_, last = "\n".join(lines(RUNS["few-steps"]())).split("\n\n")
-    assert [line.partition(" ")[0] for line in last.splitlines()][:4] == [
-        *("Modules:", "Profiled", "Energy", "Outside")
-    ]
 
 
 def test_of_the_time_outside_steps_only_what_matters_is_named() -> None:
