@@ -61,7 +61,8 @@ def loader_workers(case: Case) -> Iterator[Guidance]:
         handing_ns = loader.handing_ns(has_device=case.has_device) if workers else 0
         loop_ns += min(handing_ns, saving.time_ns / per_step)
         evidence += _needed(case, workers, batch_ns, loop_ns)
-    yield Guidance("use more loader workers, prefetching or pinned memory", None, *worth, evidence)
+    more = ", prefetching or pinned memory" if case.has_device else " or prefetching"
+    yield Guidance(f"use more loader workers{more}", None, *worth, evidence)
 
 
 def _needed(case: Case, workers: int, batch_ns: float, loop_ns: float) -> str:
