@@ -374,13 +374,9 @@ def run_with(durations_ns: list[int], samples: list[tuple[int, int, int]]) -> Ru
         for duration_ns in durations_ns:
             with gpu_step():
                 advance(duration_ns)
-    readings = {
-        SM_CLOCK: [mhz for _, mhz, _ in samples],
-        **{
-            name: [float(reasons & bits != 0) for *_, reasons in samples]
-            for name, bits in nvml._REASONS.items()
-        },
-    }
+    readings = {SM_CLOCK: [float(mhz) for _, mhz, _ in samples]}
+    for name, bits in nvml._REASONS.items():
+        readings[name] = [float(reasons & bits != 0) for *_, reasons in samples]
     run = recording.run
     run.metric_names = tuple(name_of(0, quantity) for quantity in readings)
     run.metrics = np.array(
