@@ -180,7 +180,7 @@ class GpuUseAspect(Aspect):
     def unknown(self, run: Run) -> Iterator[str]:
         gpus = self.section(run)
         if run.environment.get("gpus") and not gpus:
-            yield "GPU use: NVML was not read while steps ran."
+            yield "GPU use: it was not read."
         for gpu in gpus:
             if gpu.sm_active is None:
                 yield (
