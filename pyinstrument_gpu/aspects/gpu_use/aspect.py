@@ -178,10 +178,7 @@ class GpuUseAspect(Aspect):
             )
 
     def unknown(self, run: Run) -> Iterator[str]:
-        gpus = self.section(run)
-        if run.environment.get("gpus") and not gpus:
-            yield "GPU use: it was not read."
-        for gpu in gpus:
+        for gpu in self.section(run):
             if gpu.sm_active is None:
                 yield (
                     f"How busy the units of GPU {gpu.device} were: NVML measures it from Hopper "
