@@ -176,8 +176,8 @@ class StacksAspect(DocumentAspect):
         stacks: Stacks | None = run.stacks
         if stacks is not None and not stacks.is_sampled:
             yield (
-                "Lines of Python: this interpreter has no GIL, or there was no thread to take "
-                "samples."
+                "Lines of Python: this interpreter has no GIL, the process was forked by another "
+                "thread than the main one, or there was no thread to take samples."
             )
 
 
