@@ -22,7 +22,7 @@ from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.cause import Cause, Precedence, amounts_of
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Curves, Part, Row, Sentence, Table, curve_data
-from pyinstrument_gpu.parts.words import UNKNOWN, brief, counted, small_percent
+from pyinstrument_gpu.parts.words import UNKNOWN, counted, duration, small_percent
 
 _NEAR_NS = 1_500_000_000
 """So long before and after a reading it says something of the clock."""
@@ -130,7 +130,7 @@ class GpuUseAspect(Aspect):
             yield Sentence()
             yield Sentence(
                 f"Use of GPU {gpu.device} while steps ran: {counted(gpu.readings, 'reading')}, for "
-                f"{brief(gpu.seconds * 1e9)} of steps",
+                f"{duration(gpu.seconds * 1e9)} of steps",
                 "title",
             )
             hottest = gpu.temperature_max_c
