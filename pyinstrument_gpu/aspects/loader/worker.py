@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What runs in a worker of a DataLoader, around torch's own loop.
+
+The worker makes batches as it would without this. Its queues note when it gets the indices of a
+batch and when it hands the batch over, and the native module samples its stack, as `--stacks` does
+in the main process: nothing of the dataset, its transforms or its collate function is touched. What
+was noted goes into a table in memory that is shared with the recording.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from types import CodeType
+from typing import Any
+
+from pyinstrument_gpu.aspects.loader import MOST_BATCHES, MOST_TEXT
+from pyinstrument_gpu.aspects.loader.worker_table import WorkerTable
+from pyinstrument_gpu.native import native
+from pyinstrument_gpu.patching.hidden_frames import OWN_FOLDER
+
+_EVERY_NS = 1_000_000_000
+_COST_SHARE = 500
+"""It is written so seldom that this takes at most this part of the time."""
+_HISTORY_SPANS, _LOG_BYTES = 64, 1 << 16
+"""Of the recorder in the worker, whose history nobody reads."""
+_MODULE = "torch.utils.data._utils.worker"
+_INDEX_QUEUE, _DATA_QUEUE, _BASE_SEED, _WORKER, _WORKERS = 2, 3, 8, 10, 11
+"""Places of the arguments of torch's loop."""
+
+
+class WorkerLoop:
+    """Stands for torch's loop of a worker while a recording goes on. It can be pickled, for workers
+    that are not forked.
+
+    Args:
+        original: torch's; None in a process that was not forked, where it is in its place.
+    """
+
+    def __init__(
+        self, table: WorkerTable, recorder: int, original: Callable[..., None] | None = None
+    ) -> None:
+        self.original = original
+        self._table = table
+        self._recorder = recorder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return WorkerLoop, (self._table, self._recorder)
+
+    def __call__(self, *args: Any, **options: Any) -> None:
+        loop = self.original
+        if loop is None:
+            loop = sys.modules[_MODULE]._worker_loop
+        watched = None
+        with suppress(Exception):
+            # A worker of a worker has a loop, too, that nobody asks for.
+            if os.getppid() == self._recorder and not options:
+                watched = _WatchedWorker(self._table, args)
+        try:
+            loop(*args, **options)
+        finally:
+            if watched is not None:
+                with suppress(Exception):
+                    watched.end()
+
+
+class _WatchedWorker:
+    """One that is watched, in its own process. It owns the recorder there, in which nothing but the
+    sampling of the stack is used."""
+
+    path = _path = None
+
+    def __init__(self, table: WorkerTable, args: tuple[Any, ...]) -> None:
+        self.facts: dict[str, Any] = {}
+        self.watchers: dict[str, Any] = {}
+        slot = table.claim()
+        if slot is None:
+            raise OSError("there is no slot")
+        self._slot = slot
+        dataset = args[1]
+        self._known: dict[str, Any] = {
+            "pid": os.getpid(),
+            "worker": args[_WORKER],
+            "workers": args[_WORKERS],
+            "dataset": type(dataset).__qualname__[:MOST_TEXT],
+            "iterator": args[_BASE_SEED],
+            "began_ns": time.perf_counter_ns(),
+        }
+        self._batches: deque[tuple[int, int, int]] = deque(maxlen=MOST_BATCHES)
+        self._count = self._making_ns = self._waiting_ns = self._longest_ns = 0
+        self._ready_ns: int | None = None
+        self._begin_ns = 0
+        self._bytes_before = _bytes_read()
+        self._next_ns = 0
+        self._is_sampled = False
+        if native.start(
+            self,
+            None,
+            b"{}",
+            overwrite=False,
+            history_spans=_HISTORY_SPANS,
+            max_bytes=_LOG_BYTES,
+            nvtx=False,
+            watchdog_ns=0,
+        ):
+            main = threading.main_thread().ident or 0
+            self._is_sampled = native.start_stacks(main, os.fsencode(OWN_FOLDER), True)
+        self._wait = native.gpu_phase("wait for the loop")
+        indices, made = args[_INDEX_QUEUE], args[_DATA_QUEUE]
+        self._get, self._put = indices.get, made.put
+        indices.get, made.put = self._gets, self._puts
+
+    def end(self) -> None:
+        """The worker ends, or starts a recording of its own."""
+        if self._next_ns >= 0:
+            self._write(time.perf_counter_ns())
+            self._next_ns = -1
+            if self._is_sampled:
+                native.stop_stacks()
+            native.stop(self, None)
+            native.release(self)
+
+    _make_way = end
+
+    def _tell_of_program(self) -> None:
+        """Nobody asks for what a recording knows of the program."""
+
+    def _gets(self, *args: Any, **options: Any) -> Any:
+        began_ns = time.perf_counter_ns()
+        if self._ready_ns is None:
+            self._ready_ns = began_ns
+        with self._wait:
+            try:
+                return self._get(*args, **options)
+            finally:
+                self._begin_ns = time.perf_counter_ns()
+                self._waiting_ns += self._begin_ns - began_ns
+
+    def _puts(self, made: Any, *args: Any, **options: Any) -> Any:
+        end_ns = time.perf_counter_ns()
+        result = self._put(made, *args, **options)
+        number = made[0]
+        # Not what it says at the end of an iterable dataset, or to begin another epoch.
+        if type(number) is int and type(made[1]).__module__ != _MODULE:
+            took_ns = end_ns - self._begin_ns
+            self._count += 1
+            self._making_ns += took_ns
+            self._longest_ns = max(self._longest_ns, took_ns)
+            self._batches.append((number, self._begin_ns, end_ns))
+        if 0 <= self._next_ns <= end_ns:
+            with suppress(Exception):
+                self._write(end_ns)
+        return result
+
+    def _write(self, now_ns: int) -> None:
+        use = resource.getrusage(resource.RUSAGE_SELF)
+        own = resource.getrusage(resource.RUSAGE_THREAD)
+        own_cpu_ns = round(1e9 * (own.ru_utime + own.ru_stime))
+        known = {
+            **self._known,
+            "ready_ns": self._ready_ns,
+            "now_ns": now_ns,
+            "batches": self._count,
+            "making_ns": self._making_ns,
+            "waiting_ns": self._waiting_ns,
+            "longest_ns": self._longest_ns,
+            "cpu_ns": own_cpu_ns,
+            "other_cpu_ns": max(0, round(1e9 * (use.ru_utime + use.ru_stime)) - own_cpu_ns),
+            "queued_ns": _queued_ns(),
+            "read_bytes": None if self._bytes_before is None else _read_since(self._bytes_before),
+            "minor_faults": own.ru_minflt,
+            "major_faults": own.ru_majflt,
+            "newest": list(self._batches),
+            "stacks": _stacks() if self._is_sampled else None,
+        }
+        if not self._slot.write(known, now_ns):
+            self._slot.write({**known, "stacks": None}, now_ns)
+        cost_ns = time.perf_counter_ns() - now_ns
+        self._next_ns = now_ns + max(_EVERY_NS, _COST_SHARE * cost_ns)
+
+
+def _stacks() -> dict[str, Any]:
+    """The samples of making batches as a tree: functions, places, and nodes of the node around it
+    (-1: none), the place, and the time."""
+    found = native.stacks()
+    waits = {
+        number
+        for number, (parent, place, _, _) in enumerate(found["nodes"])
+        if parent < 0 and place >= 0
+    }
+    numbers: dict[int, int] = {}
+    nodes = []
+    unknown_ns = 0
+    for number, (parent, place, _, time_ns) in enumerate(found["nodes"]):
+        if parent < 0:
+            unknown_ns += time_ns if number not in waits else 0
+        elif parent in waits:
+            waits.add(number)
+        else:
+            numbers[number] = len(nodes)
+            nodes.append((numbers.get(parent, -1), place, time_ns))
+    codes: dict[int, int] = {}  # code that is equal may be another function
+    functions: list[tuple[str, str]] = []
+    places = []
+    for code, line in found["places"]:
+        if id(code) not in codes:
+            codes[id(code)] = len(functions)
+            functions.append(_function(code))
+        places.append((codes[id(code)], line))
+    return {"functions": functions, "places": places, "nodes": nodes, "unknown_ns": unknown_ns}
+
+
+def _function(code: CodeType) -> tuple[str, str]:
+    name: str = getattr(code, "co_qualname", code.co_name)
+    return code.co_filename[-MOST_TEXT:], name[:MOST_TEXT]
+
+
+def _bytes_read() -> int | None:
+    """By the calls of the process that read; None where the kernel doesn't say."""
+    with suppress(OSError, ValueError), open("/proc/self/io", "rb") as file:
+        return int(file.readline().split()[1])
+    return None
+
+
+def _read_since(before: int) -> int | None:
+    now = _bytes_read()
+    return None if now is None else max(0, now - before)
+
+
+def _queued_ns() -> int | None:
+    """For how long the thread was ready, and waited for a processor."""
+    with suppress(OSError, ValueError, IndexError), open("/proc/thread-self/schedstat", "rb") as f:
+        return int(f.read().split()[1])
+    return None
