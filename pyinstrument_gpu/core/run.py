@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # what runs hold of aspects is found by their table
     from pyinstrument_gpu.aspects.energy.data import GpuEnergy
     from pyinstrument_gpu.aspects.graphs.data import GraphPhases
     from pyinstrument_gpu.aspects.hindrances.data import Hindrances
+    from pyinstrument_gpu.aspects.loader.data import Loaders
     from pyinstrument_gpu.aspects.memory.data import Memory
     from pyinstrument_gpu.aspects.modules.data import Modules
     from pyinstrument_gpu.aspects.nonfinite.data import Nonfinite
@@ -123,6 +124,7 @@ class Run:
             read.
         energy: The energy counters of GPUs, those that were read.
         clocks: The clocks of GPUs, those that were read.
+        loader: What the workers of DataLoaders did, if they were watched.
         processor: How the processors were used meanwhile, if that is known.
         collector: What Python's garbage collector did, if it was watched.
         outputs: What wrote checkpoints and logs, if that was watched.
@@ -160,6 +162,7 @@ class Run:
         nonfinite: Nonfinite | None
         operations: Operations | None
         outputs: Outputs | None
+        loader: Loaders | None
         processor: Processor | None
         stacks: Stacks | None
         stalls: tuple[Stall, ...]

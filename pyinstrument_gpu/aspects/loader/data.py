@@ -90,7 +90,7 @@ class Loader(Struct, frozen=True, kw_only=True):
     Attributes:
         dataset: the class.
         workers: how many a loader has at once.
-        iterators: in how many epochs, or other loops over a loader, the workers were that are known.
+        iterators: how many loops over a loader, such as epochs, had the workers that are known.
         rows: the workers by their numbers.
         batches: the newest of the last epoch, by their numbers.
         functions: file and name of each.

@@ -10,11 +10,13 @@ program that a library calls, as of a data set with a transform, is a stage of i
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from typing import Any, NamedTuple
 
-from pyinstrument_gpu.aspects.loader.data import Loader
+from pyinstrument_gpu.aspects.loader.data import LineTime
 from pyinstrument_gpu.core.record import SourceLine, is_installed
+from pyinstrument_gpu.core.statistics import Scope
 
 _FETCH = "torch/utils/data/_utils/fetch.py"
 _PASSED = {
@@ -33,7 +35,6 @@ class Stage:
         name: the function, or the line.
         line: of the program in it that took most, else of the function; None where there is none.
         time_ns: that samples stand for.
-        samples_ns: of one sample each, the mean.
     """
 
     name: str
@@ -41,32 +42,45 @@ class Stage:
     time_ns: int
 
 
-def stages_of(loader: Loader) -> list[Stage]:
-    """The stages, the longest first. They add up to the time of all samples that found the worker
+class LineTree(NamedTuple):
+    """Lines in which samples found a thread, as a tree; see `Loader`, whose names these are."""
+
+    functions: Sequence[tuple[str, str]]
+    places: Sequence[tuple[int, int]]
+    nodes: Sequence[LineTime]
+
+
+def tree_of_phase(stacks: Any, phase: str) -> LineTree:
+    """What the main thread did in a phase in steps, as far as `--stacks` has sampled it."""
+    numbers: dict[int, int] = {}
+    nodes: list[LineTime] = []
+    for number, node in enumerate(() if stacks is None else stacks.nodes):
+        if node.scope is not None:
+            is_phase = node.scope is Scope.STEP and node.place >= 0
+            if is_phase and stacks.paths[node.place] == phase:
+                numbers[number] = -1
+        elif node.parent in numbers:
+            numbers[number] = len(nodes)
+            nodes.append(LineTime(numbers[node.parent], node.place, node.time_ns))
+    return LineTree((), (), ()) if not nodes else LineTree(stacks.functions, stacks.places, nodes)
+
+
+def stages_of(tree: LineTree) -> list[Stage]:
+    """The stages, the longest first. They add up to the time of all samples that found the thread
     fetching a batch."""
-    return _Tree(loader).stages()
+    return _Division(tree).stages()
 
 
-class _Tree:
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
+class _Division:
+    def __init__(self, tree: LineTree) -> None:
+        self._tree = tree
         self._children: dict[int, list[int]] = defaultdict(list)
-        for number, node in enumerate(loader.nodes):
+        for number, node in enumerate(tree.nodes):
             self._children[node.parent].append(number)
         self._times: dict[tuple[str, str], int] = defaultdict(int)
         self._lines: dict[tuple[str, str], dict[SourceLine, int]] = defaultdict(
             lambda: defaultdict(int)
         )
-
-    @cached_property
-    def _has_program(self) -> list[bool]:
-        """Whether a function of the program is in a node, or below it."""
-        found = [self._is_program(number) for number in range(len(self._loader.nodes))]
-        for number in range(len(found) - 1, -1, -1):
-            parent = self._loader.nodes[number].parent
-            if parent >= 0 and found[number]:
-                found[parent] = True
-        return found
 
     def stages(self) -> list[Stage]:
         pending = list(self._children[-1])
@@ -80,8 +94,8 @@ class _Tree:
         stages = []
         for (file, name), time_ns in self._times.items():
             lines = self._lines[file, name]
-            line = max(lines, key=lambda one: (lines[one], -one.line)) if lines else None
-            stages.append(Stage(name, line, time_ns))
+            first = max(lines, key=lambda one: (lines[one], -one.line)) if lines else None
+            stages.append(Stage(name, first, time_ns))
         return sorted(stages, key=lambda one: (-one.time_ns, one.name))
 
     def _divide(self, root: int) -> None:
@@ -91,23 +105,22 @@ class _Tree:
             line = self._line(number)
             if stage is None or (self._is_program(number) and is_installed(stage[0])):
                 stage = None if _is_passed(line) else (line.file, line.function)
-            self._add(stage or (line.file, f"{line.function}:{line.line}"), number)
+            self._add(stage or (line.file, f"{line.function}:{line.line}"), number, root)
             pending += [(child, stage) for child in self._children[number]]
 
-    def _add(self, stage: tuple[str, str], number: int) -> None:
-        time_ns = self._loader.nodes[number].time_ns
+    def _add(self, stage: tuple[str, str], number: int, root: int) -> None:
+        time_ns = self._tree.nodes[number].time_ns
         if not time_ns:
             return
         self._times[stage] += time_ns
-        at: int = number
-        while at >= 0 and not self._is_program(at):
-            at = self._loader.nodes[at].parent
-        if at >= 0:
-            self._lines[stage][self._line(at)] += time_ns
+        while number != root and not self._is_program(number):
+            number = self._tree.nodes[number].parent
+        if number != root:
+            self._lines[stage][self._line(number)] += time_ns
 
     def _line(self, number: int) -> SourceLine:
-        function, line = self._loader.places[self._loader.nodes[number].place]
-        file, name = self._loader.functions[function]
+        function, line = self._tree.places[self._tree.nodes[number].place]
+        file, name = self._tree.functions[function]
         return SourceLine(file, line, name)
 
     def _is_program(self, number: int) -> bool:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Has the workers of DataLoaders watched while a recording goes on, and puts together what they have
-written."""
+"""Has the workers of DataLoaders watched while a recording goes on, and puts together what they
+have written."""
 
 from __future__ import annotations
 
@@ -51,6 +51,9 @@ class LoaderWatch(Watcher):
         module: Any = sys.modules.get(_MODULE)
         if loop is not None and getattr(module, _LOOP, None) is loop:
             setattr(module, _LOOP, loop.original)
+        table, self._table = self._table, None
+        if table is not None:
+            table.close()
 
     def document(self) -> dict[str, Any] | None:
         if self._table is None:
@@ -63,7 +66,7 @@ class LoaderWatch(Watcher):
         with suppress(OSError):
             if self._table is None:
                 self._table = WorkerTable()
-            self._loop = WorkerLoop(self._table, os.getpid(), original)
+            self._loop = WorkerLoop(self._table, original, os.getpid())
             setattr(module, _LOOP, self._loop)
 
 
@@ -128,7 +131,10 @@ def _one_tree(trees: list[dict[str, Any]]) -> dict[str, Any]:
             function, line = tree["places"][place]
             file, name = tree["functions"][function]
             where = functions.setdefault((file, name), len(functions))
-            key = (own[parent] if parent >= 0 else -1, places.setdefault((where, line), len(places)))
+            key = (
+                own[parent] if parent >= 0 else -1,
+                places.setdefault((where, line), len(places)),
+            )
             if key not in numbers and len(nodes) == MOST_NODES:
                 own.append(key[0])  # it counts for the one around it
             else:

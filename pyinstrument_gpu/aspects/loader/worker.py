@@ -41,17 +41,21 @@ class WorkerLoop:
 
     Args:
         original: torch's; None in a process that was not forked, where it is in its place.
+        recorder: the process that records; None in one that was not forked from it.
     """
 
     def __init__(
-        self, table: WorkerTable, recorder: int, original: Callable[..., None] | None = None
+        self,
+        table: WorkerTable,
+        original: Callable[..., None] | None = None,
+        recorder: int | None = None,
     ) -> None:
         self.original = original
         self._table = table
         self._recorder = recorder
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return WorkerLoop, (self._table, self._recorder)
+        return WorkerLoop, (self._table,)
 
     def __call__(self, *args: Any, **options: Any) -> None:
         loop = self.original
@@ -59,8 +63,8 @@ class WorkerLoop:
             loop = sys.modules[_MODULE]._worker_loop
         watched = None
         with suppress(Exception):
-            # A worker of a worker has a loop, too, that nobody asks for.
-            if os.getppid() == self._recorder and not options:
+            # Workers of a worker are not the recording's, nor is what isn't called as torch does.
+            if self._recorder in (None, os.getppid()) and not options:
                 watched = _WatchedWorker(self._table, args)
         try:
             loop(*args, **options)
@@ -96,7 +100,7 @@ class _WatchedWorker:
         self._count = self._making_ns = self._waiting_ns = self._longest_ns = 0
         self._ready_ns: int | None = None
         self._begin_ns = 0
-        self._bytes_before = _bytes_read()
+        self._before = _counted()
         self._next_ns = 0
         self._is_sampled = False
         if native.start(
@@ -135,6 +139,7 @@ class _WatchedWorker:
         began_ns = time.perf_counter_ns()
         if self._ready_ns is None:
             self._ready_ns = began_ns
+            self._before = _counted()
         with self._wait:
             try:
                 return self._get(*args, **options)
@@ -159,9 +164,6 @@ class _WatchedWorker:
         return result
 
     def _write(self, now_ns: int) -> None:
-        use = resource.getrusage(resource.RUSAGE_SELF)
-        own = resource.getrusage(resource.RUSAGE_THREAD)
-        own_cpu_ns = round(1e9 * (own.ru_utime + own.ru_stime))
         known = {
             **self._known,
             "ready_ns": self._ready_ns,
@@ -170,12 +172,7 @@ class _WatchedWorker:
             "making_ns": self._making_ns,
             "waiting_ns": self._waiting_ns,
             "longest_ns": self._longest_ns,
-            "cpu_ns": own_cpu_ns,
-            "other_cpu_ns": max(0, round(1e9 * (use.ru_utime + use.ru_stime)) - own_cpu_ns),
-            "queued_ns": _queued_ns(),
-            "read_bytes": None if self._bytes_before is None else _read_since(self._bytes_before),
-            "minor_faults": own.ru_minflt,
-            "major_faults": own.ru_majflt,
+            **_since(self._before),
             "newest": list(self._batches),
             "stacks": _stacks() if self._is_sampled else None,
         }
@@ -195,7 +192,7 @@ def _stacks() -> dict[str, Any]:
         if parent < 0 and place >= 0
     }
     numbers: dict[int, int] = {}
-    nodes = []
+    nodes: list[tuple[int, int, int]] = []
     unknown_ns = 0
     for number, (parent, place, _, time_ns) in enumerate(found["nodes"]):
         if parent < 0:
@@ -221,20 +218,30 @@ def _function(code: CodeType) -> tuple[str, str]:
     return code.co_filename[-MOST_TEXT:], name[:MOST_TEXT]
 
 
-def _bytes_read() -> int | None:
-    """By the calls of the process that read; None where the kernel doesn't say."""
-    with suppress(OSError, ValueError), open("/proc/self/io", "rb") as file:
-        return int(file.readline().split()[1])
-    return None
+def _counted() -> dict[str, int | None]:
+    """What the kernel has counted so far of the calling thread, and of its process."""
+    use, own = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_THREAD)
+    cpu_ns = round(1e9 * (own.ru_utime + own.ru_stime))
+    return {
+        "cpu_ns": cpu_ns,
+        "other_cpu_ns": round(1e9 * (use.ru_utime + use.ru_stime)) - cpu_ns,
+        "queued_ns": _number_in("/proc/thread-self/schedstat"),
+        "read_bytes": _number_in("/proc/self/io"),
+        "minor_faults": own.ru_minflt,
+        "major_faults": own.ru_majflt,
+    }
 
 
-def _read_since(before: int) -> int | None:
-    now = _bytes_read()
-    return None if now is None else max(0, now - before)
+def _since(before: dict[str, int | None]) -> dict[str, int | None]:
+    now = _counted()
+    return {
+        name: None if value is None or (was := before[name]) is None else max(0, value - was)
+        for name, value in now.items()
+    }
 
 
-def _queued_ns() -> int | None:
-    """For how long the thread was ready, and waited for a processor."""
-    with suppress(OSError, ValueError, IndexError), open("/proc/thread-self/schedstat", "rb") as f:
-        return int(f.read().split()[1])
+def _number_in(file: str) -> int | None:
+    """The second word of a file of the kernel; None where there is none."""
+    with suppress(OSError, ValueError, IndexError), open(file, "rb") as opened:
+        return int(opened.read().split()[1])
     return None

@@ -7,9 +7,9 @@ says that it is the newer one. So a worker that is killed in the middle leaves w
 before, and there is no lock that it could take with it: a reader that meets a text which was
 overwritten meanwhile finds that its checksum is wrong, and reads again.
 
-A slot belongs to the process that holds a file lock on its first byte, which the system releases when
-the process ends, however it does. A worker takes a slot that was never used, or else the one whose
-owner has ended first.
+A slot belongs to the process that holds a file lock on its first byte, which the system releases
+when the process ends, however it does. A worker takes a slot that was never used, or else the one
+whose owner has ended first.
 """
 
 from __future__ import annotations
