@@ -23,6 +23,7 @@ _MOST_STAGES = 10
 _SUMMED_UP = 3
 _LEAST_SHARE = 0.01
 """A stage that takes less is not named."""
+_LEAST_SAMPLES = 20
 _LEAST_WAIT_SHARE = 0.02
 """The short report has a line of a loader that takes as much of a step."""
 
@@ -60,7 +61,8 @@ class LoaderWork:
         queued_share: that in which it waited for a processor; None unknown.
         read_bytes: that a worker reads for a batch; None unknown.
         starting_ns: from its start to when a worker could make batches, the mean.
-        stages: of fetching a batch, the longest first, ten at most.
+        stages: of fetching a batch, the longest first, ten at most; none where samples are few.
+        samples: that these were found in; None where they were another section's.
         rows: the workers.
         wait_ns: what the loop waited for a batch; None where the loader is not that of the steps.
         wait_share: that as a share of the time from one batch to the next.
@@ -75,6 +77,7 @@ class LoaderWork:
     wait_ns: float | None
     wait_share: float | None
     predictions: tuple[Prediction, ...]
+    samples: int | None = None
     dataset: str | None = None
     epochs: int | None = None
     busy_share: float | None = None
@@ -132,6 +135,8 @@ class LoaderAspect(DocumentAspect):
 
     def unknown(self, run: Run) -> Iterator[str]:
         known: Loaders | None = run.loader
+        if run.program_facts.loader_workers and (known is None or not known.loaders):
+            yield "What the workers of the loader did: they were not watched."
         for loader in () if known is None else known.loaders:
             if len(loader.rows) < loader.workers:
                 yield (
@@ -162,9 +167,12 @@ def _of_workers(run: Run, loader: Loader, feeds_steps: bool) -> LoaderWork:
         else min(1.0 - cpu_share, sum(filter(None, queued)) / making_ns),
         read_bytes=None if None in read else sum(filter(None, read)) / batches,
         starting_ns=sum(row.starting_ns for row in rows) / sum(row.processes for row in rows),
-        stages=_stages(
+        stages=()
+        if loader.samples < _LEAST_SAMPLES
+        else _stages(
             run, LineTree(loader.functions, loader.places, loader.nodes), making_ns / batches
         ),
+        samples=loader.samples,
         rows=rows,
         wait_ns=None if model is None else model.wait_ns,
         wait_share=None if model is None else model.wait_share,
@@ -225,7 +233,10 @@ def _parts(work: LoaderWork) -> Iterator[Part]:
     else:
         yield Sentence("Loader without workers: the loop makes its batches itself", "title")
     if work.stages:
-        yield table(["of making a batch", "%", "per batch", "line"], [[*_stage_rows(work)]])
+        title = "of making a batch"
+        if work.samples is not None:
+            title += f", by {counted(work.samples, 'sample')}"
+        yield table([title, "%", "per batch", "line"], [[*_stage_rows(work)]])
     elif not work.workers:
         yield Sentence("Which functions make them: run --stacks tells.", "note")
     if work.predictions:

@@ -97,6 +97,7 @@ class Loader(Struct, frozen=True, kw_only=True):
         places: the function, as an index, and the line.
         nodes: of the tree of what the workers did where they didn't wait, each behind the one
             around it.
+        samples: how many these are.
         unknown_ns: the time of samples whose stack is not known.
     """
 
@@ -108,6 +109,7 @@ class Loader(Struct, frozen=True, kw_only=True):
     functions: Annotated[tuple[tuple[_Text, _Text], ...], Meta(max_length=MOST_NODES)] = ()
     places: Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=MOST_NODES)] = ()
     nodes: Annotated[tuple[LineTime, ...], Meta(max_length=MOST_NODES)] = ()
+    samples: Count = 0
     unknown_ns: Count = 0
 
     def __post_init__(self) -> None:

@@ -48,9 +48,11 @@ class LoaderWatch(Watcher):
         if undo is not None:
             undo()
         loop, self._loop = self._loop, None
-        module: Any = sys.modules.get(_MODULE)
-        if loop is not None and getattr(module, _LOOP, None) is loop:
-            setattr(module, _LOOP, loop.original)
+        if loop is not None:
+            module = sys.modules.get(_MODULE)
+            is_in_place = getattr(module, _LOOP, None) is loop
+            if is_in_place:
+                setattr(module, _LOOP, loop.original)
         table, self._table = self._table, None
         if table is not None:
             table.close()
@@ -123,8 +125,9 @@ def _one_tree(trees: list[dict[str, Any]]) -> dict[str, Any]:
     places: dict[tuple[int, int], int] = {}
     numbers: dict[tuple[int, int], int] = {}
     nodes: list[list[int]] = []
-    unknown_ns = 0
+    samples = unknown_ns = 0
     for tree in trees:
+        samples += tree["samples"]
         unknown_ns += tree["unknown_ns"]
         own: list[int] = []
         for parent, place, time_ns in tree["nodes"]:
@@ -150,6 +153,7 @@ def _one_tree(trees: list[dict[str, Any]]) -> dict[str, Any]:
         "functions": list(functions),
         "places": list(places),
         "nodes": nodes,
+        "samples": samples,
         "unknown_ns": unknown_ns,
     }
 

@@ -25,9 +25,10 @@ from pyinstrument_gpu.aspects.loader.worker_table import WorkerTable
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.hidden_frames import OWN_FOLDER
 
-_EVERY_NS = 1_000_000_000
+_FIRST_NS, _EVERY_NS = 50_000_000, 1_000_000_000
+"""From one time that a worker writes to the next: at first, and at last."""
 _COST_SHARE = 500
-"""It is written so seldom that this takes at most this part of the time."""
+"""It writes so seldom that this takes at most this part of the time."""
 _HISTORY_SPANS, _LOG_BYTES = 64, 1 << 16
 """Of the recorder in the worker, whose history nobody reads."""
 _MODULE = "torch.utils.data._utils.worker"
@@ -101,7 +102,7 @@ class _WatchedWorker:
         self._ready_ns: int | None = None
         self._begin_ns = 0
         self._before = _counted()
-        self._next_ns = 0
+        self._next_ns, self._every_ns = 0, _FIRST_NS
         self._is_sampled = False
         if native.start(
             self,
@@ -179,12 +180,14 @@ class _WatchedWorker:
         if not self._slot.write(known, now_ns):
             self._slot.write({**known, "stacks": None}, now_ns)
         cost_ns = time.perf_counter_ns() - now_ns
-        self._next_ns = now_ns + max(_EVERY_NS, _COST_SHARE * cost_ns)
+        # At first it is no matter what that costs: many workers live for few batches.
+        is_settled = self._every_ns == _EVERY_NS
+        self._next_ns = now_ns + max(self._every_ns, _COST_SHARE * cost_ns * is_settled)
+        self._every_ns = min(2 * self._every_ns, _EVERY_NS)
 
 
 def _stacks() -> dict[str, Any]:
-    """The samples of making batches as a tree: functions, places, and nodes of the node around it
-    (-1: none), the place, and the time."""
+    """The samples of making batches as a tree, as `Loader` has it."""
     found = native.stacks()
     waits = {
         number
@@ -193,8 +196,8 @@ def _stacks() -> dict[str, Any]:
     }
     numbers: dict[int, int] = {}
     nodes: list[tuple[int, int, int]] = []
-    unknown_ns = 0
-    for number, (parent, place, _, time_ns) in enumerate(found["nodes"]):
+    samples = unknown_ns = 0
+    for number, (parent, place, count, time_ns) in enumerate(found["nodes"]):
         if parent < 0:
             unknown_ns += time_ns if number not in waits else 0
         elif parent in waits:
@@ -202,6 +205,7 @@ def _stacks() -> dict[str, Any]:
         else:
             numbers[number] = len(nodes)
             nodes.append((numbers.get(parent, -1), place, time_ns))
+            samples += count
     codes: dict[int, int] = {}  # code that is equal may be another function
     functions: list[tuple[str, str]] = []
     places = []
@@ -210,7 +214,13 @@ def _stacks() -> dict[str, Any]:
             codes[id(code)] = len(functions)
             functions.append(_function(code))
         places.append((codes[id(code)], line))
-    return {"functions": functions, "places": places, "nodes": nodes, "unknown_ns": unknown_ns}
+    return {
+        "functions": functions,
+        "places": places,
+        "nodes": nodes,
+        "samples": samples,
+        "unknown_ns": unknown_ns,
+    }
 
 
 def _function(code: CodeType) -> tuple[str, str]:
