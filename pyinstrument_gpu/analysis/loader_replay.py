@@ -126,7 +126,7 @@ class LoaderModel:
     def predicted(self, workers: int, making_share: float = 1.0) -> Prediction:
         """The wait with so many workers, each of which takes this part of its time for a batch."""
         shared = self.processors.shared(workers)
-        least = min(1.0, self.processors.undisturbed(workers))
+        least = self.processors.undisturbed(workers)
         likely = max(least, shared / self.processors.shared(self.workers))
         waits_ns = [
             self.wait_with(workers, making_share * part)

@@ -104,6 +104,7 @@ class _WatchedWorker:
         self._before = _counted()
         self._next_ns, self._every_ns = 0, _FIRST_NS
         self._is_sampled = False
+        self._stacks: dict[str, Any] | None = None
         if native.start(
             self,
             None,
@@ -122,16 +123,21 @@ class _WatchedWorker:
         indices.get, made.put = self._gets, self._puts
 
     def end(self) -> None:
-        """The worker ends, or starts a recording of its own."""
-        if self._next_ns >= 0:
-            self._write(time.perf_counter_ns())
-            self._next_ns = -1
-            if self._is_sampled:
-                native.stop_stacks()
+        """The worker ends."""
+        self._write(time.perf_counter_ns())
+        self._make_way()
+
+    def _make_way(self) -> None:
+        """The worker ends, or the dataset starts a recording of its own."""
+        if native.owner() is self:
+            self._stacks = self._sampled()
+            self._is_sampled = False
+            native.stop_stacks()
             native.stop(self, None)
             native.release(self)
 
-    _make_way = end
+    def _sampled(self) -> dict[str, Any] | None:
+        return _tree() if self._is_sampled else self._stacks
 
     def _tell_of_program(self) -> None:
         """Nobody asks for what a recording knows of the program."""
@@ -159,7 +165,7 @@ class _WatchedWorker:
             self._making_ns += took_ns
             self._longest_ns = max(self._longest_ns, took_ns)
             self._batches.append((number, self._begin_ns, end_ns))
-        if 0 <= self._next_ns <= end_ns:
+        if self._next_ns <= end_ns:
             with suppress(Exception):
                 self._write(end_ns)
         return result
@@ -175,7 +181,7 @@ class _WatchedWorker:
             "longest_ns": self._longest_ns,
             **_since(self._before),
             "newest": list(self._batches),
-            "stacks": _stacks() if self._is_sampled else None,
+            "stacks": self._sampled(),
         }
         if not self._slot.write(known, now_ns):
             self._slot.write({**known, "stacks": None}, now_ns)
@@ -186,7 +192,7 @@ class _WatchedWorker:
         self._every_ns = min(2 * self._every_ns, _EVERY_NS)
 
 
-def _stacks() -> dict[str, Any]:
+def _tree() -> dict[str, Any]:
     """The samples of making batches as a tree, as `Loader` has it."""
     found = native.stacks()
     waits = {
