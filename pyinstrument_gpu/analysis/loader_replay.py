@@ -27,6 +27,8 @@ from pyinstrument_gpu.core.run import Run
 
 _LEAST_BATCHES, _MOST_BATCHES = 32, 1024
 _AGREES_SHARE, _AGREES_NS = 0.15, 500_000
+_HANDING_NS = 1_000_000
+"""To get a batch from a worker takes up to so long, where the loop had none."""
 _PREFETCH = 2
 """torch's default."""
 _WORKERS_INSTEAD_OF_NONE = (1, 2, 4)
@@ -54,29 +56,29 @@ class Processors:
     Attributes:
         cores: how many there are.
         others: how many are wanted by others than the workers, the loop's own among them.
-        cpu_share: the part of the time of making a batch in which the worker ran.
+        cpu_share: the part of the time of making a batch in which the worker ran; None where that
+            is not known, and may be any.
         queued_share: that in which it was ready, and waited for a processor.
     """
 
     cores: int
     others: float = 1.0
-    cpu_share: float = 1.0
+    cpu_share: float | None = None
     queued_share: float = 0.0
 
     def shared(self, workers: int) -> float:
         """How long it takes to make a batch where all share the processors, as a part of what it
         took."""
-        wanted = workers * self.cpu_share / max(self.cpu_share + self._asleep, 1e-9) + self.others
-        return self.cpu_share * max(1.0, wanted / self.cores) + self._asleep
+        runs = 1.0 if self.cpu_share is None else self.cpu_share
+        asleep = max(0.0, 1.0 - runs - self.queued_share)
+        wanted = workers * runs / max(runs + asleep, 1e-9) + self.others
+        return runs * max(1.0, wanted / self.cores) + asleep
 
     def undisturbed(self, workers: int) -> float:
         """The same where a worker waits for no processor, unless there are too few for all
         workers."""
-        return max(self.cpu_share + self._asleep, self.cpu_share * workers / self.cores)
-
-    @property
-    def _asleep(self) -> float:
-        return max(0.0, 1.0 - self.cpu_share - self.queued_share)
+        runs = self.cpu_share or 0.0
+        return max(1.0 - self.queued_share, runs, runs * workers / self.cores)
 
 
 @dataclass(frozen=True)
@@ -127,11 +129,15 @@ class LoaderModel:
         """The wait with so many workers, each of which takes this part of its time for a batch."""
         shared = self.processors.shared(workers)
         least = self.processors.undisturbed(workers)
-        likely = max(least, shared / self.processors.shared(self.workers))
+        likely = max(least, shared / self.processors.shared(max(1, self.workers)))
+        if self.processors.cpu_share is None:
+            likely = (least + max(least, shared)) / 2
         waits_ns = [
             self.wait_with(workers, making_share * part)
             for part in (likely, least, max(likely, shared))
         ]
+        if not self.workers:
+            waits_ns[2] += _HANDING_NS
         return Prediction(workers, *waits_ns)
 
     def predictions(self) -> Iterator[Prediction]:
@@ -171,7 +177,9 @@ def model_of(run: Run, found: LoaderBatches) -> LoaderModel | None:
         loader = known.loaders[0] if known is not None and known.loaders else None
         if loader is None or loader.workers != facts.loader_workers or not loader.batches:
             return None
-        made = np.array([(one.begin_ns, one.end_ns) for one in loader.batches], dtype=np.int64)
+        # The first ones may have to load what later ones reuse.
+        first = min(facts.loader_workers * prefetch, len(loader.batches) - 1)
+        made = np.array([(one.begin_ns, one.end_ns) for one in loader.batches[first:]], np.int64)
         making_ns = made[:, 1] - made[:, 0]
         anchor = run.environment["anchor"]
         ends_ns = np.sort(made[:, 1] - anchor["monotonic_ns"] + anchor["run_ns"])
