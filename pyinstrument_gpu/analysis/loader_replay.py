@@ -175,14 +175,13 @@ def model_of(run: Run, found: LoaderBatches) -> LoaderModel | None:
     if facts.loader_workers:
         known: Any = run.loader
         loader = known.loaders[0] if known is not None and known.loaders else None
-        if loader is None or loader.workers != facts.loader_workers or not loader.batches:
+        if loader is None or loader.workers != facts.loader_workers or not len(run.loader_batches):
             return None
         # The first ones may have to load what later ones reuse.
-        first = min(facts.loader_workers * prefetch, len(loader.batches) - 1)
-        made = np.array([(one.begin_ns, one.end_ns) for one in loader.batches[first:]], np.int64)
-        making_ns = made[:, 1] - made[:, 0]
-        anchor = run.environment["anchor"]
-        ends_ns = np.sort(made[:, 1] - anchor["monotonic_ns"] + anchor["run_ns"])
+        made = run.loader_batches
+        made = made[min(facts.loader_workers * prefetch, len(made) - 1) :]
+        making_ns = made["host_end_ns"] - made["host_begin_ns"]
+        ends_ns = np.sort(made["host_end_ns"])
         handing_ns = _handing_ns(asked_ns, given_ns, found.waited[-count:], ends_ns)
     return LoaderModel(
         making_ns=making_ns,

@@ -125,6 +125,8 @@ class Run:
         energy: The energy counters of GPUs, those that were read.
         clocks: The clocks of GPUs, those that were read.
         loader: What the workers of DataLoaders did, if they were watched.
+        loader_batches: When those of the loader with most batches made the newest of its last
+            epoch: columns "number", "worker", "host_begin_ns" and "host_end_ns".
         processor: How the processors were used meanwhile, if that is known.
         collector: What Python's garbage collector did, if it was watched.
         outputs: What wrote checkpoints and logs, if that was watched.
@@ -163,6 +165,7 @@ class Run:
         operations: Operations | None
         outputs: Outputs | None
         loader: Loaders | None
+        loader_batches: NDArray[np.void]
         processor: Processor | None
         stacks: Stacks | None
         stalls: tuple[Stall, ...]

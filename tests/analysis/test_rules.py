@@ -419,7 +419,7 @@ def test_without_device_times_nothing_is_said_of_launches() -> None:
         # A batch comes every 15 ms, and the loop alone takes 5.
         (2, "a batch takes 15.01"),
         # The loop makes it itself in 10 ms, which a worker does in the 5 of the loop and 5 more.
-        (0, "; with 1 it would wait 4.986 ms for a batch"),
+        (0, "; with 1 it would wait 4.986 ms to 5.986 ms for a batch"),
         (None, "by how many workers is not known"),
     ],
 )

@@ -4,7 +4,7 @@ worker is slow, and what other workers would change."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.batches import BATCH_PHASE
 from pyinstrument_gpu.analysis.loader_replay import LoaderModel, Prediction
 from pyinstrument_gpu.aspects.loader import NAME
-from pyinstrument_gpu.aspects.loader.data import Loader, Loaders, WorkerTimes
+from pyinstrument_gpu.aspects.loader.data import Loader, Loaders, WorkerTimes, on_timeline
 from pyinstrument_gpu.aspects.loader.stages import LineTree, stages_of, tree_of_phase
 from pyinstrument_gpu.core.aspect import DocumentAspect
 from pyinstrument_gpu.core.run import Run
@@ -97,6 +97,10 @@ class LoaderAspect(DocumentAspect):
     heading = "Loader"
     section_type = tuple[LoaderWork, ...]
     about = "what the workers of DataLoaders did, and what others would."
+
+    def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        anchor = given.get("environment", {}).get("anchor")
+        return super().attributes(given) | {"loader_batches": on_timeline(given.get(NAME), anchor)}
 
     def section(self, run: Run) -> tuple[LoaderWork, ...]:
         known: Loaders | None = run.loader

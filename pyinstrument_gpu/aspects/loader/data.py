@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
+import numpy as np
 from msgspec import Meta, Struct
+from numpy.typing import NDArray
 
 from pyinstrument_gpu.aspects.loader import (
     MOST_BATCHES,
@@ -16,6 +19,11 @@ from pyinstrument_gpu.aspects.loader import (
 )
 from pyinstrument_gpu.core.file.device_clocks import TIME_LIMIT_NS
 from pyinstrument_gpu.core.file.json_document import Count
+
+BATCH_DTYPE = np.dtype(
+    [(name, "<i8") for name in ("number", "worker", "host_begin_ns", "host_end_ns")]
+)
+"""A `MadeBatch` whose times are those of the run."""
 
 _Text = Annotated[str, Meta(max_length=MOST_TEXT)]
 _Time = Annotated[int, Meta(ge=0, lt=TIME_LIMIT_NS)]
@@ -126,3 +134,20 @@ class Loaders(Struct, frozen=True):
     """Those whose workers were watched."""
 
     loaders: Annotated[tuple[Loader, ...], Meta(max_length=MOST_LOADERS)] = ()
+
+
+def on_timeline(known: Loaders | None, anchor: Mapping[str, int] | None) -> NDArray[np.void]:
+    """The batches of the first loader (`BATCH_DTYPE`).
+
+    Args:
+        anchor: the clocks when the recording began; None unknown, and then there are none.
+    """
+    made = () if known is None or not known.loaders else known.loaders[0].batches
+    rows = np.zeros(len(made) if anchor else 0, BATCH_DTYPE)
+    if anchor:
+        since_ns = anchor["monotonic_ns"] - anchor["run_ns"]
+        for row, one in zip(rows, made, strict=True):
+            begin_ns, end_ns = one.begin_ns - since_ns, one.end_ns - since_ns
+            row["number"], row["worker"] = one.number, one.worker
+            row["host_begin_ns"], row["host_end_ns"] = begin_ns, end_ns
+    return rows
