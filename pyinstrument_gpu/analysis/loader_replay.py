@@ -39,6 +39,8 @@ class Prediction:
     """How long the loop would wait for a batch, with the range of it.
 
     Attributes:
+        workers: how many there would be.
+        wait_ns: the likely wait.
         least_ns: where no worker ever waits for a processor that others have.
         most_ns: where each has to share them all the time.
     """

@@ -187,7 +187,7 @@ def _of_workers(run: Run, loader: Loader, feeds_steps: bool) -> LoaderWork:
 def _of_loop(run: Run) -> LoaderWork | None:
     """A loop that makes its batches itself."""
     model = analysis.of(run).loader_model
-    if model is None:
+    if model is None or model.wait_share < _LEAST_WAIT_SHARE:
         return None
     tree = tree_of_phase(run.stacks, BATCH_PHASE)
     return LoaderWork(
