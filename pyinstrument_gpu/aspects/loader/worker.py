@@ -32,6 +32,9 @@ _COST_SHARE = 500
 _HISTORY_SPANS, _LOG_BYTES = 64, 1 << 16
 """Of the recorder in the worker, whose history nobody reads."""
 _MODULE = "torch.utils.data._utils.worker"
+_NO_BATCH = {_MODULE, "torch._utils"}
+"""Modules of what a worker puts into the queue at the end of an iterable dataset, to begin another
+epoch, and for an exception."""
 _INDEX_QUEUE, _DATA_QUEUE, _BASE_SEED, _WORKER, _WORKERS = 2, 3, 8, 10, 11
 """Places of the arguments of torch's loop."""
 
@@ -158,8 +161,7 @@ class _WatchedWorker:
         end_ns = time.perf_counter_ns()
         result = self._put(made, *args, **options)
         number = made[0]
-        # Not what it says at the end of an iterable dataset, or to begin another epoch.
-        if type(number) is int and type(made[1]).__module__ != _MODULE:
+        if type(number) is int and type(made[1]).__module__ not in _NO_BATCH:
             took_ns = end_ns - self._begin_ns
             self._count += 1
             self._making_ns += took_ns

@@ -138,7 +138,7 @@ def test_a_worker_that_dies_does_so_as_ever_and_leaves_what_it_has_written(
             pass
     # torch's handler of SIGCHLD may have raised its error in the end of the recording.
     (row,) = the_loader(recording.stop()).rows
-    assert 1 <= row.batches <= 4
+    assert 1 <= row.batches <= 5  # without the third, and after it those that were asked for
 
 
 class Recording(Numbers):
