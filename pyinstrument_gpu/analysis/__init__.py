@@ -146,7 +146,7 @@ class Analysis:
     @cached_property
     def contention(self) -> contention.Contention | None:
         """What the run wanted of processors and did not get; None where nothing is known."""
-        return contention.contention(self._run)
+        return contention.contention(self._run, self.step_totals)
 
     @property
     def is_contended(self) -> bool:

@@ -35,7 +35,6 @@ from pyinstrument_gpu.core.steps import ProfiledSteps, Step, Steps, StepTotals, 
 from pyinstrument_gpu.core.syncs import Syncs
 
 if TYPE_CHECKING:  # what runs hold of aspects is found by their table
-    from pyinstrument_gpu.aspects.clocks.data import GpuClock
     from pyinstrument_gpu.aspects.collectives.data import Collectives
     from pyinstrument_gpu.aspects.collector.data import Collector
     from pyinstrument_gpu.aspects.compilations.data import Compilations
@@ -123,7 +122,6 @@ class Run:
         memory: Memory by phase and over steps, and when there was none left; None if it was not
             read.
         energy: The energy counters of GPUs, those that were read.
-        clocks: The clocks of GPUs, those that were read.
         loader: What the workers of DataLoaders did, if they were watched.
         loader_batches: When those of the loader with most batches made the newest of its last
             epoch: columns "number", "worker", "host_begin_ns" and "host_end_ns".
@@ -145,7 +143,6 @@ class Run:
     """
 
     if TYPE_CHECKING:
-        clocks: tuple[GpuClock, ...]
         collectives: Collectives
         collector: Collector | None
         compilation_spans: NDArray[np.void]

@@ -493,8 +493,9 @@ def watch_gil(threads: bytes) -> bool:
 
 def start_stacks(main_thread: int, own_folder: bytes, by_itself: bool = True) -> bool:
     """From now on until `stop_stacks`, or until the recording ends, samples of the main thread's
-    Python stack are taken. False where that can't be: without a GIL, without a recording, or
-    without room for a thread.
+    Python stack are taken. False where that can't be: without a GIL, without a recording, without
+    room for a thread, or, from Python 3.13 on, in a process that another thread than the main one
+    has forked.
 
     Args:
         main_thread: its `ident`.

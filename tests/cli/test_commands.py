@@ -91,6 +91,13 @@ def test_version_and_help() -> None:
             assert f"Usage: pyinstrument-gpu {name} " in invoke(name, *arguments).output
 
 
+def test_help_of_run_begins_with_itself_and_what_most_people_need() -> None:
+    text = invoke("run", "--help").output
+    options = re.findall(r"^  (-.*?)(?:  |$)", text, re.M)
+    assert options[:4] == ["-h, --help", "-m", "-o, --output RUN", "--overwrite"]
+    assert text.index("-q, --quiet") < text.index("What is recorded:") < text.index("--warmup N")
+
+
 def test_commands_are_listed_without_being_imported() -> None:
     script = """
 import sys

@@ -55,7 +55,8 @@ def loader_workers(case: Case) -> Iterator[Guidance]:
         loop_ns = (worth.of_ns - worth.high_ns) / per_step
         evidence = f"a batch takes {ms(batch_ns)} to make, the loop needs one every {ms(loop_ns)}"
         evidence += _with_more(case, workers)
-    yield Guidance("use more loader workers, prefetching or pinned memory", None, *worth, evidence)
+    more = ", prefetching or pinned memory" if case.has_device else " or prefetching"
+    yield Guidance(f"use more loader workers{more}", None, *worth, evidence)
 
 
 def _with_more(case: Case, workers: int) -> str:

@@ -17,7 +17,7 @@ from pyinstrument_gpu.aspects.loader.stages import LineTree, stages_of, tree_of_
 from pyinstrument_gpu.core.aspect import DocumentAspect
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
-from pyinstrument_gpu.parts.words import brief, counted, printable, size, small_percent
+from pyinstrument_gpu.parts.words import counted, duration, printable, size, small_percent
 
 _MOST_STAGES = 10
 _SUMMED_UP = 3
@@ -126,7 +126,7 @@ class LoaderAspect(DocumentAspect):
         )
         more = [one for one in work.predictions if one.workers > work.workers][:1]
         others = "".join(
-            f"; with {one.workers} the loop would wait {_range(one)}, not {brief(work.wait_ns)}"
+            f"; with {one.workers} the loop would wait {_range(one)}, not {duration(work.wait_ns)}"
             for one in more
         )
         if stages or others:
@@ -224,7 +224,7 @@ def _stages(run: Run, tree: LineTree, batch_ns: float) -> tuple[LoaderStage, ...
 
 
 def _range(one: Prediction) -> str:
-    least, most = brief(one.least_ns), brief(one.most_ns)
+    least, most = duration(one.least_ns), duration(one.most_ns)
     return least if least == most else f"{least} to {most}"
 
 
@@ -245,7 +245,7 @@ def _parts(work: LoaderWork) -> Iterator[Part]:
         yield Sentence("Which functions make them: run --stacks tells.", "note")
     if work.predictions:
         rows = [
-            Row(counted(one.workers, "worker"), [brief(one.wait_ns), _range(one)])
+            Row(counted(one.workers, "worker"), [duration(one.wait_ns), _range(one)])
             for one in work.predictions
         ]
         yield table(["the loop would wait for a batch with", "likely", "range"], [rows])
@@ -253,7 +253,7 @@ def _parts(work: LoaderWork) -> Iterator[Part]:
 
 def _of_making(work: LoaderWork) -> Iterator[str]:
     """Sentences on the workers together, and on the slowest."""
-    yield f"A worker makes a batch in {brief(work.batch_ns)}"
+    yield f"A worker makes a batch in {duration(work.batch_ns)}"
     if work.busy_share is not None:
         yield f"and is busy {small_percent(work.busy_share, 1)} of the time."
     if work.cpu_share is not None:
@@ -264,17 +264,17 @@ def _of_making(work: LoaderWork) -> Iterator[str]:
     if work.read_bytes:
         yield f"It reads {size(work.read_bytes)} for a batch."
     if work.starting_ns is not None:
-        yield f"It starts in {brief(work.starting_ns)}."
+        yield f"It starts in {duration(work.starting_ns)}."
     if len(work.rows) > 1:
         slowest = max(work.rows, key=lambda row: row.making_ns / max(1, row.batches))
         usual, longest = slowest.making_ns / max(1, slowest.batches), slowest.longest_ns
-        yield f"Worker {slowest.worker} is the slowest: {brief(usual)} for a batch,"
-        yield f"{brief(longest)} for its longest."
+        yield f"Worker {slowest.worker} is the slowest: {duration(usual)} for a batch,"
+        yield f"{duration(longest)} for its longest."
 
 
 def _stage_rows(work: LoaderWork) -> Iterator[Row]:
     for one in work.stages:
-        cells = [small_percent(one.share, 1), brief(one.batch_ns), printable(one.line or "")]
+        cells = [small_percent(one.share, 1), duration(one.batch_ns), printable(one.line or "")]
         yield Row(printable(one.name), cells)
 
 

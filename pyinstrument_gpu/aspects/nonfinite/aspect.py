@@ -25,12 +25,19 @@ class NonfiniteAspect(DocumentAspect):
     document = Nonfinite
     noted = "values that are not finite"
     heading = "First value that is not finite"
+    comes_first = True
     section_type = Nonfinite | None
     about = "which module made the first NaN or infinite value."
 
     def section(self, run: Run) -> Nonfinite | None:
         known: Nonfinite | None = run.nonfinite
         return known
+
+    def summary(self, found: Nonfinite, document: Any) -> Iterator[Part]:
+        """That there is none; where there is one, the verdict says so."""
+        if found.checked_steps and found.origin is None:
+            steps = counted(found.checked_steps, "checked step")
+            yield Sentence(f"NaN and infinite values: none in {steps}")
 
     def parts(self, found: Nonfinite, document: Any) -> Iterator[Part]:
         """What was found, the magnitudes on the way there, and what was looked at."""

@@ -62,6 +62,7 @@ class ThroughputAspect(Aspect):
     """Tokens per second, and the utilization of the device."""
 
     name = "throughput"
+    comes_first = True
     section_type = ThroughputSection | None
     about = "tokens per second, and how much of its peak the device reaches."
     in_preview = False
