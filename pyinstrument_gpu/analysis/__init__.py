@@ -24,6 +24,7 @@ from pyinstrument_gpu.analysis import (
     excess,
     gaps,
     host_timeline,
+    loader_replay,
     savings,
     step_times,
     time_budget,
@@ -174,6 +175,11 @@ class Analysis:
     def batches(self) -> batches.LoaderBatches:
         """When the loop asked for each batch, when it had it, and when the loader had made it."""
         return batches.batches(self._run, self.host_timeline)
+
+    @cached_property
+    def loader_model(self) -> loader_replay.LoaderModel | None:
+        """How batches were made and used, to be replayed with other workers."""
+        return loader_replay.model_of(self._run, self.batches)
 
     @cached_property
     def premises(self) -> Premises:

@@ -29,6 +29,7 @@ _HERE = "pyinstrument_gpu.aspects"
 
 ASPECTS: tuple[AspectRow, ...] = (
     AspectRow(f"{_HERE}.startup", "watch"),
+    AspectRow(f"{_HERE}.loader", "watch"),
     AspectRow(f"{_HERE}.modules", "watch"),
     AspectRow(f"{_HERE}.nonfinite", "watch", "nonfinite"),
     AspectRow(f"{_HERE}.graphs", "watch", "graph_phases"),

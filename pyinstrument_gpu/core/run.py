@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # what runs hold of aspects is found by their table
     from pyinstrument_gpu.aspects.energy.data import GpuEnergy
     from pyinstrument_gpu.aspects.graphs.data import GraphPhases
     from pyinstrument_gpu.aspects.hindrances.data import Hindrances
+    from pyinstrument_gpu.aspects.loader.data import Loaders
     from pyinstrument_gpu.aspects.memory.data import Memory
     from pyinstrument_gpu.aspects.modules.data import Modules
     from pyinstrument_gpu.aspects.nonfinite.data import Nonfinite
@@ -121,6 +122,9 @@ class Run:
         memory: Memory by phase and over steps, and when there was none left; None if it was not
             read.
         energy: The energy counters of GPUs, those that were read.
+        loader: What the workers of DataLoaders did, if they were watched.
+        loader_batches: When those of the loader with most batches made the newest of its last
+            epoch: columns "number", "worker", "host_begin_ns" and "host_end_ns".
         processor: How the processors were used meanwhile, if that is known.
         collector: What Python's garbage collector did, if it was watched.
         outputs: What wrote checkpoints and logs, if that was watched.
@@ -157,6 +161,8 @@ class Run:
         nonfinite: Nonfinite | None
         operations: Operations | None
         outputs: Outputs | None
+        loader: Loaders | None
+        loader_batches: NDArray[np.void]
         processor: Processor | None
         stacks: Stacks | None
         stalls: tuple[Stall, ...]

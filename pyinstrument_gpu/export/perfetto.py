@@ -179,9 +179,9 @@ class _TraceProcess:
                 self._trace.write(lines([*head, *name, without(args, is_end), b"},\n"]))
 
     def write_phases(self) -> None:
-        """Write the phases and modules of threads, their waits, and those of streams; and beside a
-        stream how long after its host phase each of its phases began. Flows tie the two times of a
-        span together."""
+        """Write the phases and modules of threads, their waits, those of streams, and the batches
+        of a loader's workers; and beside a stream how long after its host phase each of its phases
+        began. Flows tie the two times of a span together."""
         timeline, labels = self._timeline, labels_of(self._run)
         names = [b',"name":%b' % json_text(label.name) for label in labels]
         args = [b',"args":%b' % json_text(_args(self._run, label))[:-1] for label in labels]
@@ -190,6 +190,7 @@ class _TraceProcess:
             *((track, b"phase") for track in timeline.threads()),
             *((track, b"sync") for track in timeline.waits()),
             *((track, b"gpu") for track in chain(timeline.streams(), timeline.graphs())),
+            *((track, b"batch") for track in timeline.workers()),
         ]
         for track, category in tracks:
             flow = b',"flow_in":true' if track.is_stream else b',"flow_out":true'
