@@ -179,20 +179,26 @@ def _table(name: str, rows: tuple[FlopRow, ...]) -> Iterator[Part]:
         for column in ("forward", "backward", "recompute", "optimizer")
         if any(getattr(row, column) for row in rows)
     ]
+    shares = ["mfu", "hfu"] if len(columns) > 2 or "optimizer" in columns else ["mfu"]
     shown = [
         Row(
             row.name or f"(no {name})",
             [
                 *(_number(getattr(row, column)) for column in columns),
                 UNKNOWN if row.per_second is None else _number(row.per_second),
-                UNKNOWN if row.utilization is None else f"{100 * row.utilization:.1f}",
+                *(_percent(getattr(row, share)) for share in shares),
             ],
         )
         for row in rows[:_MOST_ROWS]
     ]
-    yield table([f"FLOP per step, {name}", *columns, "FLOP/s", "% peak"], [shown])
+    heads = [f"{share.upper()} %" for share in shares]
+    yield table([f"FLOP per step, {name}", *columns, "FLOP/s", *heads], [shown])
     if len(rows) > _MOST_ROWS:
         yield Sentence(f"... and {counted(len(rows) - _MOST_ROWS, f'more {name}')}", "warn")
+
+
+def _percent(share: float | None) -> str:
+    return UNKNOWN if share is None else f"{100 * share:.1f}"
 
 
 def _number(flops: float) -> str:
