@@ -78,8 +78,8 @@ def test_the_way_to_scores_that_overflow(dtype: torch.dtype, made: float) -> Non
     """Queries and keys are finite, and their products are not."""
     model = net(Scores(made)).to(dtype)
     with torch.no_grad():
-        model[0].weight.zero_()
-        model[0].bias.fill_(1)
+        weight, bias = model[0].parameters()
+        weight.zero_(), bias.fill_(1)
     with pig.record(nonfinite=1) as recording, pig.gpu_step():
         model(torch.ones(2, 4, dtype=dtype)).sum().backward()
     origin = known_of(recording).origin
@@ -94,13 +94,13 @@ def test_the_way_to_scores_that_overflow(dtype: torch.dtype, made: float) -> Non
 def test_own_weights_are_on_the_way() -> None:
     model = net()
     with torch.no_grad():
-        model[0].weight.fill_(1e30)
+        next(model.parameters()).fill_(1e30)
     with pig.record(nonfinite=1) as recording, pig.gpu_step():
         model(torch.full((2, 4), 1e30)).sum().backward()
     origin = known_of(recording).origin
     assert origin is not None and (origin.module, origin.value) == ("0", "inf")
-    way = [(one.module, one.largest) for one in origin.way]
-    assert way[0] == ("0.weight", pytest.approx(1e30))
+    assert origin.way[0].module == "0.weight"
+    assert origin.way[0].largest == pytest.approx(1e30)
 
 
 def test_scaled_gradients_that_overflow_are_counted() -> None:
