@@ -14,7 +14,7 @@ from pyinstrument_gpu.core.program_facts import is_python
 from pyinstrument_gpu.recording.configuration import file_settings, variable
 from pyinstrument_gpu.recording.hang_program import check_call
 
-_WITHOUT_VALUE = {"--modules": "=coarse", "--nonfinite": "=0"}
+_WITHOUT_VALUE = {"--modules": "=coarse", "--nonfinite": "=100"}
 
 
 class Leave(BaseException):
@@ -206,9 +206,9 @@ def _check_call(ctx: click.Context, option: click.Parameter, value: str | None) 
 @click.option(
     "--nonfinite",
     metavar="[=EVERY]",
-    type=click.IntRange(min=0),
+    type=click.IntRange(min=1),
     help="Find the module that makes the first NaN or infinite value: in one of EVERY steps, by "
-    "default in as many as take about 1 % of the host's time.",
+    "default in one of 100.",
 )
 @click.option(
     "--stop-on-nonfinite",

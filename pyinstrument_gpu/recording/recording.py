@@ -571,9 +571,9 @@ def record(options: RecordingOptions) -> Recording:
             the GIL for some microseconds each time. Without NVML or such a counter, the run has
             no energy.
         nonfinite: find the module that makes the first NaN or infinite value, forward or backward
-            (`Run.nonfinite`): in so many steps that the host spends about 1 % of its time with
-            it, with a number in one of so many steps; 1: in each. Each output of a module and each
-            gradient of a node is then read once more by the device, and waited for by nobody.
+            (`Run.nonfinite`): in one of 100 steps, with a number in one of so many; 1: in each.
+            Each output of a module and each gradient of a node is then read once more by the
+            device, and waited for by nobody.
         stop_on_nonfinite: raise a `NonFiniteError` at the first backward pass after that is known,
             some steps later on a GPU. Implies `nonfinite`.
         stacks: sample the Python stack of the main thread, at most a hundred times a second, for

@@ -12,7 +12,7 @@ import pytest
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import auto
 from pyinstrument_gpu.core.run import Run
-from tests.integrations.cases import ONE, Case, steps_of, tiny_trainings
+from tests.integrations.cases import ONE, Case, steps_of, tiny_trainings, tokens_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's own
 
@@ -64,6 +64,14 @@ def test_callback_records_the_steps_that_lightning_counts(
     if not case.has_two_optimizers and case.resume_at is None:
         assert fitting.global_step == len(case.steps)
     assert auto.installed() is None
+
+
+def test_tokens_are_those_that_lightning_trains_on(fits: Any, tmp_path: Path) -> None:
+    case, callback = CASES["accumulation"], fits.GpuPhaseCallback()
+    model = fits.fit_language(tmp_path, case, callback)
+    expected = model.by_step([batches for batches, _ in case.steps])
+    assert tokens_of(callback.run) == expected
+    assert len(set(expected)) == len(expected)
 
 
 @pytest.mark.parametrize("name", ["accumulation", "fetched ahead", "two optimizers"])

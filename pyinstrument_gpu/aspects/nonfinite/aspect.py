@@ -16,6 +16,7 @@ from pyinstrument_gpu.parts.words import capitalised, counted, printable
 
 _EVERY = "pyinstrument-gpu run --nonfinite=1 PROGRAM"
 _MORE = "pyinstrument-gpu report -v RUN"
+_FLOAT16 = "In float16, what is above 65,504 is infinite"
 
 
 class NonfiniteAspect(DocumentAspect):
@@ -54,8 +55,10 @@ class NonfiniteAspect(DocumentAspect):
                 yield Sentence(capitalised(since), "note")
             rows = [Row(printable(one.module), [f"{one.largest:.4g}"]) for one in origin.way]
             if rows:
-                of = "gradients" if origin.where == "backward" else "outputs"
+                of = "gradients" if origin.where == "backward" else "outputs and weights"
                 yield table([f"{of} before, in order", "largest magnitude"], [rows])
+                if origin.dtype == "float16":
+                    yield Sentence(_FLOAT16, "note")
         if found.scaled_overflows:
             steps = counted(found.scaled_overflows, "checked step")
             yield Sentence(f"Scaled gradients overflowed in {steps}: GradScaler skips them", "note")
