@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who holds the memory of a device: parameters, gradients and optimizer state, by module.
 
-They are looked for among the objects that Python's garbage collector knows, so nothing is paid
-before memory has run out. Only what stands in the objects themselves is read: no code of the
+When memory has run out, they are looked for among the objects that Python's garbage collector
+knows, so nothing is paid before. Only what stands in the objects themselves is read: no code of the
 program runs, and no tensor is made.
 """
 
@@ -45,6 +45,66 @@ class _Storages:
         return 0
 
 
+class Held:
+    """What is held on a device, each storage counted once, for what it was added as first.
+
+    Args:
+        device: as torch calls it.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._storages = _Storages(sys.modules["torch"].device(device))
+        self._names: dict[int, str] = {}  # of the modules of parameters
+        self._by_module: Counter[str] = Counter()
+        self.kinds: Counter[str] = Counter()
+
+    def add(self, kind: str, tensor: Any, module: str | None = None) -> int:
+        """Returns how many bytes are new."""
+        size_bytes = self._storages.new_bytes(tensor)
+        self.kinds[kind] += size_bytes
+        if module is not None and size_bytes:
+            self._by_module[module] += size_bytes
+        return size_bytes
+
+    def add_parameter(self, parameter: Any, module: str | None = None) -> None:
+        """With its gradient."""
+        if module is None:
+            module = self._names.get(id(parameter))
+        else:
+            self._names.setdefault(id(parameter), module)
+        self.add("parameters_bytes", parameter, module)
+        if parameter.is_leaf and parameter.grad is not None:
+            self.add("gradients_bytes", parameter.grad, module)
+
+    def add_program(self, modules: list[Any], optimizers: list[Any]) -> None:
+        """Parameters, gradients and buffers of modules and all inside, and what optimizers keep."""
+        for name, module in named_modules(modules):
+            held = vars(module)
+            for parameter in held["_parameters"].values():
+                if parameter is not None:
+                    self.add_parameter(parameter, name)
+            for buffer in held["_buffers"].values():
+                self.add("buffers_bytes", buffer, name)
+        for optimizer in optimizers:
+            held = vars(optimizer)
+            for group in held["param_groups"]:
+                for parameter in group["params"]:
+                    self.add_parameter(parameter)
+            for parameter, state in held["state"].items():
+                for tensor in tensors_in(state):
+                    name = self._names.get(id(parameter))
+                    self.add("optimizer_state_bytes", tensor, name)
+
+    def facts(self) -> dict[str, Any]:
+        """As the run file has it."""
+        return {**self.kinds, "modules": largest(self._by_module)}
+
+
+def largest(by_module: Counter[str]) -> list[dict[str, Any]]:
+    """Those modules that hold most."""
+    return [{"name": name, "bytes": held} for name, held in by_module.most_common(MOST_MODULES)]
+
+
 def holders_of(device: str) -> dict[str, Any] | None:
     """What the program's modules and optimizers hold on a device, as the run file has it; None if
     it has neither. It takes longer the more objects Python's garbage collector knows."""
@@ -56,40 +116,9 @@ def holders_of(device: str) -> dict[str, Any] | None:
         del objects
         if not (modules or optimizers):
             return None
-        storages = _Storages(torch.device(device))
-        kinds: Counter[str] = Counter()
-        by_module: Counter[str] = Counter()
-        names: dict[int, str] = {}  # of the modules of parameters
-
-        def count(kind: str, tensor: Any, name: str | None) -> None:
-            size_bytes = storages.new_bytes(tensor)
-            kinds[kind] += size_bytes
-            if name is not None and size_bytes:
-                by_module[name] += size_bytes
-
-        def count_parameter(parameter: Any, name: str | None) -> None:
-            count("parameters_bytes", parameter, name)
-            if parameter.is_leaf and parameter.grad is not None:
-                count("gradients_bytes", parameter.grad, name)
-
-        for name, module in _named(modules):
-            held = vars(module)
-            for parameter in held["_parameters"].values():
-                if parameter is not None:
-                    names.setdefault(id(parameter), name)
-                    count_parameter(parameter, name)
-            for buffer in held["_buffers"].values():
-                count("buffers_bytes", buffer, name)
-        for optimizer in optimizers:
-            held = vars(optimizer)
-            for group in held["param_groups"]:
-                for parameter in group["params"]:
-                    count_parameter(parameter, names.get(id(parameter)))
-            for parameter, state in held["state"].items():
-                for tensor in _tensors(state, torch.Tensor):
-                    count("optimizer_state_bytes", tensor, names.get(id(parameter)))
-    largest = [{"name": name, "bytes": held} for name, held in by_module.most_common(MOST_MODULES)]
-    return {**kinds, "modules": largest}
+        held = Held(device)
+        held.add_program(modules, optimizers)
+        return held.facts()
 
 
 def _of_class(objects: list[Any], base: type, *attributes: str) -> list[Any]:
@@ -98,7 +127,7 @@ def _of_class(objects: list[Any], base: type, *attributes: str) -> list[Any]:
     return [one for one in found if all(name in vars(one) for name in attributes)]
 
 
-def _named(modules: list[Any]) -> Iterator[tuple[str, Any]]:
+def named_modules(modules: list[Any]) -> Iterator[tuple[str, Any]]:
     """Modules with their names in the model that contains them, or that of their class."""
     inner = {id(child) for module in modules for child in vars(module)["_modules"].values()}
     seen = set()
@@ -113,12 +142,13 @@ def _named(modules: list[Any]) -> Iterator[tuple[str, Any]]:
         todo += [(f"{name}.{key}" if name else key, child) for key, child in children]
 
 
-def _tensors(state: Any, tensor: type, depth: int = 0) -> Iterator[Any]:
-    if isinstance(state, tensor):
-        yield state
-    elif isinstance(state, (dict, list, tuple)) and depth < _MOST_DEPTH:
-        for value in state.values() if isinstance(state, dict) else state:
-            yield from _tensors(value, tensor, depth + 1)
+def tensors_in(held: Any, depth: int = 0) -> Iterator[Any]:
+    """Those in dictionaries, lists and tuples, as deep as an optimizer's are."""
+    if isinstance(held, sys.modules["torch"].Tensor):
+        yield held
+    elif isinstance(held, (dict, list, tuple)) and depth < _MOST_DEPTH:
+        for value in held.values() if isinstance(held, dict) else held:
+            yield from tensors_in(value, depth + 1)
 
 
 class _Bounded:
