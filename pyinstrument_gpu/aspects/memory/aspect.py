@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from pyinstrument_gpu.aspects.memory.data import (
     MemoryHolders,
     OutOfMemory,
     PhaseMemory,
+    StepMemory,
     decode_memory,
 )
 from pyinstrument_gpu.aspects.memory.growth import FEWEST_POINTS, MemoryGrowth, memory_growth
@@ -28,8 +30,16 @@ from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.paths import in_tree_order
 from pyinstrument_gpu.core.phase_tree import phase_table
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.parts.parts import Curves, Part, Row, Sentence, curve_data
-from pyinstrument_gpu.parts.words import UNKNOWN, counted, duration, printable, size, size_interval
+from pyinstrument_gpu.parts.parts import Curves, Part, Row, Sentence, curve_data, table
+from pyinstrument_gpu.parts.words import (
+    UNKNOWN,
+    counted,
+    duration,
+    percent,
+    printable,
+    size,
+    size_interval,
+)
 
 _EXPANDABLE = "expandable_segments:True"
 _MIB = 1 << 20
@@ -110,6 +120,7 @@ class MemoryUse:
         phases: each before those inside it.
         out_of_memory_count: how often a GPU had no memory left.
         out_of_memory: the first of these times, and the last.
+        held: who held memory around a backward pass; unknown: none was looked at.
     """
 
     device: int | None
@@ -124,6 +135,7 @@ class MemoryUse:
     phases: tuple[PhaseMemoryUse, ...]
     out_of_memory_count: int
     out_of_memory: tuple[OutOfMemoryReport, ...]
+    held: StepMemory | None = None
 
 
 class MemoryAspect(DocumentAspect):
@@ -187,6 +199,7 @@ class MemoryAspect(DocumentAspect):
             ),
             out_of_memory_count=found.out_of_memory_count,
             out_of_memory=tuple(map(_out_of_memory, found.out_of_memory)),
+            held=found.held,
         )
 
     def parts(self, memory: MemoryUse, document: Any) -> Iterable[Part]:
@@ -222,12 +235,16 @@ class MemoryAspect(DocumentAspect):
             yield Sentence(
                 ">=: in calls in which the run's peak did not rise, it may have been more", "note"
             )
+        if memory.held is not None:
+            yield from _held_parts(memory.held)
 
     def summary(self, memory: MemoryUse, document: Any) -> Iterable[Part]:
         if not memory.steps or memory.peak_bytes is None:
             return
         whose = "of the process" if memory.device is None else f"on GPU {memory.device}"
         text = f"Memory {whose}: peak {size(memory.peak_bytes)}"
+        if memory.held is not None:
+            text += _kinds_text(memory.held, memory.peak_bytes)
         if memory.growth is not None:
             yield Sentence(f"{text}. {_growth_text(memory.growth)}", "alert")
         else:
@@ -303,6 +320,8 @@ class MemoryAspect(DocumentAspect):
     def unknown(self, run: Run) -> Iterator[str]:
         if run.memory is None:
             yield "Memory: the run has no reading of it."
+        elif run.memory.held is None and run.memory.steps:
+            yield "Memory by kind: no backward pass was looked at."
 
 
 def _phases(run: Run, found: Memory) -> Iterator[tuple[str, PhaseMemory]]:
@@ -354,15 +373,14 @@ def _event(event: OutOfMemoryReport) -> str:
 
 
 _MOST_NAMED = 3
+_MOST_KINDS = 4
+_LEAST_SHARE = 0.01
+"""Of the peak: what has to be known of it to be worth a word."""
+_OTHERS = "workspace and others"
 
 
 def _holders(holders: MemoryHolders, allocated_bytes: int | None) -> str:
-    kinds = {
-        "parameters": holders.parameters_bytes,
-        "gradients": holders.gradients_bytes,
-        "buffers": holders.buffers_bytes,
-        "optimizer state": holders.optimizer_state_bytes,
-    }
+    kinds = dict(holders.kinds)
     # Other threads may have freed what was counted.
     if allocated_bytes is not None and allocated_bytes >= holders.known_bytes:
         kinds["activations, workspace and others"] = allocated_bytes - holders.known_bytes
@@ -375,6 +393,53 @@ def _holders(holders: MemoryHolders, allocated_bytes: int | None) -> str:
             f"{printable(one.name)} {size(one.bytes)}" for one in holders.modules[:_MOST_NAMED]
         )
     return text
+
+
+def _held_parts(found: StepMemory) -> Iterator[Part]:
+    """Who held memory around a backward pass."""
+    yield Sentence()
+    title = f"Memory by kind around the backward pass of step {found.step:,}"
+    yield Sentence(f"{title}, looked at in {duration(found.cost_ns)}", "title")
+    moments = [found.begin] if found.end is None else [found.begin, found.end]
+    headers = ["kind", "as it began", "as it ended"][: 1 + len(moments)]
+    rows = [
+        Row(kind, [size(each.kinds[kind]) for each in moments])
+        for kind, held in sorted(found.most_bytes.items(), key=itemgetter(1), reverse=True)
+        if held
+    ]
+    total = [Row("known", [size(each.known_bytes) for each in moments])]
+    if found.begin.allocated_bytes is not None:
+        rest = [(each.allocated_bytes or 0) - each.known_bytes for each in moments]
+        rows.append(Row(_OTHERS, [UNKNOWN if one < 0 else size(one) for one in rest]))
+        total = [Row("allocated", [size(each.allocated_bytes or 0) for each in moments])]
+    yield table(headers, [rows, total])
+    modules = [(one.name, one.bytes) for one in found.activation_modules]
+    phases = [(one.path or "outside phases", one.bytes) for one in found.phases]
+    for what, owners in (("modules", modules), ("phases", phases)):
+        if owners:
+            most = (f"{printable(name)} {size(held)}" for name, held in owners[:_MOST_NAMED])
+            yield Sentence(f"Activations: of {what}, most by {', '.join(most)}")
+    if found.unseen:
+        yield Sentence(
+            f"Activations are at least that: {counted(found.unseen, 'node')} of autograd did not "
+            "show what they had saved",
+            "note",
+        )
+    if not found.optimizers:
+        yield Sentence("Optimizer state is unknown: no optimizer of torch made a step", "note")
+
+
+def _kinds_text(found: StepMemory, peak_bytes: int) -> str:
+    """The kinds of what is held as the most of it is, as shares of the peak."""
+    most = found.most
+    kinds = [(held, kind) for kind, held in most.kinds.items() if held]
+    if not _LEAST_SHARE * peak_bytes <= most.known_bytes <= peak_bytes:
+        return ""
+    kinds = sorted(kinds, reverse=True)[:_MOST_KINDS]
+    kinds.append((peak_bytes - sum(held for held, _ in kinds), "others"))
+    shares = ", ".join(f"{kind} {percent(held, peak_bytes)}%" for held, kind in kinds)
+    moment = "began" if most is found.begin else "ended"
+    return f", of which {shares} as the backward pass of step {found.step:,} {moment}"
 
 
 def _totals(memory: MemoryUse) -> str:

@@ -105,14 +105,19 @@ class MemoryHolders:
     modules: tuple[ModuleBytes, ...] = ()
 
     @property
+    def kinds(self) -> dict[str, int]:
+        """All that is held, in bytes, by what it is."""
+        return {
+            "parameters": self.parameters_bytes,
+            "gradients": self.gradients_bytes,
+            "buffers": self.buffers_bytes,
+            "optimizer state": self.optimizer_state_bytes,
+        }
+
+    @property
     def known_bytes(self) -> int:
         """All of it."""
-        return (
-            self.parameters_bytes
-            + self.gradients_bytes
-            + self.buffers_bytes
-            + self.optimizer_state_bytes
-        )
+        return sum(self.kinds.values())
 
 
 @dataclass(frozen=True)
@@ -143,8 +148,9 @@ class HeldMemory(MemoryHolders):
     allocated_bytes: _Bytes | None = None
 
     @property
-    def known_bytes(self) -> int:
-        return super().known_bytes + self.inputs_bytes + self.activations_bytes
+    def kinds(self) -> dict[str, int]:
+        more = {"inputs": self.inputs_bytes, "activations": self.activations_bytes}
+        return super().kinds | more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +183,12 @@ class StepMemory(_StepMemoryFacts):
     """
 
     phases: tuple[PhaseBytes, ...] = ()
+
+    @property
+    def most_bytes(self) -> dict[str, int]:
+        """Of each kind the most that was held."""
+        ended = {} if self.end is None else self.end.kinds
+        return {kind: max(held, ended.get(kind, 0)) for kind, held in self.begin.kinds.items()}
 
     @property
     def most(self) -> HeldMemory:

@@ -68,10 +68,9 @@ class Held:
 
     def add_parameter(self, parameter: Any, module: str | None = None) -> None:
         """With its gradient."""
-        if module is None:
-            module = self._names.get(id(parameter))
-        else:
+        if module is not None:
             self._names.setdefault(id(parameter), module)
+        module = module or self._names.get(id(parameter))
         self.add("parameters_bytes", parameter, module)
         if parameter.is_leaf and parameter.grad is not None:
             self.add("gradients_bytes", parameter.grad, module)
@@ -92,8 +91,7 @@ class Held:
                     self.add_parameter(parameter)
             for parameter, state in held["state"].items():
                 for tensor in tensors_in(state):
-                    name = self._names.get(id(parameter))
-                    self.add("optimizer_state_bytes", tensor, name)
+                    self.add("optimizer_state_bytes", tensor, self._names.get(id(parameter)))
 
     def facts(self) -> dict[str, Any]:
         """As the run file has it."""

@@ -4,8 +4,8 @@ loop has its peak, and at which all that is held for long can be counted from th
 
 In a step that is looked at, calls of modules are hooked below their Python objects, so that names
 of parameters are known, and which nodes of autograd were made in which module. As the pass begins,
-the saved tensors are found in its graph. As it ends these are gone, and gradients are there. What is
-kept is the pass with the moment at which most is held.
+the saved tensors are found in its graph. As it ends these are gone, and gradients are there. The
+pass is kept that has the moment at which most is held.
 
 The first step is looked at that comes after one in which an optimizer has made its step, so that
 its state is there. If the peak of memory grows later, another one is: `MOST_LOOKS` at most. All
@@ -89,7 +89,7 @@ class MemoryLooks:
 
     def facts(self) -> dict[str, Any] | None:
         """What the document says of it: of the backward pass with which most was held."""
-        return self._best
+        return None if self._best is None else dict(self._best)
 
     def add(self, readings: Iterable[Reading]) -> None:
         """Add the readings of steps that have ended: they say which phases made what was saved."""
@@ -144,11 +144,15 @@ class MemoryLooks:
             self._follow_optimizers(torch)
             if self._optimizers or self._waited > MOST_STEPS - _LAST_STEPS:
                 look_at_torch()
-                call, backward = torch.nn.Module.__call__, type(Variable._execution_engine)
-                enter, leave = self._enters_module, self._leave_module
-                native.hook_call(call, _RESULT, enter=enter, leave=leave, from_c=True)
-                enter, leave = self._enters, self._leave
-                native.hook_call(backward.run_backward, _NEVER, enter=enter, leave=leave)
+                backward = type(Variable._execution_engine).run_backward
+                native.hook_call(backward, _NEVER, enter=self._enters, leave=self._leave)
+                native.hook_call(
+                    torch.nn.Module.__call__,
+                    _RESULT,
+                    enter=self._enters_module,
+                    leave=self._leave_module,
+                    from_c=True,
+                )
         native.call_before_step(self._before_step)
 
     def _follow_optimizers(self, torch: Any) -> None:
@@ -200,7 +204,7 @@ class MemoryLooks:
         self._look(step, args[1])
         return step
 
-    def _leaves(self, step: _Step, args: object, succeeded: bool) -> None:
+    def _leaves(self, step: _Step, args: object, succeeded: object) -> None:
         step.is_in_backward = False
         if succeeded:
             self._look(step, None)
@@ -218,6 +222,7 @@ class MemoryLooks:
             step.looks += 1
             step.cost_ns += time.perf_counter_ns() - began_ns
             step.found["cost_ns"] = step.cost_ns
+
     def _count(self, step: _Step, roots: Any) -> None:
         optimizers = [one for ref in self._optimizers.values() if (one := ref()) is not None]
         held = Held(self._device())

@@ -118,7 +118,9 @@ class OutOfMemoryLog:
         return {"count": self.count, "events": self._events}
 
 
-def allocated_and_reserved(statistics: Callable[[], object] | None) -> tuple[int | None, int | None]:
+def allocated_and_reserved(
+    statistics: Callable[[], object] | None,
+) -> tuple[int | None, int | None]:
     """Allocated and reserved bytes, as far as they are known."""
     if statistics is None:
         return None, None
