@@ -21,6 +21,9 @@ from typing import Any
 
 MOST_MODULES = 8
 MOST_SNAPSHOT_BYTES = 256 << 20
+_WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+_WRAPPERS = ("DataParallel", "DistributedDataParallel")
+"""Modules that a wrapper holds, and wrappers, whose names are none of the model's."""
 _MOST_DEPTH = 3
 """Of the containers in which an optimizer keeps the tensors of a parameter."""
 
@@ -136,8 +139,9 @@ def named_modules(modules: list[Any]) -> Iterator[tuple[str, Any]]:
             continue
         seen.add(id(module))
         yield name or type(module).__name__, module
-        children = reversed(vars(module)["_modules"].items())
-        todo += [(f"{name}.{key}" if name else key, child) for key, child in children]
+        for key, child in reversed(vars(module)["_modules"].items()):
+            is_wrapped = key in _WRAPPED or type(module).__name__ in _WRAPPERS
+            todo.append((name if is_wrapped else f"{name}.{key}" if name else key, child))
 
 
 def tensors_in(held: Any, depth: int = 0) -> Iterator[Any]:

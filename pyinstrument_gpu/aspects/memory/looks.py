@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from pyinstrument_gpu.aspects.memory import holders, saved_tensors
 from pyinstrument_gpu.aspects.memory.fold import PHASE_BEGIN, PHASE_END, Reading, steps_of
 from pyinstrument_gpu.aspects.memory.holders import Held, largest, named_modules, tensors_in
 from pyinstrument_gpu.aspects.memory.saved_tensors import SavedTensors
@@ -115,12 +116,19 @@ class MemoryLooks:
     # Between steps
 
     def _start(self) -> None:
-        self._torch_is_there = True
-        self._want()
+        with contextlib.suppress(Exception):  # of a torch that is not built as expected
+            with OwnImports():
+                from pyinstrument_gpu.patching import dynamo, hooks
+
+            dynamo.leave_out(sys.modules[__name__], holders, saved_tensors)
+            hooks.look_at_torch()
+            self._torch_is_there = True
+            self._want()
 
     def _want(self) -> None:
         if self._torch_is_there and not self._is_wanted and self._taken < MOST_LOOKS:
             self._is_wanted, self._waited, self._peak_bytes = True, 0, 0
+            self._optimizers, self._hooked_steps = {}, set()  # others may be there by now
             native.call_before_step(self._before_step)
 
     def _before_step(self) -> None:
@@ -136,15 +144,10 @@ class MemoryLooks:
             native.unhook(self._leave_optimizer)
             return
         with contextlib.suppress(Exception):  # of a torch that is not built as expected
-            with OwnImports():
-                from torch.autograd import Variable
-
-                from pyinstrument_gpu.patching.hooks import look_at_torch
             torch: Any = sys.modules["torch"]
             self._follow_optimizers(torch)
             if self._optimizers or self._waited > MOST_STEPS - _LAST_STEPS:
-                look_at_torch()
-                backward = type(Variable._execution_engine).run_backward
+                backward = type(torch.autograd.Variable._execution_engine).run_backward
                 native.hook_call(backward, _NEVER, enter=self._enters, leave=self._leave)
                 native.hook_call(
                     torch.nn.Module.__call__,
@@ -172,7 +175,7 @@ class MemoryLooks:
         if len(self._optimizers) < _MOST_OBJECTS and isinstance(
             optimizer, sys.modules["torch"].optim.Optimizer
         ):
-            self._optimizers.setdefault(id(optimizer), weakref.ref(optimizer))
+            self._optimizers[id(optimizer)] = weakref.ref(optimizer)
 
     def _leaves_optimizer(self, token: object, args: object, succeeded: object) -> None:
         """Nothing is to be done."""
@@ -200,13 +203,13 @@ class MemoryLooks:
             return None
         if native.open_place()[1] < 0 or torch._C._current_graph_task_id() != -1:
             return None
-        step.is_in_backward = True
+        step.is_in_backward, step.found = True, {}
         self._look(step, args[1])
         return step
 
     def _leaves(self, step: _Step, args: object, succeeded: object) -> None:
         step.is_in_backward = False
-        if succeeded:
+        if succeeded and "begin" in step.found:
             self._look(step, None)
 
     def _look(self, step: _Step, roots: Any) -> None:
