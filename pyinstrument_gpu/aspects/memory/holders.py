@@ -24,6 +24,7 @@ MOST_SNAPSHOT_BYTES = 256 << 20
 _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 _WRAPPERS = ("DataParallel", "DistributedDataParallel")
 """Modules that a wrapper holds, and wrappers, whose names are none of the model's."""
+_GRADIENTS = "gradients_bytes"
 _MOST_DEPTH = 3
 """Of the containers in which an optimizer keeps the tensors of a parameter."""
 
@@ -31,20 +32,25 @@ _MOST_DEPTH = 3
 class _Storages:
     """Storages on one device, each of which is counted once."""
 
-    def __init__(self, device: Any) -> None:
-        self._device = device
+    def __init__(self, device: str) -> None:
+        torch: Any = sys.modules["torch"]
+        self._device = torch.device(device)
+        self._plain = (torch.Tensor, torch.nn.Parameter)
         self._seen: set[int] = set()
 
     def new_bytes(self, tensor: Any) -> int:
         """Of the tensor's storage, if it is on the device and was not counted."""
-        tensor = getattr(tensor, "_local_tensor", tensor)  # a DTensor has none of its own
-        with contextlib.suppress(Exception):  # some kinds of tensors have no storage
+        try:
+            if type(tensor) not in self._plain:  # a DTensor has no storage of its own
+                tensor = getattr(tensor, "_local_tensor", tensor)
             if tensor.device == self._device:
                 storage = tensor.untyped_storage()
                 address = storage.data_ptr()
                 if address and address not in self._seen:
                     self._seen.add(address)
                     return int(storage.nbytes())
+        except Exception:  # some kinds of tensors have no storage
+            return 0
         return 0
 
 
@@ -56,17 +62,19 @@ class Held:
     """
 
     def __init__(self, device: str) -> None:
-        self._storages = _Storages(sys.modules["torch"].device(device))
+        self._device = device
+        self._storages = _Storages(device)
         self._names: dict[int, str] = {}  # of the modules of parameters
-        self._by_module: Counter[str] = Counter()
+        self._by_module: Counter[tuple[str, str]] = Counter()
         self.kinds: Counter[str] = Counter()
 
     def add(self, kind: str, tensor: Any, module: str | None = None) -> int:
         """Returns how many bytes are new."""
         size_bytes = self._storages.new_bytes(tensor)
-        self.kinds[kind] += size_bytes
-        if module is not None and size_bytes:
-            self._by_module[module] += size_bytes
+        if size_bytes:
+            self.kinds[kind] += size_bytes
+            if module is not None:
+                self._by_module[kind, module] += size_bytes
         return size_bytes
 
     def add_parameter(self, parameter: Any, module: str | None = None) -> None:
@@ -76,7 +84,7 @@ class Held:
         module = module or self._names.get(id(parameter))
         self.add("parameters_bytes", parameter, module)
         if parameter.is_leaf and parameter.grad is not None:
-            self.add("gradients_bytes", parameter.grad, module)
+            self.add(_GRADIENTS, parameter.grad, module)
 
     def add_program(self, modules: list[Any], optimizers: list[Any]) -> None:
         """Parameters, gradients and buffers of modules and all inside, and what optimizers keep."""
@@ -88,17 +96,47 @@ class Held:
             for buffer in held["_buffers"].values():
                 self.add("buffers_bytes", buffer, name)
         for optimizer in optimizers:
-            held = vars(optimizer)
-            for group in held["param_groups"]:
-                for parameter in group["params"]:
+            for parameter in _parameters_of(optimizer):
+                if id(parameter) not in self._names:
                     self.add_parameter(parameter)
-            for parameter, state in held["state"].items():
+            for parameter, state in vars(optimizer)["state"].items():
+                module_name = self._names.get(id(parameter))
                 for tensor in tensors_in(state):
-                    self.add("optimizer_state_bytes", tensor, self._names.get(id(parameter)))
+                    self.add("optimizer_state_bytes", tensor, module_name)
+
+    def after_backward(self, modules: list[Any], optimizers: list[Any]) -> Held:
+        """What is held of the same once a backward pass has ended: no activations, and the
+        gradients that are there now."""
+        found = Held(self._device)
+        gone = _GRADIENTS, "activations_bytes"
+        found.kinds.update({kind: one for kind, one in self.kinds.items() if kind not in gone})
+        found._by_module.update(
+            {key: one for key, one in self._by_module.items() if key[0] not in gone}
+        )
+        parameters = {
+            id(parameter): parameter
+            for _, module in named_modules(modules)
+            for parameter in vars(module)["_parameters"].values()
+            if parameter is not None
+        }
+        for optimizer in optimizers:
+            parameters |= {id(one): one for one in _parameters_of(optimizer)}
+        for key, parameter in parameters.items():
+            if parameter.is_leaf and parameter.grad is not None:
+                found.add(_GRADIENTS, parameter.grad, self._names.get(key))
+        return found
 
     def facts(self) -> dict[str, Any]:
         """As the run file has it."""
-        return {**self.kinds, "modules": largest(self._by_module)}
+        by_module: Counter[str] = Counter()
+        for (_, module), held in self._by_module.items():
+            by_module[module] += held
+        return {**self.kinds, "modules": largest(by_module)}
+
+
+def _parameters_of(optimizer: Any) -> list[Any]:
+    groups = vars(optimizer)["param_groups"]
+    return [parameter for group in groups for parameter in group["params"]]
 
 
 def largest(by_module: Counter[str]) -> list[dict[str, Any]]:
@@ -144,13 +182,18 @@ def named_modules(modules: list[Any]) -> Iterator[tuple[str, Any]]:
             todo.append((name if is_wrapped else f"{name}.{key}" if name else key, child))
 
 
-def tensors_in(held: Any, depth: int = 0) -> Iterator[Any]:
+def tensors_in(held: Any) -> list[Any]:
     """Those in dictionaries, lists and tuples, as deep as an optimizer's are."""
-    if isinstance(held, sys.modules["torch"].Tensor):
-        yield held
-    elif isinstance(held, (dict, list, tuple)) and depth < _MOST_DEPTH:
-        for value in held.values() if isinstance(held, dict) else held:
-            yield from tensors_in(value, depth + 1)
+    tensor = sys.modules["torch"].Tensor
+    found, todo = [], [(held, 0)]
+    while todo:
+        one, depth = todo.pop()
+        if isinstance(one, tensor):
+            found.append(one)
+        elif isinstance(one, (dict, list, tuple)) and depth < _MOST_DEPTH:
+            inside = one.values() if isinstance(one, dict) else one
+            todo += [(each, depth + 1) for each in inside]
+    return found
 
 
 class _Bounded:

@@ -22,6 +22,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from pyinstrument_gpu.aspects.memory import holders, saved_tensors
@@ -203,22 +204,22 @@ class MemoryLooks:
             return None
         if native.open_place()[1] < 0 or torch._C._current_graph_task_id() != -1:
             return None
-        step.is_in_backward, step.found = True, {}
-        self._look(step, args[1])
+        step.is_in_backward, step.held, step.found = True, None, {}
+        self._look(step, partial(self._count_begin, args[1]))
         return step
 
     def _leaves(self, step: _Step, args: object, succeeded: object) -> None:
         step.is_in_backward = False
-        if succeeded and "begin" in step.found:
-            self._look(step, None)
+        if succeeded and step is self._step:
+            self._look(step, self._count_end)
 
-    def _look(self, step: _Step, roots: Any) -> None:
-        """A backward pass begins from these tensors, or, without, it has ended."""
+    def _look(self, step: _Step, count: Callable[[list[Any], list[Any]], None]) -> None:
+        """A backward pass begins, or has ended."""
         began_ns = time.perf_counter_ns()
         torch: Any = sys.modules["torch"]
         try:
             with torch._C.DisableTorchFunctionSubclass():
-                self._count(step, roots)
+                count(_alive(step.models), _alive(self._optimizers.values()))
         except Exception:  # of objects of a kind of their own: it is not known
             return
         finally:
@@ -226,11 +227,10 @@ class MemoryLooks:
             step.cost_ns += time.perf_counter_ns() - began_ns
             step.found["cost_ns"] = step.cost_ns
 
-    def _count(self, step: _Step, roots: Any) -> None:
-        optimizers = [one for ref in self._optimizers.values() if (one := ref()) is not None]
-        held = Held(self._device())
-        held.add_program(step.alive(step.models), optimizers)
-        for tensor in step.alive(step.inputs):
+    def _count_begin(self, roots: Any, modules: list[Any], optimizers: list[Any]) -> None:
+        step, held = self._step, Held(self._device())
+        held.add_program(modules, optimizers)
+        for tensor in _alive(step.inputs):
             held.add("inputs_bytes", tensor)
         saved: list[tuple[int, int]] = []
 
@@ -240,26 +240,28 @@ class MemoryLooks:
                 saved.append((number, size_bytes))
 
         graph = SavedTensors(add, held.add_parameter)
-        if roots is not None:
-            graph.walk([*tensors_in(roots)])
-        moment = {**held.facts(), "allocated_bytes": self._allocated_bytes()}
-        if roots is None:
-            step.found["end"] = moment
-        else:
-            in_modules: Counter[str] = Counter()
-            for number, size_bytes in saved:
-                module = step.module_at(number)
-                if module is not None:
-                    in_modules[module] += size_bytes
-            step.saved = saved
-            step.found = {
-                "step": native.open_place()[1],
-                "begin": moment,
-                "optimizers": len(optimizers),
-                "unseen": graph.unseen,
-                "activation_modules": largest(in_modules),
-            }
-        known_bytes = held.kinds.total()
+        graph.walk(tensors_in(roots))
+        in_modules: Counter[str] = Counter()
+        for number, size_bytes in saved:
+            module = step.module_at(number)
+            if module is not None:
+                in_modules[module] += size_bytes
+        step.held, step.saved = held, saved
+        step.found = {
+            "step": native.open_place()[1],
+            "optimizers": len(optimizers),
+            "unseen": graph.unseen,
+            "activation_modules": largest(in_modules),
+        }
+        self._note("begin", held)
+
+    def _count_end(self, modules: list[Any], optimizers: list[Any]) -> None:
+        if self._step.held is not None:
+            self._note("end", self._step.held.after_backward(modules, optimizers))
+
+    def _note(self, moment: str, held: Held) -> None:
+        step, known_bytes = self._step, held.kinds.total()
+        step.found[moment] = {**held.facts(), "allocated_bytes": self._allocated_bytes()}
         if known_bytes > self._most_bytes:
             self._most_bytes, self._best, self._unplaced = known_bytes, step.found, step.saved
 
@@ -271,7 +273,8 @@ class _Step:
         self.thread = threading.get_ident()
         self.looks = 0
         self.cost_ns = 0
-        self.found: dict[str, Any] = {}  # of the last backward pass
+        self.held: Held | None = None  # as the last backward pass began
+        self.found: dict[str, Any] = {}  # of that pass
         self.saved: list[tuple[int, int]] = []  # the numbers of nodes, and what they have saved
         self.is_in_backward = False
         self.models: list[weakref.ref[Any]] = []
@@ -284,12 +287,9 @@ class _Step:
     def may_go_on(self) -> bool:
         return not self.is_in_backward and self.looks < 2 * _MOST_BACKWARDS
 
-    def alive(self, references: list[weakref.ref[Any]]) -> list[Any]:
-        return [one for ref in references if (one := ref()) is not None]
-
     def model_is_called(self, model: Any, arguments: list[Any]) -> None:
         """A module is called by no other one."""
-        is_known = any(one is model for one in self.alive(self.models))
+        is_known = any(one is model for one in _alive(self.models))
         if len(self.models) < _MOST_OBJECTS and not is_known:
             self.models.append(weakref.ref(model))
             for name, module in named_modules([model]):
@@ -320,6 +320,10 @@ class _Step:
         """In which module's own code the node was made."""
         place = bisect.bisect_right(self._numbers, number) - 1
         return None if place < 0 else self._modules[place]
+
+
+def _alive(references: Iterable[weakref.ref[Any]]) -> list[Any]:
+    return [one for reference in references if (one := reference()) is not None]
 
 
 def _by_phase(

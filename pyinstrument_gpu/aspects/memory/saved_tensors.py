@@ -13,6 +13,7 @@ nothing of what it has saved: it is counted as one that was not seen.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
@@ -42,6 +43,8 @@ class SavedTensors:
     def __init__(self, add: Callable[[Any, int], None], add_leaf: Callable[[Any], None]) -> None:
         self._add = add
         self._add_leaf = add_leaf
+        torch: Any = sys.modules["torch"]
+        self._tensor, self._function = torch.Tensor, torch._C._FunctionBase
         self._names: dict[type, list[str]] = {}  # of what nodes of a type save
         self._frames: set[int] = set()  # of checkpointing, by identity: the graph keeps them
         self.unseen = 0
@@ -76,18 +79,23 @@ class SavedTensors:
             held = getattr(node, name)
             for saved in held if isinstance(held, tuple) else (held,):
                 self._look_at(saved, number)
-        if hasattr(node, "__dict__"):
+        if isinstance(node, self._function):
             for tensor in tensors_in(vars(node)):
                 self._add(tensor, number)
-        self.unseen += kind.__name__ in _CLOSED
+        elif kind.__name__ in _CLOSED:
+            self.unseen += 1
 
     def _look_at(self, saved: Any, number: int) -> None:
         """What torch calls a `SavedTensor`, or what checkpointing keeps in place of one."""
-        unpack = getattr(saved, "unpack_hook", None)
-        held = [*tensors_in(getattr(saved, "data", saved))]
-        for tensor in held:
+        held = getattr(saved, "data", saved)
+        if isinstance(held, self._tensor):
+            self._add(held, number)
+            return
+        packed = tensors_in(held)
+        for tensor in packed:
             self._add(tensor, number)
-        if held or unpack is None:
+        unpack = getattr(saved, "unpack_hook", None)
+        if packed or unpack is None:
             return
         frame = _checkpoint_of(unpack)
         if frame is None:
