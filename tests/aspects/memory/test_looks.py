@@ -297,15 +297,21 @@ def test_what_does_not_show_what_it_holds_is_counted() -> None:
     assert "at least that: 2 nodes of autograd" in report(recording)
 
 
-def test_offloaded_tensors_are_those_that_the_hook_has_made(unpacked: list[object]) -> None:
+def test_offloaded_tensors_are_those_that_the_hook_has_made() -> None:
     case = mlp()
     optimizer = torch.optim.SGD(case.model.parameters(), lr=0.1)
-    before = oracle(case)[0]
+    unpacked: list[Any] = []
+
+    def pack(tensor: Any) -> Any:
+        return "offloaded", tensor.clone()
+
+    def unpack(packed: Any) -> Any:
+        unpacked.append(packed)
+        return packed[1]
+
     with pig.record() as recording:
         for _ in gpu_steps(range(2)):
-            with torch.autograd.graph.saved_tensors_hooks(
-                lambda one: (one.device, one.clone()), lambda one: unpacked.append(one) or one[1]
-            ):
+            with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
                 loss = loss_of(case)
             seen = len(unpacked)
             loss.backward()
@@ -314,13 +320,8 @@ def test_offloaded_tensors_are_those_that_the_hook_has_made(unpacked: list[objec
     assert found is not None
     assert found.unseen == 0
     # Copies, also of weights and of the batch, and of what is saved twice.
-    assert found.begin.activations_bytes > before
+    assert found.begin.activations_bytes > oracle(case)[0]
     assert seen == len(unpacked) / 2  # nothing was unpacked but by the two backward passes
-
-
-@pytest.fixture
-def unpacked() -> list[object]:
-    return []
 
 
 def test_nothing_is_kept_alive() -> None:
@@ -344,9 +345,12 @@ def test_nothing_is_kept_alive() -> None:
 def test_hooks_are_there_in_one_step_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     marked = []
     mark = looks._Step.mark
-    monkeypatch.setattr(
-        looks._Step, "mark", lambda self, name: (marked.append(name), mark(self, name))[1]
-    )
+
+    def marks(step: Any, name: str | None) -> None:
+        marked.append(name)
+        mark(step, name)
+
+    monkeypatch.setattr(looks._Step, "mark", marks)
     case = mlp()
     train(case, torch.optim.SGD(case.model.parameters(), lr=0.1), steps=5)
     assert marked == ["Sequential", "0", "1", "2", "3", "4"]
