@@ -97,7 +97,16 @@ def with_everything(run: Run, layers: int = 12) -> Run:
         points=np.array(points, MEMORY_POINT_DTYPE),
         held=StepMemory(
             step=3,
-            begin=HeldMemory(60 * MIB, 0, MIB, 120 * MIB, (), 2 * MIB, 80 * MIB, 270 * MIB),
+            begin=HeldMemory(
+                60 * MIB,
+                0,
+                MIB,
+                120 * MIB,
+                (ModuleBytes("head", 40 * MIB),),
+                2 * MIB,
+                80 * MIB,
+                270 * MIB,
+            ),
             end=HeldMemory(60 * MIB, 60 * MIB, MIB, 120 * MIB, (), 2 * MIB, 0, 250 * MIB),
             activation_modules=(ModuleBytes("layers.0.attn", 50 * MIB), ModuleBytes("head", MIB)),
             phases=(PhaseBytes(run.paths[0], 70 * MIB), PhaseBytes(None, 10 * MIB)),

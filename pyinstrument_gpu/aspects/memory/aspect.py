@@ -16,6 +16,7 @@ from pyinstrument_gpu.analysis.advice import Finding, unpriced
 from pyinstrument_gpu.aspects.memory.data import (
     Memory,
     MemoryHolders,
+    ModuleBytes,
     OutOfMemory,
     PhaseMemory,
     StepMemory,
@@ -413,12 +414,15 @@ def _held_parts(found: StepMemory) -> Iterator[Part]:
         rows.append(Row(_OTHERS, [UNKNOWN if one < 0 else size(one) for one in rest]))
         total = [Row("allocated", [size(each.allocated_bytes or 0) for each in moments])]
     yield table(headers, [rows, total])
-    modules = [(one.name, one.bytes) for one in found.activation_modules]
-    phases = [(one.path or "outside phases", one.bytes) for one in found.phases]
-    for what, owners in (("modules", modules), ("phases", phases)):
+    phases = [ModuleBytes(one.path or "outside phases", one.bytes) for one in found.phases]
+    for text, owners in (
+        ("Activations: of modules", found.activation_modules),
+        ("Activations: of phases", phases),
+        ("All else: of modules", found.most.modules),
+    ):
         if owners:
-            most = (f"{printable(name)} {size(held)}" for name, held in owners[:_MOST_NAMED])
-            yield Sentence(f"Activations: of {what}, most by {', '.join(most)}")
+            most = (f"{printable(one.name)} {size(one.bytes)}" for one in owners[:_MOST_NAMED])
+            yield Sentence(f"{text}, most by {', '.join(most)}")
     if found.unseen:
         yield Sentence(
             f"Activations are at least that: {counted(found.unseen, 'node')} of autograd did not "
