@@ -14,10 +14,12 @@ from msgspec.structs import asdict
 
 from pyinstrument_gpu.analysis.advice import Finding, unpriced
 from pyinstrument_gpu.aspects.memory.data import (
+    HeldMemory,
     Memory,
     MemoryHolders,
     ModuleBytes,
     OutOfMemory,
+    PhaseBytes,
     PhaseMemory,
     StepMemory,
     decode_memory,
@@ -104,6 +106,47 @@ class OutOfMemoryReport:
 
 
 @dataclass(frozen=True)
+class KindMemory:
+    """What was held of one kind around a backward pass.
+
+    Attributes:
+        kind: such as "activations", or what is allocated besides.
+        begin_bytes: as the pass began.
+        end_bytes: as it had ended; unknown: it raised an exception.
+    """
+
+    kind: str
+    begin_bytes: int
+    end_bytes: int | None
+
+
+@dataclass(frozen=True)
+class MemoryByKind:
+    """Who held memory around the backward pass of a step, of the few that were looked at the one
+    at which most was held.
+
+    Attributes:
+        step: index of the step.
+        kinds: the largest first. On a GPU they add up to all that was allocated.
+        activation_modules: the modules whose own code saved most activations.
+        activation_phases: where they were saved; empty: not known.
+        modules: those that held most parameters, gradients, buffers and optimizer state.
+        optimizers: how many are known. Without any, their state is unknown.
+        unseen: how many nodes of autograd did not show what they had saved.
+        cost_ns: what the look took of the step.
+    """
+
+    step: int
+    kinds: tuple[KindMemory, ...]
+    activation_modules: tuple[ModuleBytes, ...]
+    activation_phases: tuple[PhaseBytes, ...]
+    modules: tuple[ModuleBytes, ...]
+    optimizers: int
+    unseen: int
+    cost_ns: int
+
+
+@dataclass(frozen=True)
 class MemoryUse:
     """Memory in the steps that were read.
 
@@ -136,7 +179,7 @@ class MemoryUse:
     phases: tuple[PhaseMemoryUse, ...]
     out_of_memory_count: int
     out_of_memory: tuple[OutOfMemoryReport, ...]
-    held: StepMemory | None = None
+    held: MemoryByKind | None = None
 
 
 class MemoryAspect(DocumentAspect):
@@ -146,7 +189,7 @@ class MemoryAspect(DocumentAspect):
     block = BlockType.MEMORY
     section_type = MemoryUse | None
     live = LiveMemory()
-    about = "by phase, and whether it grows."
+    about = "by phase and kind, and whether it grows."
 
     def decode(self, data: bytes, found: Found) -> Memory:
         memory = decode_memory(data, found.tables.paths, found.numbering, found.anchor)
@@ -200,7 +243,7 @@ class MemoryAspect(DocumentAspect):
             ),
             out_of_memory_count=found.out_of_memory_count,
             out_of_memory=tuple(map(_out_of_memory, found.out_of_memory)),
-            held=found.held,
+            held=None if found.held is None else _by_kind(found.held),
         )
 
     def parts(self, memory: MemoryUse, document: Any) -> Iterable[Part]:
@@ -396,29 +439,57 @@ def _holders(holders: MemoryHolders, allocated_bytes: int | None) -> str:
     return text
 
 
-def _held_parts(found: StepMemory) -> Iterator[Part]:
+def _by_kind(found: StepMemory) -> MemoryByKind:
+    begin, end = found.begin, found.end
+    kinds = [
+        KindMemory(kind, begin.kinds[kind], None if end is None else end.kinds[kind])
+        for kind, held in found.most_bytes.items()
+        if held
+    ]
+    rest = [_rest_bytes(one) for one in (begin, end) if one is not None]
+    if rest[0] is not None:
+        kinds.append(KindMemory(_OTHERS, rest[0], *rest[1:] or (None,)))
+    return MemoryByKind(
+        step=found.step,
+        kinds=tuple(
+            sorted(kinds, key=lambda one: max(one.begin_bytes, one.end_bytes or 0), reverse=True)
+        ),
+        activation_modules=found.activation_modules,
+        activation_phases=found.phases,
+        modules=found.most.modules,
+        optimizers=found.optimizers,
+        unseen=found.unseen,
+        cost_ns=found.cost_ns,
+    )
+
+
+def _rest_bytes(held: HeldMemory) -> int | None:
+    """What is allocated besides. Other threads may have freed what was counted."""
+    allocated_bytes = held.allocated_bytes
+    return None if allocated_bytes is None else max(allocated_bytes - held.known_bytes, 0)
+
+
+def _held_parts(found: MemoryByKind) -> Iterator[Part]:
     """Who held memory around a backward pass."""
     yield Sentence()
     title = f"Memory by kind around the backward pass of step {found.step:,}"
     yield Sentence(f"{title}, looked at in {duration(found.cost_ns)}", "title")
-    moments = [found.begin] if found.end is None else [found.begin, found.end]
-    headers = ["kind", "as it began", "as it ended"][: 1 + len(moments)]
+    total = KindMemory("together", *_totals_bytes(found))
     rows = [
-        Row(kind, [size(each.kinds[kind]) for each in moments])
-        for kind, held in sorted(found.most_bytes.items(), key=itemgetter(1), reverse=True)
-        if held
+        Row(
+            one.kind,
+            [size(one.begin_bytes), UNKNOWN if one.end_bytes is None else size(one.end_bytes)],
+        )
+        for one in (*found.kinds, total)
     ]
-    total = [Row("known", [size(each.known_bytes) for each in moments])]
-    if found.begin.allocated_bytes is not None:
-        rest = [(each.allocated_bytes or 0) - each.known_bytes for each in moments]
-        rows.append(Row(_OTHERS, [UNKNOWN if one < 0 else size(one) for one in rest]))
-        total = [Row("allocated", [size(each.allocated_bytes or 0) for each in moments])]
-    yield table(headers, [rows, total])
-    phases = [ModuleBytes(one.path or "outside phases", one.bytes) for one in found.phases]
+    yield table(["kind", "as it began", "as it ended"], [rows[:-1], rows[-1:]])
+    phases = [
+        ModuleBytes(one.path or "outside phases", one.bytes) for one in found.activation_phases
+    ]
     for text, owners in (
         ("Activations: of modules", found.activation_modules),
         ("Activations: of phases", phases),
-        ("All else: of modules", found.most.modules),
+        ("All else: of modules", found.modules),
     ):
         if owners:
             most = (f"{printable(one.name)} {size(one.bytes)}" for one in owners[:_MOST_NAMED])
@@ -433,16 +504,24 @@ def _held_parts(found: StepMemory) -> Iterator[Part]:
         yield Sentence("Optimizer state is unknown: no optimizer of torch made a step", "note")
 
 
-def _kinds_text(found: StepMemory, peak_bytes: int) -> str:
-    """The kinds of what is held as the most of it is, as shares of the peak."""
-    most = found.most
-    kinds = [(held, kind) for kind, held in most.kinds.items() if held]
-    if not _LEAST_SHARE * peak_bytes <= most.known_bytes <= peak_bytes:
+def _totals_bytes(found: MemoryByKind) -> tuple[int, int | None]:
+    """Of all kinds, as the pass began and as it had ended."""
+    ends = [one.end_bytes for one in found.kinds if one.end_bytes is not None]
+    return sum(one.begin_bytes for one in found.kinds), sum(ends) if ends else None
+
+
+def _kinds_text(found: MemoryByKind, peak_bytes: int) -> str:
+    """The kinds at the moment at which more is held, as shares of the peak."""
+    begin_bytes, end_bytes = _totals_bytes(found)
+    began = begin_bytes >= (end_bytes or 0)
+    held = {one.kind: one.begin_bytes if began else one.end_bytes or 0 for one in found.kinds}
+    held.pop(_OTHERS, None)  # are among those of the peak
+    if not _LEAST_SHARE * peak_bytes <= sum(held.values()) <= peak_bytes:
         return ""
-    kinds = sorted(kinds, reverse=True)[:_MOST_KINDS]
-    kinds.append((peak_bytes - sum(held for held, _ in kinds), "others"))
-    shares = ", ".join(f"{kind} {percent(held, peak_bytes)}%" for held, kind in kinds)
-    moment = "began" if most is found.begin else "ended"
+    kinds = sorted(held.items(), key=itemgetter(1), reverse=True)[:_MOST_KINDS]
+    kinds.append(("others", peak_bytes - sum(one for _, one in kinds)))
+    shares = ", ".join(f"{kind} {percent(one, peak_bytes)}%" for kind, one in kinds if one)
+    moment = "began" if began else "ended"
     return f", of which {shares} as the backward pass of step {found.step:,} {moment}"
 
 
