@@ -31,6 +31,9 @@ class ActiveRecording(Protocol):
     facts: dict[str, Any]
     watchers: dict[str, Watcher]
 
+    def note_step_number(self, number: int) -> None:
+        """The next step has this number in the whole training."""
+
     @property
     def path(self) -> Path | None:
         """The run file; None for a recording in memory."""

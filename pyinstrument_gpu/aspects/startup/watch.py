@@ -11,6 +11,7 @@ from typing import Any
 from pyinstrument_gpu.aspects.startup import NAME
 from pyinstrument_gpu.aspects.startup.log import StartupLog, process_began_ns
 from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
+from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.own_imports import IMPORTED_NS
 
 _launched: LaunchWatch | None = None
@@ -62,6 +63,7 @@ class StartupWatch(Watcher):
         if _launched is not None:
             self._log = _launched.log
             self._facts = {"process_ns": process_began_ns(), "launched_ns": IMPORTED_NS}
+            self._write_early()
             return
         self._log = StartupLog()
         # In a notebook the process began whenever somebody opened it.
@@ -69,6 +71,14 @@ class StartupWatch(Watcher):
             self._facts = {"process_ns": process_began_ns()}
         with contextlib.suppress(Exception):
             self._log.begin()
+        self._write_early()
+
+    def _write_early(self) -> None:
+        """What a run has that is killed: what is known now, before the first step, and behind
+        it."""
+        self.write()
+        native.call_before_step(self.write)
+        native.call_before_step(self.write, after=1)
 
     def document(self) -> dict[str, Any]:
         return {} if self._log is None else {**self._log.facts(), **self._facts}

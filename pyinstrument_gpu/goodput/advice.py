@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What would have given a job more of its time: each piece of advice with the range of what it would
+have saved, which rests on what this job has measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.aspects.startup.aspect import PART_WORDS
+from pyinstrument_gpu.goodput.division import Bucket, divided
+from pyinstrument_gpu.goodput.life import JobLife, NumberedAttempt
+from pyinstrument_gpu.parts.words import brief, counted, time_text
+
+LEAST_SHARE = 0.01
+"""Of the wall time, what advice must be able to save."""
+_Z = 1.96  # 95 %
+
+
+@dataclass(frozen=True)
+class LifeAdvice:
+    """A piece of advice.
+
+    Attributes:
+        about: what to do.
+        evidence: what this job has measured.
+        low_ns, high_ns: what it would have saved of the wall time.
+    """
+
+    about: str
+    evidence: str
+    low_ns: float
+    high_ns: float
+
+
+@dataclass(frozen=True)
+class CheckpointInterval:
+    """How often the job writes checkpoints, and how often it should.
+
+    Attributes:
+        written: how many there were.
+        cost_ns: for how long one holds up the steps, on average.
+        interval_ns: from the end of one to the begin of the next, the median.
+        failures: how many attempts failed.
+        between_failures_ns: the mean time between failures: that of all attempts, for each failure.
+        between_failures_low_ns, between_failures_high_ns: its 95 % interval.
+        best_ns: the interval with which the least time is lost.
+        best_low_ns, best_high_ns: those for the ends of the interval above.
+    """
+
+    written: int
+    cost_ns: float
+    interval_ns: float
+    failures: int
+    between_failures_ns: float
+    between_failures_low_ns: float
+    between_failures_high_ns: float
+    best_ns: float
+    best_low_ns: float
+    best_high_ns: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether the best interval may be the one that there is."""
+        return self.best_low_ns <= self.interval_ns <= self.best_high_ns
+
+
+def best_interval_ns(cost_ns: float, between_failures_ns: float) -> float:
+    """The time between checkpoints with which a job loses the least, if it fails at random.
+
+    With intervals t, checkpoints that cost d and a mean time M between failures, a unit of work
+    takes M (exp((t + d) / M) - 1) / t, but for a factor that does not depend on t (J. T. Daly, A
+    higher order estimate of the optimum checkpoint interval for restart dumps, Future Generation
+    Computer Systems 22 (2006) 303-312). That is least where 1 - t / M = exp(-(t + d) / M), which is
+    solved here. J. W. Young's sqrt(2 d M) (Communications of the ACM 17 (1974) 530) is its first
+    order.
+    """
+    cost, least = cost_ns / between_failures_ns, 1.0
+    for _ in range(
+        60
+    ):  # Newton's method, from the right of a concave function: it never overshoots
+        rest = math.exp(-least - cost)
+        least -= (1 - least - rest) / (rest - 1)
+    return least * between_failures_ns
+
+
+def lost_factor(interval_ns: float, cost_ns: float, between_failures_ns: float) -> float:
+    """How many times as long work takes with checkpoints and failures; see `best_interval_ns`."""
+    exponent = min(700.0, (interval_ns + cost_ns) / between_failures_ns)
+    return math.expm1(exponent) * between_failures_ns / interval_ns
+
+
+def _interval_of_count(count: int) -> tuple[float, float]:
+    """The 95 % interval of the mean of a Poisson distribution of which so many, at least one, were
+    counted: E. B. Wilson and M. M. Hilferty's approximation of the quantiles of chi squared (PNAS
+    17 (1931) 684)."""
+    more = count + 1
+    low = count * max(0.0, 1 - 1 / (9 * count) - _Z / (3 * math.sqrt(count))) ** 3
+    return low, more * (1 - 1 / (9 * more) + _Z / (3 * math.sqrt(more))) ** 3
+
+
+def checkpoint_interval(life: JobLife) -> CheckpointInterval | None:
+    """None where nothing failed, or no two checkpoints were seen in one attempt."""
+    failures = sum(one.times.has_failed for one in life.attempts)
+    cost_ns, written, between = 0, 0, [np.empty(0, np.int64)]
+    for one in life.attempts:
+        begins_ns, ends_ns, took_ns = _written(one)
+        cost_ns += took_ns
+        written += len(begins_ns)
+        between.append(begins_ns[1:] - ends_ns[:-1])
+    intervals_ns = np.concatenate(between)
+    if not failures or not len(intervals_ns) or not cost_ns:
+        return None
+    recorded_ns = sum(life.division.totals_ns.values()) - life.division.totals_ns[Bucket.DEAD]
+    few, many = _interval_of_count(failures)
+    means_ns = [recorded_ns / count for count in (failures, many, max(few, 1e-9))]
+    each_ns = cost_ns / written
+    best_ns = [best_interval_ns(each_ns, mean_ns) for mean_ns in means_ns]
+    interval_ns = max(1.0, float(np.median(intervals_ns)))
+    return CheckpointInterval(
+        written, each_ns, interval_ns, failures, *means_ns, best_ns[0], best_ns[1], best_ns[2]
+    )
+
+
+def _written(one: NumberedAttempt) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """When the checkpoints of an attempt began and ended, and how long they took together. All that
+    is written between two steps, or in one, is one checkpoint."""
+    rows, times = one.times.claims[Bucket.CHECKPOINT], one.times
+    rows = rows[rows[:, 1] < times.end_ns]  # the others were cut off
+    rows = rows[np.argsort(rows[:, 0])]
+    begun = np.searchsorted(times.steps[:, 0], rows[:, 0], side="right")
+    first = np.flatnonzero(np.append(True, begun[1:] != begun[:-1])[: len(begun)])
+    if not len(first):
+        return rows[:, 0], rows[:, 1], 0
+    ends_ns = np.maximum.reduceat(rows[:, 1], first)
+    division = divided(times.begin_ns, times.end_ns, {Bucket.CHECKPOINT: rows})
+    return rows[first, 0], ends_ns, division.totals_ns[Bucket.CHECKPOINT]
+
+
+def advice(life: JobLife, interval: CheckpointInterval | None) -> list[LifeAdvice]:
+    """What may have saved a hundredth of the wall time, the largest first."""
+    wall_ns = sum(life.division.totals_ns.values())
+    found = [*_on_checkpoints(life, interval), *_on_startup(life), *_on_hangs(life)]
+    found += [*_on_pauses(life), *_on_stragglers(life)]
+    found = [one for one in found if one.high_ns >= LEAST_SHARE * wall_ns]
+    return sorted(found, key=lambda one: -one.high_ns)
+
+
+def _on_checkpoints(life: JobLife, found: CheckpointInterval | None) -> Iterator[LifeAdvice]:
+    totals_ns = life.division.totals_ns
+    if found is None or found.fits:
+        return
+    worked_ns = totals_ns[Bucket.PRODUCTIVE]
+    saved_ns = []
+    for mean_ns, best_ns in (
+        (found.between_failures_low_ns, found.best_low_ns),
+        (found.between_failures_ns, found.best_ns),
+        (found.between_failures_high_ns, found.best_high_ns),
+    ):
+        now, best = (lost_factor(ns, found.cost_ns, mean_ns) for ns in (found.interval_ns, best_ns))
+        saved_ns.append(worked_ns * (now - best))
+    # Not more than was lost in fact.
+    lost_ns = totals_ns[Bucket.CHECKPOINT] + totals_ns[Bucket.RECOMPUTED]
+    yield LifeAdvice(
+        f"Write a checkpoint every {brief(found.best_ns)} "
+        f"({brief(found.best_low_ns)} to {brief(found.best_high_ns)})",
+        f"now it is every {brief(found.interval_ns)}; one takes {brief(found.cost_ns)}, and "
+        f"{counted(found.failures, 'failure')} in {brief(sum(totals_ns.values()))} make one every "
+        f"{brief(found.between_failures_low_ns)} to {brief(found.between_failures_high_ns)}",
+        min(lost_ns, *saved_ns),
+        min(lost_ns, max(saved_ns)),
+    )
+
+
+def _on_startup(life: JobLife) -> Iterator[LifeAdvice]:
+    took_ns = [
+        divided(times.begin_ns, times.end_ns, times.claims).totals_ns[Bucket.STARTUP]
+        for times in (one.times for one in life.attempts)
+    ]
+    parts = startup_parts(life)
+    largest = max(parts, key=lambda part: parts[part], default=None)
+    of = "" if largest is None else f", of which {brief(parts[largest])} {largest}"
+    yield LifeAdvice(
+        "Start faster",
+        f"{counted(len(took_ns), 'start')} took {brief(sum(took_ns))}{of}; the quickest took "
+        f"{brief(min(took_ns))}",
+        sum(took_ns) - len(took_ns) * min(took_ns),
+        sum(took_ns),
+    )
+
+
+def startup_parts(life: JobLife) -> dict[str, int]:
+    """By part, in words, what start-ups took together, as far as the lowest ranks tell."""
+    sums_ns: dict[str, int] = {}
+    for one in life.attempts:
+        for part, time_ns in one.times.startup_parts.items():
+            words = PART_WORDS[part]
+            sums_ns[words] = sums_ns.get(words, 0) + time_ns
+    return sums_ns
+
+
+def _on_hangs(life: JobLife) -> Iterator[LifeAdvice]:
+    hung = [one.times for one in life.attempts if one.times.has_hung]
+    hung_ns = life.division.totals_ns[Bucket.HUNG]
+    limits_ns = [int(times.environment.get("watchdog_ns", 0)) for times in hung]  # type: ignore[call-overload]
+    noticed = f" after {time_text(max(limits_ns))}" if all(limits_ns) and limits_ns else ""
+    yield LifeAdvice(
+        "End a hang when it is noticed, with `run --on-hang`",
+        f"{counted(len(hung), 'attempt')} hung for {brief(hung_ns)} until ended; the watchdog "
+        f"notices{noticed}, and `pyinstrument-gpu why` says who held up the others",
+        max(0, hung_ns - sum(limits_ns)),
+        hung_ns,
+    )
+
+
+def _on_pauses(life: JobLife) -> Iterator[LifeAdvice]:
+    times = [one.times for one in life.attempts]
+    pauses_ns = [
+        max(0, later.begin_ns - one.end_ns) for one, later in zip(times, times[1:], strict=False)
+    ]
+    dead_ns = life.division.totals_ns[Bucket.DEAD]
+    if pauses_ns:
+        yield LifeAdvice(
+            "Start the next attempt sooner",
+            f"{counted(len(pauses_ns), 'pause')} between attempts took {brief(dead_ns)}, the "
+            f"shortest {brief(min(pauses_ns))}",
+            max(0, dead_ns - len(pauses_ns) * min(pauses_ns)),
+            dead_ns,
+        )
+
+
+def _on_stragglers(life: JobLife) -> Iterator[LifeAdvice]:
+    waits_ns = life.division.totals_ns[Bucket.STRAGGLERS]
+    yield LifeAdvice(
+        "Find the rank that the others wait for, with `pyinstrument-gpu report`",
+        f"the last rank of each step works {brief(waits_ns)} longer than the median one, in all",
+        0,
+        waits_ns,
+    )
