@@ -56,6 +56,10 @@ class Watcher:
         """Whether its recording goes on, and is that of this process: a fork has none."""
         return self._recording is not None and self._recording is native.owner()
 
+    def first_facts(self) -> dict[str, Any]:
+        """What the environment of the run has from its first block on, before `begin`."""
+        return {}
+
     def begin(self, recording: ActiveRecording) -> None:
         """The recording has begun: after `native.start`."""
         self._recording = recording

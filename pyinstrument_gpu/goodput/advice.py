@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What would have given a job more of its time: each piece of advice with the range of what it would
-have saved, which rests on what this job has measured."""
+"""What would have given a job more of its time: each piece of advice with the range of what it
+would have saved, which rests on what this job has measured."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,12 +118,19 @@ def checkpoint_interval(life: JobLife) -> CheckpointInterval | None:
         return None
     recorded_ns = sum(life.division.totals_ns.values()) - life.division.totals_ns[Bucket.DEAD]
     few, many = _interval_of_count(failures)
-    means_ns = [recorded_ns / count for count in (failures, many, max(few, 1e-9))]
+    mean_ns, low_ns, high_ns = (recorded_ns / count for count in (failures, many, few))
     each_ns = cost_ns / written
-    best_ns = [best_interval_ns(each_ns, mean_ns) for mean_ns in means_ns]
-    interval_ns = max(1.0, float(np.median(intervals_ns)))
     return CheckpointInterval(
-        written, each_ns, interval_ns, failures, *means_ns, best_ns[0], best_ns[1], best_ns[2]
+        written=written,
+        cost_ns=each_ns,
+        interval_ns=max(1.0, float(np.median(intervals_ns))),
+        failures=failures,
+        between_failures_ns=mean_ns,
+        between_failures_low_ns=low_ns,
+        between_failures_high_ns=high_ns,
+        best_ns=best_interval_ns(each_ns, mean_ns),
+        best_low_ns=best_interval_ns(each_ns, low_ns),
+        best_high_ns=best_interval_ns(each_ns, high_ns),
     )
 
 
@@ -206,7 +214,7 @@ def startup_parts(life: JobLife) -> dict[str, int]:
 def _on_hangs(life: JobLife) -> Iterator[LifeAdvice]:
     hung = [one.times for one in life.attempts if one.times.has_hung]
     hung_ns = life.division.totals_ns[Bucket.HUNG]
-    limits_ns = [int(times.environment.get("watchdog_ns", 0)) for times in hung]  # type: ignore[call-overload]
+    limits_ns = [times.environment.get("watchdog_ns", 0) for times in hung]
     noticed = f" after {time_text(max(limits_ns))}" if all(limits_ns) and limits_ns else ""
     yield LifeAdvice(
         "End a hang when it is noticed, with `run --on-hang`",
@@ -219,9 +227,7 @@ def _on_hangs(life: JobLife) -> Iterator[LifeAdvice]:
 
 def _on_pauses(life: JobLife) -> Iterator[LifeAdvice]:
     times = [one.times for one in life.attempts]
-    pauses_ns = [
-        max(0, later.begin_ns - one.end_ns) for one, later in zip(times, times[1:], strict=False)
-    ]
+    pauses_ns = [max(0, later.begin_ns - one.end_ns) for one, later in pairwise(times)]
     dead_ns = life.division.totals_ns[Bucket.DEAD]
     if pauses_ns:
         yield LifeAdvice(

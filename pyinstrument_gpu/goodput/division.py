@@ -102,3 +102,35 @@ def divided(begin_ns: int, end_ns: int, claims: Mapping[Bucket, NDArray[np.int64
 def _within(begin_ns: int, end_ns: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     clipped = np.clip(rows.reshape(-1, 2), begin_ns, end_ns)
     return clipped[clipped[:, 0] < clipped[:, 1]]
+
+
+def covered_ns(
+    rows: NDArray[np.int64], since_ns: NDArray[np.int64], until_ns: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Of the time between each two moments, how much any of some intervals covers."""
+    begins_ns, ends_ns = _joined(rows)
+    sums_ns = np.append(0, np.cumsum(ends_ns - begins_ns))
+
+    def before(moments_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        begun = np.searchsorted(begins_ns, moments_ns, side="right")
+        over_ns = np.append(0, ends_ns)[begun] - moments_ns
+        covered: NDArray[np.int64] = sums_ns[begun] - np.where(begun, np.maximum(over_ns, 0), 0)
+        return covered
+
+    return before(until_ns) - before(since_ns)
+
+
+def end_of_cover_ns(rows: NDArray[np.int64], moments_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The end of what covers each moment without a gap; the moment where nothing does."""
+    begins_ns, ends_ns = _joined(rows)
+    begun = np.searchsorted(begins_ns, moments_ns, side="right")
+    return np.maximum(np.append(moments_ns.min(initial=0), ends_ns)[begun], moments_ns)
+
+
+def _joined(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The intervals without what they have in common, ascending: their begins and ends."""
+    if not len(rows):
+        return rows[:, 0], rows[:, 1]
+    division = divided(int(rows.min()), int(rows.max()), {Bucket.CHECKPOINT: rows})
+    covers = division.buckets == Bucket.CHECKPOINT
+    return division.borders_ns[:-1][covers], division.borders_ns[1:][covers]

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +23,19 @@ from pyinstrument_gpu.core.condition import Condition
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import JobError, RunFileError
 from pyinstrument_gpu.goodput.attempts import AttemptFiles, newest_job
-from pyinstrument_gpu.goodput.division import Bucket, Division, divided
+from pyinstrument_gpu.goodput.division import (
+    Bucket,
+    Division,
+    covered_ns,
+    divided,
+    end_of_cover_ns,
+)
 from pyinstrument_gpu.goodput.run_times import RunTimes, run_times
 from pyinstrument_gpu.job import analysis
 from pyinstrument_gpu.job.condition import LAG_NS
 from pyinstrument_gpu.job.gather import job_of, rank_data
 from pyinstrument_gpu.job.job import RankData
+from pyinstrument_gpu.job.stragglers import lateness
 from pyinstrument_gpu.parts.words import counted, ranks_text, time_text
 
 _LEAST_SHIFT_NS = 10**9
@@ -57,7 +66,7 @@ class AttemptTimes:
 
     files: tuple[str, ...]
     ranks: tuple[int, int]
-    environment: Mapping[str, object]
+    environment: Mapping[str, Any]
     begin_ns: int
     end_ns: int
     index: NDArray[np.int64]
@@ -121,13 +130,13 @@ class JobLife:
     @property
     def recomputed_steps(self) -> int:
         """How often a step was done that had been done before."""
-        return sum(np.count_nonzero(_done(one)) for one in self.attempts) - self.productive_steps
+        return sum(int(_done(one).sum()) for one in self.attempts) - self.productive_steps
 
     @property
     def cut_off_steps(self) -> int:
         """How many steps the end of their attempt has cut off."""
         of_attempts = [one for one in self.attempts if one.times.ended != Condition.RUNNING]
-        return sum(np.count_nonzero(~_done(one)) for one in of_attempts)
+        return sum(int((~_done(one)).sum()) for one in of_attempts)
 
 
 def _done(one: NumberedAttempt) -> NDArray[np.bool_]:
@@ -157,7 +166,7 @@ def job_life(paths: Sequence[Path], silent_ns: Callable[[Run], int | None]) -> J
     if not attempts:
         raise JobError("\n    ".join(["no run of the job can be read", *notes]))
     numbered, notes_of_numbers = numbered_attempts(attempts)
-    for number, (one, later) in enumerate(zip(attempts, attempts[1:], strict=False), 1):
+    for number, (one, later) in enumerate(pairwise(attempts), 1):
         if later.begin_ns < one.end_ns:
             notes.append(
                 f"attempts {number} and {number + 1} overlap by "
@@ -177,7 +186,7 @@ def attempt_times(
 ) -> AttemptTimes | None:
     """What is kept of an attempt; None if none of its runs can be read."""
     found: dict[int, RunTimes] = {}
-    environments: dict[int, Mapping[str, object]] = {}
+    environments: dict[int, Mapping[str, Any]] = {}
     ranks: list[RankData] = []
     notes = []
     for rank, (path, _) in sorted(files.files.items()):
@@ -192,7 +201,7 @@ def attempt_times(
     if not found:
         return None
     first = min(found)
-    world_size = max(len(found), int(environments[first].get("world_size", 1)))  # type: ignore[call-overload]
+    world_size = max(len(found), environments[first].get("world_size", 1))
     missing = [rank for rank in range(world_size) if rank not in found] if world_size < 1e5 else []
     if missing:
         notes.append(f"{ranks_text(missing)}: there is no run that can be read")
@@ -200,11 +209,15 @@ def attempt_times(
     runs = list(found.values())
     end_ns = max(run.end_ns for run in runs)
     index, steps, is_done = _steps_of_job(runs)
-    startup, first_done_ns = [], steps[is_done][:1, 1].min(initial=end_ns)
-    for run in runs:
-        until_ns = int(run.steps["begin_ns"][0]) if len(run.steps) else run.end_ns
-        # Where a step was done without it, a rank without steps is no part of the loop.
-        startup.append((run.began_ns, until_ns if len(run.steps) else min(until_ns, first_done_ns)))
+    # Where a step was done without it, a rank without steps is no part of the loop.
+    first_done_ns = int(steps[is_done][:1, 1].min(initial=end_ns))
+    startup = [
+        (
+            one.began_ns,
+            one.steps["begin_ns"][0] if len(one.steps) else min(one.end_ns, first_done_ns),
+        )
+        for one in runs
+    ]
     claims = {
         Bucket.STARTUP: np.array(startup, np.int64),
         Bucket.CHECKPOINT: np.concatenate([run.checkpoints for run in runs]),
@@ -215,12 +228,11 @@ def attempt_times(
     has_hung = any(run.hung_since_ns is not None for run in runs)
     if has_hung:
         # The others may have gone on, or ended, before.
-        since_ns = max(
-            run.end_ns if run.hung_since_ns is None else run.hung_since_ns for run in runs
-        )
+        last_ns = [run.end_ns if run.hung_since_ns is None else run.hung_since_ns for run in runs]
+        since_ns = max(last_ns)
         claims[Bucket.HUNG] = np.array([[since_ns, end_ns]])
     if len(ranks) > 1:
-        waits = _straggler_waits(ranks, index, steps, claims)
+        waits = _straggler_waits(ranks, found, index, steps)
         if isinstance(waits, str):
             notes.append(f"what ranks waited for stragglers is not known: {waits}")
         else:
@@ -251,7 +263,7 @@ def attempt_times(
 
 
 def _with_one_clock(
-    found: dict[int, RunTimes], environments: Mapping[int, Mapping[str, object]]
+    found: dict[int, RunTimes], environments: Mapping[int, Mapping[str, Any]]
 ) -> list[str]:
     """Put all runs on the clock of the lowest rank's machine: ranks end a step at nearly the same
     moment. Returns what to say of it."""
@@ -297,35 +309,32 @@ def _steps_of_job(
 
 def _straggler_waits(
     ranks: Sequence[RankData],
+    runs: Mapping[int, RunTimes],
     index: NDArray[np.int64],
     steps: NDArray[np.int64],
-    claims: Mapping[Bucket, NDArray[np.int64]],
 ) -> NDArray[np.int64] | str:
-    """In each step the time that the last rank works longer than the median one, without what of
-    that is a checkpoint or an evaluation. When in the step that was is not known: it is put at its
-    begin."""
+    """In each step the time that the last rank works longer than the median one (of two, than the
+    other), checkpoints and evaluations left out. When in the step that was is not known: it is put
+    at its begin, or behind the checkpoint or evaluation that goes on then. Or why it is not known.
+    """
     try:
-        losses = analysis.of(job_of(ranks)).losses
+        found = analysis.of(job_of(ranks))
     except JobError as error:
         return str(error).splitlines()[0]
-    if isinstance(losses, str):
-        return losses
-    at = np.searchsorted(index, losses[0])
-    begins_ns, ends_ns = steps[at].T
-    before_ns = np.where(at > 0, steps[np.maximum(at - 1, 0), 1], begins_ns)
-    known = np.concatenate([claims[Bucket.CHECKPOINT], claims[Bucket.EVALUATION]])
-    lengths_ns = losses[1].astype(np.int64)
-    if len(known):
-        of_known = divided(int(known.min()), int(known.max()) + 1, {Bucket.CHECKPOINT: known})
-        pieces_ns = np.diff(of_known.borders_ns) * (of_known.buckets == Bucket.CHECKPOINT)
-        sums_ns = np.append(0, np.cumsum(pieces_ns))
-        until_ns, since_ns = (
-            np.interp(
-                ns - of_known.borders_ns[0], of_known.borders_ns - of_known.borders_ns[0], sums_ns
-            )
-            for ns in (ends_ns, before_ns)
-        )
-        lengths_ns = lengths_ns - (until_ns - since_ns).astype(np.int64)
+    if isinstance(found.work_of_steps, str):
+        return found.work_of_steps
+    compared, work_ns = found.work_of_steps
+    beside = {}
+    for rank, own_ns in zip(found.joined.ranks, work_ns, strict=True):
+        run = runs[rank.rank]
+        beside[rank.rank] = np.concatenate([run.checkpoints, run.evaluations])
+        at = np.searchsorted(run.steps["index"], compared)
+        # There is one before: the first step of a run is not compared.
+        since_ns, until_ns = run.steps["end_ns"][at - 1], run.steps["end_ns"][at]
+        own_ns -= covered_ns(beside[rank.rank], since_ns, until_ns)
+    lengths_ns = lateness(work_ns, 1.0).loss_of_steps_ns.astype(np.int64)
+    begins_ns, ends_ns = steps[np.searchsorted(index, compared)].T
+    begins_ns = end_of_cover_ns(np.concatenate([*beside.values()]), begins_ns)
     return np.stack([begins_ns, np.minimum(begins_ns + lengths_ns, ends_ns)], 1)
 
 

@@ -20,7 +20,7 @@ from pyinstrument_gpu.core.clocks import began_ns
 from pyinstrument_gpu.core.condition import Condition, ProgramEnd
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import STEP_DTYPE
-from pyinstrument_gpu.job.condition import hanging_ns
+from pyinstrument_gpu.job.condition import LAG_NS, hanging_ns
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +92,7 @@ def run_times(run: Run, silent_ns: int | None) -> RunTimes:
         ended = Condition.RUNNING
     since_ns = None if run.complete and not of_program.has_failed else _hung_since_ns(run, steps)
     monotonic_ns = began_ns(run.environment.get("anchor", run.anchor), "monotonic_ns")
-    process_ns = None if run.startup is None else run.startup.process_ns
-    before_ns = 0
+    process_ns, before_ns = run.environment.get("process_ns"), 0
     if process_ns is not None and monotonic_ns is not None:
         before_ns = max(0, monotonic_ns - process_ns)
     found = RunTimes(
@@ -135,7 +134,12 @@ def _hung_since_ns(run: Run, steps: NDArray[np.void]) -> int | None:
     done_ns = int(closed["end_ns"][closed["complete"]].max(initial=-1))
     for stall in run.stalls:
         if stall.since_ns >= done_ns:
-            return stall.since_ns
+            # The watchdog looks ten times a second. What happened last is known better, if it is a
+            # step or a phase.
+            moments = [steps["begin_ns"], run.spans["host_end_ns"]]
+            moments.append(np.array([one.begin_ns for one in run.open_phases], np.int64))
+            last_ns = max(int(times.max(initial=done_ns)) for times in moments)
+            return last_ns if 0 <= stall.since_ns - last_ns < LAG_NS else stall.since_ns
     if run.complete or run.environment.get("watchdog_ns", 0) > 0:
         return None
     since_ns = max(run.active_ns, done_ns)

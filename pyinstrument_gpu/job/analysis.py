@@ -64,19 +64,18 @@ class JobAnalysis:
         """Who is waited for."""
         return stragglers.stragglers(self.joined, self._work)
 
-    @cached_property
-    def losses(self) -> tuple[NDArray[np.int64], NDArray[np.float64]] | str:
-        """Indices of steps, and by how much in each the last rank works longer than the median one
-        (of two, than the other), in ns. Here it is work, too, to wait for a processor. Or why that
-        is not known."""
+    @property
+    def work_of_steps(self) -> tuple[NDArray[np.int64], NDArray[np.float64]] | str:
+        """Indices of steps, and by rank and step what each of `joined.ranks` works until it waits
+        for the others, in ns; here it is work, too, to wait for a processor. Or why that is not
+        known."""
         work = self._work
         if isinstance(work, str):
             return work
         if work.how == HowKnown.MEETINGS and stragglers.on_devices(self.joined):
             return stragglers.DEVICES
         total_ns = work.total_ns + (0.0 if work.processor_ns is None else work.processor_ns)
-        late = stragglers.lateness(total_ns, stragglers.typical_step_ns(self.joined, work))
-        return self.joined.steps[work.steps], late.loss_of_steps_ns
+        return self.joined.steps[work.steps], total_ns
 
     @cached_property
     def pipeline(self) -> Pipeline | None:

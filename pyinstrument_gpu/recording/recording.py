@@ -341,6 +341,8 @@ class Recording:
         # How far the program's own frame is from here is known to native.start.
         options = self._options
         facts = {**environment.gather(), **options.facts()}
+        for watcher in self.watchers.values():
+            facts |= watcher.first_facts()
         try:
             started = native.start(
                 self,

@@ -54,6 +54,17 @@ class StartupWatch(Watcher):
         self._log: StartupLog | None = None
         self._facts: dict[str, Any] = {}
 
+    def first_facts(self) -> dict[str, Any]:
+        if _launched is not None:
+            has_begun_for_it = _launched.log is not None
+        else:
+            # In a notebook the process began whenever somebody opened it.
+            is_program = hasattr(sys.modules.get("__main__"), "__file__")
+            has_begun_for_it = is_program and "ipykernel" not in sys.modules
+        if not _is_told and has_begun_for_it:
+            self._facts = {"process_ns": process_began_ns()}
+        return {name: ns for name, ns in self._facts.items() if ns is not None}
+
     def begin(self, recording: ActiveRecording) -> None:
         super().begin(recording)
         global _is_told
@@ -62,15 +73,11 @@ class StartupWatch(Watcher):
         _is_told = True
         if _launched is not None:
             self._log = _launched.log
-            self._facts = {"process_ns": process_began_ns(), "launched_ns": IMPORTED_NS}
-            self._write_early()
-            return
-        self._log = StartupLog()
-        # In a notebook the process began whenever somebody opened it.
-        if hasattr(sys.modules.get("__main__"), "__file__") and "ipykernel" not in sys.modules:
-            self._facts = {"process_ns": process_began_ns()}
-        with contextlib.suppress(Exception):
-            self._log.begin()
+            self._facts["launched_ns"] = IMPORTED_NS
+        else:
+            self._log = StartupLog()
+            with contextlib.suppress(Exception):
+                self._log.begin()
         self._write_early()
 
     def _write_early(self) -> None:

@@ -117,6 +117,7 @@ class Environment(TypedDict, total=False):
     restarts: _From0
     slurm_job: _Text
     pid: _From1
+    process_ns: _Time
     python: _Version
     platform: _Text
     cores: _From1
