@@ -363,7 +363,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     folder = options.folder or Path(tempfile.mkdtemp(prefix="goodput-"))
-    found = []
+    found: list[dict[str, Any]] = []
     for seed in range(options.seed, options.seed + options.jobs):
         of_job = folder / f"job-{seed}"
         if not (of_job / "done").exists():

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.aspects.startup.aspect import PART_WORDS
 from pyinstrument_gpu.goodput.division import Bucket, divided
 from pyinstrument_gpu.goodput.life import JobLife, NumberedAttempt
-from pyinstrument_gpu.parts.words import brief, counted, time_text
+from pyinstrument_gpu.parts.words import brief, counted
 
 LEAST_SHARE = 0.01
 """Of the wall time, what advice must be able to save."""
@@ -215,7 +215,7 @@ def _on_hangs(life: JobLife) -> Iterator[LifeAdvice]:
     hung = [one.times for one in life.attempts if one.times.has_hung]
     hung_ns = life.division.totals_ns[Bucket.HUNG]
     limits_ns = [times.environment.get("watchdog_ns", 0) for times in hung]
-    noticed = f" after {time_text(max(limits_ns))}" if all(limits_ns) and limits_ns else ""
+    noticed = f" after {brief(max(limits_ns))}" if all(limits_ns) and limits_ns else ""
     yield LifeAdvice(
         "End a hang when it is noticed, with `run --on-hang`",
         f"{counted(len(hung), 'attempt')} hung for {brief(hung_ns)} until ended; the watchdog "

@@ -124,7 +124,8 @@ def end_of_cover_ns(rows: NDArray[np.int64], moments_ns: NDArray[np.int64]) -> N
     """The end of what covers each moment without a gap; the moment where nothing does."""
     begins_ns, ends_ns = _joined(rows)
     begun = np.searchsorted(begins_ns, moments_ns, side="right")
-    return np.maximum(np.append(moments_ns.min(initial=0), ends_ns)[begun], moments_ns)
+    found: NDArray[np.int64] = np.maximum(np.append(0, ends_ns)[begun], moments_ns)
+    return found
 
 
 def _joined(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

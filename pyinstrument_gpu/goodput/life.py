@@ -123,6 +123,12 @@ class JobLife:
         return self.attempts[-1].times.ended == Condition.RUNNING
 
     @property
+    def knows_stragglers(self) -> bool:
+        """Whether what ranks waited for each other is known in any attempt, or there are no two."""
+        several = [one.times for one in self.attempts if one.times.ranks[1] > 1]
+        return not several or any(Bucket.STRAGGLERS in times.claims for times in several)
+
+    @property
     def productive_steps(self) -> int:
         """How many different steps were done."""
         return len(distinct(np.concatenate([one.numbers[_done(one)] for one in self.attempts])))
@@ -223,7 +229,6 @@ def attempt_times(
         Bucket.CHECKPOINT: np.concatenate([run.checkpoints for run in runs]),
         Bucket.EVALUATION: np.concatenate([run.evaluations for run in runs]),
         Bucket.OUTSIDE: np.array([(run.began_ns, run.end_ns) for run in runs], np.int64),
-        Bucket.STRAGGLERS: np.empty((0, 2), np.int64),
     }
     has_hung = any(run.hung_since_ns is not None for run in runs)
     if has_hung:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 
 import numpy as np
@@ -23,7 +23,15 @@ from pyinstrument_gpu.goodput.advice import (
 from pyinstrument_gpu.goodput.division import IN_ORDER, Bucket
 from pyinstrument_gpu.goodput.life import JobLife, NumberedAttempt
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
-from pyinstrument_gpu.parts.words import Unit, brief, counted, printable, small_percent, time_text
+from pyinstrument_gpu.parts.words import (
+    UNKNOWN,
+    Unit,
+    brief,
+    counted,
+    printable,
+    small_percent,
+    time_text,
+)
 from pyinstrument_gpu.report.console import for_terminal
 from pyinstrument_gpu.report.notes import notes_parts
 from pyinstrument_gpu.report.plain import rounded
@@ -41,14 +49,15 @@ class BucketTime:
 
     Attributes:
         bucket: on what.
-        time_ns: these add up to the wall time exactly.
+        time_ns: these add up to the wall time exactly. Missing where it could be seen in no
+            attempt: it is in the time of the others.
         percent: of the wall time, in tenths; these add up to 100.0.
         cost: at the price that was given.
     """
 
     bucket: str
-    time_ns: int
-    percent: float
+    time_ns: int | None
+    percent: float | None
     cost: float | None
 
 
@@ -169,25 +178,16 @@ def goodput_document(life: JobLife, price_per_hour: float | None = None) -> Good
         of_startup["other"] = rest_ns
     parts = sorted(of_startup.items(), key=lambda item: -item[1])
     arguments = life.attempts[-1].times.environment.get("arguments")
+    buckets = tuple(_buckets(life, price_per_hour))
     document = GoodputDocument(
         version=GOODPUT_VERSION,
-        verdict="",
+        verdict=_verdict(buckets, wall_ns),
         command=tuple(arguments) if isinstance(arguments, list) and arguments else None,
         joined_by=life.joined_by or None,
         began=_date(begin_ns),
         is_running=life.is_running,
         wall_ns=wall_ns,
-        buckets=tuple(
-            BucketTime(
-                bucket.name.lower(),
-                totals_ns[bucket],
-                tenths / 10,
-                None if price_per_hour is None else price_per_hour * totals_ns[bucket] / _HOUR_NS,
-            )
-            for bucket, tenths in zip(
-                IN_ORDER, _tenths([totals_ns[one] for one in IN_ORDER]), strict=True
-            )
-        ),
+        buckets=buckets,
         productive_steps=life.productive_steps,
         recomputed_steps=life.recomputed_steps,
         cut_off_steps=life.cut_off_steps,
@@ -201,7 +201,22 @@ def goodput_document(life: JobLife, price_per_hour: float | None = None) -> Good
         price_per_hour=price_per_hour,
         notes=life.notes,
     )
-    return rounded(_with_verdict(document))
+    return rounded(document)
+
+
+def _buckets(life: JobLife, price_per_hour: float | None) -> Iterator[BucketTime]:
+    totals_ns = life.division.totals_ns
+    tenths = _tenths([totals_ns[bucket] for bucket in IN_ORDER])
+    for bucket, tenth in zip(IN_ORDER, tenths, strict=True):
+        name, time_ns = bucket.name.lower(), totals_ns[bucket]
+        if bucket == Bucket.STRAGGLERS and not life.knows_stragglers:
+            yield BucketTime(name, None, None, None)
+        else:
+            yield BucketTime(name, time_ns, tenth / 10, _cost(price_per_hour, time_ns))
+
+
+def _cost(price_per_hour: float | None, time_ns: float) -> float | None:
+    return None if price_per_hour is None else price_per_hour * time_ns / _HOUR_NS
 
 
 def _tenths(times_ns: Sequence[int]) -> list[int]:
@@ -217,6 +232,11 @@ def _tenths(times_ns: Sequence[int]) -> list[int]:
 
 def _date(time_ns: int) -> str:
     return datetime.fromtimestamp(time_ns // 10**9, timezone.utc).isoformat()
+
+
+def _clock(date: str) -> str:
+    """A date as a table has it."""
+    return date[:19].replace("T", " ")
 
 
 def _attempt(one: NumberedAttempt, number: int, begin_ns: int) -> AttemptOfJob:
@@ -262,16 +282,13 @@ def _pieces(life: JobLife) -> Iterator[LifePiece]:
         yield LifePiece(name, int(since_ns) - begin_ns, int(until_ns - since_ns))
 
 
-def _with_verdict(document: GoodputDocument) -> GoodputDocument:
-    by_name = {one.bucket: one for one in document.buckets}
-    productive = by_name.pop("productive")
-    largest = max(by_name.values(), key=lambda one: one.time_ns)
-    verdict = (
-        f"{productive.percent:.1f} % of {time_text(document.wall_ns)} went into productive steps"
-    )
+def _verdict(buckets: Sequence[BucketTime], wall_ns: int) -> str:
+    by_name = {one.bucket: one for one in buckets}
+    verdict = f"{by_name.pop('productive').percent:.1f} % of {time_text(wall_ns)} went into productive steps"
+    largest = max(by_name.values(), key=lambda one: one.time_ns or 0)
     if largest.time_ns:
         verdict += f"; most of the rest, {largest.percent:.1f} %, into {words_of(largest.bucket)}"
-    return replace(document, verdict=f"{verdict}.")
+    return f"{verdict}."
 
 
 def words_of(bucket: str) -> str:
@@ -299,7 +316,7 @@ def goodput_parts(document: GoodputDocument) -> Iterator[Part]:
     yield Sentence()
     shown = document.attempts[-_MOST_ATTEMPTS:]
     rows = [_attempt_row(one) for one in shown]
-    yield table(["attempt", "ranks", "began", "lasted", "steps", "again"], [rows])
+    yield table(["attempt", "ranks", "began (UTC)", "lasted", "steps", "again"], [rows])
     if len(document.attempts) > len(shown):
         more = len(document.attempts) - len(shown)
         yield Sentence(f"... and {counted(more, 'earlier attempt')}", "note")
@@ -310,26 +327,27 @@ def _facts(document: GoodputDocument) -> str:
     attempts = counted(len(document.attempts), "attempt")
     joined = "" if document.joined_by is None else f", joined {document.joined_by}"
     until = "now: it is running" if document.is_running else "its last heartbeat: it has ended"
-    return f"{attempts}{joined}; from {document.began} to {until}"
+    return f"{attempts}{joined}; from {_clock(document.began)} UTC to {until}"
 
 
 def _bucket_table(document: GoodputDocument) -> Part:
-    unit = Unit.fitting(document.wall_ns)
-    has_price = document.price_per_hour is not None
+    unit, has_price = Unit.fitting(document.wall_ns), document.price_per_hour is not None
 
-    def row(name: str, time_ns: int, percent: float, cost: float | None) -> Row:
-        cells = [unit.text(time_ns), f"{percent:.1f}"]
-        cells += [f"{cost:,.2f}"] if cost is not None else []
-        return Row(name, cells, share=time_ns / max(1, document.wall_ns))
+    def cells(time_ns: int | None, percent: float | None, cost: float | None) -> list[str]:
+        texts = [unit.text(time_ns), UNKNOWN if percent is None else f"{percent:.1f}"]
+        return texts + [UNKNOWN if cost is None else f"{cost:,.2f}"] * has_price
 
     rows = [
-        row(words_of(one.bucket), one.time_ns, one.percent, one.cost) for one in document.buckets
+        Row(
+            words_of(one.bucket),
+            cells(one.time_ns, one.percent, one.cost),
+            share=(one.time_ns or 0) / max(1, document.wall_ns),
+        )
+        for one in document.buckets
     ]
-    price = document.price_per_hour
-    cost = None if price is None else price * document.wall_ns / _HOUR_NS
-    whole = row("wall time", document.wall_ns, 100.0, cost)
-    headers = [unit.name, "time", "%", *(["cost"] if has_price else [])]
-    return table(headers, [rows, [Row(whole.name, whole.cells)]], bars=True)
+    whole = cells(document.wall_ns, 100.0, _cost(document.price_per_hour, document.wall_ns))
+    headers = [unit.name, "time", "%", *["cost"] * has_price]
+    return table(headers, [rows, [Row("wall time", whole)]], bars=True)
 
 
 def _steps(document: GoodputDocument) -> Iterator[Sentence]:
@@ -362,10 +380,8 @@ def _advice(document: GoodputDocument) -> Iterator[Sentence]:
 
 
 def _price(document: GoodputDocument, one: LifeAdvice) -> str:
-    if document.price_per_hour is None:
-        return ""
-    low, high = (document.price_per_hour * ns / _HOUR_NS for ns in (one.low_ns, one.high_ns))
-    return f", {low:,.2f} to {high:,.2f}"
+    low, high = (_cost(document.price_per_hour, ns) for ns in (one.low_ns, one.high_ns))
+    return "" if low is None or high is None else f", {low:,.2f} to {high:,.2f}"
 
 
 def _attempt_row(one: AttemptOfJob) -> Row:
@@ -375,7 +391,7 @@ def _attempt_row(one: AttemptOfJob) -> Row:
     ranks = f"{one.ranks:,}"
     if one.ranks != one.world_size:
         ranks += f" of {one.world_size:,}"
-    cells = [ranks, one.began, brief(one.duration_ns), steps, f"{one.again:,}"]
+    cells = [ranks, _clock(one.began), brief(one.duration_ns), steps, f"{one.again:,}"]
     return Row(f"{one.attempt}", cells, note=printable(one.ended))
 
 
@@ -396,7 +412,8 @@ def prometheus_text(document: GoodputDocument) -> str:
         for value, number in values.items():
             family.labels(command, value).set(number)
 
-    seconds = {one.bucket: one.time_ns / 1e9 for one in document.buckets}
+    times_ns = {one.bucket: one.time_ns for one in document.buckets}
+    seconds = {name: time_ns / 1e9 for name, time_ns in times_ns.items() if time_ns is not None}
     gauge("job_seconds", "What the wall time of a job was spent on.", "bucket", seconds)
     steps = {
         "productive": document.productive_steps,

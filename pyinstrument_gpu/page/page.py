@@ -179,6 +179,7 @@ def life_page(document: GoodputDocument) -> str:
                 f"{words_of(one.bucket)}: {brief(one.time_ns)}, {one.percent:.1f} %",
             )
             for one in document.buckets
+            if one.time_ns is not None
         ],
     )
 
