@@ -19,7 +19,7 @@ from pyinstrument_gpu.parts.words import brief, counted
 
 LEAST_SHARE = 0.01
 """Of the wall time, what advice must be able to save."""
-_Z = 1.96  # 95 %
+_TAIL = 0.025  # on each side of 95 %
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,19 @@ def lost_factor(interval_ns: float, cost_ns: float, between_failures_ns: float) 
 
 
 def _interval_of_count(count: int) -> tuple[float, float]:
-    """The 95 % interval of the mean of a Poisson distribution of which so many, at least one, were
-    counted: E. B. Wilson and M. M. Hilferty's approximation of the quantiles of chi squared (PNAS
-    17 (1931) 684)."""
-    more = count + 1
-    low = count * max(0.0, 1 - 1 / (9 * count) - _Z / (3 * math.sqrt(count))) ** 3
-    return low, more * (1 - 1 / (9 * more) + _Z / (3 * math.sqrt(more))) ** 3
+    """The exact 95 % interval of the mean of a Poisson distribution of which so many, at least one,
+    were counted (F. Garwood, Biometrika 28 (1936) 437)."""
+
+    def mean_with(chance: float, most: int) -> float:
+        """The mean with which there are at most so many by that chance."""
+        low, high = 0.0, 20.0 + 2 * most
+        for _ in range(60):
+            mean = (low + high) / 2
+            logs = (k * math.log(mean) - mean - math.lgamma(k + 1) for k in range(most + 1))
+            low, high = (mean, high) if math.fsum(map(math.exp, logs)) > chance else (low, mean)
+        return low
+
+    return mean_with(1 - _TAIL, count - 1), mean_with(_TAIL, count)
 
 
 def checkpoint_interval(life: JobLife) -> CheckpointInterval | None:

@@ -10,7 +10,7 @@ report it has the number that it has in the whole training, whichever attempt co
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -102,21 +102,41 @@ class NumberedAttempt:
     numbered_by: str
 
 
+@dataclass(frozen=True)
+class StepCounts:
+    """The steps of all attempts.
+
+    Attributes:
+        productive: how many different ones were done; `unseen` of them are in no file, but a later
+            attempt tells that it goes on behind them.
+        recomputed: how often one was done that had been done before.
+        cut_off: how many the end of their attempt has cut off.
+        unseen: see `productive`.
+    """
+
+    productive: int
+    recomputed: int
+    cut_off: int
+    unseen: int
+
+
 @dataclass(frozen=True, eq=False)
 class JobLife:
     """A job.
 
     Attributes:
         attempts: the earliest first.
+        steps: how many there were.
         division: of its wall time, in nanoseconds since the epoch.
         joined_by: how it is known that the attempts are of one job.
         notes: what is not known, or was left out.
     """
 
     attempts: tuple[NumberedAttempt, ...]
+    steps: StepCounts
     division: Division
     joined_by: str
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     @property
     def is_running(self) -> bool:
@@ -127,26 +147,6 @@ class JobLife:
         """Whether what ranks waited for each other is known in any attempt, or there are no two."""
         several = [one.times for one in self.attempts if one.times.ranks[1] > 1]
         return not several or any(Bucket.STRAGGLERS in times.claims for times in several)
-
-    @property
-    def productive_steps(self) -> int:
-        """How many different steps were done."""
-        return len(distinct(np.concatenate([one.numbers[_done(one)] for one in self.attempts])))
-
-    @property
-    def recomputed_steps(self) -> int:
-        """How often a step was done that had been done before."""
-        return sum(int(_done(one).sum()) for one in self.attempts) - self.productive_steps
-
-    @property
-    def cut_off_steps(self) -> int:
-        """How many steps the end of their attempt has cut off."""
-        of_attempts = [one for one in self.attempts if one.times.ended != Condition.RUNNING]
-        return sum(int((~_done(one)).sum()) for one in of_attempts)
-
-
-def _done(one: NumberedAttempt) -> NDArray[np.bool_]:
-    return one.times.is_done
 
 
 def job_life(paths: Sequence[Path], silent_ns: Callable[[Run], int | None]) -> JobLife:
@@ -171,7 +171,7 @@ def job_life(paths: Sequence[Path], silent_ns: Callable[[Run], int | None]) -> J
             notes.append("left out: an attempt of which no run can be read")
     if not attempts:
         raise JobError("\n    ".join(["no run of the job can be read", *notes]))
-    numbered, notes_of_numbers = numbered_attempts(attempts)
+    numbered, steps, notes_of_numbers = numbered_attempts(attempts)
     for number, (one, later) in enumerate(pairwise(attempts), 1):
         if later.begin_ns < one.end_ns:
             notes.append(
@@ -181,6 +181,7 @@ def job_life(paths: Sequence[Path], silent_ns: Callable[[Run], int | None]) -> J
             )
     return JobLife(
         tuple(numbered),
+        steps,
         division_of(numbered),
         job.joined_by if len(attempts) > 1 else "",
         (*notes, *notes_of_numbers, *_lag(numbered)),
@@ -350,7 +351,7 @@ def _startup_parts(run: RunTimes) -> dict[str, int]:
 
 def numbered_attempts(
     attempts: Sequence[AttemptTimes],
-) -> tuple[list[NumberedAttempt], list[str]]:
+) -> tuple[list[NumberedAttempt], StepCounts, list[str]]:
     """The attempts with the numbers of their steps, and what of them is not known.
 
     Where a program does not tell where it goes on, it is taken that it does so behind the last
@@ -360,6 +361,7 @@ def numbered_attempts(
     after_checkpoint: int | None = None
     found: list[NumberedAttempt] = []
     notes = []
+    recomputed = cut_off = unseen = 0
     for place, times in enumerate(attempts, 1):
         told = times.told
         if told:
@@ -385,8 +387,15 @@ def numbered_attempts(
         indices, first_numbers = np.array(told, np.int64).T
         at = np.maximum(np.searchsorted(indices, times.index, side="right") - 1, 0)
         numbers = times.index - indices[at] + first_numbers[at]
-        is_open = ~times.is_done & (times.ended != Condition.RUNNING)
-        found.append(NumberedAttempt(times, numbers, np.isin(numbers, done) | is_open, numbered_by))
+        is_cut_off = ~times.is_done & (times.ended != Condition.RUNNING)
+        if times.told and len(done):
+            shown = np.arange(done.max() + 1, numbers.min(initial=first_numbers[0]))
+            unseen += len(shown)
+            done = np.append(done, shown)
+        is_again = np.isin(numbers, done)
+        recomputed += int((is_again & times.is_done).sum())
+        cut_off += int(is_cut_off.sum())
+        found.append(NumberedAttempt(times, numbers, is_again | is_cut_off, numbered_by))
         done = np.union1d(done, numbers[times.is_done])
         written = times.claims[Bucket.CHECKPOINT]
         written = written[written[:, 1] < times.end_ns]
@@ -394,7 +403,12 @@ def numbered_attempts(
             begun = np.searchsorted(times.steps[:, 0], written[:, 0].max(), side="right")
             if begun:
                 after_checkpoint = int(numbers[begun - 1]) + 1
-    return found, notes
+    if unseen:
+        notes.append(
+            f"{counted(unseen, 'productive step')} are in no file: that they were done is known "
+            "from where the next attempt goes on"
+        )
+    return found, StepCounts(len(done), recomputed, cut_off, unseen), notes
 
 
 def division_of(attempts: Sequence[NumberedAttempt]) -> Division:

@@ -21,7 +21,7 @@ from pyinstrument_gpu.goodput.advice import (
     startup_parts,
 )
 from pyinstrument_gpu.goodput.division import IN_ORDER, Bucket
-from pyinstrument_gpu.goodput.life import JobLife, NumberedAttempt
+from pyinstrument_gpu.goodput.life import JobLife, NumberedAttempt, StepCounts
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
 from pyinstrument_gpu.parts.words import (
     UNKNOWN,
@@ -135,9 +135,7 @@ class GoodputDocument:
             heartbeat.
         wall_ns: the wall time.
         buckets: what it was spent on.
-        productive_steps: how many different steps were done.
-        recomputed_steps: how often a step was done that had been done before.
-        cut_off_steps: how many steps had begun and not ended with their attempt.
+        steps: how many there were.
         startup: the parts of start-ups, the longest first.
         checkpoints: how often they are written, and how often they should be.
         advice: what would have saved time, the most first.
@@ -155,9 +153,7 @@ class GoodputDocument:
     is_running: bool
     wall_ns: int
     buckets: tuple[BucketTime, ...]
-    productive_steps: int
-    recomputed_steps: int
-    cut_off_steps: int
+    steps: StepCounts
     startup: tuple[StartupShare, ...]
     checkpoints: CheckpointInterval | None
     advice: tuple[LifeAdvice, ...]
@@ -188,9 +184,7 @@ def goodput_document(life: JobLife, price_per_hour: float | None = None) -> Good
         is_running=life.is_running,
         wall_ns=wall_ns,
         buckets=buckets,
-        productive_steps=life.productive_steps,
-        recomputed_steps=life.recomputed_steps,
-        cut_off_steps=life.cut_off_steps,
+        steps=life.steps,
         startup=tuple(StartupShare(part, time_ns) for part, time_ns in parts),
         checkpoints=interval,
         advice=tuple(advice(life, interval)),
@@ -284,10 +278,11 @@ def _pieces(life: JobLife) -> Iterator[LifePiece]:
 
 def _verdict(buckets: Sequence[BucketTime], wall_ns: int) -> str:
     by_name = {one.bucket: one for one in buckets}
-    verdict = f"{by_name.pop('productive').percent:.1f} % of {time_text(wall_ns)} went into productive steps"
+    percent = by_name.pop("productive").percent
+    verdict = f"{percent:.1f} % of {time_text(wall_ns)} went into productive steps"
     largest = max(by_name.values(), key=lambda one: one.time_ns or 0)
     if largest.time_ns:
-        verdict += f"; most of the rest, {largest.percent:.1f} %, into {words_of(largest.bucket)}"
+        verdict += f"; most of the rest was {words_of(largest.bucket)}, {largest.percent:.1f} %"
     return f"{verdict}."
 
 
@@ -351,10 +346,10 @@ def _bucket_table(document: GoodputDocument) -> Part:
 
 
 def _steps(document: GoodputDocument) -> Iterator[Sentence]:
-    again = f"{counted(document.recomputed_steps, 'step')} computed again"
+    again = f"{counted(document.steps.recomputed, 'step')} computed again"
     yield Sentence(
-        f"{counted(document.productive_steps, 'productive step')}, {again}, "
-        f"{document.cut_off_steps:,} cut off"
+        f"{counted(document.steps.productive, 'productive step')}, {again}, "
+        f"{document.steps.cut_off:,} cut off"
     )
     if document.startup:
         parts = ", ".join(f"{one.part} {brief(one.time_ns)}" for one in document.startup)
@@ -416,9 +411,9 @@ def prometheus_text(document: GoodputDocument) -> str:
     seconds = {name: time_ns / 1e9 for name, time_ns in times_ns.items() if time_ns is not None}
     gauge("job_seconds", "What the wall time of a job was spent on.", "bucket", seconds)
     steps = {
-        "productive": document.productive_steps,
-        "recomputed": document.recomputed_steps,
-        "cut_off": document.cut_off_steps,
+        "productive": document.steps.productive,
+        "recomputed": document.steps.recomputed,
+        "cut_off": document.steps.cut_off,
     }
     gauge("job_steps", "Steps of all attempts of a job.", "kind", {**steps})
     ends: dict[str, float] = {}

@@ -75,6 +75,7 @@ def attempt(
     end: dict[str, Any] = {
         "duration_ns": ended_ns + tail_ms * MS,
         "complete": not is_killed,
+        "anchor": environment["anchor"],
         "spans": whole.spans[is_there],
         "span_self_ns": whole.span_self_ns[is_there],
     }
@@ -103,6 +104,4 @@ def life_of(folder: Path, *runs: Run, silent_ns: int | None = None) -> JobLife:
 def ms_of(life: JobLife) -> dict[str, float]:
     """What the time went into, without what took none."""
     totals_ns = life.division.totals_ns
-    return {
-        bucket.name.lower(): totals_ns[bucket] / MS for bucket in Bucket if totals_ns[bucket]
-    }
+    return {bucket.name.lower(): totals_ns[bucket] / MS for bucket in Bucket if totals_ns[bucket]}

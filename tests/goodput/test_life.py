@@ -23,14 +23,14 @@ from tests.helpers.job_files import rank_run
 def test_a_single_attempt(tmp_path: Path) -> None:
     life = life_of(tmp_path, attempt(0, 10))
     assert ms_of(life) == {"startup": 100, "productive": 100, "recomputed": 5}
-    assert (life.productive_steps, life.recomputed_steps, life.cut_off_steps) == (10, 0, 1)
+    assert (life.steps.productive, life.steps.recomputed, life.steps.cut_off) == (10, 0, 1)
     assert life.joined_by == ""
 
 
 def test_steps_that_are_seen_twice(tmp_path: Path) -> None:
     """The step that the kill has cut off was lost, and is productive when it is done."""
     life = life_of(tmp_path, attempt(0, 10), attempt(1000, 10, start=6))
-    assert (life.productive_steps, life.recomputed_steps, life.cut_off_steps) == (16, 4, 2)
+    assert (life.steps.productive, life.steps.recomputed, life.steps.cut_off) == (16, 4, 2)
     assert ms_of(life) == {
         "startup": 200,
         "productive": 160,
@@ -47,17 +47,17 @@ def test_a_step_that_break_has_left_is_done_and_one_that_an_exception_has_left_i
     steps["complete"][-1] = False
     left = {"steps": Steps(steps)}
     life = life_of(tmp_path, attempt(0, 3, is_killed=False, parts=left))
-    assert (life.productive_steps, life.cut_off_steps) == (3, 0)
+    assert (life.steps.productive, life.steps.cut_off) == (3, 0)
     failed = {"program_end": {"exit_code": 1, "exception": "ValueError"}}
     life = life_of(tmp_path, attempt(0, 3, is_killed=False, parts=left, **failed))
-    assert (life.productive_steps, life.cut_off_steps) == (2, 1)
+    assert (life.steps.productive, life.steps.cut_off) == (2, 1)
 
 
 def test_where_it_goes_on_is_inferred_from_the_last_checkpoint(tmp_path: Path) -> None:
     """It was written in step 3, so the next attempt goes on with step 4; and that is said."""
     phases = {"forward": [STEP_NS] * 8, "checkpoint": [0, 0, 0, 30 * MS, 0, 0, 0, 0]}
     life = life_of(tmp_path, attempt(0, 8, phases=phases), attempt(1000, 6))
-    assert (life.productive_steps, life.recomputed_steps) == (10, 4)
+    assert (life.steps.productive, life.steps.recomputed) == (10, 4)
     assert ms_of(life)["checkpoint"] == 30
     assert life.attempts[1].numbered_by == "inferred from the last checkpoint"
     assert any("goes on: it is taken that it does so with step 4" in one for one in life.notes)
@@ -65,7 +65,7 @@ def test_where_it_goes_on_is_inferred_from_the_last_checkpoint(tmp_path: Path) -
 
 def test_where_it_goes_on_can_not_be_told(tmp_path: Path) -> None:
     life = life_of(tmp_path, attempt(0, 8), attempt(1000, 6))
-    assert (life.productive_steps, life.recomputed_steps) == (14, 0)
+    assert (life.steps.productive, life.steps.recomputed) == (14, 0)
     assert any("how many of its steps are computed again is not known" in one for one in life.notes)
 
 
@@ -73,6 +73,13 @@ def test_a_checkpoint_that_was_cut_off_is_none_to_go_on_from(tmp_path: Path) -> 
     life = life_of(tmp_path, attempt(0, 8, open_phase="checkpoint"), attempt(1000, 6))
     assert ms_of(life)["checkpoint"] == 5
     assert life.attempts[1].numbered_by == "unknown"
+
+
+def test_steps_in_no_file_that_the_next_attempt_shows(tmp_path: Path) -> None:
+    """The file ends before its process did, which wrote a checkpoint behind step 12."""
+    life = life_of(tmp_path, attempt(0, 10, start=0), attempt(1000, 5, start=13))
+    assert (life.steps.productive, life.steps.recomputed, life.steps.unseen) == (18, 0, 3)
+    assert any(one.startswith("3 productive steps are in no file") for one in life.notes)
 
 
 def test_a_second_loop_that_tells_its_number(tmp_path: Path) -> None:
@@ -99,7 +106,7 @@ def test_ranks_start_up_until_the_last_one_does_its_first_step(tmp_path: Path) -
     life = life_of(tmp_path, attempt(0, 20, ranks=2), attempt(50, 15, rank=1, ranks=2))
     assert ms_of(life)["startup"] == 150
     assert life.attempts[0].times.ranks == (2, 2)
-    assert life.productive_steps == 20
+    assert life.steps.productive == 20
 
 
 def test_attempts_of_other_numbers_of_ranks(tmp_path: Path) -> None:
@@ -112,7 +119,7 @@ def test_attempts_of_other_numbers_of_ranks(tmp_path: Path) -> None:
         attempt(2000, 5, start=18, rank=2, ranks=3),
     )
     assert [one.times.ranks for one in life.attempts] == [(2, 2), (1, 1), (2, 3)]
-    assert (life.productive_steps, life.recomputed_steps) == (23, 2)
+    assert (life.steps.productive, life.steps.recomputed) == (23, 2)
     assert "attempt 3: rank 1: there is no run that can be read" in life.notes
     assert life.joined_by == "by their command and folder"
 
@@ -171,7 +178,7 @@ def test_attempts_of_machines_whose_clocks_overlap(tmp_path: Path) -> None:
     )
     assert any("attempts 1 and 2 overlap by" in one for one in life.notes)
     assert "dead" not in ms_of(life)
-    assert (life.productive_steps, life.recomputed_steps) == (50, 10)
+    assert (life.steps.productive, life.steps.recomputed) == (50, 10)
 
 
 # Ends
@@ -211,7 +218,7 @@ def test_a_job_that_is_running_goes_on_until_now(tmp_path: Path) -> None:
     life = life_of(tmp_path, attempt(0, 10), attempt(1000, 10, start=9), silent_ns=50 * MS)
     assert life.is_running
     assert life.attempts[-1].times.ended == Condition.RUNNING
-    assert life.cut_off_steps == 1
+    assert life.steps.cut_off == 1
     assert ms_of(life) == {
         "startup": 200,
         "productive": 100 + 90 + 5 + 50,
