@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.aspects.startup.aspect import PART_WORDS
 from pyinstrument_gpu.goodput.division import Bucket, divided
-from pyinstrument_gpu.goodput.life import JobLife, NumberedAttempt
+from pyinstrument_gpu.goodput.life import AttemptTimes, JobLife
 from pyinstrument_gpu.parts.words import brief, counted
 
 LEAST_SHARE = 0.01
@@ -113,7 +113,7 @@ def _interval_of_count(count: int) -> tuple[float, float]:
 
 def checkpoint_interval(life: JobLife) -> CheckpointInterval | None:
     """None where nothing failed, or no two checkpoints were seen in one attempt."""
-    failures = sum(one.times.has_failed for one in life.attempts)
+    failures = sum(one.has_failed for one in life.attempts)
     cost_ns, written, between = 0, 0, [np.empty(0, np.int64)]
     for one in life.attempts:
         begins_ns, ends_ns, took_ns = _written(one)
@@ -141,26 +141,26 @@ def checkpoint_interval(life: JobLife) -> CheckpointInterval | None:
     )
 
 
-def _written(one: NumberedAttempt) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+def _written(one: AttemptTimes) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
     """When the checkpoints of an attempt began and ended, and how long they took together. All that
     is written between two steps, or in one, is one checkpoint."""
-    rows, times = one.times.claims[Bucket.CHECKPOINT], one.times
-    rows = rows[rows[:, 1] < times.end_ns]  # the others were cut off
+    rows = one.claims[Bucket.CHECKPOINT]
+    rows = rows[rows[:, 1] < one.end_ns]  # the others were cut off
     rows = rows[np.argsort(rows[:, 0])]
-    begun = np.searchsorted(times.steps[:, 0], rows[:, 0], side="right")
+    begun = np.searchsorted(one.steps[:, 0], rows[:, 0], side="right")
     first = np.flatnonzero(np.append(True, begun[1:] != begun[:-1])[: len(begun)])
     if not len(first):
         return rows[:, 0], rows[:, 1], 0
     ends_ns = np.maximum.reduceat(rows[:, 1], first)
-    division = divided(times.begin_ns, times.end_ns, {Bucket.CHECKPOINT: rows})
+    division = divided(one.begin_ns, one.end_ns, {Bucket.CHECKPOINT: rows})
     return rows[first, 0], ends_ns, division.totals_ns[Bucket.CHECKPOINT]
 
 
 def advice(life: JobLife, interval: CheckpointInterval | None) -> list[LifeAdvice]:
     """What may have saved a hundredth of the wall time, the largest first."""
     wall_ns = sum(life.division.totals_ns.values())
-    found = [*_on_checkpoints(life, interval), *_on_startup(life), *_on_hangs(life)]
-    found += [*_on_pauses(life), *_on_stragglers(life)]
+    found = [*_on_checkpoints(life, interval), *_on_repeats(life), *_on_hangs(life)]
+    found += _on_stragglers(life)
     found = [one for one in found if one.high_ns >= LEAST_SHARE * wall_ns]
     return sorted(found, key=lambda one: -one.high_ns)
 
@@ -191,37 +191,43 @@ def _on_checkpoints(life: JobLife, found: CheckpointInterval | None) -> Iterator
     )
 
 
-def _on_startup(life: JobLife) -> Iterator[LifeAdvice]:
-    took_ns = [
-        divided(times.begin_ns, times.end_ns, times.claims).totals_ns[Bucket.STARTUP]
-        for times in (one.times for one in life.attempts)
+def _on_repeats(life: JobLife) -> Iterator[LifeAdvice]:
+    """Starts and pauses: from all as quick as the quickest to none at all."""
+    starts_ns = [
+        divided(one.begin_ns, one.end_ns, one.claims).totals_ns[Bucket.STARTUP]
+        for one in life.attempts
     ]
+    pauses_ns = [max(0, b.begin_ns - a.end_ns) for a, b in pairwise(life.attempts)]
     parts = startup_parts(life)
-    largest = max(parts, key=lambda part: parts[part], default=None)
-    of = "" if largest is None else f", of which {brief(parts[largest])} {largest}"
-    yield LifeAdvice(
-        "Start faster",
-        f"{counted(len(took_ns), 'start')} took {brief(sum(took_ns))}{of}; the quickest took "
-        f"{brief(min(took_ns))}",
-        sum(took_ns) - len(took_ns) * min(took_ns),
-        sum(took_ns),
-    )
+    largest = f", of which {brief(parts[0][1])} {parts[0][0]}" if parts else ""
+    for about, noun, took_ns, of in (
+        ("Start faster", "start", starts_ns, largest),
+        ("Start the next attempt sooner", "pause", pauses_ns, ""),
+    ):
+        if took_ns:
+            yield LifeAdvice(
+                about,
+                f"{counted(len(took_ns), noun)} took {brief(sum(took_ns))}{of}; the quickest took "
+                f"{brief(min(took_ns))}",
+                sum(took_ns) - len(took_ns) * min(took_ns),
+                sum(took_ns),
+            )
 
 
-def startup_parts(life: JobLife) -> dict[str, int]:
-    """By part, in words, what start-ups took together, as far as the lowest ranks tell."""
+def startup_parts(life: JobLife) -> list[tuple[str, int]]:
+    """By part, in words, what start-ups took together, as far as the lowest ranks tell; the longest
+    first."""
     sums_ns: dict[str, int] = {}
-    for one in life.attempts:
-        for part, time_ns in one.times.startup_parts.items():
-            words = PART_WORDS[part]
-            sums_ns[words] = sums_ns.get(words, 0) + time_ns
-    return sums_ns
+    for part in (part for one in life.attempts for part in one.startup_parts):
+        words = PART_WORDS[part.part]
+        sums_ns[words] = sums_ns.get(words, 0) + part.time_ns
+    return sorted(sums_ns.items(), key=lambda item: -item[1])
 
 
 def _on_hangs(life: JobLife) -> Iterator[LifeAdvice]:
-    hung = [one.times for one in life.attempts if one.times.has_hung]
+    hung = [one for one in life.attempts if one.has_hung]
     hung_ns = life.division.totals_ns[Bucket.HUNG]
-    limits_ns = [times.environment.get("watchdog_ns", 0) for times in hung]
+    limits_ns = [one.environment.get("watchdog_ns", 0) for one in hung]
     noticed = f" after {brief(max(limits_ns))}" if all(limits_ns) and limits_ns else ""
     yield LifeAdvice(
         "End a hang when it is noticed, with `run --on-hang`",
@@ -230,20 +236,6 @@ def _on_hangs(life: JobLife) -> Iterator[LifeAdvice]:
         max(0, hung_ns - sum(limits_ns)),
         hung_ns,
     )
-
-
-def _on_pauses(life: JobLife) -> Iterator[LifeAdvice]:
-    times = [one.times for one in life.attempts]
-    pauses_ns = [max(0, later.begin_ns - one.end_ns) for one, later in pairwise(times)]
-    dead_ns = life.division.totals_ns[Bucket.DEAD]
-    if pauses_ns:
-        yield LifeAdvice(
-            "Start the next attempt sooner",
-            f"{counted(len(pauses_ns), 'pause')} between attempts took {brief(dead_ns)}, the "
-            f"shortest {brief(min(pauses_ns))}",
-            max(0, dead_ns - len(pauses_ns) * min(pauses_ns)),
-            dead_ns,
-        )
 
 
 def _on_stragglers(life: JobLife) -> Iterator[LifeAdvice]:

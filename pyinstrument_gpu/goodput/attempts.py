@@ -71,13 +71,19 @@ class AttemptFiles:
         return any(one["number"] > 0 for one in noted)
 
     def takes(self, run: Run) -> bool:
-        """Whether a run that begins no earlier may be another rank of it."""
-        alike = all(
-            run.environment.get(key) == self.runs[0].environment.get(key)
-            for key in ("world_size", "restarts", "job")
+        """Whether a run that begins no earlier may be another rank of it. The agents of two
+        machines may count restarts apart from each other."""
+        facts = run.environment
+        beside = [
+            one.environment for one in self.runs if one.environment.get("host") == facts.get("host")
+        ]
+        slack_ns = _LATE_START_NS if beside else _CLOCKS_APART_NS
+        return (
+            facts.get("world_size") == self.runs[0].environment.get("world_size")
+            and all(facts.get("restarts") == one.get("restarts") for one in beside)
+            and _rank(run) not in self.files
+            and _begin_ns(run) <= self.end_ns + slack_ns
         )
-        slack_ns = _LATE_START_NS if run.environment.get("host") in self.hosts else _CLOCKS_APART_NS
-        return alike and _rank(run) not in self.files and _begin_ns(run) <= self.end_ns + slack_ns
 
     def overlaps(self, later: AttemptFiles) -> bool:
         """Whether both went on at one time, by more than clocks of different machines differ."""

@@ -10,7 +10,7 @@ report it has the number that it has in the whole training, whichever attempt co
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.aspects.startup.aspect import StartupPart
 from pyinstrument_gpu.core.arrays import distinct, least_of
 from pyinstrument_gpu.core.condition import Condition
 from pyinstrument_gpu.core.run import Run
@@ -58,10 +59,13 @@ class AttemptTimes:
         is_done: whether any rank was through.
         told: pairs of an index and its number in the whole training, as the program told it.
         claims: the time of the buckets that need no other attempt.
-        startup_parts: by part, of the lowest rank.
+        startup_parts: of the lowest rank.
         ended: how.
         has_hung: whether it hung until it was ended.
         notes: what is not known of it.
+        numbers: of its steps in the whole training, once the attempts before it are known.
+        is_again: of each, whether an earlier attempt had done it, or it was cut off.
+        numbered_by: how the number of its first step is known.
     """
 
     files: tuple[str, ...]
@@ -74,32 +78,18 @@ class AttemptTimes:
     is_done: NDArray[np.bool_]
     told: tuple[tuple[int, int], ...]
     claims: dict[Bucket, NDArray[np.int64]]
-    startup_parts: Mapping[str, int]
+    startup_parts: tuple[StartupPart, ...]
     ended: Condition
     has_hung: bool
     notes: tuple[str, ...]
+    numbers: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    is_again: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    numbered_by: str = ""
 
     @property
     def has_failed(self) -> bool:
         """Whether it was ended by something that may come again."""
         return self.has_hung or self.ended in (Condition.CUT_OFF, Condition.FAILED)
-
-
-@dataclass(frozen=True, eq=False)
-class NumberedAttempt:
-    """An attempt whose steps have their numbers in the whole training.
-
-    Attributes:
-        times: the attempt.
-        numbers: of its steps.
-        is_again: of each, whether an earlier attempt had done it, or it was cut off.
-        numbered_by: how the number of its first step is known.
-    """
-
-    times: AttemptTimes
-    numbers: NDArray[np.int64]
-    is_again: NDArray[np.bool_]
-    numbered_by: str
 
 
 @dataclass(frozen=True)
@@ -132,7 +122,7 @@ class JobLife:
         notes: what is not known, or was left out.
     """
 
-    attempts: tuple[NumberedAttempt, ...]
+    attempts: tuple[AttemptTimes, ...]
     steps: StepCounts
     division: Division
     joined_by: str
@@ -140,12 +130,12 @@ class JobLife:
 
     @property
     def is_running(self) -> bool:
-        return self.attempts[-1].times.ended == Condition.RUNNING
+        return self.attempts[-1].ended == Condition.RUNNING
 
     @property
     def knows_stragglers(self) -> bool:
         """Whether what ranks waited for each other is known in any attempt, or there are no two."""
-        several = [one.times for one in self.attempts if one.times.ranks[1] > 1]
+        several = [one for one in self.attempts if one.ranks[1] > 1]
         return not several or any(Bucket.STRAGGLERS in times.claims for times in several)
 
 
@@ -247,7 +237,7 @@ def attempt_times(
     if not_kept:
         notes.append(
             f"of {counted(not_kept, 'step')} at its begin only the total is kept: they count as "
-            "alike, and checkpoints and evaluations between them as outside steps"
+            "alike, and the checkpoints and evaluations among them are not told apart"
         )
     ended = {run.ended for run in runs}
     return AttemptTimes(
@@ -261,7 +251,7 @@ def attempt_times(
         is_done=is_done,
         told=next((run.numbers for run in runs if run.numbers), ()),
         claims=claims,
-        startup_parts=_startup_parts(runs[0]),
+        startup_parts=runs[0].startup.parts if runs[0].startup is not None else (),
         ended=next((one for one in _ORDER if one in ended), Condition.FINISHED),
         has_hung=has_hung,
         notes=tuple(notes),
@@ -344,14 +334,9 @@ def _straggler_waits(
     return np.stack([begins_ns, np.minimum(begins_ns + lengths_ns, ends_ns)], 1)
 
 
-def _startup_parts(run: RunTimes) -> dict[str, int]:
-    times = run.startup
-    return {} if times is None else {one.part: one.time_ns for one in times.parts}
-
-
 def numbered_attempts(
     attempts: Sequence[AttemptTimes],
-) -> tuple[list[NumberedAttempt], StepCounts, list[str]]:
+) -> tuple[list[AttemptTimes], StepCounts, list[str]]:
     """The attempts with the numbers of their steps, and what of them is not known.
 
     Where a program does not tell where it goes on, it is taken that it does so behind the last
@@ -359,7 +344,7 @@ def numbered_attempts(
     """
     done = np.empty(0, np.int64)
     after_checkpoint: int | None = None
-    found: list[NumberedAttempt] = []
+    found: list[AttemptTimes] = []
     notes = []
     recomputed = cut_off = unseen = 0
     for place, times in enumerate(attempts, 1):
@@ -395,7 +380,9 @@ def numbered_attempts(
         is_again = np.isin(numbers, done)
         recomputed += int((is_again & times.is_done).sum())
         cut_off += int(is_cut_off.sum())
-        found.append(NumberedAttempt(times, numbers, is_again | is_cut_off, numbered_by))
+        found.append(
+            replace(times, numbers=numbers, is_again=is_again | is_cut_off, numbered_by=numbered_by)
+        )
         done = np.union1d(done, numbers[times.is_done])
         written = times.claims[Bucket.CHECKPOINT]
         written = written[written[:, 1] < times.end_ns]
@@ -411,29 +398,29 @@ def numbered_attempts(
     return found, StepCounts(len(done), recomputed, cut_off, unseen), notes
 
 
-def division_of(attempts: Sequence[NumberedAttempt]) -> Division:
+def division_of(attempts: Sequence[AttemptTimes]) -> Division:
     """The division of the time from the begin of the first attempt to the end of the last."""
     claims: dict[Bucket, list[NDArray[np.int64]]] = {}
     for one in attempts:
         of_steps = {
-            Bucket.PRODUCTIVE: one.times.steps[~one.is_again],
-            Bucket.RECOMPUTED: one.times.steps[one.is_again],
+            Bucket.PRODUCTIVE: one.steps[~one.is_again],
+            Bucket.RECOMPUTED: one.steps[one.is_again],
         }
-        for bucket, rows in (*one.times.claims.items(), *of_steps.items()):
+        for bucket, rows in (*one.claims.items(), *of_steps.items()):
             claims.setdefault(bucket, []).append(rows)
     return divided(
-        min(one.times.begin_ns for one in attempts),
-        max(one.times.end_ns for one in attempts),
+        min(one.begin_ns for one in attempts),
+        max(one.end_ns for one in attempts),
         {bucket: np.concatenate(rows) for bucket, rows in claims.items()},
     )
 
 
-def _lag(attempts: Sequence[NumberedAttempt]) -> list[str]:
+def _lag(attempts: Sequence[AttemptTimes]) -> list[str]:
     """How many steps may have been done that no file has."""
     most = 0
     for one in attempts:
-        lengths_ns = np.diff(one.times.steps[one.times.is_done]).ravel()
-        if one.times.ended == Condition.CUT_OFF and not one.times.has_hung and len(lengths_ns):
+        lengths_ns = np.diff(one.steps[one.is_done]).ravel()
+        if one.ended == Condition.CUT_OFF and not one.has_hung and len(lengths_ns):
             most += LAG_NS // max(1, int(np.median(lengths_ns)))
     if not most:
         return []

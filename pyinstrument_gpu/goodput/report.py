@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 
 import numpy as np
 
+from pyinstrument_gpu.aspects.startup.aspect import StartupPart
 from pyinstrument_gpu.core.condition import ProgramEnd
 from pyinstrument_gpu.errors import needed_for
 from pyinstrument_gpu.goodput.advice import (
@@ -21,7 +22,7 @@ from pyinstrument_gpu.goodput.advice import (
     startup_parts,
 )
 from pyinstrument_gpu.goodput.division import IN_ORDER, Bucket
-from pyinstrument_gpu.goodput.life import JobLife, NumberedAttempt, StepCounts
+from pyinstrument_gpu.goodput.life import AttemptTimes, JobLife, StepCounts
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
 from pyinstrument_gpu.parts.words import (
     UNKNOWN,
@@ -38,7 +39,7 @@ from pyinstrument_gpu.report.plain import rounded
 
 GOODPUT_VERSION = 1
 """Of the document. It rises when a field changes its meaning or goes; new fields may come."""
-_MOST_PIECES = 2000
+_MOST_PIECES = 400
 _MOST_ATTEMPTS = 20
 _HOUR_NS = 3600 * 10**9
 
@@ -59,19 +60,6 @@ class BucketTime:
     time_ns: int | None
     percent: float | None
     cost: float | None
-
-
-@dataclass(frozen=True)
-class StartupShare:
-    """A part of all start-ups together, on the lowest rank.
-
-    Attributes:
-        part: what it is.
-        time_ns: how long it took.
-    """
-
-    part: str
-    time_ns: int
 
 
 @dataclass(frozen=True)
@@ -136,7 +124,7 @@ class GoodputDocument:
         wall_ns: the wall time.
         buckets: what it was spent on.
         steps: how many there were.
-        startup: the parts of start-ups, the longest first.
+        startup: the parts of all start-ups together, on the lowest rank, in words.
         checkpoints: how often they are written, and how often they should be.
         advice: what would have saved time, the most first.
         attempts: the earliest first.
@@ -154,7 +142,7 @@ class GoodputDocument:
     wall_ns: int
     buckets: tuple[BucketTime, ...]
     steps: StepCounts
-    startup: tuple[StartupShare, ...]
+    startup: tuple[StartupPart, ...]
     checkpoints: CheckpointInterval | None
     advice: tuple[LifeAdvice, ...]
     attempts: tuple[AttemptOfJob, ...]
@@ -168,12 +156,10 @@ def goodput_document(life: JobLife, price_per_hour: float | None = None) -> Good
     totals_ns = life.division.totals_ns
     wall_ns, begin_ns = sum(totals_ns.values()), int(life.division.borders_ns[0])
     interval = checkpoint_interval(life)
-    of_startup = startup_parts(life)
-    rest_ns = totals_ns[Bucket.STARTUP] - sum(of_startup.values())
-    if rest_ns > 0:
-        of_startup["other"] = rest_ns
-    parts = sorted(of_startup.items(), key=lambda item: -item[1])
-    arguments = life.attempts[-1].times.environment.get("arguments")
+    parts = startup_parts(life)
+    rest_ns = totals_ns[Bucket.STARTUP] - sum(time_ns for _, time_ns in parts)
+    parts += [("other", rest_ns)] if rest_ns > 0 else []
+    arguments = life.attempts[-1].environment.get("arguments")
     buckets = tuple(_buckets(life, price_per_hour))
     document = GoodputDocument(
         version=GOODPUT_VERSION,
@@ -185,7 +171,7 @@ def goodput_document(life: JobLife, price_per_hour: float | None = None) -> Good
         wall_ns=wall_ns,
         buckets=buckets,
         steps=life.steps,
-        startup=tuple(StartupShare(part, time_ns) for part, time_ns in parts),
+        startup=tuple(StartupPart(part, time_ns, ()) for part, time_ns in parts),
         checkpoints=interval,
         advice=tuple(advice(life, interval)),
         attempts=tuple(
@@ -233,27 +219,26 @@ def _clock(date: str) -> str:
     return date[:19].replace("T", " ")
 
 
-def _attempt(one: NumberedAttempt, number: int, begin_ns: int) -> AttemptOfJob:
-    times = one.times
+def _attempt(one: AttemptTimes, number: int, begin_ns: int) -> AttemptOfJob:
     numbers = one.numbers.tolist()
-    end = ProgramEnd.of(times.environment)
-    ended = "hung" if times.has_hung else times.ended.value
-    if times.ended.value == "failed":
+    end = ProgramEnd.of(one.environment)
+    ended = "hung" if one.has_hung else one.ended.value
+    if one.ended.value == "failed":
         ended += f" ({end.exception or f'exit code {end.exit_code}'})" if end.has_failed else ""
     return AttemptOfJob(
         attempt=number,
-        ranks=times.ranks[0],
-        world_size=times.ranks[1],
-        began=_date(times.begin_ns),
-        begin_ns=times.begin_ns - begin_ns,
-        duration_ns=times.end_ns - times.begin_ns,
+        ranks=one.ranks[0],
+        world_size=one.ranks[1],
+        began=_date(one.begin_ns),
+        begin_ns=one.begin_ns - begin_ns,
+        duration_ns=one.end_ns - one.begin_ns,
         first_step=min(numbers, default=None),
         last_step=max(numbers, default=None),
         numbered_by=one.numbered_by,
-        steps=int(np.count_nonzero(times.is_done)),
-        again=int(np.count_nonzero(times.is_done & one.is_again)),
+        steps=int(np.count_nonzero(one.is_done)),
+        again=int(np.count_nonzero(one.is_done & one.is_again)),
         ended=ended,
-        files=times.files,
+        files=one.files,
     )
 
 

@@ -112,19 +112,23 @@ def run_times(run: Run, silent_ns: int | None) -> RunTimes:
 
 
 def _all_steps(run: Run) -> tuple[NDArray[np.void], int]:
-    """The steps, with those that are no longer in the history before them, and their number."""
+    """The steps, with those that are no longer in the history before them, and their number. Of
+    these it is known how long they took together, and perhaps when the first one began."""
     kept = run.steps.array
     lost = int(kept["index"][0]) if len(kept) else 0
     if not lost:
         return kept.copy(), 0
-    closed = run.steps.closed
+    closed, end_ns = run.steps.closed, int(kept["begin_ns"][0])
     total_ns = run.step_totals.duration.total_ns + run.profiled_totals.duration.total_ns
-    lost_ns = total_ns - int((closed["end_ns"] - closed["begin_ns"]).sum())
-    first_ns = int(kept["begin_ns"][0])
-    borders_ns = np.linspace(max(0, first_ns - max(0, lost_ns)), first_ns, lost + 1)
+    lost_ns = max(0, total_ns - int((closed["end_ns"] - closed["begin_ns"]).sum()))
+    zero_ns = began_ns(run.environment.get("anchor", run.anchor), "monotonic_ns")
+    begin_ns = end_ns - lost_ns
+    if run.startup is not None and run.startup.first_step_ns is not None and zero_ns is not None:
+        begin_ns = min(begin_ns, run.startup.first_step_ns - zero_ns)
     before = np.zeros(lost, STEP_DTYPE)
     before["index"], before["complete"], before["thread"] = np.arange(lost), True, kept["thread"][0]
-    before["begin_ns"], before["end_ns"] = borders_ns[:-1], borders_ns[1:]
+    before["begin_ns"] = np.linspace(max(0, begin_ns), end_ns, lost, endpoint=False)
+    before["end_ns"] = np.minimum(before["begin_ns"] + lost_ns // lost, end_ns)
     return np.concatenate([before, kept]), lost
 
 

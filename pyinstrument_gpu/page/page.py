@@ -155,7 +155,8 @@ def life_page(document: GoodputDocument) -> str:
     whole_ns = max(1, document.wall_ns)
 
     def piece(bucket: str, time_ns: int, text: str) -> Piece:
-        return Piece(words_of(bucket), time_ns / whole_ns, text, css_color(color_of(bucket)))
+        color = "var(--panel)" if bucket == "dead" else css_color(color_of(bucket))
+        return Piece(words_of(bucket), time_ns / whole_ns, text, color)
 
     return _written(
         sheet,

@@ -35,6 +35,7 @@ def attempt(
     phases: Mapping[str, Sequence[int]] | None = None,
     open_phase: str | None = None,
     clock_ms: int = 0,
+    gap_ns: int = 0,
     parts: Mapping[str, Any] | None = None,
     **facts: Any,
 ) -> Run:
@@ -47,6 +48,7 @@ def attempt(
         tail_ms: from the end of the last step to that of the run.
         phases: instead of one that takes all of a step; a step in which one takes nothing lacks it.
         open_phase: what the open step is in.
+        gap_ns: before each step.
         clock_ms: by how much the clock of the machine is ahead.
     """
     began_ns = BEFORE_NS + (at_ms + clock_ms) * MS
@@ -69,7 +71,7 @@ def attempt(
     made = {"forward": [STEP_NS] * steps} if phases is None else dict(phases)
     if open_phase is not None:
         made.setdefault(open_phase, [0] * steps)
-    whole = rank_run(rank, made, gap_ns=0, environment=environment)
+    whole = rank_run(rank, made, gap_ns=gap_ns, environment=environment)
     ended_ns = whole.duration_ns
     is_there = whole.spans["host_end_ns"] > whole.spans["host_begin_ns"]
     end: dict[str, Any] = {
@@ -84,7 +86,7 @@ def attempt(
         end["open_step"], end["steps"] = is_open, Steps.with_open(whole.steps.closed, is_open)
     if open_phase is not None:
         end["open_phases"] = (OpenPhase(open_phase, 0, ended_ns, steps, 0),)
-    return rank_run(rank, made, gap_ns=0, environment=environment, **(end | dict(parts or {})))
+    return rank_run(rank, made, gap_ns=gap_ns, environment=environment, **(end | dict(parts or {})))
 
 
 def saved(folder: Path, *runs: Run) -> list[Path]:

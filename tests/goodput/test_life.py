@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from pyinstrument_gpu.aspects.stalls.data import Stall
+from pyinstrument_gpu.aspects.startup.data import Startup
 from pyinstrument_gpu.core.condition import Condition
 from pyinstrument_gpu.core.steps import Steps
 from pyinstrument_gpu.errors import JobError
 from pyinstrument_gpu.goodput.attempts import newest_job
 from pyinstrument_gpu.goodput.life import job_life
-from tests.goodput.lives import BEFORE_NS, MS, STEP_NS, attempt, life_of, ms_of, saved
+from tests.goodput.lives import BEFORE_NS, MONOTONIC_NS, MS, STEP_NS, attempt, life_of, ms_of, saved
 from tests.helpers.job_files import rank_run
 
 # Steps
@@ -89,14 +90,19 @@ def test_a_second_loop_that_tells_its_number(tmp_path: Path) -> None:
 
 
 def test_steps_that_are_no_longer_in_the_history(tmp_path: Path) -> None:
-    """Of the first six the sums alone are there; they lie before the others."""
-    whole = attempt(0, 10, start=20)
-    steps = whole.steps.array[6:]
-    cut = attempt(0, 10, start=20, parts={"steps": Steps(steps), "step_totals": whole.step_totals})
-    life = life_of(tmp_path, cut)
+    """Of the first six the sums alone are there. They lie before the others, or evenly from where
+    the first one began."""
+    whole = attempt(0, 10, start=20, gap_ns=2 * MS)
+    lacking = {"steps": Steps(whole.steps.array[6:]), "step_totals": whole.step_totals}
+    life = life_of(tmp_path, attempt(0, 10, start=20, gap_ns=2 * MS, parts=lacking))
     assert life.attempts[0].numbers.tolist() == [*range(20, 31)]
-    assert ms_of(life) == {"startup": 100, "productive": 100, "recomputed": 5}
+    assert ms_of(life) == {"startup": 114, "productive": 100, "recomputed": 5, "outside": 8}
     assert any("of 6 steps at its begin only the total is kept" in one for one in life.notes)
+    began_ns = MONOTONIC_NS + BEFORE_NS
+    startup = Startup(watched_ns=began_ns, first_step_ns=began_ns + 2 * MS)
+    lacking["startup"] = startup
+    life = life_of(tmp_path, attempt(0, 10, start=20, gap_ns=2 * MS, parts=lacking))
+    assert ms_of(life) == {"startup": 102, "productive": 100, "recomputed": 5, "outside": 20}
 
 
 # Ranks
@@ -105,8 +111,19 @@ def test_steps_that_are_no_longer_in_the_history(tmp_path: Path) -> None:
 def test_ranks_start_up_until_the_last_one_does_its_first_step(tmp_path: Path) -> None:
     life = life_of(tmp_path, attempt(0, 20, ranks=2), attempt(50, 15, rank=1, ranks=2))
     assert ms_of(life)["startup"] == 150
-    assert life.attempts[0].times.ranks == (2, 2)
+    assert life.attempts[0].ranks == (2, 2)
     assert life.steps.productive == 20
+
+
+def test_agents_of_two_machines_may_count_restarts_apart(tmp_path: Path) -> None:
+    life = life_of(
+        tmp_path,
+        attempt(0, 10, ranks=2, job="a", restarts=0),
+        attempt(0, 10, rank=1, ranks=2, job="a", restarts=0, host="other"),
+        attempt(1000, 10, start=9, ranks=2, job="a", restarts=0),
+        attempt(1000, 10, start=9, rank=1, ranks=2, job="a", restarts=1, host="other"),
+    )
+    assert [one.ranks for one in life.attempts] == [(2, 2), (2, 2)]
 
 
 def test_attempts_of_other_numbers_of_ranks(tmp_path: Path) -> None:
@@ -118,7 +135,7 @@ def test_attempts_of_other_numbers_of_ranks(tmp_path: Path) -> None:
         attempt(2000, 5, start=18, rank=0, ranks=3),
         attempt(2000, 5, start=18, rank=2, ranks=3),
     )
-    assert [one.times.ranks for one in life.attempts] == [(2, 2), (1, 1), (2, 3)]
+    assert [one.ranks for one in life.attempts] == [(2, 2), (1, 1), (2, 3)]
     assert (life.steps.productive, life.steps.recomputed) == (23, 2)
     assert "attempt 3: rank 1: there is no run that can be read" in life.notes
     assert life.joined_by == "by their command and folder"
@@ -193,7 +210,7 @@ def test_a_hang_until_it_was_ended(tmp_path: Path) -> None:
     run = attempt(0, 30, tail_ms=2000, parts=hung(340 * MS), watchdog_ns=30 * 10**9)
     life = life_of(tmp_path, run)
     assert ms_of(life) == {"startup": 100, "productive": 300, "hung": 2000}
-    assert life.attempts[0].times.has_hung
+    assert life.attempts[0].has_hung
 
 
 def test_a_rank_hangs_until_the_last_one_has_ended(tmp_path: Path) -> None:
@@ -217,7 +234,7 @@ def test_a_stall_after_which_it_went_on_is_no_hang(tmp_path: Path) -> None:
 def test_a_job_that_is_running_goes_on_until_now(tmp_path: Path) -> None:
     life = life_of(tmp_path, attempt(0, 10), attempt(1000, 10, start=9), silent_ns=50 * MS)
     assert life.is_running
-    assert life.attempts[-1].times.ended == Condition.RUNNING
+    assert life.attempts[-1].ended == Condition.RUNNING
     assert life.steps.cut_off == 1
     assert ms_of(life) == {
         "startup": 200,

@@ -84,8 +84,12 @@ class StartupWatch(Watcher):
         """What a run has that is killed: what is known now, before the first step, and behind
         it."""
         self.write()
-        native.call_before_step(self.write)
+        native.call_before_step(self._first_step_begins)
         native.call_before_step(self.write, after=1)
+
+    def _first_step_begins(self) -> None:
+        self._facts["first_step_ns"] = time.monotonic_ns()
+        self.write()
 
     def document(self) -> dict[str, Any]:
         return {} if self._log is None else {**self._log.facts(), **self._facts}
