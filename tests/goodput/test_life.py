@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,10 +47,10 @@ def test_a_step_that_break_has_left_is_done_and_one_that_an_exception_has_left_i
 ) -> None:
     steps = rank_run(0, {"forward": [STEP_NS] * 3}, gap_ns=0).steps.array.copy()
     steps["complete"][-1] = False
-    left = {"steps": Steps(steps)}
+    left: dict[str, Any] = {"steps": Steps(steps)}
     life = life_of(tmp_path, attempt(0, 3, is_killed=False, parts=left))
     assert (life.steps.productive, life.steps.cut_off) == (3, 0)
-    failed = {"program_end": {"exit_code": 1, "exception": "ValueError"}}
+    failed: dict[str, Any] = {"program_end": {"exit_code": 1, "exception": "ValueError"}}
     life = life_of(tmp_path, attempt(0, 3, is_killed=False, parts=left, **failed))
     assert (life.steps.productive, life.steps.cut_off) == (2, 1)
 
@@ -93,7 +94,10 @@ def test_steps_that_are_no_longer_in_the_history(tmp_path: Path) -> None:
     """Of the first six the sums alone are there. They lie before the others, or evenly from where
     the first one began."""
     whole = attempt(0, 10, start=20, gap_ns=2 * MS)
-    lacking = {"steps": Steps(whole.steps.array[6:]), "step_totals": whole.step_totals}
+    lacking: dict[str, Any] = {
+        "steps": Steps(whole.steps.array[6:]),
+        "step_totals": whole.step_totals,
+    }
     life = life_of(tmp_path, attempt(0, 10, start=20, gap_ns=2 * MS, parts=lacking))
     assert life.attempts[0].numbers.tolist() == [*range(20, 31)]
     assert ms_of(life) == {"startup": 114, "productive": 100, "recomputed": 5, "outside": 8}
@@ -201,7 +205,7 @@ def test_attempts_of_machines_whose_clocks_overlap(tmp_path: Path) -> None:
 # Ends
 
 
-def hung(since_ns: int) -> dict[str, object]:
+def hung(since_ns: int) -> dict[str, Any]:
     return {"stalls": (Stall(since_ns=since_ns, noticed_ns=since_ns + 1, limit_ns=1, step=3),)}
 
 
@@ -255,9 +259,9 @@ def test_evaluations_between_steps_and_in_them(tmp_path: Path) -> None:
 
 
 def test_by_the_id_of_a_launcher(tmp_path: Path) -> None:
-    one, two = {"job": "a", "restarts": 0}, {"job": "a", "restarts": 1}
-    others = {"arguments": ["train.py", "--lr", "1"]}
-    runs = attempt(0, 5, **one), attempt(500, 5, start=5, **two, **others)
+    others = ["train.py", "--lr", "1"]
+    again = attempt(500, 5, start=5, job="a", restarts=1, arguments=others)
+    runs = attempt(0, 5, job="a", restarts=0), again
     assert life_of(tmp_path, *runs).joined_by == "by torchrun's run id a"
     runs = attempt(0, 5, slurm_job="7"), attempt(500, 5, start=5, slurm_job="7")
     assert life_of(tmp_path, *runs).joined_by == "by Slurm's job id 7"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -130,7 +131,7 @@ def test_a_process_that_lives(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("pyinstrument_gpu.cli.goodput.MachineClocks.now", lambda: clocks)
     monkeypatch.setattr(
         "pyinstrument_gpu.cli.goodput.sighting_of",
-        lambda *of: sighting_of(*of, process=lambda *_: ProcessState.ALIVE),
+        partial(sighting_of, process=lambda *_: ProcessState.ALIVE),
     )
     document = json.loads(goodput(folder / "run-0.gpurun", "--json").stdout)
     assert document["is_running"]
