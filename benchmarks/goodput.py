@@ -35,10 +35,12 @@ from typing import Any
 
 import numpy as np
 
+from pyinstrument_gpu.core.condition import ProcessState
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.goodput.advice import best_interval_ns
 from pyinstrument_gpu.goodput.life import job_life
 from pyinstrument_gpu.goodput.report import GoodputDocument, goodput_document
+from pyinstrument_gpu.job.condition import Sighting
 from pyinstrument_gpu.job.own_work import MIN_STEPS
 
 ROOT = Path(__file__).parents[1]
@@ -48,6 +50,7 @@ ORDER = (
     *("productive", "recomputed", "outside", "dead"),
 )
 """Whose a moment is: the first of these that is true of it."""
+GONE = Sighting(ProcessState.GONE)
 _MS = 1_000_000
 _BEGIN_NS = 20 * _MS
 """The kernel tells when a process began to 10 ms, and on a busy machine it takes as long to start
@@ -379,7 +382,9 @@ def main() -> None:
             of_job.mkdir(parents=True)
             run_job(seed, of_job)
             (of_job / "done").touch()
-        document = goodput_document(job_life(sorted(of_job.glob("*.gpurun")), lambda run: None))
+        document = goodput_document(
+            job_life(sorted(of_job.glob("*.gpurun")), lambda run, path: GONE)
+        )
         both = [judged(document, truth_of(of_job, flag), flag) for flag in (True, False)]
         found.append(
             {

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import click
@@ -12,8 +14,12 @@ from pyinstrument_gpu.core.file.run_files import files_in
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.goodput.life import job_life
 from pyinstrument_gpu.goodput.report import goodput_document, goodput_report, prometheus_text
+from pyinstrument_gpu.job.condition import Sighting
 from pyinstrument_gpu.report.json_text import json_text
 from pyinstrument_gpu.watch.process import MachineClocks, sighting_of
+
+_WAIT_S = 1.0
+"""Ten times as long as a recorder needs to write again."""
 
 
 @click.command()
@@ -61,20 +67,22 @@ def goodput(
     """
     if as_json + as_prometheus + (html is not None) + (width is not None) > 1:
         raise click.UsageError("give one of --json, --prometheus, --html and --width")
-    clocks = MachineClocks.now()
-
-    def silent_ns(run: Run) -> int | None:
-        if run.complete or run.error is not None:
-            return None
-        seen = sighting_of(run.environment, run.anchor, run.duration_ns, clocks)
-        lives = seen.process in (ProcessState.ALIVE, ProcessState.STOPPED)
-        hidden = seen.process == ProcessState.UNKNOWN and seen.is_fresh
-        return seen.silent_ns if lives or hidden else None
-
     found: dict[Path, None] = {}
     for path in map(Path, paths):
         found |= dict.fromkeys(files_in(path) if path.is_dir() else [path])
-    document = goodput_document(job_life(list(found), silent_ns), price_per_hour)
+    began_s, before = time.monotonic(), {path: _written(path) for path in found}
+
+    def look(run: Run, path: Path) -> Sighting:
+        if run.complete:
+            return Sighting(ProcessState.GONE)
+        clocks = MachineClocks.now()
+        seen = sighting_of(run.environment, run.anchor, run.duration_ns, clocks)
+        if seen.silent_ns is None:  # of another machine: its file may change
+            time.sleep(max(0.0, began_s + _WAIT_S - time.monotonic()))
+            return Sighting(is_writing=before[path] != _written(path))
+        return seen
+
+    document = goodput_document(job_life(list(found), look), price_per_hour)
     if html is not None:
         # Not above: the text needs none of it.
         from pyinstrument_gpu.page.page import life_page, write_page
@@ -87,3 +95,12 @@ def goodput(
         print(prometheus_text(document), end="")
     else:
         print(goodput_report(document, width=width))
+
+
+def _written(path: Path) -> tuple[int, int] | None:
+    """When a file was written last, and its size."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.aspects.startup.aspect import StartupPart
 from pyinstrument_gpu.core.arrays import distinct, least_of
-from pyinstrument_gpu.core.condition import Condition
+from pyinstrument_gpu.core.condition import Condition, ProcessState
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import JobError, RunFileError
 from pyinstrument_gpu.goodput.attempts import AttemptFiles, newest_job
@@ -33,15 +33,19 @@ from pyinstrument_gpu.goodput.division import (
 )
 from pyinstrument_gpu.goodput.run_times import RunTimes, run_times
 from pyinstrument_gpu.job import analysis
-from pyinstrument_gpu.job.condition import LAG_NS
+from pyinstrument_gpu.job.condition import LAG_NS, Sighting
 from pyinstrument_gpu.job.gather import job_of, rank_data
 from pyinstrument_gpu.job.job import RankData
 from pyinstrument_gpu.job.stragglers import lateness
 from pyinstrument_gpu.parts.words import counted, ranks_text, time_text
 
+_GONE = Sighting(ProcessState.GONE)
 _LEAST_SHIFT_NS = 10**9
 """Clocks of two machines that differ by less are left as they are."""
-_ORDER = (Condition.RUNNING, Condition.CUT_OFF, Condition.FAILED, Condition.ENDED)
+_ORDER = (
+    *(Condition.RUNNING, Condition.CUT_OFF, Condition.LOST),
+    *(Condition.UNWRITTEN, Condition.FAILED, Condition.ENDED),
+)
 """How an attempt ended whose ranks ended differently: the first that any of them did."""
 
 
@@ -87,6 +91,10 @@ class AttemptTimes:
     numbered_by: str = ""
 
     @property
+    def may_go_on(self) -> bool:
+        return self.ended in (Condition.RUNNING, Condition.LOST)
+
+    @property
     def has_failed(self) -> bool:
         """Whether it was ended by something that may come again."""
         return self.has_hung or self.ended in (Condition.CUT_OFF, Condition.FAILED)
@@ -129,22 +137,19 @@ class JobLife:
     notes: tuple[str, ...] = ()
 
     @property
-    def is_running(self) -> bool:
-        return self.attempts[-1].ended == Condition.RUNNING
-
-    @property
     def knows_stragglers(self) -> bool:
         """Whether what ranks waited for each other is known in any attempt, or there are no two."""
         several = [one for one in self.attempts if one.ranks[1] > 1]
         return not several or any(Bucket.STRAGGLERS in times.claims for times in several)
 
 
-def job_life(paths: Sequence[Path], silent_ns: Callable[[Run], int | None]) -> JobLife:
+def job_life(paths: Sequence[Path], look: Callable[[Run, Path], Sighting]) -> JobLife:
     """The life of the newest job of these run files. Reads one attempt after the other, whose runs
     it holds in memory together.
 
     Args:
-        silent_ns: how long ago the last heartbeat of a run was, if its process lives; else None.
+        look: what can be seen of the process of a run in a file. Only of the last attempt it is
+            asked: those before it have ended.
 
     Raises:
         JobError: see `newest_job`.
@@ -153,7 +158,7 @@ def job_life(paths: Sequence[Path], silent_ns: Callable[[Run], int | None]) -> J
     attempts = []
     for number, files in enumerate(job.attempts):
         is_last = number == len(job.attempts) - 1
-        found = attempt_times(files, silent_ns if is_last else lambda run: None)
+        found = attempt_times(files, look if is_last else lambda run, path: _GONE)
         if found is not None:
             attempts.append(found)
             notes += [f"attempt {len(attempts)}: {note}" for note in found.notes]
@@ -179,7 +184,7 @@ def job_life(paths: Sequence[Path], silent_ns: Callable[[Run], int | None]) -> J
 
 
 def attempt_times(
-    files: AttemptFiles, silent_ns: Callable[[Run], int | None]
+    files: AttemptFiles, look: Callable[[Run, Path], Sighting]
 ) -> AttemptTimes | None:
     """What is kept of an attempt; None if none of its runs can be read."""
     found: dict[int, RunTimes] = {}
@@ -192,7 +197,7 @@ def attempt_times(
         except (OSError, RunFileError) as error:
             notes.append(f"left out: {path}: {str(error).removeprefix(f'{path}: ')}")
             continue
-        found[rank], environments[rank] = run_times(run, silent_ns(run)), run.environment
+        found[rank], environments[rank] = run_times(run, look(run, path)), run.environment
         if run.environment.get("world_size", 1) > 1 and "rank" in run.environment:
             ranks.append(rank_data(run, str(path)))
     if not found:
@@ -372,7 +377,7 @@ def numbered_attempts(
         indices, first_numbers = np.array(told, np.int64).T
         at = np.maximum(np.searchsorted(indices, times.index, side="right") - 1, 0)
         numbers = times.index - indices[at] + first_numbers[at]
-        is_cut_off = ~times.is_done & (times.ended != Condition.RUNNING)
+        is_cut_off = ~times.is_done & (not times.may_go_on)
         if times.told and len(done):
             shown = np.arange(done.max() + 1, numbers.min(initial=first_numbers[0]))
             unseen += len(shown)

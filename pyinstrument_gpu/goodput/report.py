@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 import numpy as np
 
 from pyinstrument_gpu.aspects.startup.aspect import StartupPart
-from pyinstrument_gpu.core.condition import ProgramEnd
+from pyinstrument_gpu.core.condition import Condition, ProgramEnd
 from pyinstrument_gpu.errors import needed_for
 from pyinstrument_gpu.goodput.advice import (
     CheckpointInterval,
@@ -167,7 +167,7 @@ def goodput_document(life: JobLife, price_per_hour: float | None = None) -> Good
         command=tuple(arguments) if isinstance(arguments, list) and arguments else None,
         joined_by=life.joined_by or None,
         began=_date(begin_ns),
-        is_running=life.is_running,
+        is_running=life.attempts[-1].ended == Condition.RUNNING,
         wall_ns=wall_ns,
         buckets=buckets,
         steps=life.steps,
@@ -307,6 +307,8 @@ def _facts(document: GoodputDocument) -> str:
     attempts = counted(len(document.attempts), "attempt")
     joined = "" if document.joined_by is None else f", joined {document.joined_by}"
     until = "now: it is running" if document.is_running else "its last heartbeat: it has ended"
+    if document.attempts[-1].ended == Condition.LOST.value:
+        until = "its last heartbeat: whether it has ended can't be seen from here"
     return f"{attempts}{joined}; from {_clock(document.began)} UTC to {until}"
 
 

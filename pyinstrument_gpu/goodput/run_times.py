@@ -17,10 +17,10 @@ from pyinstrument_gpu.aspects.outputs import CHECKPOINT_KIND
 from pyinstrument_gpu.aspects.startup.aspect import StartupTimes, startup_times
 from pyinstrument_gpu.core.arrays import distinct, least_of
 from pyinstrument_gpu.core.clocks import began_ns
-from pyinstrument_gpu.core.condition import Condition, ProgramEnd
+from pyinstrument_gpu.core.condition import Condition, ProcessState, ProgramEnd
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import STEP_DTYPE
-from pyinstrument_gpu.job.condition import LAG_NS, hanging_ns
+from pyinstrument_gpu.job.condition import LAG_NS, Sighting, hanging_ns
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class RunTimes:
         checkpoints, evaluations: rows of begin and end.
         hung_since_ns: since when nothing had happened any more; None if that is not so.
         startup: its parts; None where they are not known.
-        ended: how; RUNNING if it goes on.
+        ended: how; RUNNING if it goes on, and LOST if that can't be seen.
         not_kept: how many of the steps are no longer in the history.
     """
 
@@ -71,25 +71,30 @@ class RunTimes:
         )
 
 
-def run_times(run: Run, silent_ns: int | None) -> RunTimes:
+def run_times(run: Run, seen: Sighting) -> RunTimes:
     """What is kept of a run that says when it began.
 
     Args:
-        silent_ns: how long ago its last heartbeat was, if its process lives; else None.
+        seen: what could be seen of its process.
     """
-    end_ns = run.duration_ns + (silent_ns or 0)
+    end_ns, of_program = run.duration_ns, ProgramEnd.of(run.environment)
+    lives = seen.process in (ProcessState.ALIVE, ProcessState.STOPPED)
+    ended = Condition.CUT_OFF
+    if run.complete:
+        ended = of_program.condition
+    elif run.error is not None:
+        ended = Condition.UNWRITTEN
+    elif lives or (seen.process == ProcessState.UNKNOWN and seen.is_fresh):
+        ended = Condition.RUNNING
+        end_ns += seen.silent_ns or 0
+    elif seen.process == ProcessState.UNKNOWN:
+        ended = Condition.LOST
     steps, not_kept = _all_steps(run)
     is_done = np.ones(len(steps), bool)
-    of_program = ProgramEnd.of(run.environment)
     if len(steps) and not steps["complete"][-1]:
         # One that `break` has left is done; one that an exception has left is not.
         is_done[-1] = steps["end_ns"][-1] >= 0 and not of_program.has_failed
     steps["end_ns"] = np.where(steps["end_ns"] < 0, end_ns, steps["end_ns"])
-    ended = Condition.CUT_OFF
-    if run.complete:
-        ended = of_program.condition
-    elif silent_ns is not None:
-        ended = Condition.RUNNING
     since_ns = None if run.complete and not of_program.has_failed else _hung_since_ns(run, steps)
     monotonic_ns = began_ns(run.environment.get("anchor", run.anchor), "monotonic_ns")
     process_ns, before_ns = run.environment.get("process_ns"), 0

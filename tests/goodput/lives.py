@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pyinstrument_gpu.core.condition import ProcessState
 from pyinstrument_gpu.core.record import OpenPhase
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.steps import Step, Steps
 from pyinstrument_gpu.goodput.division import Bucket
 from pyinstrument_gpu.goodput.life import JobLife, job_life
+from pyinstrument_gpu.job.condition import Sighting
 from tests.helpers.job_files import rank_run
 from tests.helpers.run_writer import save
 
@@ -21,6 +23,7 @@ BEFORE_NS = 100 * MS
 """From the begin of the process to that of the recording."""
 MONOTONIC_NS = 10**12
 EPOCH_NS = 10**18
+GONE = Sighting(ProcessState.GONE)
 
 
 def attempt(
@@ -97,10 +100,9 @@ def saved(folder: Path, *runs: Run) -> list[Path]:
     return paths
 
 
-def life_of(folder: Path, *runs: Run, silent_ns: int | None = None) -> JobLife:
-    """Their life, in which the process of the last attempt lives if it is given for how long it has
-    been silent."""
-    return job_life(saved(folder, *runs), lambda run: silent_ns)
+def life_of(folder: Path, *runs: Run, seen: Sighting = GONE) -> JobLife:
+    """Their life, in which so much can be seen of the processes of the last attempt."""
+    return job_life(saved(folder, *runs), lambda run, path: seen)
 
 
 def ms_of(life: JobLife) -> dict[str, float]:

@@ -11,12 +11,23 @@ import pytest
 
 from pyinstrument_gpu.aspects.stalls.data import Stall
 from pyinstrument_gpu.aspects.startup.data import Startup
-from pyinstrument_gpu.core.condition import Condition
+from pyinstrument_gpu.core.condition import Condition, ProcessState
 from pyinstrument_gpu.core.steps import Steps
 from pyinstrument_gpu.errors import JobError
 from pyinstrument_gpu.goodput.attempts import newest_job
 from pyinstrument_gpu.goodput.life import job_life
-from tests.goodput.lives import BEFORE_NS, MONOTONIC_NS, MS, STEP_NS, attempt, life_of, ms_of, saved
+from pyinstrument_gpu.job.condition import Sighting
+from tests.goodput.lives import (
+    BEFORE_NS,
+    GONE,
+    MONOTONIC_NS,
+    MS,
+    STEP_NS,
+    attempt,
+    life_of,
+    ms_of,
+    saved,
+)
 from tests.helpers.job_files import rank_run
 
 # Steps
@@ -236,8 +247,8 @@ def test_a_stall_after_which_it_went_on_is_no_hang(tmp_path: Path) -> None:
 
 
 def test_a_job_that_is_running_goes_on_until_now(tmp_path: Path) -> None:
-    life = life_of(tmp_path, attempt(0, 10), attempt(1000, 10, start=9), silent_ns=50 * MS)
-    assert life.is_running
+    seen = Sighting(ProcessState.ALIVE, 50 * MS)
+    life = life_of(tmp_path, attempt(0, 10), attempt(1000, 10, start=9), seen=seen)
     assert life.attempts[-1].ended == Condition.RUNNING
     assert life.steps.cut_off == 1
     assert ms_of(life) == {
@@ -246,6 +257,17 @@ def test_a_job_that_is_running_goes_on_until_now(tmp_path: Path) -> None:
         "recomputed": 10 + 5,
         "dead": 1000 - 205,
     }
+
+
+def test_a_process_of_another_machine(tmp_path: Path) -> None:
+    """Its file changes; or it does not, and nothing is said of its end."""
+    runs = attempt(0, 10), attempt(1000, 10, start=10)
+    life = life_of(tmp_path, *runs, seen=Sighting(is_writing=True))
+    assert life.attempts[-1].ended == Condition.RUNNING
+    life = life_of(tmp_path, *runs, seen=Sighting())
+    assert [one.ended for one in life.attempts] == [Condition.CUT_OFF, Condition.LOST]
+    assert [one.has_failed for one in life.attempts] == [True, False]
+    assert life.steps.cut_off == 1
 
 
 def test_evaluations_between_steps_and_in_them(tmp_path: Path) -> None:
@@ -305,7 +327,7 @@ def test_two_jobs_of_one_command_at_once(tmp_path: Path) -> None:
 def test_damaged_runs(tmp_path: Path) -> None:
     paths = saved(tmp_path, attempt(0, 5), attempt(500, 5, start=5))
     paths[0].write_bytes(b"no run")
-    life = job_life(paths, lambda run: None)
+    life = job_life(paths, lambda run, path: GONE)
     assert len(life.attempts) == 1
     assert life.notes[0].startswith(f"left out: {paths[0]}: ")
     paths[1].write_bytes(paths[1].read_bytes()[:100])

@@ -42,6 +42,11 @@ wall time               1214.0  100.0  121.40
 """
 
 
+@pytest.fixture(autouse=True)
+def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyinstrument_gpu.cli.goodput._WAIT_S", 0)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     failed = {"exit_code": 1, "exception": "ValueError"}
@@ -121,6 +126,12 @@ def test_bad_input(tmp_path: Path) -> None:
     assert goodput(tmp_path, "--json", "--prometheus").exit_code == 2
     assert goodput(tmp_path, "--price-per-hour", "-1").exit_code == 2
     assert "No such file" in goodput(tmp_path / "none.gpurun").stderr
+
+
+def test_of_another_machine_it_can_not_be_seen(tmp_path: Path) -> None:
+    saved(tmp_path, attempt(0, 20))
+    text = " ".join(goodput(tmp_path).stdout.split())
+    assert "to its last heartbeat: whether it has ended can't be seen from here" in text
 
 
 def test_a_process_that_lives(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
