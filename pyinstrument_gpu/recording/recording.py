@@ -582,7 +582,7 @@ def record(options: RecordingOptions) -> Recording:
         oom_snapshot: when a GPU has no memory left for the first time, save the snapshot of
             PyTorch's allocator beside the run file, as PATH.oom.pickle, of at most 256 MiB.
         flops: count the floating-point operations of the steps that are profiled, and have the
-            step with index 10 profiled if no others are asked for (docs/throughput.md). That one is
+            step with index 10 profiled if no others are asked for (docs/modules.md). That one is
             slower, and training stands still around it for up to a second or so.
         energy: read the GPU's energy counter ten times a second, by a thread of its own that needs
             the GIL for some microseconds each time. Without NVML or such a counter, the run has

@@ -548,6 +548,17 @@ def test_what_makes_no_sense_with_a_page(
     assert message in result.output
 
 
+def test_a_gate_without_scipy_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    result = invoke("gate", "--baseline", "old.py", "-o", "runs", "--", "new.py")
+    assert result.exit_code == 1
+    assert "pyinstrument-gpu[compare]" in result.output
+    assert not Path("runs").exists()
+
+
 def test_comparison_as_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jinja2", reason="jinja2 is not installed")
     pytest.importorskip("scipy", reason="scipy is not installed")

@@ -278,6 +278,19 @@ def test_one_is_behind_and_lives() -> None:
     assert document.ranks[1].collectives[0].age_ns == 31 * S
 
 
+def test_before_the_watchdog_looks_the_line_says_where_it_is() -> None:
+    quiet = Quiet(11 * S, "/w/train.py", 7, "load", "get")
+    behind = asked(1, 41, 9 * S, "data", is_watched=False, quiet=quiet)
+    of = job(asked(0, 41, 9 * S, is_watched=False), behind)
+    document = said(of, ALIVE, ALIVE)
+    assert outcome(document) == ("held up", 1, ())
+    assert document.evidence[:2] == (
+        "Its process 4001 lives. Nothing had happened in its file for 9.000 s.",
+        "The step has taken 9 s so far; a step takes 100 ms at the median; 2 s ago the main thread "
+        "was in get, called at /w/train.py:7.",
+    )
+
+
 def test_who_has_never_asked_for_an_operation_of_a_group_is_behind_in_it() -> None:
     first, never = asked(0, 0, 31 * S), rank(1, step=0, path="data", stuck_ns=31 * S)
     first = replace(first, collectives=replace(first.collectives, groups=(group((0, 1)),)))
