@@ -53,6 +53,7 @@ _NUMPY_BYTES = 256 << 20
 # is touched.
 _RESERVE_BYTES = 2 << 20
 _NO_MEMORY = "there was no memory for all that the recording does as it ends"
+_MOST_STEP_NUMBERS = 64
 
 
 class Recording:
@@ -340,6 +341,8 @@ class Recording:
         # How far the program's own frame is from here is known to native.start.
         options = self._options
         facts = {**environment.gather(), **options.facts()}
+        for watcher in self.watchers.values():
+            facts |= watcher.first_facts()
         try:
             started = native.start(
                 self,
@@ -462,6 +465,20 @@ class Recording:
                 self._environment = {**self._environment, **known}
                 native.set_document(self, "environment", _encode(self._environment))
         except Exception:  # it may be called in the middle of the program: it stays as it is
+            return
+
+    def note_step_number(self, number: int) -> None:
+        """The next step has this number in the whole training, of which this run may be a later
+        attempt. Nothing within a step, or in a forked child, and nothing is raised."""
+        if self._pid != os.getpid() or not self._environment or native.open_place()[1] >= 0:
+            return
+        try:
+            noted = [*self._environment.get("step_numbers", ())]
+            noted.append({"at_ns": native.read_clocks()[0], "number": number})
+            del noted[1:-_MOST_STEP_NUMBERS]  # the first one counts from the begin on
+            self._environment = {**self._environment, "step_numbers": noted}
+            native.set_document(self, "environment", _encode(self._environment))
+        except Exception:  # it is called in the middle of the program: the number stays unknown
             return
 
     def _finish_if_mine(self) -> None:

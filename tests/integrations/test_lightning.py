@@ -60,6 +60,9 @@ def test_callback_records_the_steps_that_lightning_counts(
     assert steps_of(run) == case.steps
     assert run.environment["framework"] == f"pytorch-lightning {fits.pytorch_lightning.__version__}"
     assert run.environment["framework_steps"] == len(case.steps)
+    [told] = run.environment["step_numbers"]
+    assert told["number"] == (case.resume_at or 0)
+    assert told["at_ns"] <= run.steps[0].begin_ns
     assert run.program_facts.loader_workers == 0
     if not case.has_two_optimizers and case.resume_at is None:
         assert fitting.global_step == len(case.steps)

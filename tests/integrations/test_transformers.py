@@ -65,6 +65,9 @@ def test_callback_records_the_steps_that_the_trainer_counts(
     assert run.environment["framework"] == f"transformers {trainings.transformers.__version__}"
     assert run.environment["framework_steps"] == len(case.steps)
     assert training.state.global_step - (case.resume_at or 0) == len(case.steps)
+    [told] = run.environment["step_numbers"]
+    assert told["number"] == (case.resume_at or 0)
+    assert told["at_ns"] <= run.steps[0].begin_ns
     assert run.program_facts.loader_workers == 0
     batches = sum(items for items, _ in case.steps)
     counts = {path: phase.count for path, phase in run.phases.items()}

@@ -28,7 +28,7 @@ from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
 from pyinstrument_gpu.parts.words import Unit, counted, duration, percent, printable
 
 _PYTHON, _OWN, _BEFORE, _COMPILE = "python", "run", "before", "compile"
-_WORDS = {
+PART_WORDS = {
     _PYTHON: "Python's start",
     _OWN: "pyinstrument-gpu run itself",
     _BEFORE: "before the recording",
@@ -169,7 +169,7 @@ def startup_times(run: Run) -> StartupTimes | None:
             if name != _OWN_PACKAGE and own_ns >= _LEAST_ITEM * (first_ns - begin_ns)
         ),
         lost=found.lost or None,
-        not_seen=tuple(_WORDS[part] for part in found.not_seen),
+        not_seen=tuple(PART_WORDS[part] for part in found.not_seen),
     )
 
 
@@ -274,7 +274,7 @@ class StartupAspect(DocumentAspect):
 
         rows = []
         for part in times.parts:
-            rows.append(row(_WORDS[part.part], part.time_ns))
+            rows.append(row(PART_WORDS[part.part], part.time_ns))
             for item in part.items:
                 if item.name:
                     rows.append(row(item.name, item.time_ns, 1, _note(item)))
@@ -320,7 +320,7 @@ def _first_step(times: StartupTimes) -> str:
     longest = max(times.first_step_parts, key=lambda one: one.time_ns, default=None)
     if longest is None or times.first_step_ns is None or times.first_step_ns < _LEAST_NS:
         return ""
-    part = f"{duration(longest.time_ns)} of it {_WORDS[longest.part]}"
+    part = f"{duration(longest.time_ns)} of it {PART_WORDS[longest.part]}"
     return f"; the first step {duration(times.first_step_ns)}, {part}"
 
 
@@ -329,7 +329,7 @@ def _named(times: StartupTimes) -> Iterator[tuple[int, str]]:
     yield times.not_covered_ns, f"{duration(times.not_covered_ns)} not covered"
     for part in times.parts:
         if part.part != IMPORT:
-            yield part.time_ns, f"{duration(part.time_ns)} {_WORDS[part.part]}"
+            yield part.time_ns, f"{duration(part.time_ns)} {PART_WORDS[part.part]}"
         for item in part.items if part.part == IMPORT else ():
             by = f" imported by {item.caused_by}" if item.caused_by else " imported"
             yield item.time_ns, f"{duration(item.time_ns)} {item.name}{by}"
