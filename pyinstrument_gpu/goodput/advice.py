@@ -184,8 +184,8 @@ def _on_checkpoints(life: JobLife, found: CheckpointInterval | None) -> Iterator
         f"Write a checkpoint every {duration(found.best_ns)} "
         f"({duration(found.best_low_ns)} to {duration(found.best_high_ns)})",
         f"now it is every {duration(found.interval_ns)}; one takes {duration(found.cost_ns)}, and "
-        f"{counted(found.failures, 'failure')} in {duration(sum(totals_ns.values()))} make one every "
-        f"{duration(found.between_failures_low_ns)} to {duration(found.between_failures_high_ns)}",
+        f"{counted(found.failures, 'failure')} in {duration(sum(totals_ns.values()))} make one "
+        f"every {duration(found.between_failures_low_ns)} to {duration(found.between_failures_high_ns)}",
         min(lost_ns, *saved_ns),
         min(lost_ns, max(saved_ns)),
     )
@@ -207,8 +207,8 @@ def _on_repeats(life: JobLife) -> Iterator[LifeAdvice]:
         if took_ns:
             yield LifeAdvice(
                 about,
-                f"{counted(len(took_ns), noun)} took {duration(sum(took_ns))}{of}; the quickest took "
-                f"{duration(min(took_ns))}",
+                f"{counted(len(took_ns), noun)} took {duration(sum(took_ns))}{of}; the quickest "
+                f"took {duration(min(took_ns))}",
                 sum(took_ns) - len(took_ns) * min(took_ns),
                 sum(took_ns),
             )

@@ -169,7 +169,8 @@ def life_page(document: GoodputDocument) -> str:
             piece(
                 one.bucket,
                 one.duration_ns,
-                f"{words_of(one.bucket)}: {duration(one.duration_ns)}, from {duration(one.begin_ns)} on",
+                f"{words_of(one.bucket)}: {duration(one.duration_ns)}, "
+                f"from {duration(one.begin_ns)} on",
             )
             for one in document.pieces
         ],
