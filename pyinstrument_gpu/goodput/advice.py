@@ -185,7 +185,8 @@ def _on_checkpoints(life: JobLife, found: CheckpointInterval | None) -> Iterator
         f"({duration(found.best_low_ns)} to {duration(found.best_high_ns)})",
         f"now it is every {duration(found.interval_ns)}; one takes {duration(found.cost_ns)}, and "
         f"{counted(found.failures, 'failure')} in {duration(sum(totals_ns.values()))} make one "
-        f"every {duration(found.between_failures_low_ns)} to {duration(found.between_failures_high_ns)}",
+        f"every {duration(found.between_failures_low_ns)} to "
+        f"{duration(found.between_failures_high_ns)}",
         min(lost_ns, *saved_ns),
         min(lost_ns, max(saved_ns)),
     )
