@@ -22,7 +22,7 @@ from pyinstrument_gpu.errors import JobError, RunFileError
 from pyinstrument_gpu.parts.words import counted
 
 _RESUME = re.compile(
-    r"-{0,2}[\w.-]*(?:resum|restart|continu|restor|ckpt|checkpoint)[^=]*(=.*)?", re.I
+    r"-{0,2}[\w.-]*(?:resum|restart|continu|resto[re]|ckpt|checkpoint)[^=]*(=.*)?", re.I
 )
 _LATE_START_NS = 10**9
 """So long after the others of its machine have ended a rank may begin, and be of their attempt."""
