@@ -18,19 +18,11 @@
 namespace pig {
 namespace {
 
-/// A step that begins so soon after the last one begins with what was read at its end.
-constexpr int64_t kAtOnceNs = 10'000;
-/// To update the budget takes as long as a very short step.
-constexpr uint32_t kStepsPerUpdate = 16;
-/// The first readings take far longer than all others, and don't count.
-constexpr uint32_t kColdSteps = 3;
 /// What reading long steps may take beyond its share, so that the first of them are read.
 constexpr double kLongAheadNs = 2e6;
 /// One that is so long that reading takes less than this share of what it is too long is read also
 /// beyond that.
 constexpr double kMostOfExcess = 0.002;
-/// Since the last reading so much of the time of a long step may have gone by outside steps.
-constexpr double kMostOutside = 0.05;
 
 }  // namespace
 
