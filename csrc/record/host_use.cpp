@@ -20,12 +20,11 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "record/usual_growth.h"
 
 namespace pig {
 namespace {
 
-/// Between steps it may take so many times as long as usual for it to be as usual.
-constexpr int64_t kMostGap = 2;
 /// How many times as much as on fresh memory a fault may cost, and so much system time at least
 /// says that it does: the kernel counts that in ticks.
 constexpr int64_t kMostFault = 5;
@@ -114,40 +113,26 @@ struct HostUse::OfThread {
   // Of the last one.
   int64_t end_ns = 0;
   // The last reading: where a step that is read begins, or else where one ended.
-  bool is_known = false;
-  Counts last;
-  uint32_t unread = 0;     ///< steps since then, without the open one
-  int64_t outside_ns = 0;  ///< and the time outside of steps
-  // Of steps that were read, and of the times before them.
-  RecentMedian step_ran_ns, step_faults;
-  RecentMedian gap_ns, gap_ran_ns, gap_faults;
+  std::optional<Counts> last;
+  SinceReading since;
+  UsualGrowth ran_ns, system_ns, faults;
+  UsualGaps gaps;
 
-  void read() noexcept {
-    is_known = true;
-    last = Counts::read();
-    unread = 0;
-    outside_ns = 0;
-  }
-  /// What steps that were not read had since the last reading, if they were as usual.
-  int64_t in_steps(const RecentMedian& usual) const {
-    return unread * static_cast<int64_t>(usual.value());
-  }
-  /// The same for the times before these and before the open one.
-  int64_t in_gaps(const RecentMedian& usual) const {
-    return (unread + 1) * static_cast<int64_t>(usual.value());
+  /// Returns what has been counted since the last reading.
+  std::optional<Counts> read() noexcept {
+    const std::optional<Counts> before = std::exchange(last, Counts::read());
+    if (!before) return std::nullopt;
+    return last->since(*before);
   }
   /// The open step begins, and is read.
   void begin() noexcept {
-    const OfThread before = *this;
-    read();
-    if (!before.is_known) return;
-    const Counts used = last.since(before.last);
-    const auto add = [&](RecentMedian& gaps, int64_t all, int64_t of_steps) {
-      gaps.add(static_cast<uint64_t>(std::max(all - of_steps, int64_t{0})) / (before.unread + 1));
-    };
-    add(gap_ns, before.outside_ns, 0);
-    add(gap_ran_ns, used.ran_ns, before.in_steps(step_ran_ns));
-    add(gap_faults, used.minor, before.in_steps(step_faults));
+    if (const std::optional<Counts> used = read()) {
+      gaps.add(since);
+      ran_ns.add_gaps(used->ran_ns, since);
+      system_ns.add_gaps(used->system_ns, since);
+      faults.add_gaps(used->minor, since);
+    }
+    since = {};
   }
 };
 
@@ -213,12 +198,15 @@ void HostUse::step_begins(uint32_t serial) noexcept {
   own.cost_ns = 0;
   own.is_read = budget_.begin_step();
   const int64_t outside_ns = own.begin_ns - own.end_ns;
-  own.outside_ns += outside_ns;
-  if (own.is_read && (!own.is_known || own.unread > 0 || outside_ns >= RunQueueWaits::kAtOnceNs)) {
+  own.since.outside_ns += outside_ns;
+  const bool is_at_once = own.last && own.since.steps == 0 && outside_ns < RunQueueWaits::kAtOnceNs;
+  if (own.is_read ? !is_at_once : own.gaps.is_rare(outside_ns)) {
     own.begin();
     own.cost_ns = clock_->to_ns(read_ticks()) - own.begin_ns;
   }
-  const int64_t ran_ns = own.is_known ? own.last.ran_ns + own.in_steps(own.step_ran_ns) : -1;
+  int64_t ran_ns = -1;
+  if (own.last) ran_ns = own.last->ran_ns;
+  if (own.last && own.since.steps > 0) ran_ns += own.ran_ns.before_step(own.since);
   const std::lock_guard lock(lock_);
   open_ = {serial, own.thread, own.begin_ns, ran_ns};
 }
@@ -268,29 +256,25 @@ void HostUse::step_ends(uint32_t serial) noexcept {
 
 std::optional<HostUse::Counts> HostUse::used(OfThread& own, bool is_long) const noexcept {
   if (!own.is_read && !is_long) {
-    ++own.unread;
+    ++own.since.steps;
     return std::nullopt;
   }
-  const OfThread before = own;
-  own.read();
-  if (!before.is_known) return std::nullopt;
-  Counts used = own.last.since(before.last);
-  if (own.is_read) {
-    if (!is_long) {
-      own.step_ran_ns.add(static_cast<uint64_t>(std::max(used.ran_ns, int64_t{0})));
-      own.step_faults.add(static_cast<uint64_t>(std::max(used.minor, int64_t{0})));
-    }
-    return used;
+  std::optional<Counts> used = own.read();
+  const SinceReading since = std::exchange(own.since, {});
+  if (!used) return std::nullopt;
+  if (!own.is_read) {
+    if (!own.gaps.tell_of(since, own.end_ns - own.begin_ns)) return std::nullopt;
+    const auto take = [&](int64_t& all, const UsualGrowth& usual) {
+      all = std::max(all - usual.before_step(since), int64_t{0});
+    };
+    take(used->ran_ns, own.ran_ns);
+    take(used->system_ns, own.system_ns);
+    take(used->minor, own.faults);
+  } else if (!is_long) {
+    own.ran_ns.add_step(used->ran_ns);
+    own.system_ns.add_step(used->system_ns);
+    own.faults.add_step(used->minor);
   }
-  const double most_ns =
-      RunQueueWaits::kMostOutside * static_cast<double>(own.end_ns - own.begin_ns);
-  if (static_cast<double>(before.outside_ns) > most_ns) {
-    if (before.outside_ns > kMostGap * before.in_gaps(own.gap_ns)) return std::nullopt;
-    used.ran_ns -= before.in_gaps(own.gap_ran_ns);
-    used.minor -= before.in_gaps(own.gap_faults);
-  }
-  used.ran_ns = std::max(used.ran_ns - before.in_steps(own.step_ran_ns), int64_t{0});
-  used.minor = std::max(used.minor - before.in_steps(own.step_faults), int64_t{0});
   return used;
 }
 

@@ -46,8 +46,6 @@ class RunQueueWaits final : public Part {
   static constexpr uint32_t kColdSteps = 3;
   /// To update the budget takes as long as a very short step.
   static constexpr uint32_t kStepsPerUpdate = 16;
-  /// Since the last reading so much of the time of a long step may have gone by outside steps.
-  static constexpr double kMostOutside = 0.05;
   /// More threads than have steps.
   static constexpr size_t kMaxThreads = 16;
   /// Control groups, from the process's own one up.
