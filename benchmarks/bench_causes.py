@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("one_core")
 GENERATION = {"generation": 0, "collected": 0, "uncollectable": 0}
 
 
-CAUSES = ("processor", "collector", "outputs", "hindrances", "clocks", "compilations")
+CAUSES = ("processor", "collector", "outputs", "hindrances", "gpu_use", "compilations")
 """The aspects whose watchers look for causes of slow steps alone, or nearly so."""
 STEP_NS = 5_000_000
 _STEPS, _ROUNDS = 1000, 20

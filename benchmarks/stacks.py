@@ -7,8 +7,10 @@ PYTHON is an interpreter that has the peers, beside whose file `py-spy` lies. It
 seven functions alone, and under each of the tools at a hundred samples a second, in turn. Cost is
 the processor time that a tool adds, its own process included, as a share of what the program takes
 alone: other programs on the machine disturb that less than they do elapsed time, which is shown
-too. Ours is what samples add to a recording. Both are told by the best and by the median round.
-Where ours is lost in the noise, there is what our thread and the walks of the main thread took.
+too. Ours is what samples add to a recording. Each is the median over rounds, of which every one has
+a run of all, with an interval that holds the true median with 96 % certainty: from the second least
+to the second greatest of nine. Ours may be lost in the noise. So there is also what was counted of
+it: the processor time of our thread, and the walks by the main thread.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-ROUNDS = 5
+ROUNDS = 9
 _ROOT = Path(__file__).parents[1]
 _FUNCTIONS = {"words": 2, "table": 3, "digits": 4, "copies": 5, "squares": 8, "roots": 6, "idle": 4}
 """How much each does of the whole, about."""
@@ -88,12 +90,15 @@ def main(python: str) -> None:
     walls: dict[str, list[float]] = {}
     cpus: dict[str, list[float]] = {}
     tops: dict[str, list[str]] = {}
+    counted: list[float] = []
     ways = ("alone", "record", "stacks", "pyinstrument", "py-spy")
     load_before = os.getloadavg()[0]
     for _ in range(ROUNDS):
         for way in ways:
             with tempfile.TemporaryDirectory() as folder:
-                wall, cpu, top = _run(python, way, Path(folder))
+                wall, cpu, own, top = _run(python, way, Path(folder))
+            if way == "stacks":
+                counted.append(own / (cpu - own))
             walls.setdefault(way, []).append(wall)
             cpus.setdefault(way, []).append(cpu)
             tops[way] = top
@@ -101,25 +106,33 @@ def main(python: str) -> None:
     costs = {}
     for way in ways[2:]:
         bare = "record" if way == "stacks" else "alone"
-        costs[way] = min(cpus[way]) / min(cpus[bare]) - 1
+        added = _added(cpus, way, bare)
+        costs[way] = statistics.median(added)
         print(
-            f"{way:13} processor {costs[way]:+.2%} ({_median(cpus, way, bare):+.2%}), elapsed "
-            f"{min(walls[way]) / min(walls[bare]) - 1:+.2%} ({_median(walls, way, bare):+.2%}); "
+            f"{way:13} processor {_text(added)}, elapsed {_text(_added(walls, way, bare))}; "
             f"{', '.join(tops[way])}"
         )
+    print(f"our thread and its walks, as counted: {_text(counted)}")
     for way in ways[3:]:
         same = len({*tops["stacks"]} & {*tops[way]})
-        print(f"cost is {costs['stacks'] / costs[way]:.3f} of that of {way}; {same} of 5 the same")
+        share = statistics.median(counted) / costs[way]
+        print(f"what was counted is {share:.3f} of the cost of {way}; {same} of 5 the same")
 
 
-def _median(times: dict[str, list[float]], way: str, bare: str) -> float:
+def _added(times: dict[str, list[float]], way: str, bare: str) -> list[float]:
     pairs = zip(times[way], times[bare], strict=True)
-    return statistics.median(one / other - 1 for one, other in pairs)
+    return [one / other - 1 for one, other in pairs]
 
 
-def _run(python: str, way: str, folder: Path) -> tuple[float, float, list[str]]:
-    """The elapsed time of the program's loop, the processor time of the loop and of the tool, and
-    the five functions with most time."""
+def _text(shares: list[float]) -> str:
+    """The median, and from the second least to the second greatest."""
+    ordered = sorted(shares)
+    return f"{statistics.median(shares):+.2%} ({ordered[1]:+.2%} to {ordered[-2]:+.2%})"
+
+
+def _run(python: str, way: str, folder: Path) -> tuple[float, float, float, list[str]]:
+    """The elapsed time of the program's loop, the processor time of the loop and of the tool, what
+    of it is counted to be ours, and the five functions with most time."""
     (folder / "program.py").write_text(_PROGRAM)
     out = folder / ("out.gpurun" if way in ("record", "stacks") else "out")
     command = [python, str(folder / "program.py"), way, str(out)]
@@ -147,11 +160,9 @@ def _run(python: str, way: str, folder: Path) -> tuple[float, float, list[str]]:
         _, _, use = os.wait4(process.pid, 0)
         process.returncode = 0
     wall, cpu, whole_cpu, own = map(float, words)
-    if way == "stacks":
-        print(f"our thread and its walks took {own / (cpu - own):.2%}")
     if way == "py-spy":
         cpu += use.ru_utime + use.ru_stime - whole_cpu
-    return wall, cpu, _top_five(way, out)
+    return wall, cpu, own, _top_five(way, out)
 
 
 def _top_five(way: str, out: Path) -> list[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the JSON Schemas of what `report --json` and `why --json` print, and the keys of their
+"""Write the JSON Schemas of what `report`, `why` and `goodput` print as JSON, and the keys of their
 documents in report-schema.md.
 
 All come from the dataclasses of the documents and their docstrings.
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pyinstrument_gpu.core.aspect import aspects
+from pyinstrument_gpu.goodput.report import GOODPUT_VERSION, GoodputDocument
 from pyinstrument_gpu.job.ending_report import ENDING_VERSION, JobEnding
 from pyinstrument_gpu.job.report import JOB_VERSION, JobDocument
 from pyinstrument_gpu.report import json_text
@@ -95,6 +96,14 @@ PRINTED = (
         (JobEnding,),
         f"pyinstrument-gpu why --json, version {ENDING_VERSION}",
         "A line of JSON for a job, or for a program alone.",
+        is_cut=False,
+    ),
+    Printed(
+        "goodput_schema.json",
+        "\n## Lives of jobs\n",
+        (GoodputDocument,),
+        f"pyinstrument-gpu goodput --json, version {GOODPUT_VERSION}",
+        "A line of JSON for a job with all of its attempts.",
         is_cut=False,
     ),
 )

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from pyinstrument_gpu.core.aspect import DocumentAspect, aspects
+
 ROOT = Path(__file__).parents[1]
+PLACES = ("docs", "benchmarks", "examples", "tests")
 PAGES = sorted(
     page.relative_to(ROOT).as_posix()
-    for pattern in ("*.md", "docs/**/*.md", "benchmarks/**/*.md", "examples/**/*.md")
+    for pattern in ("*.md", *(f"{place}/**/*.md" for place in PLACES))
     for page in ROOT.glob(pattern)
 )
 
@@ -51,6 +54,16 @@ def test_pages_are_in_the_navigation(page: str) -> None:
     assert f": {page.removeprefix('docs/')}\n" in lines, f"add {page} to `nav` in mkdocs.yml"
 
 
+def test_each_document_of_an_aspect_is_in_the_page_on_the_run_file() -> None:
+    page = (ROOT / "docs" / "run-file.md").read_text("utf-8")
+    kept = [one for one in aspects() if isinstance(one, DocumentAspect)]
+    shared = {one.name for one in kept if one.block is None}
+    table = page.partition("\n## ASPECTS\n")[2].partition("\n## ")[0]
+    assert shared <= {*re.findall(r"^\| `(\w+)` \|", table, re.M)}
+    for block in (one.block for one in kept if one.block is not None):
+        assert f"| {block.value} {block.name} |" in page
+
+
 @pytest.mark.thorough
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
@@ -76,7 +89,7 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert re.findall(r'<script src="(?!assets/)([^"]*)', front) == []
     assert '<script src="assets/iframe-worker.js">' in front
     pages = re.findall(r"\]\(([^)]+)\)", (site / "llms.txt").read_text("utf-8"))
-    assert {"index.html", "llms.html"} < set(pages)
+    assert {"index.html", "report-schema.html"} < set(pages)
     assert all((site / page).is_file() for page in pages)
     commands = (site / "reference" / "command-line.html").read_text("utf-8")
     for command in ("run", "watch", "report", "export", "compare", "gate", "overhead", "info"):

@@ -32,6 +32,14 @@ PyObject* entry_of(PyObject* dictionary, PyObject* name) {
   return entry;
 }
 
+/// The fetchers of Lightning give a batch, its number and that of its loader. A borrowed reference.
+PyObject* batch_of(PyObject* item) {
+  const bool is_numbered = PyTuple_Check(item) && PyTuple_GET_SIZE(item) == 3 &&
+                           PyLong_Check(PyTuple_GET_ITEM(item, 1)) &&
+                           PyLong_Check(PyTuple_GET_ITEM(item, 2));
+  return is_numbered ? PyTuple_GET_ITEM(item, 0) : item;
+}
+
 /// The dictionary that a batch is, or that it keeps as its attribute `data`, as a `UserDict` does:
 /// tokenizers make such batches. A new reference, or null.
 PyObject* fields_of(PyObject* batch) {
@@ -77,8 +85,9 @@ constinit std::array<BatchReading, 2> batch_readings{
 
 }  // namespace
 
-void read_batch(PyObject* batch) {
+void read_batch(PyObject* item) {
   if (parts().is_scratch()) return;
+  PyObject* const batch = batch_of(item);
   const uint64_t step = uint64_t{active_epoch.load(std::memory_order_relaxed)} << 32 |
                         static_cast<uint32_t>(open_step.load(std::memory_order_relaxed));
   for (BatchReading& reading : batch_readings) {

@@ -7,6 +7,6 @@ namespace pig {
 
 /// Adds to the open step what is read of each batch that it is fed with. Runs no code of the
 /// program, and raises nothing.
-void read_batch(PyObject* batch);
+void read_batch(PyObject* item);
 
 }  // namespace pig

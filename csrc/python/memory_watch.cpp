@@ -143,6 +143,8 @@ struct MemoryReading {
   int64_t allocated_peak_after = -1;
   /// How often the allocator had to give memory back to the driver to get some; -1: not known.
   int64_t retries = -1;
+  /// What autograd numbers the next node of the thread; -1: not known.
+  int64_t next_node = -1;
 };
 
 class MemoryWatch final : public BorderListener, public PeakResetListener {
@@ -151,10 +153,10 @@ class MemoryWatch final : public BorderListener, public PeakResetListener {
 
   /// From the next step on. `take`: called after a step with readings, at most once a second,
   /// and sooner where many wait. `budget`: the share of all time that the readings
-  /// may take. `reset`: resets the peaks of the device; None: they are left alone. With the GIL, as
-  /// all of these.
+  /// may take. `reset`: resets the peaks of the device; None: they are left alone. `next_node`:
+  /// what autograd numbers the next node; None: not known. With the GIL, as all of these.
   void start(const py::object& source, const py::object& take, double budget,
-             const py::object& reset, long device);
+             const py::object& reset, long device, const py::object& next_node);
   /// Calling it again does nothing. The readings that wait can still be taken.
   void stop();
   /// What was read since the last call.
@@ -173,9 +175,10 @@ class MemoryWatch final : public BorderListener, public PeakResetListener {
 
  private:
   struct Functions {
-    py::object source;  ///< null: the memory of the process
-    py::object take;    ///< null: nothing is read
-    py::object reset;   ///< null: peaks are left alone
+    py::object source;     ///< null: the memory of the process
+    py::object take;       ///< null: nothing is read
+    py::object reset;      ///< null: peaks are left alone
+    py::object next_node;  ///< null: not known
   };
   Functions functions() const noexcept {
     const std::lock_guard lock(mutex_);
@@ -222,7 +225,7 @@ MemoryWatch& MemoryWatch::instance() {
 }
 
 void MemoryWatch::start(const py::object& source, const py::object& take, double budget,
-                        const py::object& reset, long device) {
+                        const py::object& reset, long device, const py::object& next_node) {
   stop();
   {
     const std::lock_guard lock(mutex_);
@@ -243,7 +246,7 @@ void MemoryWatch::start(const py::object& source, const py::object& take, double
     const auto given = [](const py::object& object) {
       return object.is_none() ? py::object() : object;
     };
-    functions_ = {given(source), take, given(reset)};
+    functions_ = {given(source), take, given(reset), given(next_node)};
   }
   border_listener.store(this);
 }
@@ -349,7 +352,7 @@ bool MemoryWatch::fill_from_process(MemoryReading& reading) noexcept {
 }
 
 bool MemoryWatch::fill(MemoryReading& reading, const Functions& functions) noexcept {
-  const auto& [source, take, reset] = functions;
+  const auto& [source, take, reset, next_node] = functions;
   if (!source) return fill_from_process(reading);
   const ErrorAside aside;
   std::optional<OwnAllocatorCalls> own;
@@ -424,6 +427,10 @@ bool MemoryWatch::read(MemoryReading::Kind kind, uint32_t path, uint32_t depth) 
     return false;
   }
   const bool is_known = fill(reading, functions);
+  if (functions.next_node) {
+    const ErrorAside aside;
+    reading.next_node = number_at(ask(functions.next_node), {});
+  }
   if (is_known) {
     add(reading);
   } else {
@@ -440,7 +447,7 @@ py::list take_readings() {
   for (const MemoryReading& each : MemoryWatch::instance().readings())
     taken.append(py::make_tuple(each.kind, each.step, each.path, each.depth, each.allocated,
                                 each.allocated_peak, each.reserved, each.reserved_peak,
-                                each.allocated_peak_after, each.retries));
+                                each.allocated_peak_after, each.retries, each.next_node));
   return taken;
 }
 
@@ -497,8 +504,11 @@ void add_memory_functions(py::module_& module) {
   module.def(
       "start_memory_watch",
       [](const py::object& source, const py::object& take, double budget, const py::object& reset,
-         long device) { MemoryWatch::instance().start(source, take, budget, reset, device); },
-      "source"_a, "take"_a, py::kw_only(), "budget"_a, "reset"_a = py::none(), "device"_a = -1);
+         long device, const py::object& next_node) {
+        MemoryWatch::instance().start(source, take, budget, reset, device, next_node);
+      },
+      "source"_a, "take"_a, py::kw_only(), "budget"_a, "reset"_a = py::none(), "device"_a = -1,
+      "next_node"_a = py::none());
   module.def(
       "hook_allocator_peaks",
       [](const py::tuple& reads, const py::tuple& resets) {

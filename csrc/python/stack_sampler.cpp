@@ -246,6 +246,17 @@ void live(uint32_t recording) {
   });
 }
 
+/// Whether the interpreter makes pending calls in this thread. After a fork by another thread than
+/// the main one, Python 3.13 and 3.14 would go on telling the old main thread of them, whose state
+/// is freed. The first state of the interpreter is that of the thread that it was started by.
+bool makes_pending_calls([[maybe_unused]] PyThreadState* thread) {
+#if PY_VERSION_HEX >= 0x030D0000
+  return PyThreadState_GetID(thread) == 1;
+#else
+  return true;
+#endif
+}
+
 PyThreadState* state_of_thread(unsigned long ident) {
   PyThreadState* state = PyInterpreterState_ThreadHead(PyInterpreterState_Main());
   while (state != nullptr && state->thread_id != ident) state = PyThreadState_Next(state);
@@ -271,7 +282,7 @@ bool start_stacks(unsigned long main_thread, std::string own_folder, bool by_its
   if (recording == 0) return false;
   stop_stacks();
   sampler.main = state_of_thread(main_thread);
-  if (sampler.main == nullptr) return false;
+  if (sampler.main == nullptr || !makes_pending_calls(sampler.main)) return false;
   sampler.own_folder = std::move(own_folder);
   sampler.samples.begin(now_ns());
   sampler.stopped_ns.store(0);

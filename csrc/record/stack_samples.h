@@ -20,7 +20,8 @@ class SamplePace {
   /// An interval is up to so much longer, differently each time: samples that kept pace with the
   /// steps would always see the same.
   static constexpr int64_t kJitterNs = 2'000'000;
-  /// The thread may be stopped for one part of the time in so many.
+  /// None is taken while those before have stopped the thread for more than one part of the time in
+  /// so many. The last one comes on top, however long it was.
   static constexpr int64_t kMostStopped = 1000;
 
   explicit SamplePace(int64_t now_ns) : begin_ns_(now_ns) { looked(now_ns); }

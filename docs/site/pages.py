@@ -61,8 +61,8 @@ def _llms_line(name: str, path: str) -> str:
     file = ROOT / _repository_path(path)
     text = _FENCE.sub("", file.read_text("utf-8")) if file.is_file() else ""
     prose = [one for one in text.split("\n\n") if re.match(r"[A-Z`*]\S* ", one)]
-    first = re.split(r"(?<=[.:]) ", " ".join(prose[0].split()))[0].rstrip(":.") if prose else ""
-    said = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", first)
+    first = re.split(r"(?<=\.) (?=[A-Z`])", " ".join(prose[0].split()))[0] if prose else ""
+    said = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", first).rstrip(":.")
     return f"- [{name}]({path.removesuffix('.md')}.html){f': {said}' if said else ''}"
 
 
@@ -77,6 +77,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     markdown = _BLOCK_IN_ITEM.sub(lambda block: re.sub("^", "  ", block[0], flags=re.M), markdown)
     path = _repository_path(page.file.src_uri)
     folder = posixpath.dirname(page.file.src_uri)
+    if folder.startswith(("benchmarks", "tests")) or path == "CHANGELOG.md":
+        page.meta["search"] = {"boost": 0.2}  # what the pages of the navigation say comes first
 
     def through_the_site(link: re.Match[str]) -> str:
         before, target, after = link.groups()
@@ -101,8 +103,8 @@ def with_reference(text: str) -> str:
 
 
 def _pages_elsewhere() -> list[str]:
-    paths = [*ROOT.glob("*.md"), *ROOT.glob("benchmarks/**/*.md"), *ROOT.glob("examples/*.md")]
-    return sorted(path.relative_to(ROOT).as_posix() for path in paths)
+    places = ("*.md", "benchmarks/**/*.md", "examples/**/*.md", "tests/*/*.md")
+    return sorted(path.relative_to(ROOT).as_posix() for one in places for path in ROOT.glob(one))
 
 
 def _linked_files(files: Files) -> list[str]:

@@ -4,7 +4,7 @@
     python -m examples.cases.measure -o benchmarks/results/DATE-cases.json
 
 The runs without the edit predict what it will save, and `pyinstrument_gpu.analysis.compare` tells
-what came of it. `python -m examples.cases.page` then writes the tables of docs/savings.md.
+what came of it. `python -m examples.cases.page` then writes the tables of README.md beside it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes what was measured into docs/savings.md, between its marks.
+"""Writes what was measured into README.md beside this file, between its marks.
 
     python -m examples.cases.page
 
@@ -18,7 +18,7 @@ from typing import Any
 from examples.cases.case import CASES
 
 _ROOT = Path(__file__).parents[2]
-PAGE = _ROOT / "docs" / "savings.md"
+PAGE = Path(__file__).with_name("README.md")
 RESULTS = _ROOT / "benchmarks" / "results"
 _MARKED = re.compile(r"(<!-- begin results -->\n).*?(<!-- end results -->)", re.DOTALL)
 _HEAD = (
@@ -52,7 +52,9 @@ def table(results: dict[str, Any]) -> str:
     """The results of one device."""
     machine = results["machine"]
     cores = f", {machine['cores']} cores" if results["device"] == "CPU" else ""
-    link = f" ([all figures](../benchmarks/results/{results['file']}))" if "file" in results else ""
+    link = (
+        f" ([all figures](../../benchmarks/results/{results['file']}))" if "file" in results else ""
+    )
     lines = [
         f"**{results['device']}** ({machine['cpu']}{cores}, load {machine['load']}, "
         f"torch {machine['torch']}, {machine['date']}), {results['pairs']} pairs of runs per case"
@@ -73,7 +75,7 @@ def _row(found: dict[str, Any]) -> str:
     elapsed = found["comparison"]["elapsed"]
     saved, interval = -100 * elapsed["change"], _saved_interval(elapsed)
     cells = [
-        f"[{case.edit}](../examples/cases/{case.name}/after.py)",
+        f"[{case.edit}]({case.name}/after.py)",
         case.claimed,
         _predicted(predicted),
         _signed(saved),

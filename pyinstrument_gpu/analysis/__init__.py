@@ -24,6 +24,7 @@ from pyinstrument_gpu.analysis import (
     excess,
     gaps,
     host_timeline,
+    loader_replay,
     savings,
     step_times,
     time_budget,
@@ -145,7 +146,7 @@ class Analysis:
     @cached_property
     def contention(self) -> contention.Contention | None:
         """What the run wanted of processors and did not get; None where nothing is known."""
-        return contention.contention(self._run)
+        return contention.contention(self._run, self.step_totals)
 
     @property
     def is_contended(self) -> bool:
@@ -174,6 +175,11 @@ class Analysis:
     def batches(self) -> batches.LoaderBatches:
         """When the loop asked for each batch, when it had it, and when the loader had made it."""
         return batches.batches(self._run, self.host_timeline)
+
+    @cached_property
+    def loader_model(self) -> loader_replay.LoaderModel | None:
+        """How batches were made and used, to be replayed with other workers."""
+        return loader_replay.model_of(self._run, self.batches)
 
     @cached_property
     def premises(self) -> Premises:

@@ -59,11 +59,9 @@ _EDITS = {
     SyncKind.EVENT_SYNCHRONIZE: _NO_SYNCHRONIZE,
 }
 _PIN = "use DataLoader(pin_memory=True) and .to(device, non_blocking=True)"
-_LOAD = "in the DataLoader, raise num_workers or prefetch_factor, or set persistent_workers=True"
 _GRAPH = "make fewer, larger launches: torch.compile, CUDA graphs, or a larger batch"
 _CHANGE_EDITS = {
     Change.COPIES: _PIN,
-    Change.DATA_WAIT: _LOAD,
     Change.ALL_SYNCS: "remove them all: where one is left, the host waits there instead",
 }
 _LAUNCH_EDITS = {
@@ -299,7 +297,16 @@ def _edit(run: Run, saving: ReplayedSaving) -> str:
     if saving.change == Change.LAUNCHES:
         name = run.names[run.path_names[saving.path]]
         return _LAUNCH_EDITS.get(name.rstrip("0123456789"), _GRAPH)
+    if saving.change == Change.DATA_WAIT:
+        return faster_loading(run)
     return _CHANGE_EDITS[saving.change]
+
+
+def faster_loading(run: Run) -> str:
+    """What to change for batches to come sooner. Without workers, other options are errors."""
+    if run.program_facts.loader_workers == 0:
+        return "load batches ahead of the step in worker processes: DataLoader(num_workers=N)"
+    return "in the DataLoader, raise num_workers or prefetch_factor, or set persistent_workers=True"
 
 
 def _device_limit(run: Run, found: ReplayedSavings, entries: NDArray[np.void]) -> list[Finding]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.contention import contention
 from pyinstrument_gpu.analysis.differences import Differences, differences
 from pyinstrument_gpu.analysis.inference import Order, difference_interval, t_quantile, welch
+from pyinstrument_gpu.analysis.memory_change import MemoryChange, memory_change
 from pyinstrument_gpu.analysis.run_sample import (
     FinalValue,
     Observation,
@@ -169,6 +170,7 @@ class Comparison:
         causes: of that, those that were looked for in all runs and found in one; the largest change
             first. Their time is a part of that of the phases.
         finals: the last values of the metrics that all runs have.
+        memory: peaks of memory; None when not known of all runs.
         differences: what else is not the same on both sides.
         warnings: sentences on why the sides may not be comparable; first what decides on a verdict.
     """
@@ -195,6 +197,7 @@ class Comparison:
     after_slow_ns: float
     causes: tuple[CauseChange, ...]
     finals: tuple[FinalValue, ...]
+    memory: MemoryChange | None
     differences: Differences
     warnings: tuple[str, ...]
 
@@ -366,6 +369,7 @@ def compare(
         after_slow_ns=slow_ns[1],
         causes=_cause_changes(*sides, confidence),
         finals=finals,
+        memory=memory_change(_runs(before), _runs(after)),
         differences=differences(_runs(before), _runs(after)),
         warnings=(
             *machine.warnings(),

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.core.arrays import places_in
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import metrics_by_name
+from pyinstrument_gpu.core.steps import StepTotals
 
 if TYPE_CHECKING:  # what runs hold of aspects is found by their table
     from pyinstrument_gpu.aspects.processor.data import Processor
@@ -32,7 +33,7 @@ class Contention:
     Attributes:
         is_large: whether so much of the time was waiting that nothing is concluded from shares of
             it.
-        step_ns: what a step takes, of all steps.
+        step_ns: what a step takes.
         steps: of so many steps it is known how long their thread waited for a processor.
         share: for which share of the time of these steps it did.
         thread, thread_share: which thread waited longest, and for which share of the elapsed time.
@@ -80,8 +81,8 @@ def _processors(count: int | None) -> str:
     return f"{count} processor" + ("" if count == 1 else "s")
 
 
-def contention(run: Run) -> Contention | None:
-    """None if nothing is known."""
+def contention(run: Run, totals: StepTotals | None = None) -> Contention | None:
+    """None if nothing is known. `totals` are of the steps whose mean is told, by default of all."""
     steps = run.steps.closed
     waits_ns = step_waits_ns(run, steps)
     is_known = ~np.isnan(waits_ns)
@@ -93,7 +94,7 @@ def contention(run: Run) -> Contention | None:
     of_recording = _of_recording(found)
     return Contention(
         is_large=max(share or 0.0, of_recording.get("thread_share") or 0.0) >= LARGE_SHARE,
-        step_ns=run.step_totals.duration.mean_ns,
+        step_ns=(totals or run.step_totals).duration.mean_ns,
         steps=int(is_known.sum()),
         share=share,
         **of_recording,

@@ -20,6 +20,7 @@ from pyinstrument_gpu.analysis.excess import NOT_LOOKED_AT
 from pyinstrument_gpu.analysis.inference import difference_interval
 from pyinstrument_gpu.analysis.step_times import longest_row, were_profiled
 from pyinstrument_gpu.core.arrays import distinct
+from pyinstrument_gpu.core.gpu_readings import device_and_quantity
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import metrics_by_name, span_scopes
 from pyinstrument_gpu.core.statistics import Scope
@@ -407,6 +408,7 @@ def _last_values(run: Run) -> Mapping[str, float]:
     values = {}
     for name, readings in metrics_by_name(run.metric_names, run.metrics):
         is_result = not name.startswith(_OF_STEPS) and name.rpartition("/")[2] not in _NO_RESULTS
+        is_result &= device_and_quantity(name) is None
         if is_result:
             values[name] = float(readings["value"][-1])
     return values

@@ -29,6 +29,7 @@ _HERE = "pyinstrument_gpu.aspects"
 
 ASPECTS: tuple[AspectRow, ...] = (
     AspectRow(f"{_HERE}.startup", "watch"),
+    AspectRow(f"{_HERE}.loader", "watch"),
     AspectRow(f"{_HERE}.modules", "watch"),
     AspectRow(f"{_HERE}.nonfinite", "watch", "nonfinite"),
     AspectRow(f"{_HERE}.graphs", "watch", "graph_phases"),
@@ -39,7 +40,7 @@ ASPECTS: tuple[AspectRow, ...] = (
     AspectRow(f"{_HERE}.stacks", "watch", "stacks"),
     AspectRow(f"{_HERE}.memory", "watch", "memory"),
     AspectRow(f"{_HERE}.energy", "watch", "energy"),
-    AspectRow(f"{_HERE}.clocks", "watch"),
+    AspectRow(f"{_HERE}.gpu_use", "watch"),
     AspectRow(f"{_HERE}.processor", "watch"),
     AspectRow(f"{_HERE}.collector", "watch"),
     AspectRow(f"{_HERE}.outputs", "watch"),

@@ -179,7 +179,7 @@ def auto_phases() -> Iterator[None]:
     torch is hooked when it is imported, or now if it already is. Its functions stay the objects
     that they are (docs/phases.md).
 
-    Cost: docs/comparison.md has figures. In a loop, none of our Python code runs, but for copies
+    Cost: docs/reliability.md has figures. In a loop, none of our Python code runs, but for copies
     to a device. Never synchronises.
     """
     phases = AutoPhases()

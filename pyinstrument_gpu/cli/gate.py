@@ -120,9 +120,10 @@ def gate(
             )
         else:
             place = output
-            place.mkdir(parents=True)
         progress = Progress(sys.stderr, in_one_line=not show_output)
         running = Gate(sides, plan, place, progress, known=_known(sides[0]))
+        if output is not None:
+            output.mkdir(parents=True)
         leave.callback(progress.close)
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as it is under `nohup`

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from typing import Any
@@ -11,10 +10,11 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from pyinstrument_gpu.core.program_facts import is_python
 from pyinstrument_gpu.recording.configuration import file_settings, variable
 from pyinstrument_gpu.recording.hang_program import check_call
 
-_WITHOUT_VALUE = {"--modules": "=coarse", "--nonfinite": "=0"}
+_WITHOUT_VALUE = {"--modules": "=coarse", "--nonfinite": "=100"}
 
 
 class Leave(BaseException):
@@ -24,14 +24,13 @@ class Leave(BaseException):
         self.run = run
 
 
-_PYTHON = re.compile(r"python[\d.]*t?$")
-_MOST_USED = ("is_module", "output", "overwrite", "html", "no_report", "help")
+_MOST_USED = ("is_module", "output", "overwrite", "html", "no_report")
 
 
 def _without_python(args: list[str], at: int) -> list[str]:
     """The arguments without the name of an interpreter in front of the program, as people copy it
     from their command line: the program runs in this one."""
-    if at < len(args) and _PYTHON.search(os.path.basename(args[at])):
+    if at < len(args) and is_python(args[at]):
         del args[at]
         while at < len(args) and args[at] in ("-u", "-B"):
             del args[at]
@@ -44,10 +43,11 @@ class _RunCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """In two groups: what most people need, and what is recorded."""
         groups: dict[bool, list[tuple[str, str]]] = {True: [], False: []}
-        for option in self.get_params(ctx):
+        *options, help_option = self.get_params(ctx)
+        for option in (help_option, *options):
             record = option.get_help_record(ctx)
             if isinstance(option, click.Option) and record is not None:
-                groups[option.name in _MOST_USED].append(record)
+                groups[option is help_option or option.name in _MOST_USED].append(record)
         for is_most_used, title in ((True, "Options"), (False, "What is recorded")):
             with formatter.section(title):
                 formatter.write_dl(groups[is_most_used])
@@ -206,9 +206,9 @@ def _check_call(ctx: click.Context, option: click.Parameter, value: str | None) 
 @click.option(
     "--nonfinite",
     metavar="[=EVERY]",
-    type=click.IntRange(min=0),
+    type=click.IntRange(min=1),
     help="Find the module that makes the first NaN or infinite value: in one of EVERY steps, by "
-    "default in as many as take about 1 % of the host's time.",
+    "default in one of 100.",
 )
 @click.option(
     "--stop-on-nonfinite",

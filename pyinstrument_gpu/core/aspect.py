@@ -35,6 +35,7 @@ class Aspect:
         section_type: what `section` makes, as the JSON Schema describes it.
         about: what its section is about, for the schema.
         live: what `watch` shows of it; None if that is nothing.
+        comes_first: whether the short report has it before other lines, as somebody asked for it.
         in_preview: whether its section is shown of a preview, whose times are not the program's.
         most_rows: so many rows of each list of its section stand in JSON at most, unless all are
             asked for; None for as many as of other lists.
@@ -45,6 +46,7 @@ class Aspect:
     heading: ClassVar[str] = ""
     about: ClassVar[str] = ""
     live: ClassVar[LiveView | None] = None
+    comes_first: ClassVar[bool] = False
     in_preview: ClassVar[bool] = True
     most_rows: ClassVar[int | None] = None
 

@@ -1,37 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads something of a GPU again and again, while one recording goes on.
 
-A daemon thread does it. Each time it needs the GIL for some microseconds.
+A daemon thread does it, which nobody waits for longer than a second: a call of the driver may hang.
+Without a GPU there is none, and nothing is looked for after the first step.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-from pyinstrument_gpu.core.bounded_series import BoundedSeries
 from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
 from pyinstrument_gpu.native import native
 
 if TYPE_CHECKING:  # it loads ctypes
     from pyinstrument_gpu.core.nvml import GpuReader
 
-MOST_SAMPLES = 2048
-_WRITE_EVERY_S = 5.0
 _STEPS_BETWEEN_LOOKS = 20
 _PATIENCE_S = 1.0
 
 
 class GpuPolling(Watcher):
-    """The readings of the GPU that is in use, in a document of the run file.
+    """The readings of the GPU that is in use. A subclass overrides `took`.
 
     Args:
-        name: of the document.
+        name: of its thread, and of its document if it has one.
         find: a device and its reader, or what makes that on the thread, as it may take long; asked
-            between two steps; None: not yet. It may raise NvmlError.
+            between two steps; None: not yet. It raises NvmlError where there will be none.
         interval_s: seconds between two readings.
     """
 
@@ -42,12 +39,10 @@ class GpuPolling(Watcher):
         interval_s: float,
     ) -> None:
         self.name = name
+        self.interval_s = interval_s
+        self.device = -1
         self._find = find
-        self._interval_s = interval_s
-        self._device = -1
         self._reader: GpuReader | None = None
-        self._samples = BoundedSeries[tuple[int, ...]](MOST_SAMPLES)
-        self._last: tuple[int, ...] | None = None
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -57,20 +52,13 @@ class GpuPolling(Watcher):
         native.call_before_step(self._look)
 
     def end(self) -> None:
-        thread = self._thread
+        """Have the thread read it once more, and end."""
         if self._recording is None:
             return
         self._over.set()
-        if thread is not None:
-            thread.join(_PATIENCE_S)
-            if not thread.is_alive():
-                self._thread = None
-                self.read()
-        self.write()
-        reader, self._reader = self._reader, None
-        if reader is not None and self._thread is None:
-            reader.close()
-        self._recording = None
+        if self._thread is not None:
+            self._thread.join(_PATIENCE_S)
+        super().end()
 
     def read(self) -> bool:
         """Read it once more. False where that can't be done any more."""
@@ -81,18 +69,13 @@ class GpuPolling(Watcher):
             values = reader.read()
         except Exception:  # NvmlError
             return False
-        self._last = time.monotonic_ns(), *values
-        self._samples.add(self._last)
+        if self.is_on:  # the driver may have kept it for longer than the recording
+            self.took(reader.uuid, values)
         return True
 
-    def document(self) -> dict[str, Any] | None:
-        reader = self._reader
-        if reader is None:
-            return None
-        samples = [*self._samples.kept]
-        if self._last is not None and self._last not in samples[-1:]:
-            samples.append(self._last)
-        return {"gpus": [{"device": self._device, "uuid": reader.uuid, "samples": samples}]}
+    def took(self, uuid: str, values: Mapping[str, float]) -> None:
+        """These are the values of now, of the GPU with this UUID."""
+        raise NotImplementedError
 
     def _look(self) -> None:
         if not self.is_on:
@@ -102,7 +85,7 @@ class GpuPolling(Watcher):
             if found is None:
                 native.call_before_step(self._look, after=_STEPS_BETWEEN_LOOKS)
                 return
-            self._device, reader = found
+            self.device, reader = found
             if not callable(reader):
                 self._reader = reader
                 self.read()
@@ -112,16 +95,14 @@ class GpuPolling(Watcher):
             self._thread.start()
 
     def _run(self, reader: GpuReader | Callable[[], GpuReader]) -> None:
-        if callable(reader):
-            try:
+        with contextlib.suppress(Exception):  # NvmlError: the GPU can't be read
+            if callable(reader):
                 self._reader = reader()
-            except Exception:  # NvmlError
-                return
-            self.read()
-        next_write_s = time.monotonic() + _WRITE_EVERY_S
-        while not self._over.wait(self._interval_s):
-            if not self.read():
-                return
-            if time.monotonic() >= next_write_s:
-                self.write()
-                next_write_s = time.monotonic() + _WRITE_EVERY_S
+                self.read()
+            is_over = False
+            while not is_over:
+                is_over = self._over.wait(self.interval_s)
+                if not self.read():
+                    break
+        if self._reader is not None:
+            self._reader.close()

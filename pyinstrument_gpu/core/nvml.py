@@ -1,21 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVML reads of an NVIDIA GPU: its energy counter, and its clock.
+"""What NVML reads of an NVIDIA GPU: its energy counter, and how it is used.
 
-The library comes with the driver, and is loaded here without any package. A GPU is found by its
+The library comes with the driver, and is loaded here without any package: NVIDIA's nvidia-ml-py
+would be one more requirement of every recording, and takes longer to import. A GPU is found by its
 UUID: NVML numbers all GPUs of a machine, and a process those that CUDA_VISIBLE_DEVICES leaves it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from pyinstrument_gpu.patching.import_hook import torch_with_cuda
+from pyinstrument_gpu.core import gpu_readings as names
+from pyinstrument_gpu.patching.import_hook import can_use_cuda, torch_with_cuda
 
 _LIBRARY = "libnvidia-ml.so.1"
 _SUCCESS = 0
-_SM_CLOCK = 1
+_SM, _MEMORY = 1, 2  # of clocks
+_REASONS = {names.BY_POWER: 0x4, names.BY_HEAT: 0x20 | 0x40, names.BY_HARDWARE: 0x8 | 0x80}
+"""Bits of NVML's reasons why a clock is not higher. Others, as that the GPU has nothing to do, say
+nothing of how long work takes."""
+_NUMBERS = {
+    names.SM_CLOCK: ("nvmlDeviceGetClockInfo", [_SM], 1.0),
+    names.MEMORY_CLOCK: ("nvmlDeviceGetClockInfo", [_MEMORY], 1.0),
+    names.SM_CLOCK_MAX: ("nvmlDeviceGetMaxClockInfo", [_SM], 1.0),
+    names.POWER: ("nvmlDeviceGetPowerUsage", [], 1e-3),
+    names.POWER_LIMIT: ("nvmlDeviceGetEnforcedPowerLimit", [], 1e-3),
+    names.TEMPERATURE: ("nvmlDeviceGetTemperature", [0], 1.0),  # of the chip
+}
+"""A function of NVML, what it wants to know, and what its number is multiplied by."""
 
 
 class NvmlError(Exception):
@@ -48,11 +64,11 @@ class GpuReader:
             self.close()
             raise
 
-    def read(self) -> tuple[int, ...]:
-        """The values of now.
+    def read(self) -> Mapping[str, float]:
+        """The values of now, by their names. What is unknown is not among them.
 
         Raises:
-            NvmlError: they can't be read.
+            NvmlError: none can be read.
         """
         raise NotImplementedError
 
@@ -73,22 +89,142 @@ class EnergyCounter(GpuReader):
     """The energy that a GPU has used since its driver was loaded, in millijoules. Counted from
     Volta on."""
 
-    def read(self) -> tuple[int]:
+    def read(self) -> dict[str, int]:
         energy = ctypes.c_ulonglong()
         self._call("nvmlDeviceGetTotalEnergyConsumption", self._handle, ctypes.byref(energy))
-        return (energy.value,)
+        return {"energy_mj": energy.value}
 
 
-class ClockReader(GpuReader):
-    """The clock of a GPU's multiprocessors, in MHz, and why it is not higher, in the bits of
-    NVML."""
+class UseReader(GpuReader):
+    """How a GPU is used: all of `core/gpu_readings.py` that it knows. Of the whole GPU, whoever
+    uses it.
 
-    def read(self) -> tuple[int, int]:
-        clock, reasons = ctypes.c_uint(), ctypes.c_ulonglong()
-        self._call("nvmlDeviceGetClockInfo", self._handle, _SM_CLOCK, ctypes.byref(clock))
-        # Its name in all versions; newer ones call it "clocks event reasons".
-        self._call("nvmlDeviceGetCurrentClocksThrottleReasons", self._handle, ctypes.byref(reasons))
-        return clock.value, reasons.value
+    Args:
+        clock: the time in seconds.
+    """
+
+    def __init__(
+        self, uuid: str, library: Any = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
+        self._activity: _Activity | None = None
+        super().__init__(uuid, library)
+        with contextlib.suppress(NvmlError):
+            self._activity = _Activity(self._call, self._handle, self._clock())
+
+    def read(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        if self._activity is not None:
+            with contextlib.suppress(NvmlError):
+                found |= self._activity.read(self._clock())
+        number, reasons = ctypes.c_uint(), ctypes.c_ulonglong()
+        for name, (function, which, factor) in _NUMBERS.items():
+            with contextlib.suppress(NvmlError):
+                self._call(function, self._handle, *which, ctypes.byref(number))
+                found[name] = number.value * factor
+        with contextlib.suppress(NvmlError):
+            # Its name in all versions; newer ones call it "clocks event reasons".
+            function = "nvmlDeviceGetCurrentClocksThrottleReasons"
+            self._call(function, self._handle, ctypes.byref(reasons))
+            found |= {name: float(reasons.value & bits != 0) for name, bits in _REASONS.items()}
+        if not found:
+            raise NvmlError("nothing can be read of this GPU")
+        return found
+
+    def close(self) -> None:
+        if self._activity is not None:
+            self._activity.close()
+        super().close()
+
+
+class GpmMetric(ctypes.Structure):
+    """`nvmlGpmMetric_t`."""
+
+    _fields_ = (
+        ("metricId", ctypes.c_uint),
+        ("nvmlReturn", ctypes.c_int),
+        ("value", ctypes.c_double),
+        ("metricInfo", ctypes.c_char_p * 3),
+    )
+
+
+class GpmMetrics(ctypes.Structure):
+    """`nvmlGpmMetricsGet_t`, which has room for more metrics in each version of NVML: only the
+    first `numMetrics` are looked at."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint),
+        ("numMetrics", ctypes.c_uint),
+        ("sample1", ctypes.c_void_p),
+        ("sample2", ctypes.c_void_p),
+        ("metrics", GpmMetric * 512),
+    )
+
+
+class GpmSupport(ctypes.Structure):
+    """`nvmlGpmSupport_t`."""
+
+    _fields_ = (("version", ctypes.c_uint), ("isSupportedDevice", ctypes.c_uint))
+
+
+class _Activity:
+    """What the units of a GPU do between two samples of NVML's GPU performance monitoring (GPM),
+    which Hopper and newer GPUs have. Those of a GPU that is divided (MIG) would be of all its
+    parts.
+
+    Raises:
+        NvmlError: the GPU has none.
+    """
+
+    METRICS: Mapping[str, int] = {names.SM_ACTIVE: 2, names.TENSOR_ACTIVE: 5, names.DRAM_ACTIVE: 10}
+    SHORTEST_S = 0.1
+    """Between two samples: over less NVML tells nothing that is certain."""
+
+    def __init__(self, call: Callable[..., None], handle: Any, now_s: float) -> None:
+        self._call, self._handle = call, handle
+        support = GpmSupport(version=1)
+        call("nvmlGpmQueryDeviceSupport", handle, ctypes.byref(support))
+        is_divided, later = ctypes.c_uint(), ctypes.c_uint()
+        with contextlib.suppress(NvmlError):  # it can't be divided
+            call("nvmlDeviceGetMigMode", handle, ctypes.byref(is_divided), ctypes.byref(later))
+        if not support.isSupportedDevice or is_divided.value:
+            raise NvmlError("this GPU has no performance monitoring, or is divided")
+        self._samples: list[ctypes.c_void_p] = []
+        try:
+            for _ in range(2):
+                sample = ctypes.c_void_p()
+                call("nvmlGpmSampleAlloc", ctypes.byref(sample))
+                self._samples.append(sample)
+            self._take(now_s)
+        except NvmlError:
+            self.close()
+            raise
+
+    def read(self, now_s: float) -> dict[str, float]:
+        """Averages since it was read before, in percent."""
+        if now_s - self._taken_s < self.SHORTEST_S:
+            return {}
+        self._take(now_s)
+        found = GpmMetrics(1, len(self.METRICS), *self._samples)
+        for metric, number in zip(found.metrics, self.METRICS.values(), strict=False):
+            metric.metricId = number
+        self._call("nvmlGpmMetricsGet", ctypes.byref(found))
+        return {
+            name: metric.value
+            for name, metric in zip(self.METRICS, found.metrics, strict=False)
+            if metric.nvmlReturn == _SUCCESS and 0 <= metric.value < 101
+        }
+
+    def close(self) -> None:
+        for sample in self._samples:
+            with contextlib.suppress(NvmlError):
+                self._call("nvmlGpmSampleFree", sample)
+
+    def _take(self, now_s: float) -> None:
+        earlier, last = self._samples
+        self._call("nvmlGpmSampleGet", self._handle, earlier)
+        self._samples = [last, earlier]
+        self._taken_s = now_s
 
 
 _Made = TypeVar("_Made")
@@ -99,8 +235,10 @@ def reader_in_use(make: Callable[[str], _Made]) -> tuple[int, _Made] | None:
     while CUDA is not in use.
 
     Raises:
-        NvmlError: it has none.
+        NvmlError: it has none, or there can't be any.
     """
+    if not can_use_cuda():
+        raise NvmlError("there is no NVIDIA driver here, or a build of torch without CUDA")
     torch = torch_with_cuda()
     if torch is None:
         return None

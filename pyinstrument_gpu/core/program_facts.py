@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -12,6 +14,13 @@ KEY = "program_facts"
 CHILDREN = "children_cpu_s"
 """In the environment of a run of `pyinstrument-gpu run`: CPU time of the processes that it started,
 and that ended."""
+
+_PYTHON = re.compile(r"python[\d.]*t?(\.exe)?$")
+
+
+def is_python(word: str) -> bool:
+    """Whether a word of a command line is the name of an interpreter."""
+    return _PYTHON.search(os.path.basename(word)) is not None
 
 
 class ProgramFacts(NamedTuple):

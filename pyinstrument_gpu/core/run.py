@@ -35,13 +35,13 @@ from pyinstrument_gpu.core.steps import ProfiledSteps, Step, Steps, StepTotals, 
 from pyinstrument_gpu.core.syncs import Syncs
 
 if TYPE_CHECKING:  # what runs hold of aspects is found by their table
-    from pyinstrument_gpu.aspects.clocks.data import GpuClock
     from pyinstrument_gpu.aspects.collectives.data import Collectives
     from pyinstrument_gpu.aspects.collector.data import Collector
     from pyinstrument_gpu.aspects.compilations.data import Compilations
     from pyinstrument_gpu.aspects.energy.data import GpuEnergy
     from pyinstrument_gpu.aspects.graphs.data import GraphPhases
     from pyinstrument_gpu.aspects.hindrances.data import Hindrances
+    from pyinstrument_gpu.aspects.loader.data import Loaders
     from pyinstrument_gpu.aspects.memory.data import Memory
     from pyinstrument_gpu.aspects.modules.data import Modules
     from pyinstrument_gpu.aspects.nonfinite.data import Nonfinite
@@ -122,7 +122,9 @@ class Run:
         memory: Memory by phase and over steps, and when there was none left; None if it was not
             read.
         energy: The energy counters of GPUs, those that were read.
-        clocks: The clocks of GPUs, those that were read.
+        loader: What the workers of DataLoaders did, if they were watched.
+        loader_batches: When those of the loader with most batches made the newest of its last
+            epoch: columns "number", "worker", "host_begin_ns" and "host_end_ns".
         processor: How the processors were used meanwhile, if that is known.
         collector: What Python's garbage collector did, if it was watched.
         outputs: What wrote checkpoints and logs, if that was watched.
@@ -141,7 +143,6 @@ class Run:
     """
 
     if TYPE_CHECKING:
-        clocks: tuple[GpuClock, ...]
         collectives: Collectives
         collector: Collector | None
         compilation_spans: NDArray[np.void]
@@ -160,6 +161,8 @@ class Run:
         nonfinite: Nonfinite | None
         operations: Operations | None
         outputs: Outputs | None
+        loader: Loaders | None
+        loader_batches: NDArray[np.void]
         processor: Processor | None
         stacks: Stacks | None
         stalls: tuple[Stall, ...]

@@ -31,6 +31,9 @@ class ActiveRecording(Protocol):
     facts: dict[str, Any]
     watchers: dict[str, Watcher]
 
+    def note_step_number(self, number: int) -> None:
+        """The next step has this number in the whole training."""
+
     @property
     def path(self) -> Path | None:
         """The run file; None for a recording in memory."""
@@ -52,6 +55,10 @@ class Watcher:
     def is_on(self) -> bool:
         """Whether its recording goes on, and is that of this process: a fork has none."""
         return self._recording is not None and self._recording is native.owner()
+
+    def first_facts(self) -> dict[str, Any]:
+        """What the environment of the run has from its first block on, before `begin`."""
+        return {}
 
     def begin(self, recording: ActiveRecording) -> None:
         """The recording has begun: after `native.start`."""

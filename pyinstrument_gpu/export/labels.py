@@ -34,6 +34,9 @@ METRIC_COLOR = 0xFF009988
 COMPILATION_COLOR = 0xFFEE9ACF
 """A pink that no phase has: torch.compile was at work."""
 
+BATCH_COLOR = 0xFFB8B08D
+"""Of the batches that workers of a loader make."""
+
 MODULE_COLORS = {
     ModulePass.FORWARD: 0xFF7EA6E0,
     ModulePass.BACKWARD: 0xFFD5A056,
@@ -60,6 +63,7 @@ class RangeKind(enum.IntEnum):
     METRIC = 5
     COMPILATION = 6
     GRAPH_PHASE = 7
+    BATCH = 8
 
 
 class Label(NamedTuple):
@@ -69,7 +73,7 @@ class Label(NamedTuple):
         kind: what they are.
         of: index of the site of a wait, the path of a phase or the name of a metric; of a module
             its index times the number of kinds of passes, plus that of the pass; of a compilation
-            its place; of a step 0.
+            its place; of a step and of a batch 0.
         name: their name. Of a step the number of the step follows.
         color: as 0xAARRGGBB.
         suffix: what stands behind the name, in parentheses, if anything does.
@@ -109,6 +113,8 @@ def _labels(run: Run, colors: Colors) -> Iterator[Label]:
         yield Label(RangeKind.COMPILATION, number, name, COMPILATION_COLOR, suffix)
     for path, name in enumerate(() if run.graph_phases is None else run.path_names.tolist()):
         yield Label(RangeKind.GRAPH_PHASE, path, run.names[name], colors[run.names[name]])
+    if len(run.loader_batches):
+        yield Label(RangeKind.BATCH, 0, "batch", BATCH_COLOR)
 
 
 class Colors(dict[str, int]):

@@ -44,6 +44,7 @@ _CATEGORIES = {
     RangeKind.METRIC: (5, "metric"),
     RangeKind.COMPILATION: (6, "compilation"),
     RangeKind.GRAPH_PHASE: (1, "phase"),
+    RangeKind.BATCH: (7, "batch"),
 }
 
 # What `nsys stats` and other readers look for, with the columns of Nsight Systems 2022.4 to 2024.6.

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.aspects.modules.data import ModulePass
+from pyinstrument_gpu.aspects.throughput.utilization import utilization
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.export.labels import Label, RangeKind, labels_of
 from pyinstrument_gpu.export.ranges import NOTHING, Ranges, joined, lane_name, slices_of
@@ -48,6 +49,8 @@ from pyinstrument_gpu.export.text import (
 from pyinstrument_gpu.export.timeline import RunTimeline, Track
 
 _ID_LIMIT = 1 << 31
+_PHASES = (RangeKind.PHASE, RangeKind.OPEN_PHASE, RangeKind.GRAPH_PHASE)
+_FLOPS = ("model_flops", "hardware_flops", "mfu", "hfu")
 
 _RowEvents: TypeAlias = tuple[NDArray[np.int64], NDArray[np.bool_], list[TextColumn | bytes]]
 """Events of one row: of what range each is, whether it is only the end of it, and how it begins,
@@ -179,26 +182,29 @@ class _TraceProcess:
                 self._trace.write(lines([*head, *name, without(args, is_end), b"},\n"]))
 
     def write_phases(self) -> None:
-        """Write the phases and modules of threads, their waits, and those of streams; and beside a
-        stream how long after its host phase each of its phases began. Flows tie the two times of a
-        span together."""
+        """Write the phases and modules of threads, their waits, those of streams, and the batches
+        of a loader's workers; and beside a stream how long after its host phase each of its phases
+        began. Flows tie the two times of a span together."""
         timeline, labels = self._timeline, labels_of(self._run)
         names = [b',"name":%b' % json_text(label.name) for label in labels]
         args = [b',"args":%b' % json_text(_args(self._run, label))[:-1] for label in labels]
         paths = [b"", *(b',"path":%b' % json_text(path) for path in self._run.paths)]
+        flops = [b"", *_flops(self._run, labels)]
         tracks = [
             *((track, b"phase") for track in timeline.threads()),
             *((track, b"sync") for track in timeline.waits()),
             *((track, b"gpu") for track in chain(timeline.streams(), timeline.graphs())),
+            *((track, b"batch") for track in timeline.workers()),
         ]
         for track, category in tracks:
             flow = b',"flow_in":true' if track.is_stream else b',"flow_out":true'
             counter = self._counter_head(f"{track.name} queue time")
-            for numbers, is_end, head in self._events(track, category, names, args, paths):
+            for numbers, is_end, head in self._events(track, category, names, args, flops, paths):
                 marks = timeline.marks(numbers)
                 spans = marks["span"]
                 arguments = [
                     texts(args, marks["label"]),
+                    texts(flops, np.where(marks["step"] < 0, 0, marks["label"] + 1)),
                     *_unless_missing(b',"bytes":', marks["bytes"]),
                     *_unless_missing(b',"step":', marks["step"]),
                     *_unless_missing(b',"blocked_ns":', marks["blocked_ns"]),
@@ -315,10 +321,24 @@ def _args(run: Run, label: Label) -> dict[str, object]:
         one = run.compilations.compilations[label.of]
         args = {"file": one.file, "line": one.line, "function": one.function}
         args |= {} if one.reason is None else {"reason": one.reason}
-    elif label.kind in (RangeKind.PHASE, RangeKind.OPEN_PHASE, RangeKind.GRAPH_PHASE):
+    elif label.kind in _PHASES:
         args = {"path": run.paths[label.of]}
         args |= {"open": True} if label.kind is RangeKind.OPEN_PHASE else {}
     return args
+
+
+def _flops(run: Run, labels: Sequence[Label]) -> Iterator[bytes]:
+    """Arguments of phases within steps: what is known of their floating-point operations."""
+    used = utilization(run)
+    rows = {} if used is None else {row.name: row for row in used.phases}
+    for label in labels:
+        row = rows.get(run.paths[label.of]) if label.kind in _PHASES else None
+        known = {} if row is None else {name: getattr(row, name) for name in _FLOPS}
+        yield b"".join(
+            b",%b:%b" % (json_text(name), json_text(value))
+            for name, value in known.items()
+            if value is not None
+        )
 
 
 def _unless_missing(key: bytes, values: NDArray[np.int64]) -> list[TextColumn | bytes]:

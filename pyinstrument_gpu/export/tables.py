@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.step_times import phases_ns
 from pyinstrument_gpu.aspects.modules.data import ModulePass
+from pyinstrument_gpu.aspects.throughput.utilization import utilization
 from pyinstrument_gpu.core.arrays import distinct, places_in
 from pyinstrument_gpu.core.paths import labels_of
 from pyinstrument_gpu.core.run import Run
@@ -222,6 +223,11 @@ def _summary(run: Run, offset_ns: int) -> Iterator[TablePart]:
             known = [getattr(one, name) if one and one.count else -1 for one in statistics]
             values = np.array([-1 if value >= _LIMIT else value for value in known], kind)
             part[f"{measure}_{name}"] = TableColumn(values, decimals=3)
+    used = utilization(run)
+    flops = {} if used is None else {row.name: row for row in used.phases}
+    for name in ("model_flops", "hardware_flops", "mfu", "hfu"):
+        known = [getattr(flops.get(path), name, None) for path in run.phases]
+        part[name] = TableColumn(np.array([-1 if one is None else one for one in known], float))
     yield part
 
 

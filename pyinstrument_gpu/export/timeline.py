@@ -3,9 +3,9 @@
 
 A range is a number and two times; what it was is asked by its number. All that a run has is
 numbered, kind by kind: its waits for devices, passes through modules, spans, phases that were open,
-steps, values of metrics, compilations and phases in graphs, each by their places in the run. So of
-a pass and a phase that begin and end together the phase has the higher number, and is the outer. A
-phase or step that was still open ends where the run ends.
+steps, values of metrics, compilations, phases in graphs and batches of workers, each by their
+places in the run. So of a pass and a phase that begin and end together the phase has the higher
+number, and is the outer. A phase or step that was still open ends where the run ends.
 
 The ranges of one track need not nest: two tasks of one event loop overlap. Each has a lane, and
 those of one lane nest.
@@ -57,6 +57,11 @@ _DEVICE_TIMES = itemgetter("device_begin_ns", "device_end_ns")
 _GetKeys: TypeAlias = Callable[[NDArray[np.void]], NDArray[np.int64]]
 _GetTimes: TypeAlias = Callable[[NDArray[np.void]], tuple[NDArray[np.int64], NDArray[np.int64]]]
 
+
+def _all_alike(records: NDArray[np.void]) -> NDArray[np.int64]:
+    return np.zeros(len(records), np.int64)
+
+
 # Of each kind where its marks stand in its records, and which of its labels a record has.
 _STEP_AND_PATH = {"step": "step", "path": "path"}
 _COLUMNS = {
@@ -68,6 +73,7 @@ _COLUMNS = {
     RangeKind.METRIC: {"step": "step"},
     RangeKind.COMPILATION: _STEP_AND_PATH,
     RangeKind.GRAPH_PHASE: {"step": "step"},
+    RangeKind.BATCH: {},
 }
 _LABELS: Mapping[RangeKind, Callable[[NDArray[np.void]], NDArray[Any]]] = {
     RangeKind.WAIT: itemgetter("site"),
@@ -78,6 +84,7 @@ _LABELS: Mapping[RangeKind, Callable[[NDArray[np.void]], NDArray[Any]]] = {
     RangeKind.METRIC: itemgetter("name"),
     RangeKind.COMPILATION: itemgetter("number"),
     RangeKind.GRAPH_PHASE: itemgetter("path"),
+    RangeKind.BATCH: _all_alike,
 }
 
 
@@ -177,6 +184,11 @@ class RunTimeline:
         for each, table in self._tables(RangeKind.GRAPH_PHASE, device, _DEVICE_TIMES):
             yield Track(f"GPU {each} in graphs", (table,))
 
+    def workers(self) -> Iterator[Track]:
+        """The batches that each worker of the loader made, as far as their times are known."""
+        for worker, table in self._tables(RangeKind.BATCH, itemgetter("worker"), _HOST_TIMES):
+            yield Track(f"loader worker {worker}", (table,))
+
     def waits(self) -> Iterator[Track]:
         """Where each thread waited for a device. A wait whose price is unknown has no length."""
         for thread, table in self._tables(RangeKind.WAIT, _threads, wait_times):
@@ -268,7 +280,7 @@ class RunTimeline:
         run = self.run
         phases = run.spans, self._open_phases()
         in_graphs = run.spans[:0] if run.graph_phases is None else run.graph_phases.runs
-        rest = run.steps.array, run.metrics, run.compilation_spans, in_graphs
+        rest = run.steps.array, run.metrics, run.compilation_spans, in_graphs, run.loader_batches
         return run.syncs.events, run.module_spans, *phases, *rest
 
     @cached_property
@@ -283,7 +295,8 @@ class RunTimeline:
         modules, paths = len(run.module_names) * len(ModulePass), len(run.path_names)
         compilations = 0 if run.compilations is None else len(run.compilations.compilations)
         counts = [0, len(run.syncs.sites), modules, paths, paths, 2, len(run.metric_names)]
-        return np.cumsum([*counts, compilations])
+        in_graphs = 0 if run.graph_phases is None else paths
+        return np.cumsum([*counts, compilations, in_graphs])
 
     def _open_phases(self) -> NDArray[np.void]:
         run = self.run
@@ -348,10 +361,6 @@ def _by_key(*tables: Iterable[tuple[int, RangeTable]]) -> dict[int, tuple[RangeT
 
 def _threads(records: NDArray[np.void]) -> NDArray[np.int64]:
     return records["thread"].astype(np.int64)
-
-
-def _all_alike(records: NDArray[np.void]) -> NDArray[np.int64]:
-    return np.zeros(len(records), np.int64)
 
 
 def wait_times(waits: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

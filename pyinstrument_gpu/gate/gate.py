@@ -178,6 +178,9 @@ class Gate:
         known: warnings that are known before any run.
         runs: what was recorded so far, by side; of each time the runs of all ranks.
         order: the sides in the order in which they ran.
+
+    Raises:
+        MissingDependencyError: scipy is not installed.
     """
 
     sides: Sequence[Side]
@@ -193,14 +196,15 @@ class Gate:
     _uses_gpu: bool = field(default=False, init=False)
     _gpu_users_known: bool = field(default=True, init=False)
 
+    def __post_init__(self) -> None:
+        t_quantile(CONFIDENCE, 1)  # a missing package is reported before anything is made
+
     def result(self) -> GateResult:
         """Run it.
 
         Raises:
             GateError: a side failed, or the sides can't be compared.
-            MissingDependencyError: scipy is not installed.
         """
-        t_quantile(CONFIDENCE, 1)  # a missing package is reported before the runs
         taken = 0
         for look in self.plan.looks:
             taken += 1

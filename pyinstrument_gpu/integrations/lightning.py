@@ -93,6 +93,8 @@ class GpuPhaseCallback(RecordsTraining, _Callback):  # type: ignore[misc]
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Note the count of a checkpoint."""
         self._global_step = trainer.global_step
+        with contextlib.suppress(AttributeError):  # it counts iterations, as steps do
+            self._training.note_step_number(trainer.fit_loop.epoch_loop._batches_that_stepped)
 
     def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
         """Count the steps."""

@@ -111,6 +111,12 @@ class TrainingRecording:
             self._say(f"nothing is recorded: {error}")
             self._end(failed=True)
 
+    def note_step_number(self, number: int) -> None:
+        """So many steps were done before this training, by the checkpoint that it goes on from."""
+        recording = active()
+        if self._is_on and recording is not None:
+            recording.note_step_number(number)
+
     def note_update(self) -> None:
         """The framework has counted a step: an iteration in which optimizers have stepped."""
         self._updates += 1

@@ -77,6 +77,7 @@ class GpuPhaseCallback(RecordsTraining, _TrainerCallback):  # type: ignore[misc]
         self._training.begin(
             "transformers", version_of(_transformers), functools.partial(_hook, optimizer)
         )
+        self._training.note_step_number(state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Count the Trainer's steps."""

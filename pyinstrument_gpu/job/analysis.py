@@ -10,6 +10,9 @@ from collections.abc import MutableMapping
 from functools import cached_property
 from weakref import WeakKeyDictionary
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pyinstrument_gpu.job import collectives, late_start, own_work, phases, pipeline, stragglers
 from pyinstrument_gpu.job.findings import (
     CollectiveUse,
@@ -20,7 +23,7 @@ from pyinstrument_gpu.job.findings import (
 )
 from pyinstrument_gpu.job.job import Job
 from pyinstrument_gpu.job.joined import Joined, MatchedGroup, joined, matched
-from pyinstrument_gpu.job.own_work import OwnWork
+from pyinstrument_gpu.job.own_work import HowKnown, OwnWork
 
 _analyses: MutableMapping[Job, JobAnalysis] = WeakKeyDictionary()
 
@@ -60,6 +63,19 @@ class JobAnalysis:
     def stragglers(self) -> Stragglers:
         """Who is waited for."""
         return stragglers.stragglers(self.joined, self._work)
+
+    @property
+    def work_of_steps(self) -> tuple[NDArray[np.int64], NDArray[np.float64]] | str:
+        """Indices of steps, and by rank and step what each of `joined.ranks` works until it waits
+        for the others, in ns; here it is work, too, to wait for a processor. Or why that is not
+        known."""
+        work = self._work
+        if isinstance(work, str):
+            return work
+        if work.how == HowKnown.MEETINGS and stragglers.on_devices(self.joined):
+            return stragglers.DEVICES
+        total_ns = work.total_ns + (0.0 if work.processor_ns is None else work.processor_ns)
+        return self.joined.steps[work.steps], total_ns
 
     @cached_property
     def pipeline(self) -> Pipeline | None:

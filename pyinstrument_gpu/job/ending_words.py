@@ -304,10 +304,15 @@ class EndingWords:
         if waited_ns is None:
             return
         stuck = duration(stuck_ns(rank))
-        if self._found.outcome is Outcome.HELD_UP and condition is Condition.RUNNING:
+        is_running = condition is Condition.RUNNING
+        if self._found.outcome is Outcome.HELD_UP and is_running and idle_ns(rank) < FRESH_NS:
             yield f"{capitalised(self._how(rank))}, and does something: it need not hang."
         elif self._found.outcome is Outcome.HELD_UP:
             yield f"{capitalised(self._how(rank))}. Nothing had happened in its file for {stuck}."
+            # Its watchdog has not yet looked, and there is no stack.
+            overdue = self._overdue(rank) if is_running else None
+            if overdue is not None:
+                yield f"{capitalised(overdue)}."
         elif condition is not Condition.STOPPED:
             yield (
                 f"Its file ends {stuck} after the last thing that happened in it, and others "

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.aspects.stalls.data import Quiet
 from pyinstrument_gpu.core.steps import Step
-from pyinstrument_gpu.parts.words import brief, time_text
+from pyinstrument_gpu.parts.words import duration, time_text
 
 _LEAST_NS = 2 * 10**9
 _TIMES_MEDIAN = 10
@@ -57,4 +57,4 @@ def overdue_words(
 
 def usual_words(step_ns: NDArray[np.int64]) -> str:
     """What steps usually take, as the end of a sentence; nothing where no step is known."""
-    return f"; a step takes {brief(np.median(step_ns))} at the median" if len(step_ns) else ""
+    return f"; a step takes {duration(np.median(step_ns))} at the median" if len(step_ns) else ""

@@ -41,7 +41,7 @@ is not clear who that is, only longer delays are looked at."""
 _LEAST_STEPS = 3
 _LEAST_LOSS = 0.03
 """What such steps cost, as a share of all time."""
-_DEVICES = (
+DEVICES = (
     "the ranks work on devices, and how long these wait for each other is not known; it is with "
     "TORCH_NCCL_ENABLE_TIMING=1 in the environment"
 )
@@ -231,10 +231,10 @@ def stragglers(joined: Joined, work: OwnWork | str) -> Stragglers:
         pattern = Pattern.IN_TURN
     if (
         work.how == HowKnown.MEETINGS
-        and _on_devices(joined)
+        and on_devices(joined)
         and not _devices_agree(joined, straggler)
     ):
-        return _unknown(joined, len(work.steps), _DEVICES)
+        return _unknown(joined, len(work.steps), DEVICES)
     if hidden and pattern == Pattern.BALANCED:
         return _unknown(joined, len(work.steps), hidden)
     if straggler is None and work.processor_ns is None and work.is_busy:
@@ -304,7 +304,8 @@ def _hidden(joined: Joined, work: OwnWork, typical_ns: float) -> str:
     )
 
 
-def _on_devices(joined: Joined) -> bool:
+def on_devices(joined: Joined) -> bool:
+    """Whether any rank works on a device."""
     return any(
         bool((rank.device_ns >= 0).any())
         or any(group.is_on_stream for group in rank.collectives.groups)

@@ -214,7 +214,7 @@ class Launch:
             memory=False if self._options.memory == "off" else self._options.memory,
             oom_snapshot=self._options.oom_snapshot,
             energy=self._options.energy,
-            nonfinite=True if self._options.nonfinite == 0 else self._options.nonfinite or False,
+            nonfinite=self._options.nonfinite or False,
             stop_on_nonfinite=self._options.stop_on_nonfinite,
             flops=self._options.flops,
             stacks=self._options.stacks,

@@ -493,8 +493,9 @@ def watch_gil(threads: bytes) -> bool:
 
 def start_stacks(main_thread: int, own_folder: bytes, by_itself: bool = True) -> bool:
     """From now on until `stop_stacks`, or until the recording ends, samples of the main thread's
-    Python stack are taken. False where that can't be: without a GIL, without a recording, or
-    without room for a thread.
+    Python stack are taken. False where that can't be: without a GIL, without a recording, without
+    room for a thread, or, from Python 3.13 on, in a process that another thread than the main one
+    has forked.
 
     Args:
         main_thread: its `ident`.
@@ -546,13 +547,14 @@ def start_memory_watch(
     budget: float,
     reset: Callable[[], object] | None = None,
     device: int = -1,
+    next_node: Callable[[], object] | None = None,
 ) -> None:
     """Read memory at the borders of the phases of the thread that opens steps, in so many steps
     that it takes at most a share of `budget` of all time; the first three in any
     case. A source returns what `torch._C._cuda_memoryStats` does; None stands for the memory of the
     process. `take` is called after a step, at most once a second while readings wait, and sooner if
     they are many. `reset` resets the peaks of the device's allocator, and is called at each border;
-    `hook_allocator_peaks` comes first."""
+    `hook_allocator_peaks` comes first. `next_node` returns what autograd numbers the next node."""
 
 def hook_allocator_peaks(
     reads: tuple[Callable[[int], object], ...], resets: tuple[Callable[[int], object], ...]
@@ -564,13 +566,13 @@ def hook_allocator_peaks(
 def stop_memory_watch() -> None:
     """Read no more. Calling it again does nothing."""
 
-def take_memory_readings() -> list[tuple[int, int, int, int, int, int, int, int, int, int]]:
+def take_memory_readings() -> list[tuple[int, ...]]:
     """The readings of steps that have ended, each once: kind (0 begin of the step, 1 begin and 2
     end of a phase, 3 end of the step, 4 the program has reset the peaks), serial number of the
     step, path, depth, then allocated bytes, their peak, reserved bytes and their peak, -1 where not
     known, and where the peak of the allocated bytes stood after the reading, 2**63 - 1 where that
-    is not known, and how often the allocator had to give memory back to the driver to get some, -1
-    where not known."""
+    is not known, how often the allocator had to give memory back to the driver to get some, and
+    what autograd numbers the next node, -1 where not known."""
 
 def lost_memory_readings() -> int:
     """How many readings, or steps to be read, were lost."""

@@ -158,6 +158,7 @@ class RunBars:
         self._labels = labels_of(run)
         self._span_times, self._module_times = _times(run.spans), _times(run.module_spans)
         self._compilation_times = _host_times(run.compilation_spans)
+        self._batch_times = _host_times(run.loader_batches)
         self._step_on_device = np.where(has_device_times(run.spans), run.spans["step"], -1)
 
     def device_is_done_ns(self, step: int) -> int:
@@ -166,11 +167,12 @@ class RunBars:
         return int(ends_ns.max(initial=-1))
 
     def tracks(self, begin_ns: int, end_ns: int, labels: BarLabels) -> Iterator[DrawnTrack]:
-        """What happened in a window, for each thread, the main one first, and then each stream."""
+        """What happened in a window, for each thread, the main one first, then each stream, and
+        each worker of the loader."""
         window = begin_ns, end_ns
         timeline = RunTimeline(self._within(window))
         threads = timeline.threads(with_steps=True, with_waits=True)
-        for track in chain(threads, timeline.streams()):
+        for track in chain(threads, timeline.streams(), timeline.workers()):
             bars = joined(list(by_begin(*track.tables)))
             bars = bars.some(_overlap(window, bars.begin_ns, bars.end_ns))
             if not len(bars.number):
@@ -193,6 +195,7 @@ class RunBars:
         run.spans = whole.spans[_overlap(window, *self._span_times)]
         run.module_spans = whole.module_spans[_overlap(window, *self._module_times)]
         run.compilation_spans = whole.compilation_spans[_overlap(window, *self._compilation_times)]
+        run.loader_batches = whole.loader_batches[_overlap(window, *self._batch_times)]
         steps, waits = whole.steps.array, whole.syncs.events
         run.steps = Steps(steps[_overlap(window, *RunTimeline(whole).step_times(steps))])
         run.syncs = replace(whole.syncs, events=waits[_overlap(window, *wait_times(waits))])

@@ -22,15 +22,20 @@ from pyinstrument_gpu.core.job_membership import is_of_a_job
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import ExportError, JobError
 from pyinstrument_gpu.export.atomic_file import atomic_write, check_replaceable
-from pyinstrument_gpu.export.labels import colors_of
+from pyinstrument_gpu.export.labels import color_of, colors_of
+from pyinstrument_gpu.goodput.report import GoodputDocument, goodput_parts, words_of
 from pyinstrument_gpu.job.gather import job_of, rank_data
 from pyinstrument_gpu.job.report import JobDocument, job_document_of
+from pyinstrument_gpu.page.bars import css_color
 from pyinstrument_gpu.page.comparison_view import comparison_view
 from pyinstrument_gpu.page.job_view import job_view
 from pyinstrument_gpu.page.rendering import asset, template
 from pyinstrument_gpu.page.run_view import run_view
+from pyinstrument_gpu.page.step_bar import Piece
 from pyinstrument_gpu.page.step_series import MAX_STEPS, step_series
 from pyinstrument_gpu.page.timeline import MAX_BARS, timeline
+from pyinstrument_gpu.parts.parts import without_blanks
+from pyinstrument_gpu.parts.words import duration
 from pyinstrument_gpu.version import __version__
 
 _SCRIPTS = ("uPlot.iife.min.js", "timeline.js", "page.js")
@@ -137,6 +142,47 @@ def comparison_page(
         ),
         colors=colors_of(*before, *after),
         view=view,
+    )
+
+
+def life_page(document: GoodputDocument) -> str:
+    """The page of a job's life: a band of what its time was spent on, and the report.
+
+    Raises:
+        MissingDependencyError: jinja2 is not installed.
+    """
+    sheet = template("life.html.jinja")
+    whole_ns = max(1, document.wall_ns)
+
+    def piece(bucket: str, time_ns: int, text: str) -> Piece:
+        color = "var(--panel)" if bucket == "dead" else css_color(color_of(bucket))
+        return Piece(words_of(bucket), time_ns / whole_ns, text, color)
+
+    return _written(
+        sheet,
+        {"runs": [], "timelines": [], "overlaid": []},
+        colors={},
+        title=f"A job of {len(document.attempts)} attempts",
+        document=document,
+        parts_of_report=without_blanks(goodput_parts(document)),
+        band=[
+            piece(
+                one.bucket,
+                one.duration_ns,
+                f"{words_of(one.bucket)}: {duration(one.duration_ns)}, "
+                f"from {duration(one.begin_ns)} on",
+            )
+            for one in document.pieces
+        ],
+        sums=[
+            piece(
+                one.bucket,
+                one.time_ns,
+                f"{words_of(one.bucket)}: {duration(one.time_ns)}, {one.percent:.1f} %",
+            )
+            for one in document.buckets
+            if one.time_ns is not None
+        ],
     )
 
 

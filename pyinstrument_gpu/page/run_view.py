@@ -119,8 +119,13 @@ def _phases(document: Document, parts: Sequence[Part]) -> dict[str, Any]:
     if document.steps is None or not parts:  # as of a preview
         return {"phases": None}
     table = next(part for part in parts if isinstance(part, Table))
-    is_nested = any(len(names_of(phase.path)) > 1 for phase in document.phases)
-    table = _without_empty_columns(table, () if is_nested else ("self",))
+    says = {
+        "self": any(len(names_of(phase.path)) > 1 for phase in document.phases),
+        "blocked": any(
+            phase.blocked_ns or phase.device_ns is not None for phase in document.phases
+        ),
+    }
+    table = _without_empty_columns(table, [name for name, is_told in says.items() if not is_told])
     return {"phases": table, "phase_unit": Unit.fitting(document.steps.mean_ns).name}
 
 

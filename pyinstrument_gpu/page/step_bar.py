@@ -44,7 +44,10 @@ def step_bars(document: Document, colors: Colors) -> dict[str, list[Piece]]:
     time_budget, steps = document.time_budget, document.steps
     if steps is None or document.run.is_preview:
         return {}
-    if time_budget is None or not time_budget.step_ns:  # nobody watched what waits
+    waits = time_budget is not None and (
+        time_budget.total.busy_ns is not None or time_budget.total.blocked_ns
+    )
+    if time_budget is None or not time_budget.step_ns or not waits:  # as the table of phases has it
         own_ns: dict[str | None, float] = {
             phase.path: phase.self_ns or 0.0 for phase in document.phases
         }

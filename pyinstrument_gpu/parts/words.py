@@ -18,14 +18,7 @@ _MOST_PARTS = 8
 
 
 def duration(duration_ns: float) -> str:
-    for name, ns in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
-        if abs(duration_ns) >= ns:
-            return f"{duration_ns / ns:.3f} {name}"
-    return f"{duration_ns:.0f} ns"
-
-
-def brief(duration_ns: float) -> str:
-    """A duration in three digits, for text that is read rather than compared."""
+    """A duration in three digits."""
     for name, ns in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
         # What would round up to the next larger unit is written in that.
         if abs(duration_ns) >= 0.9995 * ns:

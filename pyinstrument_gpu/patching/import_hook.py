@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -92,3 +93,14 @@ def torch_with_cuda() -> Any:
     except Exception:  # not imported, or half, or something that stands in for it
         return None
     return torch if is_in_use else None
+
+
+DRIVERS = ("/dev/nvidiactl", "/dev/dxg")
+"""Without any of these files no program can use an NVIDIA GPU: of Linux, and of WSL."""
+
+
+def can_use_cuda() -> bool:
+    """Whether the program's torch may use CUDA, now or later. Opens no file."""
+    torch: Any = sys.modules.get("torch")
+    build = getattr(getattr(torch, "version", None), "cuda", "")
+    return build is not None and any(map(os.path.exists, DRIVERS))

@@ -60,6 +60,9 @@ def gather() -> dict[str, Any]:
     restarts = launcher_number("TORCHELASTIC_RESTART_COUNT")
     if restarts is not None:
         facts["restarts"] = restarts
+    slurm_job = launcher_number("SLURM_JOB_ID")
+    if slurm_job is not None:
+        facts["slurm_job"] = str(slurm_job)
     revision = code_revision(_folder_of_program())
     if revision is not None:
         facts["revision"] = revision

@@ -53,6 +53,7 @@ _NUMPY_BYTES = 256 << 20
 # is touched.
 _RESERVE_BYTES = 2 << 20
 _NO_MEMORY = "there was no memory for all that the recording does as it ends"
+_MOST_STEP_NUMBERS = 64
 
 
 class Recording:
@@ -340,6 +341,8 @@ class Recording:
         # How far the program's own frame is from here is known to native.start.
         options = self._options
         facts = {**environment.gather(), **options.facts()}
+        for watcher in self.watchers.values():
+            facts |= watcher.first_facts()
         try:
             started = native.start(
                 self,
@@ -464,6 +467,20 @@ class Recording:
         except Exception:  # it may be called in the middle of the program: it stays as it is
             return
 
+    def note_step_number(self, number: int) -> None:
+        """The next step has this number in the whole training, of which this run may be a later
+        attempt. Nothing within a step, or in a forked child, and nothing is raised."""
+        if self._pid != os.getpid() or not self._environment or native.open_place()[1] >= 0:
+            return
+        try:
+            noted = [*self._environment.get("step_numbers", ())]
+            noted.append({"at_ns": native.read_clocks()[0], "number": number})
+            del noted[1:-_MOST_STEP_NUMBERS]  # the first one counts from the begin on
+            self._environment = {**self._environment, "step_numbers": noted}
+            native.set_document(self, "environment", _encode(self._environment))
+        except Exception:  # it is called in the middle of the program: the number stays unknown
+            return
+
     def _finish_if_mine(self) -> None:
         # A forked child that comes by here leaves the recording to its parent.
         if self._pid == os.getpid():
@@ -565,20 +582,21 @@ def record(options: RecordingOptions) -> Recording:
         oom_snapshot: when a GPU has no memory left for the first time, save the snapshot of
             PyTorch's allocator beside the run file, as PATH.oom.pickle, of at most 256 MiB.
         flops: count the floating-point operations of the steps that are profiled, and have the
-            step with index 10 profiled if no others are asked for (docs/throughput.md). That one is
+            step with index 10 profiled if no others are asked for (docs/modules.md). That one is
             slower, and training stands still around it for up to a second or so.
         energy: read the GPU's energy counter ten times a second, by a thread of its own that needs
             the GIL for some microseconds each time. Without NVML or such a counter, the run has
             no energy.
         nonfinite: find the module that makes the first NaN or infinite value, forward or backward
-            (`Run.nonfinite`): in so many steps that the host spends about 1 % of its time with
-            it, with a number in one of so many steps; 1: in each. Each output of a module and each
-            gradient of a node is then read once more by the device, and waited for by nobody.
+            (`Run.nonfinite`): in one of 100 steps, with a number in one of so many; 1: in each.
+            Each output of a module and each gradient of a node is then read once more by the
+            device, and waited for by nobody.
         stop_on_nonfinite: raise a `NonFiniteError` at the first backward pass after that is known,
             some steps later on a GPU. Implies `nonfinite`.
         stacks: sample the Python stack of the main thread, at most a hundred times a second, for
-            the lines that each phase consists of (`Run.stacks`). Samples stop that thread for at
-            most a thousandth of the time. Interpreters without a GIL have none.
+            the lines that each phase consists of (`Run.stacks`). None is taken while those before
+            have stopped that thread for more than a thousandth of the time. Interpreters without a
+            GIL have none.
         compiled_phases: also time phases inside of what torch.compile compiles with TorchInductor
             from now on, forward and backward, by marks in its code. What is fused stays the same,
             but each graph is compiled once more, as torch's caches have it without marks. A mark

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from numbers import Real
 from typing import Generic, TypeAlias, TypeGuard, TypeVar, cast
 
+from pyinstrument_gpu.core.watcher import active
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.recording import loader_use
 
@@ -81,8 +82,10 @@ class _Steps(Generic[_T]):
         accumulate: int,
         samples: float | Callable[[_T], float] | None,
         tokens: _Numbers | Callable[[_T], _Numbers] | None,
+        start: int | None,
     ) -> None:
         self._iterable = iterable
+        self._start = start
         self._accumulate = accumulate
         has_tokens = tokens is not None
         self._samples = _OfItem("samples", _UNKNOWN if samples is None else samples, 3 + has_tokens)
@@ -92,6 +95,9 @@ class _Steps(Generic[_T]):
     def __iter__(self) -> Iterator[_T]:
         how: float | Callable[[_T], float]
         try:
+            recording = active()
+            if recording is not None and self._start is not None:
+                recording.note_step_number(self._start)
             if self._tokens is not None:
                 how = self._of_item
             else:
@@ -123,6 +129,7 @@ def gpu_steps(
     accumulate: int = 1,
     samples: float | Callable[[_T], float] | None = None,
     tokens: _Numbers | Callable[[_T], _Numbers] | None = None,
+    start: int | None = None,
 ) -> _Steps[_T]:
     """Iterate over a loader; each item, or each `accumulate` items, is one step.
 
@@ -144,6 +151,8 @@ def gpu_steps(
         tokens: tokens per item, padding included, likewise; or a tuple of two numbers, with padding
             and without. By default they are known of batches that are a `dict` with `input_ids`
             and, for those without padding, an `attention_mask` on the CPU.
+        start: how many steps the whole training has done before this loop, as a checkpoint says
+            after a restart: the first step gets this number in `pyinstrument-gpu goodput`.
 
     Raises:
         ValueError, TypeError: an argument is invalid.
@@ -159,12 +168,14 @@ def gpu_steps(
         raise ValueError(f"accumulate must be an int of at least 1, got {accumulate!r}")
     if samples is not None and not callable(samples):
         _check_amount("samples", samples)
+    if start is not None and (not isinstance(start, int) or start < 0):
+        raise ValueError(f"start must be an int of at least 0, got {start!r}")
     if tokens is not None and not callable(tokens):
         for number in _tuple_of(tokens):
             _check_amount("tokens", number)
     try:
         kind = _SizedSteps if hasattr(iterable, "__len__") else _Steps
-        return kind(iterable, accumulate, samples, tokens)
+        return kind(iterable, accumulate, samples, tokens, start)
     except MemoryError:  # a loop without steps
         native.count_no_memory()
         return cast("_Steps[_T]", iterable)

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyinstrument_gpu.analysis.compare import MIN_RUNS, Comparison, PhaseChange, TimeChange
 from pyinstrument_gpu.analysis.differences import Difference, Differences
+from pyinstrument_gpu.analysis.memory_change import LEAST_CHANGE, MemoryChange
 from pyinstrument_gpu.analysis.run_sample import OUTSIDE_PHASES, FinalValue
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, Table, table
 from pyinstrument_gpu.parts.words import (
@@ -20,6 +22,7 @@ from pyinstrument_gpu.parts.words import (
     counted,
     printable,
     rounded_percent,
+    size,
 )
 from pyinstrument_gpu.report.console import printed
 
@@ -88,6 +91,7 @@ def comparison_parts(comparison: Comparison) -> list[Part]:
         Sentence(),
         Sentence(_moved(comparison, unit)),
         *_causes(comparison, unit),
+        *_memory(comparison.memory),
     ]
     if comparison.finals:
         parts += [Sentence(), _finals(comparison.finals)]
@@ -106,6 +110,8 @@ def comparison_facts(comparison: Comparison) -> dict[str, Any]:
     facts["costs"] = comparison.costs
     for phase, phase_facts in zip(comparison.phases, facts["phases"], strict=True):
         phase_facts["is_significant"] = phase.is_significant
+    if comparison.memory is not None:
+        facts["memory"]["is_significant"] = comparison.memory.is_significant
     for cause, cause_facts in zip(comparison.causes, facts["causes"], strict=True):
         cause_facts["is_significant"] = cause.is_significant
     for name in ("left_ns", "arrived_ns", "moved_ns"):
@@ -238,6 +244,27 @@ def _causes(comparison: Comparison, unit: Unit) -> Iterator[Sentence]:
             f"In slow steps, {one.cause} took {unit.text(one.before_ns)} {unit.name} per step "
             f"before and {unit.text(one.after_ns)} {unit.name} after{doubt}"
         )
+
+
+def _memory(memory: MemoryChange | None) -> Iterator[Sentence]:
+    """Nothing where the peaks do not differ for certain."""
+    if memory is None or not memory.differs:
+        return
+    before_bytes = statistics.median(memory.before_bytes)
+    after_bytes = statistics.median(memory.after_bytes)
+    where = "of the process" if memory.is_of_process else "on the GPU"
+    doubt = "" if memory.is_significant else " (which may be chance)"
+    text = f"Peak of memory {where}: {size(before_bytes)} -> {size(after_bytes)}{doubt}"
+    changes = [
+        f"{one.kind} {'+' if one.change_bytes > 0 else ''}{size(one.change_bytes)}"
+        for one in memory.kinds[:_MAX_NAMED]
+        if abs(one.change_bytes) >= LEAST_CHANGE * before_bytes
+    ]
+    if changes:
+        text += f"; held around a backward pass, {', '.join(changes)}"
+    elif memory.kinds:
+        text += "; what is held around a backward pass is about the same"
+    yield Sentence(text)
 
 
 def unmoved(comparison: Comparison) -> str:

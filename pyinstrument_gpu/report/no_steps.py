@@ -6,9 +6,10 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from pyinstrument_gpu.core.program_facts import CHILDREN
+from pyinstrument_gpu.core.program_facts import CHILDREN, is_python
 
 if TYPE_CHECKING:
     from pyinstrument_gpu.core.run import Run
@@ -38,31 +39,34 @@ def no_steps(run: Run) -> str:
                 "with pyinstrument_gpu.gpu_steps"
             )
     children_s = run.environment.get(CHILDREN, 0.0)
-    if children_s > 0:
+    if children_s >= 0.05:
         seen += (
             f"; its child processes, which are not recorded, used {children_s:.1f} s of CPU time"
         )
     if children_s >= _MUCH_S:
-        command = _launched(run.environment.get("command", []), run.syncs.is_as_if)
+        command = _launched(run.environment.get("command", []))
         seen += f". If they train, {_IN_EACH if command is None else f'run `{command}`'}"
     return seen
 
 
-def _launched(command: Sequence[str], is_preview: bool) -> str | None:
-    """The command with which the launcher that it runs has each rank recorded; None if there is no
-    launcher, or it can't be seen where the program of the ranks is."""
+def _launched(command: Sequence[str]) -> str | None:
+    """The command with which the launcher that it runs has each rank recorded, with the options
+    that were given here; None if there is no launcher, or it can't be seen where the program of the
+    ranks is."""
     names = [os.path.basename(word) for word in command]
     begin = next(
         (i for i, name in enumerate(names) if name in _LAUNCHERS + _LAUNCHER_MODULES), None
     )
     if begin is None:
         return None
+    given = command[command.index("run") + 1 : begin] if "run" in command[:begin] else ()
+    options = [word for word in takewhile(lambda word: not is_python(word), given) if word != "-m"]
     launcher = [names[begin]]
     if names[begin] in _LAUNCHER_MODULES:
         launcher = ["python", "-m", *launcher]
     for i in range(begin + 1, len(command)):
         if command[i].endswith(".py") or command[i] in ("-m", "--module"):
             program = ["-m" if command[i] == "--module" else command[i], *command[i + 1 :]]
-            own = ["-m", "pyinstrument_gpu", "run", *["--as-if-cuda"] * is_preview]
+            own = ["-m", "pyinstrument_gpu", "run", *options]
             return shlex.join([*launcher, *command[begin + 1 : i], *own, *program])
     return None

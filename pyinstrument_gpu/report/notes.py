@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.core.arrays import groups
 from pyinstrument_gpu.core.aspect import aspects
+from pyinstrument_gpu.core.condition import ProgramEnd
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SpanFlag
 from pyinstrument_gpu.parts.parts import Sentence
@@ -18,7 +19,8 @@ _MAX_PATHS = 200
 
 def notes(run: Run) -> tuple[str, ...]:
     """What is damaged, was cut short, had not ended, or is that of a preview."""
-    return (*run.notes, *_preview(run), *_open(run), *_unfinished(run), *_cut_short(run))
+    of_end = *_failed(run), *_open(run), *_unfinished(run), *_cut_short(run)
+    return (*run.notes, *_preview(run), *of_end)
 
 
 def _preview(run: Run) -> Iterator[str]:
@@ -28,6 +30,13 @@ def _preview(run: Run) -> Iterator[str]:
             "and runs functions of torch.compile eagerly, whose results may differ in the last "
             "digits."
         )
+
+
+def _failed(run: Run) -> Iterator[str]:
+    end = ProgramEnd.of(run.environment)
+    if end.has_failed:
+        how = f"by {end.exception}" if end.exception else f"with exit code {end.exit_code}"
+        yield f"Ended {how}."
 
 
 def _open(run: Run) -> Iterator[str]:

@@ -280,19 +280,16 @@ def other_threads_parts(phases: Sequence[PhaseCalls]) -> Iterator[Part]:
         yield from per_call_parts(phases)
 
 
-def per_call_parts(
-    phases: Sequence[PhaseCalls],
-    others_ns: Sequence[tuple[str, int | None]] = (),
-) -> Iterator[Part]:
-    """A table of times per call, with the totals of other things as a second block."""
-    total_ns = max([*(one.total_ns for one in phases), *(ns or 0 for _, ns in others_ns)])
+def per_call_parts(phases: Sequence[PhaseCalls]) -> Iterator[Part]:
+    """A table of times per call."""
+    total_ns = max(one.total_ns for one in phases)
     means_ns = (one.mean_ns for one in phases if one.mean_ns is not None)
     unit = Unit.fitting(max(means_ns, default=total_ns), total_ns)
+    shown = 6 if any(one.blocked_ns or one.device_ns is not None for one in phases) else 4
     rows = {}
     for one in phases:
         times_ns = (one.mean_ns, one.p50_ns, one.p95_ns, one.self_ns, one.device_ns, one.blocked_ns)
-        cells = [str(one.calls), unit.text(one.total_ns), *map(unit.text, times_ns)]
+        cells = [str(one.calls), *map(unit.text, (one.total_ns, *times_ns[:shown]))]
         rows[one.path] = Row("", cells, note="*" if one.during_steps else "")
-    sums = [Row(name, ["", unit.text(ns), *[""] * 6]) for name, ns in others_ns]
-    times = [f"total {unit.name}", f"mean {unit.name}", "p50", "p95", "self", "device", "blocked"]
-    yield from phase_table(["phase", "calls", *times], rows, sums)
+    times = [f"mean {unit.name}", "p50", "p95", "self", "device", "blocked"][:shown]
+    yield from phase_table(["phase", "calls", f"total {unit.name}", *times], rows)

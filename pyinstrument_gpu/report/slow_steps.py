@@ -15,7 +15,7 @@ from pyinstrument_gpu.analysis.slow_places import OUTSIDE, UNKNOWN
 from pyinstrument_gpu.analysis.slow_sums import UNEXPLAINED
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
-from pyinstrument_gpu.parts.words import Unit, brief, counted, printable, small_percent
+from pyinstrument_gpu.parts.words import Unit, counted, duration, printable, small_percent
 
 _MOST_ROWS = 6
 _MOST_WORST = 10
@@ -230,7 +230,7 @@ def _percent(share: float) -> str:
 
 def _cost(found: SlowSteps) -> str:
     return (
-        f"Slow steps: {found.count:,} of {found.compared:,} took {brief(found.excess_ns)} more "
+        f"Slow steps: {found.count:,} of {found.compared:,} took {duration(found.excess_ns)} more "
         f"than their kind ({small_percent(found.share, 1)} of the time)"
     )
 
@@ -242,7 +242,7 @@ def slow_summary(found: SlowSteps | None) -> Iterator[Part]:
     named = [one for one in found.causes if one.time_ns >= _NAMED_SHARE * found.excess_ns]
     is_known = any(one.cause not in (UNEXPLAINED, NOT_LOOKED_AT) for one in named)
     if is_known or found.share >= _UNEXPLAINED_SHARE:
-        words = ", ".join(f"{one.words} {brief(one.time_ns)}" for one in named[:3])
+        words = ", ".join(f"{duration(one.time_ns)} {one.words}" for one in named[:3])
         yield Sentence(
             f"Slow steps: {found.count:,} of {found.compared:,}, "
             f"{small_percent(found.share, 1)} of the time: {words}"
@@ -255,10 +255,10 @@ def step_words(one: SlowStep) -> str:
         (part.words + (f" ({part.note})" if part.note else ""), part.time_ns) for part in one.parts
     ]
     parts += [(UNEXPLAINED, one.unexplained_ns)] if one.unexplained_ns else []
-    said = [f"{words} {brief(ns)}" for words, ns in parts if ns >= _NAMED_SHARE * one.excess_ns]
+    said = [f"{words} {duration(ns)}" for words, ns in parts if ns >= _NAMED_SHARE * one.excess_ns]
     where = f", in {one.where}" if one.where not in (None, "outside phases") else ""
     return printable(
-        f"Step {one.step:,} took {brief(one.took_ns)}, {brief(one.excess_ns)} more than its "
+        f"Step {one.step:,} took {duration(one.took_ns)}, {duration(one.excess_ns)} more than its "
         f"kind{where}: {', '.join(said)}"
     )
 
@@ -290,7 +290,7 @@ def slow_findings(run: Run) -> Iterator[Finding]:
             of="elapsed time",
             promised=None,
             evidence=f"it made {counted(cost.steps, 'step')} of {found.compared:,} slower, by "
-            f"{brief(cost.time_ns)} in all{where}",
+            f"{duration(cost.time_ns)} in all{where}",
             edit=cause.remedy,
             look=_LOOK,
             is_rare=True,

@@ -11,8 +11,20 @@ from pyinstrument_gpu.analysis.step_times import outside_ns, startup_ns
 from pyinstrument_gpu.core.phase_tree import phase_table
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Emphasis, Part, Row, Sentence
-from pyinstrument_gpu.parts.words import UNKNOWN, Unit, counted, duration, percent, rate, share
+from pyinstrument_gpu.parts.words import (
+    UNKNOWN,
+    Unit,
+    counted,
+    duration,
+    percent,
+    rate,
+    share,
+    small_percent,
+)
 from pyinstrument_gpu.report.phases import PhaseCalls, PhaseInSteps, overlap, per_call_parts
+
+OUTSIDE_SHARE = 0.01
+"""Of the time outside steps, that it takes to be told."""
 
 
 @dataclass(frozen=True)
@@ -221,17 +233,23 @@ def _rates(steps: StepTimes) -> Iterator[Sentence]:
 def outside_parts(
     steps: StepTimes | None, phases: Sequence[PhaseCalls], duration_ns: int
 ) -> Iterator[Part]:
-    """What a run of that duration does outside of steps, start-up included."""
+    """What a run of that duration does outside of steps."""
     if steps is None:
         return
     yield Sentence()
-    yield Sentence(
-        f"Outside steps: {duration(steps.outside_ns)} of {duration(duration_ns)}"
-        f"{share(steps.outside_ns, duration_ns)}",
-        "title",
-    )
-    if not phases and steps.startup_ns == 0:
-        return
-    yield from per_call_parts(phases, [("start-up", steps.startup_ns)])
+    yield Sentence(outside_words(steps, duration_ns), "title")
+    if phases:
+        yield from per_call_parts(phases)
     if any(phase.during_steps for phase in phases):
         yield Sentence("* was open during steps, so its times include theirs")
+
+
+def outside_words(steps: StepTimes, duration_ns: int) -> str:
+    """How much of a run of that duration lies outside of steps, and before the first."""
+    text = f"Outside steps: {duration(steps.outside_ns)} of {duration(duration_ns)}"
+    if duration_ns:
+        text += f" ({small_percent(steps.outside_ns, duration_ns)})"
+    startup_ns = steps.startup_ns or 0
+    if startup_ns > OUTSIDE_SHARE * steps.outside_ns:
+        text += f", {duration(startup_ns)} of it before the first step"
+    return text

@@ -5,7 +5,6 @@ worth trying, on one screen. `report --verbose` has the sections in full."""
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,23 +14,31 @@ from pyinstrument_gpu.analysis.advice import HEADLINE_SHARE, Finding
 from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.paths import names_of
 from pyinstrument_gpu.core.phase_tree import phase_table
+from pyinstrument_gpu.core.program_facts import is_python
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, Table
-from pyinstrument_gpu.parts.words import Unit, brief, capitalised, counted, printable, small_percent
+from pyinstrument_gpu.parts.words import (
+    Unit,
+    capitalised,
+    counted,
+    duration,
+    printable,
+    small_percent,
+)
 from pyinstrument_gpu.report.console import printed
 from pyinstrument_gpu.report.document import Document
 from pyinstrument_gpu.report.phases import PhaseCalls, PhaseInSteps
 from pyinstrument_gpu.report.run_info import RunInfo, place_facts
 from pyinstrument_gpu.report.slow_steps import slow_summary
-from pyinstrument_gpu.report.steps import StepTimes
+from pyinstrument_gpu.report.steps import OUTSIDE_SHARE, StepTimes, outside_words
 
 MOST_LINES = 25
 """Of the whole, at 80 columns or more."""
 _MOST_TRIES = 3
 _MOST_LINES_ON = 8
+_MOST_ASKED = 4
 _MOST_WARNINGS = 3
 _MOST_OUTSIDE = 2
 _PROGRAM_LENGTH = 40
-_PYTHON = re.compile(r"python[\d.]*t?(\.exe)?$")
 
 
 @dataclass(frozen=True)
@@ -57,7 +64,7 @@ def summary(document: Document, width: int) -> list[Part]:
     """The parts of the report, of which those of least weight give way until all of them fit on a
     screen of that width."""
     parts: list[Part] = []
-    for size in _sizes():
+    for size in _sizes(len([*_of_aspects(document, come_first=True)])):
         found = summary_of(document, *size)
         parts = [*found.ran, *found.verdict]
         for block in (found.times, found.tries, found.others):
@@ -68,13 +75,15 @@ def summary(document: Document, width: int) -> list[Part]:
     return parts
 
 
-def _sizes() -> Iterator[tuple[int, int, int]]:
+def _sizes(asked: int) -> Iterator[tuple[int, int, int]]:
     """How many phases, things to try and other lines are shown: from all on, the phases give way to
-    a few, then the lines, then what is left."""
+    a few, then the lines, of which those that somebody asked for stay, then what is left."""
     yield from ((phases, _MOST_TRIES, _MOST_LINES_ON) for phases in range(12, 7, -1))
-    yield from ((7, _MOST_TRIES, lines) for lines in range(_MOST_LINES_ON, 1, -1))
-    yield from ((phases, _MOST_TRIES, 2) for phases in range(6, 2, -1))
-    yield from ((3, tries, 1) for tries in range(_MOST_TRIES, -1, -1))
+    least = min(asked, _MOST_ASKED)
+    yield from ((7, _MOST_TRIES, lines) for lines in range(_MOST_LINES_ON, max(least, 2) - 1, -1))
+    yield from ((phases, _MOST_TRIES, max(least, 2)) for phases in range(6, 2, -1))
+    yield from ((3, tries, max(least, 1)) for tries in range(_MOST_TRIES, 0, -1))
+    yield from ((3, tries, 1) for tries in (1, 0))
 
 
 def summary_of(
@@ -94,7 +103,7 @@ def _what_ran(document: Document) -> str:
     run = document.run
     program = _program(run)
     facts = [program] if program else []
-    facts.append(f"{counted(document.step_count, 'step')} in {brief(run.duration_ns)}")
+    facts.append(f"{counted(document.step_count, 'step')} in {duration(run.duration_ns)}")
     facts += place_facts(run)
     if run.gpus and not run.device_timing:
         facts.append("device timing off")
@@ -104,7 +113,7 @@ def _what_ran(document: Document) -> str:
 def _program(run: RunInfo) -> str:
     """The program and its arguments, as far as there is room for them."""
     words = [*(run.arguments or run.command or ())]
-    if len(words) > 1 and _PYTHON.search(os.path.basename(words[0])):
+    if len(words) > 1 and is_python(words[0]):
         del words[0]
     if not words:
         return ""
@@ -254,13 +263,11 @@ def gain(one: Finding) -> str:
 
 def _lines(document: Document) -> Iterator[Part]:
     """What else there is to say, in a line for each thing."""
+    yield from _of_aspects(document, come_first=True)
     if document.steps is not None and not document.run.is_preview:
         yield Sentence(printable(_outside(document, document.steps)))
         yield from slow_summary(document.slow_steps)
-    for aspect in aspects():
-        section = document.sections.get(aspect.name)
-        if section and (aspect.in_preview or not document.run.is_preview):
-            yield from aspect.summary(section, document)
+    yield from _of_aspects(document, come_first=False)
     cost = document.recorder.share_of_step
     if cost is not None and not document.run.is_preview:
         share = small_percent(cost, 1)
@@ -268,16 +275,26 @@ def _lines(document: Document) -> Iterator[Part]:
         yield Sentence(f"Recording: {share} of the step", "note")
 
 
+def _of_aspects(document: Document, come_first: bool) -> Iterator[Part]:
+    for aspect in aspects():
+        section = document.sections.get(aspect.name)
+        is_shown = aspect.in_preview or not document.run.is_preview
+        if section and is_shown and aspect.comes_first == come_first:
+            yield from aspect.summary(section, document)
+
+
 def _outside(document: Document, steps: StepTimes) -> str:
-    total_ns = document.run.duration_ns
-    text = f"Outside steps: {brief(steps.outside_ns)} of {brief(total_ns)}"
-    if total_ns:
-        text += f" ({small_percent(steps.outside_ns, total_ns)})"
-    inside = [(one.path, one.total_ns) for one in document.phases_outside if not one.during_steps]
-    parts = [("start-up", steps.startup_ns or 0), *inside]
-    parts.sort(key=lambda one: one[1], reverse=True)
-    named = [f"{name} {brief(ns)}" for name, ns in parts[:_MOST_OUTSIDE] if ns]
-    return f"{text}: {', '.join(named)}" if named else text
+    text = outside_words(steps, document.run.duration_ns)
+    inside = [
+        one
+        for one in document.phases_outside
+        if len(names_of(one.path)) == 1
+        and not one.during_steps
+        and one.total_ns >= OUTSIDE_SHARE * steps.outside_ns
+    ]
+    inside.sort(key=lambda one: one.total_ns, reverse=True)
+    named = [f"{duration(one.total_ns)} {one.path}" for one in inside[:_MOST_OUTSIDE]]
+    return f"{text}; {', '.join(named)}" if named else text
 
 
 def _look_on(document: Document) -> str:

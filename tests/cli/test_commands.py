@@ -91,6 +91,13 @@ def test_version_and_help() -> None:
             assert f"Usage: pyinstrument-gpu {name} " in invoke(name, *arguments).output
 
 
+def test_help_of_run_begins_with_itself_and_what_most_people_need() -> None:
+    text = invoke("run", "--help").output
+    options = re.findall(r"^  (-.*?)(?:  |$)", text, re.M)
+    assert options[:4] == ["-h, --help", "-m", "-o, --output RUN", "--overwrite"]
+    assert text.index("-q, --quiet") < text.index("What is recorded:") < text.index("--warmup N")
+
+
 def test_commands_are_listed_without_being_imported() -> None:
     script = """
 import sys
@@ -546,6 +553,17 @@ def test_what_makes_no_sense_with_a_page(
     result = invoke("report", file, *arguments)
     assert result.exit_code == 2
     assert message in result.output
+
+
+def test_a_gate_without_scipy_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    result = invoke("gate", "--baseline", "old.py", "-o", "runs", "--", "new.py")
+    assert result.exit_code == 1
+    assert "pyinstrument-gpu[compare]" in result.output
+    assert not Path("runs").exists()
 
 
 def test_comparison_as_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

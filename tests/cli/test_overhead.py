@@ -73,7 +73,7 @@ def test_the_table_beside_a_step() -> None:
     assert ours == ["ours", "55.0", "50.0", "1", "0.033%"]
     assert null == ["null", "110.0", "100.0", "2", "0.066%"]
     assert " ".join(report.split()).endswith(
-        "A step of the run: 6.0 phases x 55.0 ns = 330 ns, 0.033% of 1.000 ms (the median step)"
+        "A step of the run: 6.0 phases x 55.0 ns = 330 ns, 0.033% of 1.00 ms (the median step)"
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cases of docs/savings.md: their scripts, what is predicted of them, and the page."""
+"""The cases of examples/cases: their scripts, what is predicted of them, and the page."""
 
 import dataclasses
 import functools
@@ -266,9 +266,8 @@ def test_a_case_is_recorded_and_written(tmp_path: Path) -> None:
     assert len(found["predictions"]) == 1
     assert found["comparison"]["elapsed"]["verdict"] == "AMBIGUOUS"  # of a single pair
     assert results["device"] in ("CPU", *found["gpus"])
-    assert (
-        "| [evaluate every 200 steps, not every 100](../examples/cases/evaluation/after.py) |"
-        in page.table(results)
+    assert "| [evaluate every 200 steps, not every 100](evaluation/after.py) |" in page.table(
+        results
     )
 
 

@@ -106,16 +106,17 @@ def test_summary_has_one_row_per_path() -> None:
     assert list(rows[0]) == [
         *("phase", "path", "count"),
         *(f"{measure}_{number}" for measure in measures for number in numbers),
+        *("model_flops", "hardware_flops", "mfu", "hfu"),
     ]
     values = [list(row.values()) for row in rows]
     assert values == [
         ["forward", "forward", "3"]
         + ["3", "7", "2.333", "1.247", "1", "2", "4", "4", "4"]
         + ["1", "3", "3.000", "0.000", "3", "3", "3", "3", "3"]
-        + [""] * 18,
+        + [""] * 22,
         ["attention", "forward/attention", "1"]
         + ["1", "7", "7.000", "0.000", "7", "7", "7", "7", "7"]
-        + [""] * 27,
+        + [""] * 31,
     ]
 
 

@@ -9,7 +9,7 @@ Rows are written beside each other in one file per group, and `table.py` has the
     def child_records(trial: Trial) -> None:
         ...  # do it, and assert what must hold
 
-One loop runs them all (`test_faults.py`), and docs/reliability.md shows both sentences and how
+One loop runs them all (`test_faults.py`), and tests/faults/README.md shows both sentences and how
 often it is done (`page.py`). So the sentences are for users: they promise what the function
 asserts.
 """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of docs/reliability.md, made from the rows. `python -m tests.faults.page` writes them,
-with build/native/tests on the path.
+"""The tables of README.md beside this file, made from the rows. `python -m tests.faults.page`
+writes them, with build/native/tests on the path.
 
 The text around them is written by hand. A table stands between two comments of HTML, of which the
 first names its group.
@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.faults.fault import Fault
 from tests.faults.table import GROUPS
 
-PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+PAGE = Path(__file__).with_name("README.md")
 
 _TARGETS = ("`make test`", "`make check`", "`make test-all`")
 _HEAD = "| what is done | what holds | times |\n|---|---|---:|\n"

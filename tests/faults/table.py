@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table: every group of faults, in the order of docs/reliability.md."""
+"""The table: every group of faults, in the order of tests/faults/README.md."""
 
 from tests.faults import (
     damaged_file,

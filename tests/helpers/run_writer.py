@@ -121,8 +121,10 @@ def encode(run: Run) -> bytearray:
         writer.write_document(BlockType.COLLECTIVE_GROUPS, document)
     if run.stalls:
         writer.write_document(BlockType.STALLS, encode_stalls(run.stalls, run.paths))
-    if run.quiet is not None:
-        document = encode_json({QUIET: to_builtins(run.quiet)})
+    of_aspects = {QUIET: run.quiet, "startup": run.startup}
+    if any(one is not None for one in of_aspects.values()):
+        known = {name: to_builtins(one) for name, one in of_aspects.items() if one is not None}
+        document = encode_json(known)
         writer.write_document(BlockType.ASPECTS, document)
     if run.operations is not None:
         document = encode_json(to_builtins(run.operations))

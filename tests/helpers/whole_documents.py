@@ -64,6 +64,12 @@ _EVENT = {
     "snapshot": "a.gpurun.oom.pickle",
     "monotonic_ns": _BEGAN_NS + 20 * _MS,
 }
+_HELD = {
+    **_EVENT["holders"],  # type: ignore[dict-item]
+    "inputs_bytes": 1,
+    "activations_bytes": 3,
+    "allocated_bytes": 10,
+}
 _MEMORY = {
     "steps": 4,
     "lost": 0,
@@ -75,6 +81,16 @@ _MEMORY = {
     "outside_left_bytes": [1, 0, 2],
     "points": [[0, 10, 20], [1, 20, None], [2, 30, 40], [3, 40, 50]],
     "out_of_memory": {"count": 2, "events": [_EVENT]},
+    "held": {
+        "step": 1,
+        "begin": _HELD,
+        "end": _HELD,
+        "activation_modules": [{"name": "net.fc", "bytes": 3}],
+        "phases": [[0, 2], [None, 1]],
+        "optimizers": 1,
+        "unseen": 0,
+        "cost_ns": 1000,
+    },
     "notes": ["a note"],
 }
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from pyinstrument_gpu.integrations.lightning import GpuPhaseCallback as GpuPhaseCallback
 from pyinstrument_gpu.integrations.lightning import GpuPhaseProfiler as GpuPhaseProfiler
-from tests.integrations.cases import BATCH, Case, our_warnings
+from tests.integrations.cases import BATCH, Case, LanguageModel, Texts, our_warnings
 
 
 def rows(count: int) -> TensorDataset:
@@ -44,6 +44,18 @@ class Classifier(pytorch_lightning.LightningModule):  # type: ignore[misc]
 
     def validation_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:
         self.log("loss", self.loss(batch))
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Language(pytorch_lightning.LightningModule):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = LanguageModel()
+
+    def training_step(self, batch: dict[str, Tensor], index: int) -> Tensor:
+        return self.model(**batch)["loss"]  # type: ignore[no-any-return]
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=0.1)
@@ -113,3 +125,10 @@ def fit(folder: Path, case: Case, *callbacks: Any, **options: Any) -> tuple[Any,
     with our_warnings() as warned:
         fitting.fit(module, *loaders(case), ckpt_path=checkpoint)
     return fitting, warned
+
+
+def fit_language(folder: Path, case: Case, *callbacks: Any) -> LanguageModel:
+    module = Language()
+    loader = DataLoader(Texts(case.samples), batch_size=BATCH, shuffle=True)
+    trainer(folder, *callbacks, **case.options).fit(module, loader)
+    return module.model

@@ -12,7 +12,7 @@ import pytest
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import auto
 from pyinstrument_gpu.core.run import Run
-from tests.integrations.cases import ONE, Case, steps_of, tiny_trainings
+from tests.integrations.cases import ONE, Case, steps_of, tiny_trainings, tokens_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's own
 
@@ -60,10 +60,21 @@ def test_callback_records_the_steps_that_lightning_counts(
     assert steps_of(run) == case.steps
     assert run.environment["framework"] == f"pytorch-lightning {fits.pytorch_lightning.__version__}"
     assert run.environment["framework_steps"] == len(case.steps)
+    [told] = run.environment["step_numbers"]
+    assert told["number"] == (case.resume_at or 0)
+    assert told["at_ns"] <= run.steps[0].begin_ns
     assert run.program_facts.loader_workers == 0
     if not case.has_two_optimizers and case.resume_at is None:
         assert fitting.global_step == len(case.steps)
     assert auto.installed() is None
+
+
+def test_tokens_are_those_that_lightning_trains_on(fits: Any, tmp_path: Path) -> None:
+    case, callback = CASES["accumulation"], fits.GpuPhaseCallback()
+    model = fits.fit_language(tmp_path, case, callback)
+    expected = model.by_step([batches for batches, _ in case.steps])
+    assert tokens_of(callback.run) == expected
+    assert len(set(expected)) == len(expected)
 
 
 @pytest.mark.parametrize("name", ["accumulation", "fetched ahead", "two optimizers"])

@@ -11,7 +11,15 @@ import pytest
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import auto
 from pyinstrument_gpu.core.run import Run
-from tests.integrations.cases import ONE, Case, steps_of, tiny_trainings
+from tests.integrations.cases import (
+    ONE,
+    Case,
+    LanguageModel,
+    Texts,
+    steps_of,
+    tiny_trainings,
+    tokens_of,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of the Trainer
 
@@ -57,6 +65,9 @@ def test_callback_records_the_steps_that_the_trainer_counts(
     assert run.environment["framework"] == f"transformers {trainings.transformers.__version__}"
     assert run.environment["framework_steps"] == len(case.steps)
     assert training.state.global_step - (case.resume_at or 0) == len(case.steps)
+    [told] = run.environment["step_numbers"]
+    assert told["number"] == (case.resume_at or 0)
+    assert told["at_ns"] <= run.steps[0].begin_ns
     assert run.program_facts.loader_workers == 0
     batches = sum(items for items, _ in case.steps)
     counts = {path: phase.count for path, phase in run.phases.items()}
@@ -64,6 +75,20 @@ def test_callback_records_the_steps_that_the_trainer_counts(
     assert counts["optimizer"] == len(case.steps)
     assert counts["data"] == batches + counts.get("eval", 0)
     assert auto.installed() is None
+
+
+def test_tokens_are_those_that_the_trainer_trains_on(trainings: Any, tmp_path: Path) -> None:
+    """Its own `num_items_in_batch` counts labels, so prompts are no part of it."""
+    case = CASES["accumulation"]
+    callback, model = trainings.GpuPhaseCallback(), LanguageModel()
+    trainings.trainer(tmp_path, case, callback, model=model, data=Texts(case.samples)).train()
+    expected = model.by_step([batches for batches, _ in case.steps])
+    assert tokens_of(callback.run) == expected
+    assert len(set(expected)) == len(expected)
+    items = [float(one["num_items_in_batch"]) for one in model.more]
+    rows = [samples for batches, samples in case.steps for _ in range(batches)]
+    real = [step[1] for step, (n, _) in zip(expected, case.steps, strict=True) for _ in range(n)]
+    assert items == [total - prompts for total, prompts in zip(real, rows, strict=True)]
 
 
 def test_two_trainings_are_two_runs(

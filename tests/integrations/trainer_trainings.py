@@ -58,7 +58,13 @@ class StopAt(transformers.TrainerCallback):  # type: ignore[misc]
         control.should_training_stop = state.global_step >= self.step
 
 
-def trainer(folder: Path, case: Case, *callbacks: Any, model: nn.Module | None = None) -> Any:
+def trainer(
+    folder: Path,
+    case: Case,
+    *callbacks: Any,
+    model: nn.Module | None = None,
+    data: Dataset[Any] | None = None,
+) -> Any:
     torch.manual_seed(0)
     plain = {
         "output_dir": str(folder / "out"),
@@ -76,7 +82,7 @@ def trainer(folder: Path, case: Case, *callbacks: Any, model: nn.Module | None =
     made = transformers.Trainer(
         model=model or Classifier(),
         args=transformers.TrainingArguments(**{**plain, **case.options}),
-        train_dataset=(Stream if case.stream else Rows)(case.samples),
+        train_dataset=data or (Stream if case.stream else Rows)(case.samples),
         eval_dataset=Rows(24),
         callbacks=[*stop, *callbacks],
     )

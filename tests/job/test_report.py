@@ -33,12 +33,12 @@ from tests.job.jobs import unknown as unknown_job
         ),
         (
             "one late",
-            "Rank 3 is waited for: it comes last in 96 of 99 steps, 29.500 ms after the next rank "
+            "Rank 3 is waited for: it comes last in 96 of 99 steps, 29.5 ms after the next rank "
             "on average, 98% of that in data; differences between ranks cost 29% of the step.",
         ),
         (
             "some steps",
-            "Rank 1 is waited for in some steps: it comes last in 7 of 99 steps, 4.000 ms after "
+            "Rank 1 is waited for in some steps: it comes last in 7 of 99 steps, 4.00 ms after "
             "the next rank on average, and it can't be told in which phase; differences between "
             "ranks cost 5% of the step.",
         ),
@@ -50,7 +50,7 @@ from tests.job.jobs import unknown as unknown_job
         ("unknown", "Which rank is late can't be told: no step ended on all ranks."),
         (
             "broken",
-            "Ranks 0-1 stalled: no step of rank 0 began or ended for 32.000 s, in step 90, in "
+            "Ranks 0-1 stalled: no step of rank 0 began or ended for 32.0 s, in step 90, in "
             "backward. Of the 3 ranks compared, no rank stands out in 99 steps; differences "
             "between ranks cost 0.1% of the step; of 2 ranks that are missing, nothing is known.",
         ),
@@ -72,14 +72,14 @@ SHORT = replace(ALONE, path=PROCESSOR)
         (
             Stragglers(Pattern.ALWAYS, replace(LATE, host="b"), 29.0 * MS, 0.29, 99, True),
             "Ranks 2-3, those of host b, are waited for: one of them comes last in 96 of 99 steps, "
-            "29.000 ms after the latest of the others on average, 98% of that in data; differences "
+            "29.0 ms after the latest of the others on average, 98% of that in data; differences "
             "between ranks cost 29% of the step.",
             "ranks 2-3, those of host b, are slower in data",
         ),
         (
             Stragglers(Pattern.ALWAYS, replace(LATE, group="tp"), 29.0 * MS, 0.29, 99, True),
             "Ranks 2-3, those of group tp, are waited for: one of them comes last in 96 of 99 "
-            "steps, 29.000 ms after the latest of the others on average, 98% of that in data; "
+            "steps, 29.0 ms after the latest of the others on average, 98% of that in data; "
             "differences between ranks cost 29% of the step.",
             "ranks 2-3, those of group tp, are slower in data",
         ),
@@ -94,7 +94,7 @@ SHORT = replace(ALONE, path=PROCESSOR)
                 step_ns=100.0 * MS,
                 hint=Straggler(1, Pattern.SOME_STEPS, "data", 3, 18.0 * MS, 1.0, 0.3, (1,)),
             ),
-            "Rank 1 held up the others in 3 of 99 steps, by 594.000 ms on average, 100% of that in "
+            "Rank 1 held up the others in 3 of 99 steps, by 594 ms on average, 100% of that in "
             "data, which costs 18% of the time; so few delays may be chance.",
             None,
         ),
@@ -112,14 +112,14 @@ SHORT = replace(ALONE, path=PROCESSOR)
         ),
         (
             Stragglers(Pattern.ALWAYS, ALONE, 29.0 * MS, 0.29, 99, True, processor_share=0.1),
-            "Rank 2 is waited for: it comes last in 96 of 99 steps, 29.000 ms after the next rank "
+            "Rank 2 is waited for: it comes last in 96 of 99 steps, 29.0 ms after the next rank "
             "on average, 98% of that in data; differences between ranks cost 29% of the step; "
             "besides, steps wait 10% of their time for a processor.",
             "rank 2 is slower in data",
         ),
         (
             Stragglers(Pattern.ALWAYS, SHORT, 29.0 * MS, 0.29, 99, True, processor_share=0.01),
-            "Rank 2 is waited for: it comes last in 96 of 99 steps, 29.000 ms after the next rank "
+            "Rank 2 is waited for: it comes last in 96 of 99 steps, 29.0 ms after the next rank "
             "on average, 98% of that waiting for a processor; differences between ranks cost 29% "
             "of the step.",
             "rank 2 is late waiting for a processor",
@@ -140,14 +140,14 @@ def test_a_pipeline_in_words() -> None:
     (finding,) = balanced()._replace(pipeline=found).document().findings
     assert finding.kind == "pipeline" and finding.cost_ns == 30 * MS
     assert finding.evidence == (
-        "rank 1 limits the others: it works for 90.000 ms of each step, the median of the others "
-        "for 40.000 ms; it waits for 10.000 ms itself, which nothing hides"
+        "rank 1 limits the others: it works for 90.0 ms of each step, the median of the others "
+        "for 40.0 ms; it waits for 10.0 ms itself, which nothing hides"
     )
     even = replace(found, limits=())
     (finding,) = balanced()._replace(pipeline=even).document().findings
     assert finding.evidence == (
-        "no rank stands out: the longest works for 90.000 ms of each step, the median of the "
-        "others for 40.000 ms; it waits for 10.000 ms itself, which nothing hides"
+        "no rank stands out: the longest works for 90.0 ms of each step, the median of the "
+        "others for 40.0 ms; it waits for 10.0 ms itself, which nothing hides"
     )
 
 
@@ -189,8 +189,8 @@ def test_what_is_uneven_is_told_without_waits() -> None:
     )
     (found,) = balanced()._replace(phases=(uneven,)).document().findings
     assert found.evidence == (
-        "several ranks are slow there, together or in turn; the slowest works for 30.000 ms "
-        "there, 4.000 ms more than the others on average"
+        "several ranks are slow there, together or in turn; the slowest works for 30.0 ms "
+        "there, 4.00 ms more than the others on average"
     )
 
 

@@ -13,7 +13,7 @@ from pyinstrument_gpu.analysis.compare import compare
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE
 from pyinstrument_gpu.page.page import comparison_page, html_page
-from pyinstrument_gpu.parts.words import brief
+from pyinstrument_gpu.parts.words import duration
 from tests.helpers.browser import Browser, browser
 from tests.job.jobs import one_late
 from tests.page.runs import HOSTILE, MS, STEP_NS, metrics, training
@@ -127,8 +127,8 @@ def test_a_step_that_is_clicked_says_what_the_run_holds(page: Browser, run: Run)
 
     assert page.text(".step-panel h3") == f"Step {SLOW}"
     assert facts(page, ".step-panel") == {
-        "took": brief(slow.duration_ns or 0),
-        "began": f"{brief(slow.begin_ns)} into the run",
+        "took": duration(slow.duration_ns or 0),
+        "began": f"{duration(slow.begin_ns)} into the run",
         "samples": "16",
     }
     rows = page.run(
@@ -145,7 +145,7 @@ def test_a_step_that_is_clicked_says_what_the_run_holds(page: Browser, run: Run)
     ]
     found = analysis.of(run).excess
     assert found.steps["index"].tolist() == [SLOW]
-    more = brief(int(found.excess_ns[0]))
+    more = duration(int(found.excess_ns[0]))
     assert page.text(".step-panel h4") == f"{more} more than its kind, in backward"
     waits, rest = ms(int(found.parts_ns.max())), ms(int(found.unexplained_ns[0]))
     assert page.text(".step-panel table:nth-of-type(2) tbody").split("\n") == [

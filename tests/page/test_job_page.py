@@ -52,7 +52,7 @@ def test_who_is_above_the_median_is_coloured() -> None:
         for _, attributes in page_of(one_late().document(), ranks=4).elements
         if "color-mix" in (attributes.get("style") or "")
     ]
-    assert coloured == ["30.000 ms more than the median"]
+    assert coloured == ["30.0 ms more than the median"]
 
 
 def test_of_many_ranks_a_few_are_on_the_page() -> None:

@@ -3,12 +3,14 @@
 
 import html
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 
 from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.syncs import Syncs
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export.labels import colors_of
 from pyinstrument_gpu.page import notebook
@@ -109,6 +111,18 @@ def test_the_bar_is_the_step() -> None:
         ("backward", 0.5),
         ("outside phases", 0.1),
     ]
+
+
+def test_without_a_device_the_bar_has_the_means_of_the_table() -> None:
+    """The time budget has only those steps whose spans are all there."""
+    run = training(on_device=False)
+    run.syncs = Syncs(watched_ns=((0, run.duration_ns),))
+    document, colors = document_of(run), colors_of(run)
+    assert document.time_budget is not None
+    of_others = replace(document.time_budget, entries=document.time_budget.entries[:1])
+    bars = step_bars(replace(document, time_budget=of_others), colors)
+    assert bars == step_bars(document, colors)
+    assert [piece.share for piece in bars["host"]] == [0.2, 0.2, 0.5, 0.1]
 
 
 def test_of_many_phases_the_smallest_are_one_piece_of_the_bar() -> None:

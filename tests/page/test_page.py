@@ -17,6 +17,7 @@ from pyinstrument_gpu.analysis.compare import compare
 from pyinstrument_gpu.aspects.operations.data import Operations
 from pyinstrument_gpu.core.file import MAGIC
 from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.syncs import Syncs
 from pyinstrument_gpu.errors import ExportError, MissingDependencyError
 from pyinstrument_gpu.page.comparison_view import comparison_view
 from pyinstrument_gpu.page.page import comparison_page, html_page, page_beside, write_page
@@ -95,6 +96,15 @@ def test_own_times_are_shown_where_phases_nest(parents: list[int], is_nested: bo
     texts = page_of(training(path_parents=parents)).texts
     headers = texts[texts.index("ms per step") : texts.index("times per call, log axis")]
     assert ("self" in headers) is is_nested
+
+
+def test_what_waited_for_a_device_is_shown_where_there_is_one() -> None:
+    alone = training(on_device=False)
+    alone.syncs = Syncs(watched_ns=((0, alone.duration_ns),))
+    for run, has_device in ((training(), True), (alone, False)):
+        texts = page_of(run).texts
+        headers = texts[texts.index("ms per step") : texts.index("times per call, log axis")]
+        assert ("blocked" in headers, "device" in headers) == (has_device, has_device)
 
 
 def test_it_asks_for_nothing() -> None:
@@ -251,7 +261,7 @@ def test_what_flows_left_is_what_arrives_or_is_saved() -> None:
     assert [end.name for end in right] == ["outside phases, outside steps", "saved"]
     assert sum(end.height for end in left) == pytest.approx(sum(end.height for end in right), abs=3)
     saved_ns = comparison.left_ns - comparison.arrived_ns
-    assert left[0].text == "-2.500 ms per step"
+    assert left[0].text == "-2.50 ms per step"
     assert right[1].text == f"{duration(saved_ns)} per step"
 
 

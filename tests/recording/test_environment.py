@@ -84,6 +84,13 @@ def test_packages_are_those_that_are_imported() -> None:
     assert not {"os", "re", "tests"} & found.keys()
 
 
+def test_job_id_of_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    assert gather()["slurm_job"] == "4711"
+    monkeypatch.setenv("SLURM_JOB_ID", "none")
+    assert "slurm_job" not in gather()
+
+
 def git(folder: Path, *words: str) -> None:
     who = ["-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run(["git", "-C", str(folder), *who, *words], check=True, capture_output=True)

@@ -4,6 +4,7 @@ import math
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,6 +38,40 @@ def record_steps(iterable: Iterable[object], **options: object) -> list[Step]:
 
 
 # --- gpu_steps ---
+
+
+def test_loop_tells_where_the_training_goes_on() -> None:
+    """Before its first step, again in each epoch, and not within a step of another loop."""
+    with fake_clock() as tick, pig.record() as recording:
+        for epoch in range(3):
+            tick(5)
+            for _ in gpu_steps(range(10), start=70 + 10 * epoch):
+                tick(1)
+                for _ in gpu_steps([0], start=3):
+                    pass
+    assert recording.run.environment["step_numbers"] == [
+        {"at_ns": 5, "number": 70},
+        {"at_ns": 20, "number": 80},
+        {"at_ns": 35, "number": 90},
+    ]
+
+
+def test_numbers_that_are_told_are_bounded(tmp_path: Path) -> None:
+    """The first one stays, and the newest; a run file says so while it is written."""
+    path = tmp_path / "a.gpurun"
+    with pig.record(path) as recording:
+        for number in range(100):
+            for _ in gpu_steps([0], start=number):
+                pass
+        recording.snapshot()
+        numbers = [one["number"] for one in Run.load(path).environment["step_numbers"]]
+    assert numbers == [0, *range(36, 100)]
+
+
+@pytest.mark.parametrize("start", [-1, 0.5, "7"])
+def test_start_that_is_no_number_of_steps(start: object) -> None:
+    with pytest.raises(ValueError, match="start must be an int of at least 0"):
+        gpu_steps([0], start=start)  # type: ignore[arg-type]
 
 
 def test_step_holds_the_wait_for_its_item() -> None:

@@ -17,10 +17,14 @@ from pyinstrument_gpu.aspects.compilations.data import (
 from pyinstrument_gpu.aspects.energy.data import ENERGY_DTYPE, GpuEnergy
 from pyinstrument_gpu.aspects.memory.data import (
     MEMORY_POINT_DTYPE,
+    HeldMemory,
     MedianBytes,
     Memory,
+    ModuleBytes,
     OutOfMemory,
+    PhaseBytes,
     PhaseMemory,
+    StepMemory,
 )
 from pyinstrument_gpu.aspects.modules.data import (
     MODULE_SPAN_DTYPE,
@@ -91,6 +95,25 @@ def with_everything(run: Run, layers: int = 12) -> Run:
             for number, path in enumerate(run.paths)
         },
         points=np.array(points, MEMORY_POINT_DTYPE),
+        held=StepMemory(
+            step=3,
+            begin=HeldMemory(
+                60 * MIB,
+                0,
+                MIB,
+                120 * MIB,
+                (ModuleBytes("head", 40 * MIB),),
+                2 * MIB,
+                80 * MIB,
+                270 * MIB,
+            ),
+            end=HeldMemory(60 * MIB, 60 * MIB, MIB, 120 * MIB, (), 2 * MIB, 0, 250 * MIB),
+            activation_modules=(ModuleBytes("layers.0.attn", 50 * MIB), ModuleBytes("head", MIB)),
+            phases=(PhaseBytes(run.paths[0], 70 * MIB), PhaseBytes(None, 10 * MIB)),
+            optimizers=1,
+            unseen=2,
+            cost_ns=2 * MS,
+        ),
     )
     run.metric_names = ("loss",)
     run.metrics = np.array([(i, i, 0, 0, 2.0 / (i + 1)) for i in range(3)], METRIC_DTYPE)

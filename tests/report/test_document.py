@@ -18,6 +18,7 @@ from pyinstrument_gpu.report.one_step import step_document
 from pyinstrument_gpu.report.phases import PhaseInSteps
 from tests.helpers.made_runs import run_of
 from tests.helpers.made_script import Script
+from tests.helpers.timed_runs import with_waits
 from tests.page.runs import training
 from tests.report.programs import (
     MIB,
@@ -150,6 +151,14 @@ def test_verdicts_of_runs_with_next_to_no_steps() -> None:
         (
             ["-m", "pyinstrument_gpu", "run", "-m", "torch.distributed.run", "--module", "train"],
             "run `python -m torch.distributed.run -m pyinstrument_gpu run -m train`.",
+        ),
+        (
+            [
+                *("/bin/pyinstrument-gpu", "run", "--stacks", "-o", "a b.gpurun", "python3", "-u"),
+                *("-m", "torch.distributed.run", "--nproc-per-node=2", "train.py", "--stacks"),
+            ],
+            "run `python -m torch.distributed.run --nproc-per-node=2 -m pyinstrument_gpu run "
+            "--stacks -o 'a b.gpurun' train.py --stacks`.",
         ),
         (
             ["pyinstrument-gpu", "run", "accelerate", "launch", "train.py", "-m"],
@@ -316,7 +325,7 @@ def test_the_verdict_says_where_most_of_the_step_is_if_no_phase_has_it(
                 script.leaf("inside", MS)
             script.work(work_ms[2] * MS)
     verdict = document_of(script.run()).verdict
-    assert verdict.startswith(f"A step takes 23.000 ms, of which {where}")
+    assert verdict.startswith(f"A step takes 23.0 ms, of which {where}")
     assert verdict.endswith('put gpu_phase("...") around the parts of that code to see what it is.')
 
 
@@ -374,8 +383,10 @@ def test_means_leave_out_a_step_that_was_cut_short() -> None:
     assert (steps.p50_ns, steps.p95_ns) == (3 * MS, 3 * MS)
     assert (steps.phases_ns, steps.outside_phases_ns) == (60 * MS, 0)
     assert [phase_of(document, path).host_ns for path in ("forward", "backward")] == [MS, 2 * MS]
-    assert document.verdict.startswith("A step takes 3.000 ms, of which the host spends 67%")
+    assert document.verdict.startswith("A step takes 3.00 ms, of which the host spends 67%")
     assert "Cut short: 1 of 21 steps; times per step leave them out." in document.notes
+    contended = document_of(with_waits(_interrupted(complete=False), 0.5))
+    assert contended.verdict.startswith("A step takes 3.00 ms, of which it waits 50% for a proc")
 
     whole = document_of(_interrupted(complete=True)).steps
     assert whole is not None
@@ -428,6 +439,6 @@ def test_optimizers_that_step_unequally_have_the_time_of_an_update() -> None:
                 script.leaf("optimizer 2", 3 * MS)
     verdict = document_of(script.run()).verdict
     assert verdict.startswith(
-        "A step takes 3.000 ms and an update 4.500 ms (the optimizers step 20 and 10 times in "
+        "A step takes 3.00 ms and an update 4.50 ms (the optimizers step 20 and 10 times in "
         "30 steps), of which"
     )

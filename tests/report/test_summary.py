@@ -69,3 +69,38 @@ def test_only_three_notes_are_shown() -> None:
     text = "\n".join(lines(run))
     assert "! note 2" in text and "! note 3" not in text
     assert "! and 2 more notes (report --verbose)" in text
+
+
+def test_what_somebody_asked_for_comes_before_the_rest() -> None:
+    """And other lines give way to it, if there are many."""
+    *_, last = "\n".join(lines(RUNS["all"]())).split("\n\n")
+    assert [line.partition(" ")[0] for line in last.splitlines()] == [
+        *("Modules:", "Profiled", "Energy", "More:")
+    ]
+
+
+def test_of_the_time_outside_steps_only_what_matters_is_named() -> None:
+    script = Script()
+    for name, duration_ns in (("load", 900 * MS), ("close", MS)):
+        with script.phase(name):
+            script.leaf("inner", duration_ns)
+        for _ in range(4):
+            with script.step():
+                script.leaf("forward", 25 * MS)
+    text = "\n".join(lines(script.run(), 120))
+    before = "Outside steps: 901 ms of 1.10 s (82%), 900 ms of it before the first step"
+    assert f"\n{before}; 900 ms load\n" in text
+
+
+@pytest.mark.parametrize(
+    ("end", "note"),
+    [
+        ({"exit_code": 1, "exception": "ValueError"}, "! Ended by ValueError."),
+        ({"exit_code": 3}, "! Ended with exit code 3."),
+        ({"exit_code": 0}, None),
+    ],
+)
+def test_how_a_program_failed_is_said(end: dict[str, object], note: str | None) -> None:
+    run = training()
+    run.environment = {**run.environment, "program_end": end}
+    assert [line for line in lines(run) if "Ended" in line] == [note] * (note is not None)

@@ -25,6 +25,7 @@ from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, Statistic
 from pyinstrument_gpu.core.steps import Step, Steps
 from pyinstrument_gpu.core.sync_kind import SyncKind
 from pyinstrument_gpu.core.syncs import SYNC_DTYPE, Syncs, SyncSite, SyncTotals
+from pyinstrument_gpu.parts.words import duration
 from tests.helpers.made_script import Script
 
 US = 1_000
@@ -74,9 +75,9 @@ def test_report_of_a_training_run() -> None:
         == """\
 train.py --epochs 3
 host trainbox, rank 0 of 8, torch 2.13.0, no GPU, device timing off
-4 steps in 109.000 ms, complete
-A step takes 16.000 ms, of which the host spends 50% in backward; 4 steps are
-too few to say what a change could save.
+4 steps in 109 ms, complete
+A step takes 16.0 ms, of which the host spends 50% in backward; 4 steps are too
+few to say what a change could save.
 
 Where the step goes: ms per step
 phase           calls    mean     p50     p95   self  device  blocked  % step
@@ -92,22 +93,19 @@ sum of phases          15.900                                            99.4
 outside phases          0.100                                             0.6
 step                4  16.000  15.500  17.500                           100.0
 
-Total step time 64.000 ms, sum of phases 63.600 ms, outside phases 400.000 us
-(0.6%)
+Total step time 64.0 ms, sum of phases 63.6 ms, outside phases 400 us (0.6%)
 62.5 steps/s, 4,000 samples/s of step time
 
 Other threads while a step was open (not part of its time): per call
-phase   calls  total us  mean us     p50     p95    self  device  blocked
-------  -----  --------  -------  ------  ------  ------  ------  -------
-decode      4   2800.00   700.00  700.00  700.00  700.00       -        -
+phase   calls  total us  mean us     p50     p95    self
+------  -----  --------  -------  ------  ------  ------
+decode      4   2800.00   700.00  700.00  700.00  700.00
 
-Outside steps: 45.000 ms of 109.000 ms (41.3%)
-phase       calls  total ms  mean ms     p50     p95    self  device  blocked
-----------  -----  --------  -------  ------  ------  ------  ------  -------
-setup           1     5.000    5.000   5.000   5.000   5.000       -        -
-checkpoint      1    40.000   40.000  40.000  40.000  40.000       -        -
-----------  -----  --------  -------  ------  ------  ------  ------  -------
-start-up              5.000
+Outside steps: 45.0 ms of 109 ms (41%), 5.00 ms of it before the first step
+phase       calls  total ms  mean ms     p50     p95    self
+----------  -----  --------  -------  ------  ------  ------
+setup           1     5.000    5.000   5.000   5.000   5.000
+checkpoint      1    40.000   40.000  40.000  40.000  40.000
 
 Recorder: 31.4 ns per phase, 210 ns per step, 6.0 phases per step, together
 0.0025% of the step, its own thread 0.2% of one core
@@ -183,8 +181,8 @@ def test_phase_around_the_steps_is_a_heading_without_numbers() -> None:
     assert line_of(steps, "sum of phases")[3:] == ["3.000", "75.0"]
     assert line_of(steps, "outside phases")[2:] == ["1.000", "25.0"]
     # Its self time would be what the steps have outside phases.
-    assert " ".join(line_of(outside, "epoch")) == "epoch 1 10.000 10.000 10.000 10.000 - - - *"
-    assert " ".join(line_of(outside, "shuffle")) == "shuffle 1 2.000 2.000 2.000 2.000 2.000 - -"
+    assert " ".join(line_of(outside, "epoch")) == "epoch 1 10.000 10.000 10.000 10.000 - *"
+    assert " ".join(line_of(outside, "shuffle")) == "shuffle 1 2.000 2.000 2.000 2.000 2.000"
     assert "\n* was open during steps, so its times include theirs\n" in outside
     assert "since" not in text(script.run(), step=1)
 
@@ -212,7 +210,7 @@ def test_without_history_a_phase_longer_than_all_time_outside_was_open_during_st
     run = script.run(spans=None, statistics=script.run().statistics, dropped={"disk_error": 2})
     outside = text(run).split("Outside steps")[1]
     assert line_of(outside, "epoch")[-1] == "*"
-    assert line_of(outside, "setup")[-4:] == ["1.000", "1.000", "-", "-"]
+    assert line_of(outside, "setup")[-2:] == ["1.000", "1.000"]
 
 
 def test_step_that_had_not_ended_counts_as_open_to_the_last() -> None:
@@ -225,7 +223,7 @@ def test_step_that_had_not_ended_counts_as_open_to_the_last() -> None:
     script.now_ns = 5 * MS
     outside = text(script.run(open_step=Step(1, 3 * MS, -1, None, 1, False, 0)))
     assert line_of(outside, "into the last")[-1] == "*"
-    assert line_of(outside, "between")[-1] == "-"
+    assert line_of(outside, "between")[-1] != "*"
 
 
 def test_phase_that_outlasts_its_step_is_cut_at_its_end() -> None:
@@ -273,7 +271,7 @@ def test_without_history_the_sum_is_said_to_be_of_self_times() -> None:
     report = text(script.run(spans=None, statistics=statistics, dropped={"disk_error": 3}), 120)
     assert line_of(report, "sum of phases")[3:] == ["7.000", "-"]
     assert line_of(report, "outside phases")[2:] == ["-", "-"]
-    assert "sum of phases 14.000 ms, outside phases -\n" in report
+    assert "sum of phases 14.0 ms, outside phases -\n" in report
     assert warning in report
     assert "\nTime outside phases is unknown, because the sum exceeds the step time\n" in report
     assert warning not in text(script.run(), 120)
@@ -378,9 +376,9 @@ def test_startup_lasts_until_the_first_step_that_is_known() -> None:
         with script.step():
             script.leaf("forward", MS)
     run = script.run()
-    assert line_of(text(run), "start-up") == ["start-up", "7.000"]
+    assert "of 9.00 ms (78%), 7.00 ms of it before the first step" in text(run)
     run.steps = Steps(run.steps.array[1:])
-    assert line_of(text(run), "start-up") == ["start-up", "-"]
+    assert "before the first step" not in text(run)
 
 
 def test_report_says_that_no_optimizer_was_seen() -> None:
@@ -418,11 +416,11 @@ def test_killed_run_names_what_was_open() -> None:
         open_step=Step(2, begin_ns, -1, 64.0, 1, False, 0),
     )
     report = text(run, width=200)
-    assert "2 steps in 77.000 ms, incomplete" in report
+    assert "2 steps in 77.0 ms, incomplete" in report
     assert "! The process ended without stopping the recording." in report
-    assert "! Open at the end: forward (MainThread, since 76.000 ms)." in report
+    assert "! Open at the end: forward (MainThread, since 76.0 ms)." in report
     assert "! Step 2 had not ended: its phases are counted, its time is not." in report
-    assert "Outside steps: 45.000 ms of 77.000 ms" in report
+    assert "Outside steps: 45.0 ms of 77.0 ms" in report
     assert line_of(report, "sum of phases")[3:5] == ["14.900", "99.3"]
     assert (
         text(run, step=2)
@@ -541,12 +539,12 @@ queue: how long after the host the device began a call (median)
 launch: the device waited for the host to enqueue work
 device: it still had a backlog when the host had enqueued everything
 launch?: launch or blocked; waits for the device were not measured
-Clocks, compared to the host's: GPU 0 within 3.000 us, drift 12.5 ppm"""
+Clocks, compared to the host's: GPU 0 within 3.00 us, drift 12.5 ppm"""
     )
     assert "device timing off" not in report
     assert line_of(report.split("On the device")[0], "backward")[6] == "27.000"
     assert (
-        "Device timing, on the host: 1.400 us per event, 7.0 events per step with those\n"
+        "Device timing, on the host: 1.40 us per event, 7.0 events per step with those\n"
         "outside of steps, as much as 0.054% of the steps' time\n" in report
     )
 
@@ -571,9 +569,7 @@ def test_times_far_from_where_clocks_were_compared_are_said_to_be_less_certain()
     run.device_clocks = (early,)
     last_ns = int(run.spans["device_end_ns"].max())
     expected_ns = 3_000 + 4_200 * (last_ns - 10**6) // 10**6
-    wanted = (
-        f"GPU 0 within 3.000 us, drift 0.0 ppm; some times only within {expected_ns / 1e3:.3f} us"
-    )
+    wanted = f"GPU 0 within 3.00 us, drift 0.0 ppm; some times only within {duration(expected_ns)}"
     assert wanted in text(run, width=120)
 
 
@@ -722,7 +718,7 @@ def test_one_of_a_thing_is_no_plural() -> None:
     with script.step(samples=8):
         script.work(MS)
     report = text(script.run(dropped={"depth": 1}))
-    assert "\n1 step in 1.000 ms, complete\n" in report
+    assert "\n1 step in 1.00 ms, complete\n" in report
     assert "\nDropped (depth): 1 span not recorded: nested too deeply" in report
 
 

@@ -4,7 +4,6 @@ optimizers, precision, and phases that come only now and then."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -32,12 +31,9 @@ _MAY_BE_ROLLOUTS = (
 
 
 def loader_workers(case: Case) -> Iterator[Guidance]:
-    """How long the loader takes for a batch, and how many workers the loop would need.
+    """How long the loader takes for a batch, and what the loop would wait with more workers.
 
-    The loop takes for a batch what its step takes without what the wait for data is worth, and as
-    long as it may take to hand it over. The number of workers is a bound: it is assumed that twice
-    as many deliver twice as much. It is not given where the loop waits so little that the time
-    between batches is its own.
+    The loop takes for a batch what its step takes without what the wait for data is worth.
     """
     saving, loader = case.saving(Change.DATA_WAIT), case.found.batches
     if saving is None:
@@ -58,25 +54,19 @@ def loader_workers(case: Case) -> Iterator[Guidance]:
     else:
         loop_ns = (worth.of_ns - worth.high_ns) / per_step
         evidence = f"a batch takes {ms(batch_ns)} to make, the loop needs one every {ms(loop_ns)}"
-        handing_ns = loader.handing_ns(has_device=case.has_device) if workers else 0
-        loop_ns += min(handing_ns, saving.time_ns / per_step)
-        evidence += _needed(case, workers, batch_ns, loop_ns)
-    yield Guidance("use more loader workers, prefetching or pinned memory", None, *worth, evidence)
+        evidence += _with_more(case, workers)
+    more = ", prefetching or pinned memory" if case.has_device else " or prefetching"
+    yield Guidance(f"use more loader workers{more}", None, *worth, evidence)
 
 
-def _needed(case: Case, workers: int, batch_ns: float, loop_ns: float) -> str:
-    """How many workers it takes at least, if the loop needs a batch after so long, which includes
-    as much as it may take to hand one over."""
-    if loop_ns <= 0:
-        return ""
-    needed = max(1, math.ceil(batch_ns * max(workers, 1) / loop_ns))
-    if needed <= workers:
-        return "; to hand over a batch may take what it waits, and then more workers gain nothing"
-    cores = case.run.environment.get("cores")
-    are_few = cores is not None and needed > cores
-    return f"; if workers scale, it takes at least {needed} instead of {workers}" + (
-        f", but there are {cores} cores" if are_few else ""
-    )
+def _with_more(case: Case, workers: int) -> str:
+    model = None if case.found.is_contended else case.found.loader_model
+    for one in () if model is None else model.predictions():
+        if one.workers > workers:
+            least, most = ms(one.least_ns), ms(one.most_ns)
+            wait = least if least == most else f"{least} to {most}"
+            return f"; with {one.workers} it would wait {wait} for a batch"
+    return ""
 
 
 def batch_size(case: Case) -> Iterator[Guidance]:

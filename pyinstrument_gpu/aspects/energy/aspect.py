@@ -45,6 +45,7 @@ class EnergyAspect(DocumentAspect):
     name = noted = "energy"
     block = BlockType.ENERGY
     missing = ()
+    comes_first = True
     section_type = tuple[GpuEnergyUse, ...]
     about = "by GPU."
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.analysis.advice import faster_loading
 from pyinstrument_gpu.analysis.batches import BATCH_PHASE, START_PHASE
 from pyinstrument_gpu.analysis.intervals import interval_at
 from pyinstrument_gpu.analysis.step_kinds import TURN_SHARE
@@ -39,7 +40,7 @@ class LoopAspect(Aspect):
         yield Cause(
             name="late_batch",
             words="late batches",
-            remedy="in the DataLoader, raise num_workers or prefetch_factor",
+            remedy=faster_loading(run),
             precedence=Precedence.WAIT,
             intervals=_intervals(spans[named["loader"]], _workers(run, spans[named["loader"]])),
             known=known,

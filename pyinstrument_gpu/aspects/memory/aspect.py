@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,14 @@ from msgspec.structs import asdict
 
 from pyinstrument_gpu.analysis.advice import Finding, unpriced
 from pyinstrument_gpu.aspects.memory.data import (
+    HeldMemory,
     Memory,
     MemoryHolders,
+    ModuleBytes,
     OutOfMemory,
+    PhaseBytes,
     PhaseMemory,
+    StepMemory,
     decode_memory,
 )
 from pyinstrument_gpu.aspects.memory.growth import FEWEST_POINTS, MemoryGrowth, memory_growth
@@ -28,8 +33,16 @@ from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.paths import in_tree_order
 from pyinstrument_gpu.core.phase_tree import phase_table
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.parts.parts import Curves, Part, Row, Sentence, curve_data
-from pyinstrument_gpu.parts.words import UNKNOWN, counted, duration, printable, size, size_interval
+from pyinstrument_gpu.parts.parts import Curves, Part, Row, Sentence, curve_data, table
+from pyinstrument_gpu.parts.words import (
+    UNKNOWN,
+    counted,
+    duration,
+    percent,
+    printable,
+    size,
+    size_interval,
+)
 
 _EXPANDABLE = "expandable_segments:True"
 _MIB = 1 << 20
@@ -93,6 +106,47 @@ class OutOfMemoryReport:
 
 
 @dataclass(frozen=True)
+class KindMemory:
+    """What was held of one kind around a backward pass.
+
+    Attributes:
+        kind: such as "activations", or what is allocated besides.
+        begin_bytes: as the pass began.
+        end_bytes: as it had ended; unknown: it raised an exception.
+    """
+
+    kind: str
+    begin_bytes: int
+    end_bytes: int | None
+
+
+@dataclass(frozen=True)
+class MemoryByKind:
+    """Who held memory around the backward pass of a step, of the few that were looked at the one
+    at which most was held.
+
+    Attributes:
+        step: index of the step.
+        kinds: the largest first. On a GPU they add up to all that was allocated.
+        activation_modules: the modules whose own code saved most activations.
+        activation_phases: where they were saved; empty: not known.
+        modules: those that held most parameters, gradients, buffers and optimizer state.
+        optimizers: how many are known. Without any, their state is unknown.
+        unseen: how many nodes of autograd did not show what they had saved.
+        cost_ns: what the look took of the step.
+    """
+
+    step: int
+    kinds: tuple[KindMemory, ...]
+    activation_modules: tuple[ModuleBytes, ...]
+    activation_phases: tuple[PhaseBytes, ...]
+    modules: tuple[ModuleBytes, ...]
+    optimizers: int
+    unseen: int
+    cost_ns: int
+
+
+@dataclass(frozen=True)
 class MemoryUse:
     """Memory in the steps that were read.
 
@@ -110,6 +164,7 @@ class MemoryUse:
         phases: each before those inside it.
         out_of_memory_count: how often a GPU had no memory left.
         out_of_memory: the first of these times, and the last.
+        held: who held memory around a backward pass; unknown: none was looked at.
     """
 
     device: int | None
@@ -124,6 +179,7 @@ class MemoryUse:
     phases: tuple[PhaseMemoryUse, ...]
     out_of_memory_count: int
     out_of_memory: tuple[OutOfMemoryReport, ...]
+    held: MemoryByKind | None = None
 
 
 class MemoryAspect(DocumentAspect):
@@ -133,7 +189,7 @@ class MemoryAspect(DocumentAspect):
     block = BlockType.MEMORY
     section_type = MemoryUse | None
     live = LiveMemory()
-    about = "by phase, and whether it grows."
+    about = "by phase and kind, and whether it grows."
 
     def decode(self, data: bytes, found: Found) -> Memory:
         memory = decode_memory(data, found.tables.paths, found.numbering, found.anchor)
@@ -187,6 +243,7 @@ class MemoryAspect(DocumentAspect):
             ),
             out_of_memory_count=found.out_of_memory_count,
             out_of_memory=tuple(map(_out_of_memory, found.out_of_memory)),
+            held=None if found.held is None else _by_kind(found.held),
         )
 
     def parts(self, memory: MemoryUse, document: Any) -> Iterable[Part]:
@@ -222,12 +279,16 @@ class MemoryAspect(DocumentAspect):
             yield Sentence(
                 ">=: in calls in which the run's peak did not rise, it may have been more", "note"
             )
+        if memory.held is not None:
+            yield from _held_parts(memory.held)
 
     def summary(self, memory: MemoryUse, document: Any) -> Iterable[Part]:
         if not memory.steps or memory.peak_bytes is None:
             return
         whose = "of the process" if memory.device is None else f"on GPU {memory.device}"
         text = f"Memory {whose}: peak {size(memory.peak_bytes)}"
+        if memory.held is not None:
+            text += _kinds_text(memory.held, memory.peak_bytes)
         if memory.growth is not None:
             yield Sentence(f"{text}. {_growth_text(memory.growth)}", "alert")
         else:
@@ -303,6 +364,8 @@ class MemoryAspect(DocumentAspect):
     def unknown(self, run: Run) -> Iterator[str]:
         if run.memory is None:
             yield "Memory: the run has no reading of it."
+        elif run.memory.held is None and run.memory.steps:
+            yield "Memory by kind: no backward pass was looked at."
 
 
 def _phases(run: Run, found: Memory) -> Iterator[tuple[str, PhaseMemory]]:
@@ -354,15 +417,14 @@ def _event(event: OutOfMemoryReport) -> str:
 
 
 _MOST_NAMED = 3
+_MOST_KINDS = 4
+_LEAST_SHARE = 0.01
+"""Of the peak: what has to be known of it to be worth a word."""
+_OTHERS = "workspace and others"
 
 
 def _holders(holders: MemoryHolders, allocated_bytes: int | None) -> str:
-    kinds = {
-        "parameters": holders.parameters_bytes,
-        "gradients": holders.gradients_bytes,
-        "buffers": holders.buffers_bytes,
-        "optimizer state": holders.optimizer_state_bytes,
-    }
+    kinds = dict(holders.kinds)
     # Other threads may have freed what was counted.
     if allocated_bytes is not None and allocated_bytes >= holders.known_bytes:
         kinds["activations, workspace and others"] = allocated_bytes - holders.known_bytes
@@ -375,6 +437,92 @@ def _holders(holders: MemoryHolders, allocated_bytes: int | None) -> str:
             f"{printable(one.name)} {size(one.bytes)}" for one in holders.modules[:_MOST_NAMED]
         )
     return text
+
+
+def _by_kind(found: StepMemory) -> MemoryByKind:
+    begin, end = found.begin, found.end
+    kinds = [
+        KindMemory(kind, begin.kinds[kind], None if end is None else end.kinds[kind])
+        for kind, held in found.most_bytes.items()
+        if held
+    ]
+    rest = [_rest_bytes(one) for one in (begin, end) if one is not None]
+    if rest[0] is not None:
+        kinds.append(KindMemory(_OTHERS, rest[0], *rest[1:] or (None,)))
+    return MemoryByKind(
+        step=found.step,
+        kinds=tuple(
+            sorted(kinds, key=lambda one: max(one.begin_bytes, one.end_bytes or 0), reverse=True)
+        ),
+        activation_modules=found.activation_modules,
+        activation_phases=found.phases,
+        modules=found.most.modules,
+        optimizers=found.optimizers,
+        unseen=found.unseen,
+        cost_ns=found.cost_ns,
+    )
+
+
+def _rest_bytes(held: HeldMemory) -> int | None:
+    """What is allocated besides. Other threads may have freed what was counted."""
+    allocated_bytes = held.allocated_bytes
+    return None if allocated_bytes is None else max(allocated_bytes - held.known_bytes, 0)
+
+
+def _held_parts(found: MemoryByKind) -> Iterator[Part]:
+    """Who held memory around a backward pass."""
+    yield Sentence()
+    title = f"Memory by kind around the backward pass of step {found.step:,}"
+    yield Sentence(f"{title}, looked at in {duration(found.cost_ns)}", "title")
+    total = KindMemory("together", *_totals_bytes(found))
+    rows = [
+        Row(
+            one.kind,
+            [size(one.begin_bytes), UNKNOWN if one.end_bytes is None else size(one.end_bytes)],
+        )
+        for one in (*found.kinds, total)
+    ]
+    yield table(["kind", "as it began", "as it ended"], [rows[:-1], rows[-1:]])
+    phases = [
+        ModuleBytes(one.path or "outside phases", one.bytes) for one in found.activation_phases
+    ]
+    for text, owners in (
+        ("Activations: of modules", found.activation_modules),
+        ("Activations: of phases", phases),
+        ("All else: of modules", found.modules),
+    ):
+        if owners:
+            most = (f"{printable(one.name)} {size(one.bytes)}" for one in owners[:_MOST_NAMED])
+            yield Sentence(f"{text}, most by {', '.join(most)}")
+    if found.unseen:
+        yield Sentence(
+            f"Activations are at least that: {counted(found.unseen, 'node')} of autograd did not "
+            "show what they had saved",
+            "note",
+        )
+    if not found.optimizers:
+        yield Sentence("Optimizer state is unknown: no optimizer of torch made a step", "note")
+
+
+def _totals_bytes(found: MemoryByKind) -> tuple[int, int | None]:
+    """Of all kinds, as the pass began and as it had ended."""
+    ends = [one.end_bytes for one in found.kinds if one.end_bytes is not None]
+    return sum(one.begin_bytes for one in found.kinds), sum(ends) if ends else None
+
+
+def _kinds_text(found: MemoryByKind, peak_bytes: int) -> str:
+    """The kinds at the moment at which more is held, as shares of the peak."""
+    begin_bytes, end_bytes = _totals_bytes(found)
+    began = begin_bytes >= (end_bytes or 0)
+    held = {one.kind: one.begin_bytes if began else one.end_bytes or 0 for one in found.kinds}
+    held.pop(_OTHERS, None)  # are among those of the peak
+    if not _LEAST_SHARE * peak_bytes <= sum(held.values()) <= peak_bytes:
+        return ""
+    kinds = sorted(held.items(), key=itemgetter(1), reverse=True)[:_MOST_KINDS]
+    kinds.append(("others", peak_bytes - sum(one for _, one in kinds)))
+    shares = ", ".join(f"{kind} {percent(one, peak_bytes)}%" for kind, one in kinds if one)
+    moment = "began" if began else "ended"
+    return f", of which {shares} as the backward pass of step {found.step:,} {moment}"
 
 
 def _totals(memory: MemoryUse) -> str:

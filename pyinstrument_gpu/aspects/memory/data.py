@@ -105,14 +105,102 @@ class MemoryHolders:
     modules: tuple[ModuleBytes, ...] = ()
 
     @property
+    def kinds(self) -> dict[str, int]:
+        """All that is held, in bytes, by what it is."""
+        return {
+            "parameters": self.parameters_bytes,
+            "gradients": self.gradients_bytes,
+            "buffers": self.buffers_bytes,
+            "optimizer state": self.optimizer_state_bytes,
+        }
+
+    @property
     def known_bytes(self) -> int:
         """All of it."""
-        return (
-            self.parameters_bytes
-            + self.gradients_bytes
-            + self.buffers_bytes
-            + self.optimizer_state_bytes
-        )
+        return sum(self.kinds.values())
+
+
+@dataclass(frozen=True)
+class PhaseBytes:
+    """What was saved in a phase for the backward pass.
+
+    Attributes:
+        path: the innermost phase; None: outside phases.
+        bytes: of activations that are in `HeldMemory.activations_bytes`.
+    """
+
+    path: str | None
+    bytes: _Bytes
+
+
+@dataclass(frozen=True)
+class HeldMemory(MemoryHolders):
+    """Who held memory at some moment. Each storage counts once.
+
+    Attributes:
+        parameters_bytes: parameters of modules and optimizers.
+        gradients_bytes: their gradients.
+        buffers_bytes: buffers of modules.
+        optimizer_state_bytes: what optimizers keep of their parameters.
+        modules: those that held most of that.
+        inputs_bytes: what the program gave its models.
+        activations_bytes: all else that autograd had saved for the backward pass.
+        allocated_bytes: what tensors occupied of the device; None where no allocator counts.
+    """
+
+    inputs_bytes: _Bytes = 0
+    activations_bytes: _Bytes = 0
+    allocated_bytes: _Bytes | None = None
+
+    @property
+    def kinds(self) -> dict[str, int]:
+        more = {"inputs": self.inputs_bytes, "activations": self.activations_bytes}
+        return super().kinds | more
+
+
+@dataclass(frozen=True, kw_only=True)
+class _StepMemoryFacts:
+    step: Count
+    begin: HeldMemory
+    end: HeldMemory | None = None
+    activation_modules: tuple[ModuleBytes, ...] = ()
+    optimizers: Count = 0
+    unseen: Count = 0
+    cost_ns: Count = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepMemory(_StepMemoryFacts):
+    """Who held memory around the backward pass of a step: of the few that were looked at, the one
+    at which most was held.
+
+    Attributes:
+        step: index of the step.
+        begin: as the pass began.
+        end: as it had ended; None: it raised an exception.
+        activation_modules: the modules whose own code saved most activations, without modules
+            inside.
+        phases: where they were saved; empty: not known.
+        optimizers: how many optimizers of torch had made a step. Without any, nothing is known of
+            optimizer state.
+        unseen: how many nodes of autograd, or packed tensors, did not show what they hold.
+        cost_ns: what the look took of the step.
+    """
+
+    phases: tuple[PhaseBytes, ...] = ()
+
+    @property
+    def most_bytes(self) -> dict[str, int]:
+        """Of each kind the most that was held."""
+        ended = {} if self.end is None else self.end.kinds
+        return {kind: max(held, ended.get(kind, 0)) for kind, held in self.begin.kinds.items()}
+
+    @property
+    def most(self) -> HeldMemory:
+        """The moment at which more was held."""
+        if self.end is None or self.begin.known_bytes >= self.end.known_bytes:
+            return self.begin
+        return self.end
 
 
 class _OutOfMemoryFacts(Struct, frozen=True, kw_only=True):
@@ -187,6 +275,7 @@ class Memory(_MemoryFacts, frozen=True, kw_only=True):
         phases: The phases in those steps, by path.
         phases_lost: Calls of phases that are not in `phases`, because there were too many paths.
         outside_left_bytes: What the steps left behind outside all phases.
+        held: Who held memory around a backward pass; None: none was looked at.
         points: Memory at the end of steps, in the columns of `MEMORY_POINT_DTYPE`: of those that
             were read all, or every so many.
         out_of_memory_count: How often a device had no memory left.
@@ -196,6 +285,7 @@ class Memory(_MemoryFacts, frozen=True, kw_only=True):
 
     phases: Mapping[str, PhaseMemory] = field(default_factory=dict)
     retried_steps: tuple[int, ...] = ()
+    held: StepMemory | None = None
     points: NDArray[np.void] = field(default_factory=lambda: np.empty(0, MEMORY_POINT_DTYPE))
     out_of_memory_count: int = 0
     out_of_memory: Sequence[OutOfMemory] = ()
@@ -208,6 +298,11 @@ class _NotedPhase(PhaseMemory, frozen=True, kw_only=True):
 class _NotedEvent(_OutOfMemoryFacts, frozen=True, kw_only=True):
     path: Count | None = None
     monotonic_ns: Annotated[int, Meta(ge=0, lt=_LIMIT)] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _NotedStep(_StepMemoryFacts):
+    phases: tuple[tuple[Count | None, _Bytes], ...] = ()
 
 
 class _Events(Struct, frozen=True):
@@ -224,6 +319,7 @@ class _Document(_MemoryFacts, frozen=True, kw_only=True):
         tuple[tuple[_Serial, _Bytes, _Bytes | None], ...], Meta(max_length=_MOST_POINTS)
     ] = ()
     out_of_memory: _Events = _Events()
+    held: _NotedStep | None = None
 
 
 def decode_memory(
@@ -252,6 +348,7 @@ def decode_memory(
             for one in found.phases
             if one.path < len(paths)
         },
+        "held": None if found.held is None else _held(found.held, paths),
         "points": points,
         "out_of_memory_count": max(len(events), found.out_of_memory.count),
         "out_of_memory": events,
@@ -268,6 +365,16 @@ def _points(found: _Document, numbering: StepNumbering) -> NDArray[np.void]:
         if step is not None and step >= 0:
             points.append((step, allocated, -1 if reserved is None else reserved))
     return np.array(points, MEMORY_POINT_DTYPE)
+
+
+def _held(found: _NotedStep, paths: Sequence[str]) -> StepMemory:
+    facts = vars(found)
+    phases = tuple(
+        PhaseBytes(None if path is None else paths[path], held)
+        for path, held in found.phases
+        if path is None or path < len(paths)
+    )
+    return StepMemory(**facts | {"phases": phases})
 
 
 def _event(found: _NotedEvent, paths: Sequence[str], anchor: Mapping[str, int]) -> OutOfMemory:

@@ -38,7 +38,7 @@ MOST_POINTS = 256
 MOST_STEPS = 64
 _OUTSIDE = 0.05
 
-Reading = tuple[int, int, int, int, int, int, int, int, int, int]
+Reading = tuple[int, ...]
 """As `native.take_memory_readings` returns them."""
 Bounds = tuple[int, int, int]
 """The median and the interval of it."""
@@ -105,12 +105,15 @@ class MemoryFold:
 
     Args:
         device: number of the device, or None for the memory of the process.
+
+    Attributes:
+        peak_bytes: the most that was in use; -1 where that is not known.
     """
 
     def __init__(self, device: int | None) -> None:
         self.device = device
         self.steps = 0
-        self._peak = self._reserved_peak = -1
+        self.peak_bytes = self._reserved_peak = -1
         self._retries = (-1, -1)  # after the first step that was read, and after the last one
         self._retried = deque[int](maxlen=MOST_POINTS)
         self._phases: dict[int, _Phase] = {}
@@ -120,7 +123,7 @@ class MemoryFold:
 
     def add(self, readings: Iterable[Reading]) -> None:
         """Add the readings of steps that have ended."""
-        for step in _steps(readings):
+        for step in steps_of(readings):
             self._add_step(step)
 
     def facts(self) -> dict[str, Any]:
@@ -132,7 +135,7 @@ class MemoryFold:
             "source": "process" if self.device is None else "device",
             "device": self.device,
             "steps": self.steps,
-            "peak_bytes": _known(self._peak),
+            "peak_bytes": _known(self.peak_bytes),
             "reserved_peak_bytes": _known(self._reserved_peak),
             "allocation_retries": last - first if 0 <= first <= last else None,
             "retried_steps": [*self._retried],
@@ -145,11 +148,11 @@ class MemoryFold:
         }
 
     def _add_step(self, readings: list[Reading]) -> None:
-        _, serial, _, _, allocated, _, _, _, counter, _ = readings[0]
+        _, serial, _, _, allocated, _, _, _, counter, *_ = readings[0]
         stack = [_Open(-1, allocated)]
         left: dict[int, int] = {}
         own_left: dict[int, int] = {}
-        for kind, _, path, depth, allocated, peak, _, _, next_counter, _ in readings[1:]:
+        for kind, _, path, depth, allocated, peak, _, _, next_counter, *_ in readings[1:]:
             # After a reset, too, the counter has been where it stands.
             seen = allocated if peak == counter else max(allocated, peak)
             limit = math.inf if peak < counter else peak
@@ -175,11 +178,11 @@ class MemoryFold:
                 left[path] = left.get(path, 0) + change
                 own_left[path] = own_left.get(path, 0) + change - begun.inner
             _close(stack, allocated)
-        self._peak = max(self._peak, *(reading[5] for reading in readings))
+        self.peak_bytes = max(self.peak_bytes, *(reading[5] for reading in readings))
         self._reserved_peak = max(self._reserved_peak, *(reading[7] for reading in readings))
-        _, _, _, _, allocated, _, reserved, _, _, retries = readings[-1]
+        _, _, _, _, allocated, _, reserved, _, _, retries, _ = readings[-1]
         self._retries = self._retries[0] if self.steps else retries, retries
-        if 0 <= readings[0][-1] < retries:
+        if 0 <= readings[0][9] < retries:
             self._retried.append(serial)
         is_whole = len(readings) <= MOST_BORDERS
         if is_whole:
@@ -203,7 +206,8 @@ class MemoryFold:
         return phase
 
 
-def _steps(readings: Iterable[Reading]) -> Iterator[list[Reading]]:
+def steps_of(readings: Iterable[Reading]) -> Iterator[list[Reading]]:
+    """The readings of each step, from its begin to its end."""
     step: list[Reading] = []
     for reading in readings:
         if reading[0] == STEP_BEGIN:

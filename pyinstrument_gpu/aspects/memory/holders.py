@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who holds the memory of a device: parameters, gradients and optimizer state, by module.
 
-They are looked for among the objects that Python's garbage collector knows, so nothing is paid
-before memory has run out. Only what stands in the objects themselves is read: no code of the
+When memory has run out, they are looked for among the objects that Python's garbage collector
+knows, so nothing is paid before. Only what stands in the objects themselves is read: no code of the
 program runs, and no tensor is made.
 """
 
@@ -21,6 +21,10 @@ from typing import Any
 
 MOST_MODULES = 8
 MOST_SNAPSHOT_BYTES = 256 << 20
+_WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+_WRAPPERS = ("DataParallel", "DistributedDataParallel")
+"""Modules that a wrapper holds, and wrappers, whose names are none of the model's."""
+_GRADIENTS = "gradients_bytes"
 _MOST_DEPTH = 3
 """Of the containers in which an optimizer keeps the tensors of a parameter."""
 
@@ -28,21 +32,116 @@ _MOST_DEPTH = 3
 class _Storages:
     """Storages on one device, each of which is counted once."""
 
-    def __init__(self, device: Any) -> None:
-        self._device = device
+    def __init__(self, device: str) -> None:
+        torch: Any = sys.modules["torch"]
+        self._device = torch.device(device)
+        self._plain = (torch.Tensor, torch.nn.Parameter)
         self._seen: set[int] = set()
 
     def new_bytes(self, tensor: Any) -> int:
         """Of the tensor's storage, if it is on the device and was not counted."""
-        tensor = getattr(tensor, "_local_tensor", tensor)  # a DTensor has none of its own
-        with contextlib.suppress(Exception):  # some kinds of tensors have no storage
+        try:
+            if type(tensor) not in self._plain:  # a DTensor has no storage of its own
+                tensor = getattr(tensor, "_local_tensor", tensor)
             if tensor.device == self._device:
                 storage = tensor.untyped_storage()
                 address = storage.data_ptr()
                 if address and address not in self._seen:
                     self._seen.add(address)
                     return int(storage.nbytes())
+        except Exception:  # some kinds of tensors have no storage
+            return 0
         return 0
+
+
+class Held:
+    """What is held on a device, each storage counted once, for what it was added as first.
+
+    Args:
+        device: as torch calls it.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._storages = _Storages(device)
+        self._names: dict[int, str] = {}  # of the modules of parameters
+        self._by_module: Counter[tuple[str, str]] = Counter()
+        self.kinds: Counter[str] = Counter()
+
+    def add(self, kind: str, tensor: Any, module: str | None = None) -> int:
+        """Returns how many bytes are new."""
+        size_bytes = self._storages.new_bytes(tensor)
+        if size_bytes:
+            self.kinds[kind] += size_bytes
+            if module is not None:
+                self._by_module[kind, module] += size_bytes
+        return size_bytes
+
+    def add_parameter(self, parameter: Any, module: str | None = None) -> None:
+        """With its gradient."""
+        if module is not None:
+            self._names.setdefault(id(parameter), module)
+        module = module or self._names.get(id(parameter))
+        self.add("parameters_bytes", parameter, module)
+        if parameter.is_leaf and parameter.grad is not None:
+            self.add(_GRADIENTS, parameter.grad, module)
+
+    def add_program(self, modules: list[Any], optimizers: list[Any]) -> None:
+        """Parameters, gradients and buffers of modules and all inside, and what optimizers keep."""
+        for name, module in named_modules(modules):
+            held = vars(module)
+            for parameter in held["_parameters"].values():
+                if parameter is not None:
+                    self.add_parameter(parameter, name)
+            for buffer in held["_buffers"].values():
+                self.add("buffers_bytes", buffer, name)
+        for optimizer in optimizers:
+            for parameter in _parameters_of(optimizer):
+                if id(parameter) not in self._names:
+                    self.add_parameter(parameter)
+            for parameter, state in vars(optimizer)["state"].items():
+                module_name = self._names.get(id(parameter))
+                for tensor in tensors_in(state):
+                    self.add("optimizer_state_bytes", tensor, module_name)
+
+    def after_backward(self, modules: list[Any], optimizers: list[Any]) -> Held:
+        """What is held of the same once a backward pass has ended: no activations, and the
+        gradients that are there now."""
+        found = Held(self._device)
+        gone = _GRADIENTS, "activations_bytes"
+        found.kinds.update({kind: one for kind, one in self.kinds.items() if kind not in gone})
+        found._by_module.update(
+            {key: one for key, one in self._by_module.items() if key[0] not in gone}
+        )
+        parameters = {
+            id(parameter): parameter
+            for _, module in named_modules(modules)
+            for parameter in vars(module)["_parameters"].values()
+            if parameter is not None
+        }
+        for optimizer in optimizers:
+            parameters |= {id(one): one for one in _parameters_of(optimizer)}
+        for key, parameter in parameters.items():
+            if parameter.is_leaf and parameter.grad is not None:
+                found.add(_GRADIENTS, parameter.grad, self._names.get(key))
+        return found
+
+    def facts(self) -> dict[str, Any]:
+        """As the run file has it."""
+        by_module: Counter[str] = Counter()
+        for (_, module), held in self._by_module.items():
+            by_module[module] += held
+        return {**self.kinds, "modules": largest(by_module)}
+
+
+def _parameters_of(optimizer: Any) -> list[Any]:
+    groups = vars(optimizer)["param_groups"]
+    return [parameter for group in groups for parameter in group["params"]]
+
+
+def largest(by_module: Counter[str]) -> list[dict[str, Any]]:
+    """Those modules that hold most."""
+    return [{"name": name, "bytes": held} for name, held in by_module.most_common(MOST_MODULES)]
 
 
 def holders_of(device: str) -> dict[str, Any] | None:
@@ -56,40 +155,9 @@ def holders_of(device: str) -> dict[str, Any] | None:
         del objects
         if not (modules or optimizers):
             return None
-        storages = _Storages(torch.device(device))
-        kinds: Counter[str] = Counter()
-        by_module: Counter[str] = Counter()
-        names: dict[int, str] = {}  # of the modules of parameters
-
-        def count(kind: str, tensor: Any, name: str | None) -> None:
-            size_bytes = storages.new_bytes(tensor)
-            kinds[kind] += size_bytes
-            if name is not None and size_bytes:
-                by_module[name] += size_bytes
-
-        def count_parameter(parameter: Any, name: str | None) -> None:
-            count("parameters_bytes", parameter, name)
-            if parameter.is_leaf and parameter.grad is not None:
-                count("gradients_bytes", parameter.grad, name)
-
-        for name, module in _named(modules):
-            held = vars(module)
-            for parameter in held["_parameters"].values():
-                if parameter is not None:
-                    names.setdefault(id(parameter), name)
-                    count_parameter(parameter, name)
-            for buffer in held["_buffers"].values():
-                count("buffers_bytes", buffer, name)
-        for optimizer in optimizers:
-            held = vars(optimizer)
-            for group in held["param_groups"]:
-                for parameter in group["params"]:
-                    count_parameter(parameter, names.get(id(parameter)))
-            for parameter, state in held["state"].items():
-                for tensor in _tensors(state, torch.Tensor):
-                    count("optimizer_state_bytes", tensor, names.get(id(parameter)))
-    largest = [{"name": name, "bytes": held} for name, held in by_module.most_common(MOST_MODULES)]
-    return {**kinds, "modules": largest}
+        held = Held(device)
+        held.add_program(modules, optimizers)
+        return held.facts()
 
 
 def _of_class(objects: list[Any], base: type, *attributes: str) -> list[Any]:
@@ -98,7 +166,7 @@ def _of_class(objects: list[Any], base: type, *attributes: str) -> list[Any]:
     return [one for one in found if all(name in vars(one) for name in attributes)]
 
 
-def _named(modules: list[Any]) -> Iterator[tuple[str, Any]]:
+def named_modules(modules: list[Any]) -> Iterator[tuple[str, Any]]:
     """Modules with their names in the model that contains them, or that of their class."""
     inner = {id(child) for module in modules for child in vars(module)["_modules"].values()}
     seen = set()
@@ -109,16 +177,23 @@ def _named(modules: list[Any]) -> Iterator[tuple[str, Any]]:
             continue
         seen.add(id(module))
         yield name or type(module).__name__, module
-        children = reversed(vars(module)["_modules"].items())
-        todo += [(f"{name}.{key}" if name else key, child) for key, child in children]
+        for key, child in reversed(vars(module)["_modules"].items()):
+            is_wrapped = key in _WRAPPED or type(module).__name__ in _WRAPPERS
+            todo.append((name if is_wrapped else f"{name}.{key}" if name else key, child))
 
 
-def _tensors(state: Any, tensor: type, depth: int = 0) -> Iterator[Any]:
-    if isinstance(state, tensor):
-        yield state
-    elif isinstance(state, (dict, list, tuple)) and depth < _MOST_DEPTH:
-        for value in state.values() if isinstance(state, dict) else state:
-            yield from _tensors(value, tensor, depth + 1)
+def tensors_in(held: Any) -> list[Any]:
+    """Those in dictionaries, lists and tuples, as deep as an optimizer's are."""
+    tensor = sys.modules["torch"].Tensor
+    found, todo = [], [(held, 0)]
+    while todo:
+        one, depth = todo.pop()
+        if isinstance(one, tensor):
+            found.append(one)
+        elif isinstance(one, (dict, list, tuple)) and depth < _MOST_DEPTH:
+            inside = one.values() if isinstance(one, dict) else one
+            todo += [(each, depth + 1) for each in inside]
+    return found
 
 
 class _Bounded:

@@ -92,7 +92,7 @@ class OutOfMemoryLog:
         """
         self.count += 1
         path, step, module = native.open_place()
-        stats = _numbers(statistics)
+        stats = allocated_and_reserved(statistics)
         event = {
             "path": None if path < 0 else path,
             "step": None if step < 0 else step,
@@ -118,7 +118,9 @@ class OutOfMemoryLog:
         return {"count": self.count, "events": self._events}
 
 
-def _numbers(statistics: Callable[[], object] | None) -> tuple[int | None, int | None]:
+def allocated_and_reserved(
+    statistics: Callable[[], object] | None,
+) -> tuple[int | None, int | None]:
     """Allocated and reserved bytes, as far as they are known."""
     if statistics is None:
         return None, None

@@ -21,7 +21,8 @@ from typing import Any, Protocol
 from pyinstrument_gpu.aspects.memory import out_of_memory
 from pyinstrument_gpu.aspects.memory.fold import MemoryFold
 from pyinstrument_gpu.aspects.memory.holders import holders_of, save_snapshot
-from pyinstrument_gpu.aspects.memory.out_of_memory import OutOfMemoryLog
+from pyinstrument_gpu.aspects.memory.looks import MemoryLooks
+from pyinstrument_gpu.aspects.memory.out_of_memory import OutOfMemoryLog, allocated_and_reserved
 from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.import_hook import torch_with_cuda, when_imported
@@ -132,6 +133,7 @@ class MemoryWatch(Watcher):
         self._next_write_s = 0.0
         # Again by the thread that has it: a signal may be handled in the middle of it.
         self._lock = threading.RLock()
+        self._looks = MemoryLooks(lambda: self.is_on, self._torch_device, self._allocated_bytes)
         self._undo: list[Callable[[], None]] = []
 
     def begin(self, recording: ActiveRecording) -> None:
@@ -140,12 +142,15 @@ class MemoryWatch(Watcher):
         native.call_before_step(self._look)
         out_of_memory.listen(self._ran_out)
         self._undo.append(when_imported("torch", out_of_memory.attach))
+        self._undo.append(self._looks.begin())
 
     def end(self) -> None:
         with contextlib.suppress(IndexError):  # it is done, or another thread does it
-            self._undo.pop()()
+            while True:
+                self._undo.pop()()
         if self._recording is not None:
             native.stop_memory_watch()
+            self._looks.end()
             out_of_memory.listen(None)
         super().end()
 
@@ -155,15 +160,23 @@ class MemoryWatch(Watcher):
 
     def document(self) -> dict[str, Any]:
         fold = self._fold
-        if fold is not None:
-            fold.add(native.take_memory_readings())
+        self._fold_readings()
         facts = {} if fold is None else fold.facts()
+        held = self._looks.facts()
+        if facts and held is not None:
+            facts["held"] = held
         notes = list(self._notes())
         if facts or notes or self._out_of_memory.count:
             facts["lost"] = native.lost_memory_readings()
             facts["out_of_memory"] = self._out_of_memory.facts()
             facts["notes"] = notes
         return facts
+
+    def _fold_readings(self) -> None:
+        if self._fold is not None:
+            readings = native.take_memory_readings()
+            self._fold.add(readings)
+            self._looks.add(readings)
 
     def _notes(self) -> Iterator[str]:
         if self._not_exact is not None:
@@ -188,6 +201,7 @@ class MemoryWatch(Watcher):
         if self._exact:
             found = _NO_PEAK_RESET if source is None else source.peak_reset()
             reset, self._not_exact = (None, found) if isinstance(found, str) else (found, None)
+        torch: Any = sys.modules.get("torch")
         with self._lock:
             native.start_memory_watch(
                 None if source is None else source.statistics(),
@@ -195,7 +209,10 @@ class MemoryWatch(Watcher):
                 budget=self._budget if reset is None else math.inf,
                 reset=reset,
                 device=-1 if device is None else device,
+                next_node=getattr(getattr(torch, "autograd", None), "_get_sequence_nr", None),
             )
+            if self._fold is not None:
+                self._looks.forget()
             self._fold = MemoryFold(device)
 
     def _take(self) -> None:
@@ -203,15 +220,24 @@ class MemoryWatch(Watcher):
         begin_s = time.monotonic()
         if begin_s < self._next_write_s:
             with self._lock:
-                if self._fold is not None:
-                    self._fold.add(native.take_memory_readings())
+                self._fold_readings()
             return
         self.write()
+        if self._fold is not None:
+            self._looks.note_peak(self._fold.peak_bytes)
         if self._fold is not None and self._fold.device is None:
             self._look()
         end_s = time.monotonic()
         pause_s = max(_SHORTEST_PAUSE_S, (end_s - begin_s) / _SHARE_OF_WRITING)
         self._next_write_s = end_s + pause_s
+
+    def _torch_device(self) -> str:
+        source = self._find()
+        return "cpu" if source is None else source.torch_device
+
+    def _allocated_bytes(self) -> int | None:
+        source = self._find()
+        return None if source is None else allocated_and_reserved(source.statistics())[0]
 
     def _ran_out(self, device: int, request: int, limit: int, free: int) -> None:
         """By the thread that gets the error, before it does."""

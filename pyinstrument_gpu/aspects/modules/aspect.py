@@ -91,6 +91,7 @@ class ModulesAspect(Aspect):
     """The times of the model's modules, forward and backward."""
 
     name = "modules"
+    comes_first = True
     section_type = ModulesSection | None
     live = LiveModules()
     about = "of the model, forward and backward."
@@ -148,7 +149,8 @@ class ModulesAspect(Aspect):
         )
 
     def summary(self, modules: ModulesSection, document: Any) -> Iterable[Part]:
-        known = [row for row in modules.rows if row.name and (row.share or 2) <= 1]
+        # "*" is the group of all modules in the model, as in a Sequential.
+        known = [row for row in modules.rows if row.name not in ("", "*") and (row.share or 2) <= 1]
         longest = max(known, key=lambda row: row.share or 0.0, default=None)
         if longest is not None and longest.share is not None:
             yield Sentence(

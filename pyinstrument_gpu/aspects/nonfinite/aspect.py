@@ -16,6 +16,7 @@ from pyinstrument_gpu.parts.words import capitalised, counted, printable
 
 _EVERY = "pyinstrument-gpu run --nonfinite=1 PROGRAM"
 _MORE = "pyinstrument-gpu report -v RUN"
+_FLOAT16 = "In float16, what is above 65,504 is infinite"
 
 
 class NonfiniteAspect(DocumentAspect):
@@ -25,12 +26,19 @@ class NonfiniteAspect(DocumentAspect):
     document = Nonfinite
     noted = "values that are not finite"
     heading = "First value that is not finite"
+    comes_first = True
     section_type = Nonfinite | None
     about = "which module made the first NaN or infinite value."
 
     def section(self, run: Run) -> Nonfinite | None:
         known: Nonfinite | None = run.nonfinite
         return known
+
+    def summary(self, found: Nonfinite, document: Any) -> Iterator[Part]:
+        """That there is none; where there is one, the verdict says so."""
+        if found.checked_steps and found.origin is None:
+            steps = counted(found.checked_steps, "checked step")
+            yield Sentence(f"NaN and infinite values: none in {steps}")
 
     def parts(self, found: Nonfinite, document: Any) -> Iterator[Part]:
         """What was found, the magnitudes on the way there, and what was looked at."""
@@ -47,8 +55,10 @@ class NonfiniteAspect(DocumentAspect):
                 yield Sentence(capitalised(since), "note")
             rows = [Row(printable(one.module), [f"{one.largest:.4g}"]) for one in origin.way]
             if rows:
-                of = "gradients" if origin.where == "backward" else "outputs"
+                of = "gradients" if origin.where == "backward" else "outputs and weights"
                 yield table([f"{of} before, in order", "largest magnitude"], [rows])
+                if origin.dtype == "float16":
+                    yield Sentence(_FLOAT16, "note")
         if found.scaled_overflows:
             steps = counted(found.scaled_overflows, "checked step")
             yield Sentence(f"Scaled gradients overflowed in {steps}: GradScaler skips them", "note")

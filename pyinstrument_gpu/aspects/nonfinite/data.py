@@ -18,7 +18,8 @@ class Magnitude(Struct, frozen=True):
     """A value on the way to the origin.
 
     Attributes:
-        module: whose output it was, or in whose backward pass the gradient was computed.
+        module: whose output it was, or in whose backward pass the gradient was computed; or the
+            name of a weight of the module that made the origin.
         largest: the largest absolute value in it.
     """
 
@@ -41,6 +42,7 @@ class Origin(Struct, frozen=True, kw_only=True):
             the module's own code made the value; empty for none.
         value: "nan" or "inf".
         way: the values before, in the order of the pass.
+        dtype: of the origin's tensor, "float16" for example.
         finite_step: the last step before it whose loss was seen to be finite; None for none.
         update_step: the step whose update made weights that were not finite, where all gradients
             of that step were; None where that is not known.
@@ -53,6 +55,7 @@ class Origin(Struct, frozen=True, kw_only=True):
     detail: _Text = ""
     value: Literal["nan", "inf"] = "nan"
     way: Annotated[tuple[Magnitude, ...], Meta(max_length=MOST_WAY)] = ()
+    dtype: _Text = ""
     finite_step: Count | None = None
     update_step: Count | None = None
 

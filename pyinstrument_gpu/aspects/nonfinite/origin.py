@@ -90,7 +90,8 @@ class OriginSearch:
                 module_class="" if by is None else by.module_class[:MOST_TEXT],
                 detail=detail[:MOST_TEXT],
                 value="nan" if found.is_nan else "inf",
-                way=_way(known[:number], event.kind, check.calls),
+                way=_way(known[:number], event, check.calls),
+                dtype=str(event.place[0].values.dtype).removeprefix("torch."),
                 finite_step=self._finite_step,
                 update_step=self._whole_step if self._whole_step == check.index - 1 else None,
             )
@@ -120,19 +121,21 @@ def _call_of(event: Event, calls: Mapping[int, Sequence[Call]]) -> Call | None:
 
 
 def _way(
-    known: Sequence[tuple[Event, Extremes]], kind: str, calls: Mapping[int, Sequence[Call]]
+    known: Sequence[tuple[Event, Extremes]], origin: Event, calls: Mapping[int, Sequence[Call]]
 ) -> tuple[Magnitude, ...]:
-    """The largest magnitudes before the origin, module by module."""
-    shown = "gradient" if kind == "gradient" else "output"
+    """The largest magnitudes before the origin, module by module, and those of its own weights."""
+    shown = "gradient" if origin.kind == "gradient" else "output"
     find: Callable[[Event], Call | None] = (
         (lambda event: _call_of(event, calls)) if shown == "gradient" else lambda event: event.call
     )
     way: list[tuple[str, float]] = []
     for event, found in reversed(known):
-        if event.kind != shown or not found.is_finite:
+        is_own_weight = event.kind == "weights" and event.call == origin.call
+        if not (event.kind == shown or is_own_weight) or not found.is_finite:
             continue
         call = find(event)
-        module = (call.module if call is not None else "outside of modules")[:MOST_TEXT]
+        module = call.module if call is not None else "outside of modules"
+        module = (f"{module}.{event.detail}" if is_own_weight else module)[:MOST_TEXT]
         if way and way[-1][0] == module:
             way[-1] = module, max(way[-1][1], found.magnitude)
         elif len(way) < MOST_WAY:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -81,7 +80,6 @@ class StepCheck:
         self.is_whole = is_whole
         self.index = -1
         self.is_scaled = False
-        self.cost_ns = 0
         self.events: list[Event] = []
         self.calls: dict[int, list[Call]] = {}
         self._stacks: dict[int, list[Call]] = {}
@@ -158,12 +156,10 @@ class StepCheck:
     def _gradients(
         self, name: str, node: tuple[int, int], leaves: list[bool], given: Any, _: Any
     ) -> None:
-        began_ns = time.perf_counter_ns()
         for number, gradient in enumerate(given if isinstance(given, tuple) else (given,)):
             if isinstance(gradient, Tensor):
                 is_leaf = number < len(leaves) and leaves[number]
                 self._note("gradient", gradient, detail=name, node=node, is_leaf=is_leaf)
-        self.cost_ns += time.perf_counter_ns() - began_ns
 
     def _note(
         self,

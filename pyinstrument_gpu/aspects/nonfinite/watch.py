@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from pyinstrument_gpu.aspects.nonfinite.step_check import Call, StepCheck
 
 _RESULT = 6  # patching.hooks.Glance, which needs torch
-_BUDGET = 0.01
-_FIRST_STEPS = 3
-_MOST_EVERY = 1000
+_USUAL_EVERY = 100
 _PATIENCE_S = 0.5
 _MOST_WAITING = 4
 """Steps whose values have not arrived. What comes then is not checked."""
@@ -37,15 +35,15 @@ class NonfiniteWatch(Watcher):
     """What is learnt of values that are not finite during one recording.
 
     Args:
-        every: all modules are checked in one of so many steps; True: in so many that the host
-            spends at most 1 % of its time with it, and in the first three.
+        every: all modules are checked in one of so many steps, beginning with the first; True: in
+            one of 100.
         stops: whether the program is to end once an origin is known.
     """
 
     name = NAME
 
     def __init__(self, every: int, stops: bool) -> None:
-        self._every = None if every is True else every
+        self._every = _USUAL_EVERY if every is True else every
         self._stops = stops
         self._leave = self._leaves  # one object each, by which the hooks are known
         self._leave_module = self._leaves_module
@@ -57,9 +55,7 @@ class NonfiniteWatch(Watcher):
         self._counts = {"checked_steps": 0, "lost_steps": 0, "unknown_values": 0}
         self._search: Any = None
         self._new_check: Any = None
-        self._begun = 0
         self._until_next = 0
-        self._began_ns = 0
         self._thread = 0
 
     def begin(self, recording: ActiveRecording) -> None:
@@ -146,11 +142,9 @@ class NonfiniteWatch(Watcher):
             return  # what comes of it says no more
         is_whole = self._until_next <= 0 and len(self._waiting) < _MOST_WAITING
         self._step = self._new_check(self._pool, is_whole)
-        self._began_ns = time.perf_counter_ns()
-        self._begun += 1
         self._until_next -= 1
         if is_whole:
-            self._until_next = (self._every or 1) - 1
+            self._until_next = self._every - 1
             enter, leave = self._enters_module, self._leave_module
             call = sys.modules["torch"].nn.Module.__call__
             if not native.hook_call(call, _RESULT, enter=enter, leave=leave, from_c=True):
@@ -162,10 +156,6 @@ class NonfiniteWatch(Watcher):
         if step is None:
             return
         native.unhook(self._leave_module)
-        taken_ns = max(time.perf_counter_ns() - self._began_ns, 1)
-        if step.is_whole and self._every is None and self._begun >= _FIRST_STEPS:
-            usual_ns = max(taken_ns - step.cost_ns, 1)
-            self._until_next = min(int(step.cost_ns / (_BUDGET * usual_ns)), _MOST_EVERY)
         if step.index < 0:
             return  # nothing was looked at
         if len(self._waiting) < _MOST_WAITING and step.measurements.send():
@@ -206,10 +196,7 @@ class NonfiniteWatch(Watcher):
         step = self._step
         if step is None or not self.is_on or not self._is_open(step):
             return None
-        began_ns = time.perf_counter_ns()
-        handles = step.backward_begins(*args[1:3])  # as torch.autograd.graph calls it
-        step.cost_ns += time.perf_counter_ns() - began_ns
-        return handles or None
+        return step.backward_begins(*args[1:3]) or None  # as torch.autograd.graph calls it
 
     def _leaves(self, handles: Any, args: object, succeeded: object) -> None:
         for handle in handles:
@@ -219,16 +206,12 @@ class NonfiniteWatch(Watcher):
         step = self._step
         if step is None or not self._is_open(step):
             return None
-        began_ns = time.perf_counter_ns()
         call = step.enters(args[0], [*args[1:], *(kwargs or {}).values()])
-        step.cost_ns += time.perf_counter_ns() - began_ns
         return None if call is None else (step, call)
 
     def _leaves_module(self, token: tuple[StepCheck, Call], args: object, result: Any) -> None:
-        began_ns = time.perf_counter_ns()
         step, call = token
         step.leaves(call, result)
-        step.cost_ns += time.perf_counter_ns() - began_ns
 
 
 def watcher(options: Any) -> Watcher:

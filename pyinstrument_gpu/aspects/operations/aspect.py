@@ -27,7 +27,6 @@ from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
 from pyinstrument_gpu.parts.words import (
     UNKNOWN,
     Unit,
-    brief,
     capitalised,
     counted,
     duration,
@@ -133,6 +132,7 @@ class OperationsAspect(Aspect):
     """The operations in the steps that were profiled."""
 
     name = "operations"
+    comes_first = True
     section_type = OperationsSection | None
     about = "what torch's profiler has seen."
     in_preview = False
@@ -193,7 +193,7 @@ class OperationsAspect(Aspect):
         yield Sentence(
             printable(
                 f"{capitalised(_which(operations))}: most time in {longest.name or 'others'}, "
-                f"{brief(time_ns)} per step"
+                f"{duration(time_ns)} per step"
             )
         )
 

@@ -148,7 +148,7 @@ def profile_steps(
             is replaced.
         with_stack: have the trace hold Python stacks, which makes the steps slower still.
         record_shapes: have the trace hold the shapes of inputs.
-        flops: count floating-point operations, which needs the shapes (docs/throughput.md).
+        flops: count floating-point operations, which needs the shapes (docs/modules.md).
 
     Raises:
         RecordingError: no recording is active.

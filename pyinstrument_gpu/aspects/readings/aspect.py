@@ -25,6 +25,7 @@ from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.file.items import METRIC_ITEM, columns
 from pyinstrument_gpu.core.file.state import State
 from pyinstrument_gpu.core.file.steps import StepNumbering
+from pyinstrument_gpu.core.gpu_readings import device_and_quantity
 from pyinstrument_gpu.core.live import SERIES, LiveView, LiveWindow
 from pyinstrument_gpu.core.phase_tree import MAX_PATHS
 from pyinstrument_gpu.core.run import Run
@@ -57,9 +58,11 @@ class Metric:
 
 
 def _of_section(run: Run) -> Iterator[tuple[str, NDArray[np.void]]]:
-    """Each metric with its readings, but for that of CPU contention, which has its own section."""
-    named = metrics_by_name(run.metric_names, run.metrics)
-    return ((name, readings) for name, readings in named if name != READING)
+    """Each metric with its readings, but for those of CPU contention and of the use of GPUs, which
+    have sections of their own."""
+    for name, readings in metrics_by_name(run.metric_names, run.metrics):
+        if name != READING and device_and_quantity(name) is None:
+            yield name, readings
 
 
 def metrics(run: Run) -> tuple[Metric, ...]:

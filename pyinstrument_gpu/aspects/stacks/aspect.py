@@ -17,7 +17,7 @@ from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.parts.parts import Flame, Part, Row, Sentence, Table
-from pyinstrument_gpu.parts.words import brief, counted, printable, small_percent
+from pyinstrument_gpu.parts.words import counted, duration, printable, small_percent
 
 _MOST_LINES = 10
 _SHOWN_LINES = 3
@@ -101,6 +101,7 @@ class StacksAspect(DocumentAspect):
     document = Stacks
     noted = "stacks"
     heading = "Lines of Python"
+    comes_first = True
     section_type = StackSamples | None
     about = "what the main thread did in phases, by samples of its stack."
 
@@ -145,7 +146,7 @@ class StacksAspect(DocumentAspect):
         stopped = small_percent(section.stopped_ns, whole_ns)
         yield Sentence(
             f"Lines of Python in the main thread: {counted(section.samples, 'sample')} in "
-            f"{brief(whole_ns)}, which have stopped it for {stopped} of the time",
+            f"{duration(whole_ns)}, which have stopped it for {stopped} of the time",
             "title",
         )
         if section.phases:
@@ -160,7 +161,7 @@ class StacksAspect(DocumentAspect):
             "note",
         )
         if section.lost_ns:
-            yield Sentence(f"For {brief(section.lost_ns)} of samples there was no room.", "warn")
+            yield Sentence(f"For {duration(section.lost_ns)} of samples there was no room.", "warn")
 
     def flames(self, run: Run) -> Iterator[Flame]:
         stacks: Stacks | None = run.stacks
@@ -175,8 +176,8 @@ class StacksAspect(DocumentAspect):
         stacks: Stacks | None = run.stacks
         if stacks is not None and not stacks.is_sampled:
             yield (
-                "Lines of Python: this interpreter has no GIL, or there was no thread to take "
-                "samples."
+                "Lines of Python: this interpreter has no GIL, the process was forked by another "
+                "thread than the main one, or there was no thread to take samples."
             )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import threading
 import time
@@ -24,6 +25,9 @@ MOST_THREADS = 64
 MOST_FRAMES = 64
 MOST_CHARACTERS = 128 << 10
 """Of all stacks together."""
+
+LAUNCHER = os.path.join(OWN_FOLDER, "launch", "program.py")
+"""The frames of a program that `run` has started end where this file's begin."""
 
 _MOST_TEXT = 300
 _LOOKS = 4
@@ -162,13 +166,14 @@ def thread_stacks(left_out: Collection[int] = ()) -> list[tuple[str, str]]:
 
 def _stack(frame: FrameType | None) -> str:
     lines: list[str] = []
-    while frame is not None and len(lines) < MOST_FRAMES:
+    while frame is not None and frame.f_code.co_filename != LAUNCHER:
+        if len(lines) == MOST_FRAMES:
+            lines.append("...")
+            break
         code = frame.f_code
         file, name = code.co_filename[-_MOST_TEXT:], code.co_name[:_MOST_TEXT]
         lines.append(f'File "{file}", line {frame.f_lineno}, in {name}')
         frame = frame.f_back
-    if frame is not None:
-        lines.append("...")
     return "\n".join(lines)
 
 

@@ -25,10 +25,10 @@ from pyinstrument_gpu.core.clocks import began_ns
 from pyinstrument_gpu.core.record import SourceLine
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
-from pyinstrument_gpu.parts.words import Unit, brief, counted, duration, percent, printable
+from pyinstrument_gpu.parts.words import Unit, counted, duration, percent, printable
 
 _PYTHON, _OWN, _BEFORE, _COMPILE = "python", "run", "before", "compile"
-_WORDS = {
+PART_WORDS = {
     _PYTHON: "Python's start",
     _OWN: "pyinstrument-gpu run itself",
     _BEFORE: "before the recording",
@@ -169,7 +169,7 @@ def startup_times(run: Run) -> StartupTimes | None:
             if name != _OWN_PACKAGE and own_ns >= _LEAST_ITEM * (first_ns - begin_ns)
         ),
         lost=found.lost or None,
-        not_seen=tuple(_WORDS[part] for part in found.not_seen),
+        not_seen=tuple(PART_WORDS[part] for part in found.not_seen),
     )
 
 
@@ -248,9 +248,12 @@ class StartupAspect(DocumentAspect):
         return startup_times(run)
 
     def summary(self, times: StartupTimes, document: Any) -> Iterator[Part]:
-        """A line where it is long."""
+        """A line where it is long, and most of it is known."""
         whole_ns = document.run.duration_ns + _before_ns(times)
         if times.total_ns < max(_LEAST_NS, _LEAST_SHARE * whole_ns):
+            return
+        before_ns = sum(one.time_ns for one in times.parts if one.part == _BEFORE)
+        if 2 * (before_ns + times.not_covered_ns) > times.total_ns:
             return
         named = [
             text
@@ -271,7 +274,7 @@ class StartupAspect(DocumentAspect):
 
         rows = []
         for part in times.parts:
-            rows.append(row(_WORDS[part.part], part.time_ns))
+            rows.append(row(PART_WORDS[part.part], part.time_ns))
             for item in part.items:
                 if item.name:
                     rows.append(row(item.name, item.time_ns, 1, _note(item)))
@@ -282,7 +285,7 @@ class StartupAspect(DocumentAspect):
         yield table([unit.name, "time", "%"], [rows, sums])
         if times.packages:
             packages = times.packages[:_MOST_PACKAGES]
-            own = ", ".join(f"{one.package} {brief(one.own_ns)}" for one in packages)
+            own = ", ".join(f"{one.package} {duration(one.own_ns)}" for one in packages)
             yield Sentence(printable(f"Imports by package, without what each imports: {own}"))
         if times.lost:
             yield Sentence(f"{counted(times.lost, 'more time')} found no room", "warn")
@@ -308,8 +311,8 @@ def _before_ns(times: StartupTimes) -> int:
 
 
 def _lead(times: StartupTimes) -> str:
-    since = "" if times.is_whole else " of the recording"
-    return f"Start-up: {brief(times.total_ns)}{since} before the first step"
+    begin = "the process" if times.is_whole else "the recording"
+    return f"Start-up: {duration(times.total_ns)} from the start of {begin} to the first step"
 
 
 def _first_step(times: StartupTimes) -> str:
@@ -317,19 +320,19 @@ def _first_step(times: StartupTimes) -> str:
     longest = max(times.first_step_parts, key=lambda one: one.time_ns, default=None)
     if longest is None or times.first_step_ns is None or times.first_step_ns < _LEAST_NS:
         return ""
-    part = f"{brief(longest.time_ns)} of it {_WORDS[longest.part]}"
-    return f"; the first step {brief(times.first_step_ns)}, {part}"
+    part = f"{duration(longest.time_ns)} of it {PART_WORDS[longest.part]}"
+    return f"; the first step {duration(times.first_step_ns)}, {part}"
 
 
 def _named(times: StartupTimes) -> Iterator[tuple[int, str]]:
     """The parts in words, of imports each by itself."""
-    yield times.not_covered_ns, f"{brief(times.not_covered_ns)} not covered"
+    yield times.not_covered_ns, f"{duration(times.not_covered_ns)} not covered"
     for part in times.parts:
         if part.part != IMPORT:
-            yield part.time_ns, f"{brief(part.time_ns)} {_WORDS[part.part]}"
+            yield part.time_ns, f"{duration(part.time_ns)} {PART_WORDS[part.part]}"
         for item in part.items if part.part == IMPORT else ():
             by = f" imported by {item.caused_by}" if item.caused_by else " imported"
-            yield item.time_ns, f"{brief(item.time_ns)} {item.name}{by}"
+            yield item.time_ns, f"{duration(item.time_ns)} {item.name}{by}"
 
 
 def _note(item: StartupItem) -> str:

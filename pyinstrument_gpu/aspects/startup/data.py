@@ -51,6 +51,7 @@ class Startup(Struct, frozen=True, kw_only=True):
         launched_ns: when `pyinstrument-gpu run` began in it; None if the program records itself.
         watched_ns: since when the intervals are known.
         program_ns: when the first line of the program ran; None where that was before the rest.
+        first_step_ns: when the first step began; None if none has.
         intervals: the longer ones, in the order in which they ended.
         short_ns: by part, the time of those that are too short for the list, outside of all others
             and before the first step.
@@ -64,6 +65,7 @@ class Startup(Struct, frozen=True, kw_only=True):
     launched_ns: _Time | None = None
     watched_ns: _Time
     program_ns: _Time | None = None
+    first_step_ns: _Time | None = None
     intervals: Annotated[tuple[Interval, ...], Meta(max_length=MOST_INTERVALS + 1)] = ()
     short_ns: dict[_Part, Count] = {}
     packages: Annotated[dict[_Text, Count], Meta(max_length=MOST_PACKAGES)] = {}

@@ -11,6 +11,7 @@ from typing import Any
 from pyinstrument_gpu.aspects.startup import NAME
 from pyinstrument_gpu.aspects.startup.log import StartupLog, process_began_ns
 from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
+from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.own_imports import IMPORTED_NS
 
 _launched: LaunchWatch | None = None
@@ -53,6 +54,17 @@ class StartupWatch(Watcher):
         self._log: StartupLog | None = None
         self._facts: dict[str, Any] = {}
 
+    def first_facts(self) -> dict[str, Any]:
+        if _launched is not None:
+            has_begun_for_it = _launched.log is not None
+        else:
+            # In a notebook the process began whenever somebody opened it.
+            is_program = hasattr(sys.modules.get("__main__"), "__file__")
+            has_begun_for_it = is_program and "ipykernel" not in sys.modules
+        if not _is_told and has_begun_for_it:
+            self._facts = {"process_ns": process_began_ns()}
+        return {name: ns for name, ns in self._facts.items() if ns is not None}
+
     def begin(self, recording: ActiveRecording) -> None:
         super().begin(recording)
         global _is_told
@@ -61,14 +73,23 @@ class StartupWatch(Watcher):
         _is_told = True
         if _launched is not None:
             self._log = _launched.log
-            self._facts = {"process_ns": process_began_ns(), "launched_ns": IMPORTED_NS}
-            return
-        self._log = StartupLog()
-        # In a notebook the process began whenever somebody opened it.
-        if hasattr(sys.modules.get("__main__"), "__file__") and "ipykernel" not in sys.modules:
-            self._facts = {"process_ns": process_began_ns()}
-        with contextlib.suppress(Exception):
-            self._log.begin()
+            self._facts["launched_ns"] = IMPORTED_NS
+        else:
+            self._log = StartupLog()
+            with contextlib.suppress(Exception):
+                self._log.begin()
+        self._write_early()
+
+    def _write_early(self) -> None:
+        """What a run has that is killed: what is known now, before the first step, and behind
+        it."""
+        self.write()
+        native.call_before_step(self._first_step_begins)
+        native.call_before_step(self.write, after=1)
+
+    def _first_step_begins(self) -> None:
+        self._facts["first_step_ns"] = time.monotonic_ns()
+        self.write()
 
     def document(self) -> dict[str, Any]:
         return {} if self._log is None else {**self._log.facts(), **self._facts}

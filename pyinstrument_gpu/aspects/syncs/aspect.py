@@ -19,7 +19,7 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.sync_kind import SyncKind
 from pyinstrument_gpu.core.syncs import SomeWaits, Syncs, SyncSite
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
-from pyinstrument_gpu.parts.words import UNKNOWN, Unit, brief, counted, printable
+from pyinstrument_gpu.parts.words import UNKNOWN, Unit, counted, duration, printable
 
 _MOST_SITES = 20
 _MOST_IN_SUMMARY = 8
@@ -258,7 +258,7 @@ class SyncsAspect(Aspect):
             yield from (Sentence(doubt, "warn") for doubt in syncs.doubts)
             return
         costs = [
-            f"{site.what} at {site.line} ({brief(site.blocked_ns_per_step)} per step)"
+            f"{site.what} at {site.line} ({duration(site.blocked_ns_per_step)} per step)"
             for site in syncs.sites
             if site.is_of_steps and site.blocked_ns_per_step
         ]

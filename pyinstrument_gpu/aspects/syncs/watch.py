@@ -2,7 +2,7 @@
 """Watching the calls with which a program makes the host wait for a device.
 
 The methods of `torch.Tensor` and the functions of torch that wait are hooked. Of calls inside each
-other only the outermost counts. docs/syncs.md says what this can't see.
+other only the outermost counts. docs/waits.md says what this can't see.
 """
 
 from __future__ import annotations

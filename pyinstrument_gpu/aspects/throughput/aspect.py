@@ -62,6 +62,7 @@ class ThroughputAspect(Aspect):
     """Tokens per second, and the utilization of the device."""
 
     name = "throughput"
+    comes_first = True
     section_type = ThroughputSection | None
     about = "tokens per second, and how much of its peak the device reaches."
     in_preview = False
@@ -179,20 +180,28 @@ def _table(name: str, rows: tuple[FlopRow, ...]) -> Iterator[Part]:
         for column in ("forward", "backward", "recompute", "optimizer")
         if any(getattr(row, column) for row in rows)
     ]
+    is_timed = any(row.per_second is not None for row in rows)
+    is_more = any(row.hardware_flops != row.model_flops for row in rows)
+    shares = [*(["mfu"] if is_timed else []), *(["hfu"] if is_timed and is_more else [])]
     shown = [
         Row(
             row.name or f"(no {name})",
             [
                 *(_number(getattr(row, column)) for column in columns),
-                UNKNOWN if row.per_second is None else _number(row.per_second),
-                UNKNOWN if row.utilization is None else f"{100 * row.utilization:.1f}",
+                *([UNKNOWN if row.per_second is None else _number(row.per_second)] * is_timed),
+                *(_percent(getattr(row, share)) for share in shares),
             ],
         )
         for row in rows[:_MOST_ROWS]
     ]
-    yield table([f"FLOP per step, {name}", *columns, "FLOP/s", "% peak"], [shown])
+    heads = [*(["FLOP/s"] * is_timed), *(f"{share.upper()} %" for share in shares)]
+    yield table([f"FLOP per step, {name}", *columns, *heads], [shown])
     if len(rows) > _MOST_ROWS:
         yield Sentence(f"... and {counted(len(rows) - _MOST_ROWS, f'more {name}')}", "warn")
+
+
+def _percent(share: float | None) -> str:
+    return UNKNOWN if share is None else f"{100 * share:.1f}"
 
 
 def _number(flops: float) -> str:

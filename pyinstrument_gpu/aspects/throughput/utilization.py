@@ -34,7 +34,8 @@ class FlopRow:
             attention.
         optimizer: by optimizers.
         per_second: all of these by the time of the phase or module, on the device if there is one.
-        utilization: the share of the peak that this is; unknown where that, or the time, is.
+        mfu, hfu: the share of the peak that forward and backward are, and that all of these are;
+            unknown where that, or the time, is.
     """
 
     name: str | None
@@ -43,7 +44,16 @@ class FlopRow:
     recompute: float
     optimizer: float
     per_second: float | None
-    utilization: float | None
+    mfu: float | None
+    hfu: float | None
+
+    @property
+    def model_flops(self) -> float:
+        return self.forward + self.backward
+
+    @property
+    def hardware_flops(self) -> float:
+        return self.model_flops + self.recompute + self.optimizer
 
 
 @dataclass(frozen=True)
@@ -217,7 +227,11 @@ def _rows(
         for one in counts:
             sums[one.kind.value] += one.flops
         time_s, ideal_s = times_s.get(name or ""), flops.ideal_s(counts)
-        share = ideal_s * per_step / time_s if ideal_s is not None and time_s else None
+        mfu = hfu = None
+        if ideal_s is not None and time_s and is_peak_known and ideal_s * per_step <= time_s:
+            hfu = ideal_s * per_step / time_s
+            model_s = flops.ideal_s(one for one in counts if one.kind.is_of_model)
+            mfu = None if model_s is None else model_s * per_step / time_s
         rows.append(
             FlopRow(
                 name=name,
@@ -226,10 +240,11 @@ def _rows(
                 recompute=sums["recompute"] * per_step,
                 optimizer=sums["optimizer"] * per_step,
                 per_second=sums.total() * per_step / time_s if time_s else None,
-                utilization=share if share is not None and share <= 1 and is_peak_known else None,
+                mfu=mfu,
+                hfu=hfu,
             )
         )
-    rows.sort(key=lambda row: row.forward + row.backward + row.recompute, reverse=True)
+    rows.sort(key=lambda row: row.hardware_flops, reverse=True)
     return tuple(rows)
 
 

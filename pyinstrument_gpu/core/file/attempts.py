@@ -139,7 +139,12 @@ def identity(path: Path) -> Run | None:
         blocks = follower.look(most_blocks=0)
         environment, _ = blocks.document(BlockType.ENVIRONMENT, decode_environment) or ({}, ())
         state = blocks.document(BlockType.STATE, decode_state) or State()
-        return Run(environment=environment, anchor=state.anchor, duration_ns=state.now_ns)
+        return Run(
+            environment=environment,
+            anchor=state.anchor,
+            duration_ns=state.now_ns,
+            complete=state.final,
+        )
     return None
 
 

@@ -85,6 +85,11 @@ class _PhaseLine(TypedDict):
     line: _From0
 
 
+class _StepNumber(TypedDict):
+    at_ns: _Time
+    number: Count
+
+
 class _ProgramEnd(TypedDict, total=False):
     exit_code: Annotated[int, Meta(ge=0, lt=256)]
     exception: _Text
@@ -110,7 +115,9 @@ class Environment(TypedDict, total=False):
     local_rank: _From0
     job: _Text
     restarts: _From0
+    slurm_job: _Text
     pid: _From1
+    process_ns: _Time
     python: _Version
     platform: _Text
     cores: _From1
@@ -139,6 +146,7 @@ class Environment(TypedDict, total=False):
     children_cpu_s: _Number
     optimizer_seen: bool | None
     copies_to_device: Annotated[list[_Copy], _MOST]
+    step_numbers: Annotated[list[_StepNumber], Meta(min_length=1, max_length=100)]
     phase_lines: Annotated[list[_PhaseLine], _MOST]
     module_notes: Annotated[list[_Text], _MOST]
     program_end: _ProgramEnd

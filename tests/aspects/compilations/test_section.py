@@ -50,7 +50,7 @@ def advised(document: Document) -> list[Any]:
 def test_one_compilation_is_one_line() -> None:
     document = document_of(run_with(without_limit(compilations([6])), 2, steps=1000))
     assert sentences(document) == [
-        "Compilation: 1.000 ms, 500.000 us of it in TorchInductor, in 1 compilation of forward "
+        "Compilation: 1.00 ms, 500 us of it in TorchInductor, in 1 compilation of forward "
         "(/p/gpt.py:88)"
     ]
     assert "compil" not in document.verdict
@@ -76,7 +76,7 @@ def test_a_function_compiled_again_for_other_sizes_may_be_compiled_for_any() -> 
     (one,) = advised(document_of(run_with(found, 4, 4, 4)))
     assert (one.kind, one.about) == ("doubt", "recompilation of forward (/p/gpt.py:88)")
     assert (one.low_ns, one.high_ns) == (0, 0.8 * MS)
-    assert "2 recompilations took 8.000 ms" in one.evidence
+    assert "2 recompilations took 8.00 ms" in one.evidence
     assert "mark_dynamic" in one.edit
 
 
@@ -117,7 +117,7 @@ def test_reasons_that_differ_by_values_alone_are_one() -> None:
     shown = "\n".join(sentences(document))
     assert "expected 32, actual 31 (and 1 alike)\n" in shown
     assert "3 of them recompilations in steps 1 to 2 and outside steps" in shown
-    assert "f from line 9 on (/p/gpt.py:88) was compiled once, 1.000 ms: L['n'] == 3" in shown
+    assert "f from line 9 on (/p/gpt.py:88) was compiled once, 1.00 ms: L['n'] == 3" in shown
     assert document.sections["compilations"].in_steps_ns is None  # the readings are lost
 
 

@@ -11,11 +11,10 @@ import pytest
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_step
 from pyinstrument_gpu.aspects.energy.data import decode_energy
-from pyinstrument_gpu.aspects.energy.watch import EnergyWatch
-from pyinstrument_gpu.core.gpu_polling import MOST_SAMPLES
+from pyinstrument_gpu.aspects.energy.watch import MOST_SAMPLES, EnergyWatch
 from pyinstrument_gpu.core.nvml import EnergyCounter, NvmlError
 from pyinstrument_gpu.errors import RunFileDamagedError
-from tests.helpers.energy import NOT_SUPPORTED, SimulatedNvml
+from tests.helpers.nvml import ENERGY, NOT_SUPPORTED, SimulatedNvml
 
 NEVER_S = 1e6
 
@@ -33,9 +32,9 @@ def test_it_is_read_at_the_first_step_and_at_the_end() -> None:
     recording, watch = recording_of(lambda: (3, EnergyCounter("GPU-1", library)))
     with recording:
         with gpu_step():
-            library.energy_mj = 1500
+            library.numbers[ENERGY] = 1500
         watch.read()
-        library.energy_mj = 4000
+        library.numbers[ENERGY] = 4000
     (gpu,) = recording.run.energy
 
     assert (gpu.device, gpu.uuid) == (3, "GPU-1")
@@ -124,7 +123,7 @@ def test_a_series_is_bounded() -> None:
     with recording:
         with gpu_step():
             pass
-        for library.energy_mj in range(5 * MOST_SAMPLES):
+        for library.numbers[ENERGY] in range(5 * MOST_SAMPLES):
             watch.read()
     (gpu,) = recording.run.energy
     energy_mj = gpu.samples["energy_mj"].tolist()

@@ -37,6 +37,16 @@ EVENT = {
     "monotonic_ns": 1500,
     "settings": None,
 }
+HELD = {
+    "step": 1,
+    "begin": {"parameters_bytes": 5, "activations_bytes": 7, "allocated_bytes": 15},
+    "end": {"parameters_bytes": 5, "gradients_bytes": 4, "modules": [{"name": "head", "bytes": 9}]},
+    "activation_modules": [{"name": "head", "bytes": 7}],
+    "phases": [[1, 4], [9, 2], [None, 1]],
+    "optimizers": 0,
+    "unseen": 3,
+    "cost_ns": 10,
+}
 DOCUMENT = {
     "source": "device",
     "device": 1,
@@ -49,6 +59,7 @@ DOCUMENT = {
     "phases_lost": 0,
     "outside_left_bytes": [0, 0, 0],
     "out_of_memory": {"count": 5, "events": [EVENT]},
+    "held": HELD,
 }
 
 
@@ -66,6 +77,20 @@ def test_all_of_it() -> None:
     (event,) = memory.out_of_memory
     assert (event.path, event.module, event.time_ns) == ("train", "layers.0", 507)
     assert memory.out_of_memory_count == 5
+    held = memory.held
+    assert held is not None
+    assert (held.step, held.unseen) == (1, 3)
+    assert held.most is held.begin
+    assert held.most_bytes == {
+        "parameters": 5,
+        "gradients": 4,
+        "buffers": 0,
+        "optimizer state": 0,
+        "inputs": 0,
+        "activations": 7,
+    }
+    # The file has lost a path.
+    assert [(one.path, one.bytes) for one in held.phases] == [("train", 4), (None, 1)]
 
 
 @pytest.mark.parametrize("document", [{}, {"out_of_memory": {"count": 1, "events": [EVENT]}}])
@@ -94,6 +119,9 @@ def test_what_refers_to_a_path_that_the_file_lost_has_none() -> None:
         ("phases", [{**PHASE, "left_bytes": [1, 2]}]),
         ("phases", [{**PHASE, "left_bytes": [1, 2, 3]}]),
         ("points", [[step, 1, None] for step in range(2, 1003)]),
+        ("held", {**HELD, "begin": None}),
+        ("held", {**HELD, "end": {"inputs_bytes": -1}}),
+        ("held", {**HELD, "phases": [[-1, 2]]}),
         ("out_of_memory", {"events": [1]}),
         ("out_of_memory", {"events": [{**EVENT, "device": None}]}),
     ],

@@ -406,8 +406,8 @@ def test_a_slow_step_in_which_the_allocator_retried_says_so(
 
 def reading(
     kind: int, allocated: int = 0, path: int = 0, depth: int = 0, step: int = 0
-) -> tuple[int, int, int, int, int, int, int, int, int, int]:
-    return (kind, step, path, depth, allocated, allocated, -1, -1, allocated, -1)
+) -> tuple[int, ...]:
+    return (kind, step, path, depth, allocated, allocated, -1, -1, allocated, -1, -1)
 
 
 def test_a_phase_without_an_end_counts_with_the_one_around_it() -> None:

@@ -46,7 +46,7 @@ def test_borders_are_read_in_order() -> None:
         (PHASE_END, 0),
         (STEP_END, 0),
     ]
-    assert [(allocated, peak) for *_, allocated, peak, _, _, _, _ in readings] == [
+    assert [(allocated, peak) for *_, allocated, peak, _, _, _, _, _ in readings] == [
         (0, 0),
         (0, 0),
         (5, 5),
@@ -61,10 +61,14 @@ def test_borders_are_read_in_order() -> None:
 def test_what_torch_returns_is_understood() -> None:
     allocator = SimulatedAllocator()
     allocator.allocate(3)
-    native.start_memory_watch(allocator.statistics, int, budget=math.inf)
+    nodes = iter([7, 9])
+    native.start_memory_watch(
+        allocator.statistics, int, budget=math.inf, next_node=lambda: next(nodes)
+    )
     with gpu_step():
         pass
-    assert [reading[4:] for reading in native.take_memory_readings()] == [(3, 3, 3, 3, 3, 0)] * 2
+    readings = [reading[4:] for reading in native.take_memory_readings()]
+    assert readings == [(3, 3, 3, 3, 3, 0, 7), (3, 3, 3, 3, 3, 0, 9)]
 
 
 @pytest.mark.usefixtures("recording")
@@ -72,7 +76,7 @@ def test_the_process_is_read_without_a_source() -> None:
     native.start_memory_watch(None, int, budget=math.inf)
     with gpu_step():
         pass
-    for *_, resident, peak, reserved, reserved_peak, _, _ in native.take_memory_readings():
+    for *_, resident, peak, reserved, reserved_peak, _, _, _ in native.take_memory_readings():
         assert 0 < resident <= peak
         assert (reserved, reserved_peak) == (-1, -1)
 

@@ -55,6 +55,54 @@ def test_magnitudes_on_the_way() -> None:
         assert origin.way[0].largest == pytest.approx(float(model[0](x).abs().max()), rel=0.1)
 
 
+class Scores(nn.Module):
+    """Attention of one head."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.q, self.k = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+        with torch.no_grad():
+            for one in (self.q, self.k):
+                one.weight.copy_(torch.eye(4) * scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.q(x) @ self.k(x).T).softmax(-1) @ x  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "made"),
+    [(torch.float16, 1e3), (torch.bfloat16, 1e20)],
+    ids=["float16", "bfloat16"],
+)
+def test_the_way_to_scores_that_overflow(dtype: torch.dtype, made: float) -> None:
+    """Queries and keys are finite, and their products are not."""
+    model = net(Scores(made)).to(dtype)
+    with torch.no_grad():
+        weight, bias = model[0].parameters()
+        weight.zero_(), bias.fill_(1)
+    with pig.record(nonfinite=1) as recording, pig.gpu_step():
+        model(torch.ones(2, 4, dtype=dtype)).sum().backward()
+    origin = known_of(recording).origin
+    assert origin is not None
+    assert (origin.module, origin.where, origin.value) == ("1", "forward", "nan")
+    assert [one.module for one in origin.way] == ["0", "1.q", "1.k"]
+    assert [one.largest for one in origin.way] == pytest.approx([1, made, made], rel=0.01)
+    told = "In float16, what is above 65,504 is infinite" in recording.run.report(verbose=True)
+    assert told == (dtype == torch.float16)
+
+
+def test_own_weights_are_on_the_way() -> None:
+    model = net()
+    with torch.no_grad():
+        next(model.parameters()).fill_(1e30)
+    with pig.record(nonfinite=1) as recording, pig.gpu_step():
+        model(torch.full((2, 4), 1e30)).sum().backward()
+    origin = known_of(recording).origin
+    assert origin is not None and (origin.module, origin.value) == ("0", "inf")
+    assert origin.way[0].module == "0.weight"
+    assert origin.way[0].largest == pytest.approx(1e30)
+
+
 def test_scaled_gradients_that_overflow_are_counted() -> None:
     assert found_in("scale too large").scaled_overflows == STEPS
 

@@ -43,28 +43,28 @@ def section_of(document: Document) -> str:
     [
         pytest.param(
             BUSY,
-            "A step takes 10.000 ms, of which it waits 45% for a processor: other processes used "
+            "A step takes 10.0 ms, of which it waits 45% for a processor: other processes used "
             "1.8 of 2 processors; what a change could save can't be told from that, so record "
             "again when the machine is idle.",
             id="other processes",
         ),
         pytest.param(
             THROTTLED,
-            "A step takes 10.000 ms, of which it waits 45% for a processor: the CPU limit of its "
+            "A step takes 10.0 ms, of which it waits 45% for a processor: the CPU limit of its "
             "container or control group throttled it; what a change could save can't be told from "
             "that, so record again with more processors.",
             id="throttled",
         ),
         pytest.param(
             QUIET,
-            "A step takes 10.000 ms, of which it waits 45% for a processor: it has more threads "
+            "A step takes 10.0 ms, of which it waits 45% for a processor: it has more threads "
             "and processes at work than the 2 processors that it may use; what a change could save "
             "can't be told from that, so record again with more processors.",
             id="its own",
         ),
         pytest.param(
             None,
-            "A step takes 10.000 ms, of which it waits 45% for a processor; what a change could "
+            "A step takes 10.0 ms, of which it waits 45% for a processor; what a change could "
             "save can't be told from that, so record again with more processors.",
             id="unknown",
         ),
@@ -100,7 +100,7 @@ def test_another_thread_that_waits_is_contention_too() -> None:
     )
     document = document_of(run_that_waits(0.0, processor))
     assert document.verdict.startswith(
-        "A step takes 10.000 ms, and omp waits 30% of the time for a processor: other processes "
+        "A step takes 10.0 ms, and omp waits 30% of the time for a processor: other processes "
     )
     short = Processor(SECOND // 2, 2, SECOND, 0, thread="omp", thread_wait_ns=SECOND // 4)
     assert "for a processor" not in document_of(run_that_waits(0.0, short)).verdict

@@ -264,6 +264,15 @@ def test_stacks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "MainThread" not in dict(left)
 
 
+def test_a_stack_ends_where_run_has_started_the_program() -> None:
+    launcher: dict[str, Any] = {}
+    code = "def run(program):\n    return program()"
+    exec(compile(code, stall_watch.LAUNCHER, "exec"), launcher)
+    assert Path(stall_watch.LAUNCHER).is_file()
+    ((_, text), *_) = launcher["run"](lambda: stall_watch.thread_stacks())
+    assert text.splitlines()[-1].endswith("in <lambda>")
+
+
 def test_a_stack_that_changes_is_progress(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

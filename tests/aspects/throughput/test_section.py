@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +42,20 @@ def run() -> Run:
     return recording.run
 
 
-def with_peaks(run: Run, *found: Peak) -> Utilization:
-    assert run.operations is not None and run.operations.flops is not None
-    before, run.operations = (
-        run.operations,
-        replace(run.operations, flops=replace(run.operations.flops, peaks=found)),
-    )
+@contextmanager
+def peaks_in(run: Run, *found: Peak) -> Iterator[None]:
+    before = run.operations
+    assert before is not None and before.flops is not None
+    run.operations = replace(before, flops=replace(before.flops, peaks=found))
     try:
-        used = utilization(run)
+        yield
     finally:
         run.operations = before
+
+
+def with_peaks(run: Run, *found: Peak) -> Utilization:
+    with peaks_in(run, *found):
+        used = utilization(run)
     assert used is not None
     return used
 
@@ -78,12 +85,12 @@ def test_utilization_is_never_more_than_all(run: Run, rate: float) -> None:
         assert (used.mfu, used.mfu_at_most, used.hfu) == (None, None, None)
         assert used.model_flops_per_second is not None and used.model_flops_per_second > rate
         assert "so that is not its peak" in used.why_unknown
-        assert all(row.utilization is None for row in used.phases)
+        assert all(row.mfu is row.hfu is None for row in used.phases)
         return
     assert used.mfu is not None and used.hfu is not None and used.mfu_at_most is not None
     assert 0 < used.mfu <= used.mfu_at_most <= 1
     assert used.mfu <= used.hfu <= 1
-    assert all(0 < row.utilization <= 1 for row in used.phases if row.utilization is not None)
+    assert all(0 < row.mfu <= (row.hfu or 0) <= 1 for row in used.phases if row.mfu is not None)
 
 
 def test_modules_have_the_times_of_those_that_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +109,38 @@ def test_modules_have_the_times_of_those_that_are_watched(monkeypatch: pytest.Mo
     time_s = (times.forward_ns + times.backward_ns) / 1e9
     assert row.per_second == pytest.approx(3 * 2 * 2 * 4 * 64 / time_s)
     assert row.per_second is not None
-    assert row.utilization == pytest.approx(row.per_second / 1e15)
+    assert row.mfu == row.hfu == pytest.approx(row.per_second / 1e15)
+
+
+def test_exports_have_it_by_phase(run: Run, tmp_path: Path) -> None:
+    """Of phases in steps; what is not known is missing."""
+    peak = Peak("float32", 1e13, "a test")
+    with peaks_in(run, peak):
+        run.export(str(tmp_path / "a.csv"), summary=True)
+        run.export(str(tmp_path / "a.json"))
+    rows = {row.name: row for row in with_peaks(run, peak).phases}
+    with (tmp_path / "a.csv").open() as file:
+        table = {line["path"]: line for line in csv.DictReader(file)}
+    slices = [
+        event
+        for event in json.loads((tmp_path / "a.json").read_text())["traceEvents"]
+        if event.get("cat") == "phase"
+    ]
+    for name in ("forward", "backward"):
+        known = {key: getattr(rows[name], key) for key in KEYS}
+        assert known["model_flops"] == FLOPS / 2 and known["mfu"] > 0
+        assert {key: float(table[name][key]) for key in KEYS} == known
+        (args, *others) = (event["args"] for event in slices if event["name"] == name)
+        assert len(others) == 13 and {key: args[key] for key in KEYS} == known
+    assert [table["data"][key] for key in KEYS] == [""] * 4
+    with peaks_in(run):
+        run.export(str(tmp_path / "b.csv"), summary=True)
+    with (tmp_path / "b.csv").open() as file:
+        (line,) = (line for line in csv.DictReader(file) if line["path"] == "forward")
+    assert line["mfu"] == "" and float(line["model_flops"]) == FLOPS / 2
+
+
+KEYS = ("model_flops", "hardware_flops", "mfu", "hfu")
 
 
 def test_without_a_peak_it_is_unknown(run: Run) -> None:

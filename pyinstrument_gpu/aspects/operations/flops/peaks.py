@@ -29,33 +29,38 @@ _LONGEST_S = 5.0
 """No larger products are tried once one has taken a tenth of this."""
 
 # TFLOP/s by the name that torch gives the device, which has to match as a whole: a part of a GPU
-# (MIG), and one for laptops, are something else. Half a data sheet's figure "with sparsity".
-_HOPPER = {"float64": 67, "float32": 67, "tf32": 494.5, "float16": 989.5, "bfloat16": 989.5}
-_EIGHTS = {"float8": 1979.0, "int8": 1979.0}
+# (MIG), and one for laptops, are something else. Half a data sheet's figure "with sparsity". What a
+# row is from stands above it; a GPU without such a source has no row.
 _TABLE: tuple[tuple[str, str, Mapping[str, float]], ...] = (
+    # resources.nvidia.com/en-us-gpu-resources/h100-datasheet-24306
+    # nvdam.widen.net/s/nb5zzzsjdf/hpc-datasheet-sc23-h200-datasheet-3002446
     (
-        r"NVIDIA (H100|H800) 80GB HBM3|NVIDIA H200",
+        r"NVIDIA H100 80GB HBM3|NVIDIA H200",
         "NVIDIA H100 and H200 Tensor Core GPU data sheets (SXM)",
-        {**_HOPPER, **_EIGHTS},
+        {"float64": 67, "float32": 67, "tf32": 494.5, "float16": 989.5, "bfloat16": 989.5}
+        | dict.fromkeys(("float8", "int8"), 1979.0),
     ),
     (
         r"NVIDIA H100 PCIe",
-        "NVIDIA H100 Tensor Core GPU architecture (PCIe)",
+        "NVIDIA H100 Tensor Core GPU data sheet (PCIe)",
         {"float64": 51.2, "float32": 51.2, "tf32": 378, "float16": 756, "bfloat16": 756}
         | dict.fromkeys(("float8", "int8"), 1513.0),
     ),
     (
-        r"NVIDIA H(100|200) NVL",
-        "NVIDIA H100 NVL and H200 NVL data sheets",
+        r"NVIDIA H100 NVL",
+        "NVIDIA H100 Tensor Core GPU data sheet (NVL)",
         {"float64": 60, "float32": 60, "tf32": 417.5, "float16": 835.5, "bfloat16": 835.5}
         | dict.fromkeys(("float8", "int8"), 1670.5),
     ),
+    # www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/
+    # nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf
     (
-        r"NVIDIA (A100|A800)[- ].*(SXM|PCIe|PCIE)[^ ]*( 80GB)?(-\d+GB)?|A100-.*",
+        r"NVIDIA A100[- ].*(SXM|PCIe|PCIE)[^ ]*( 80GB)?(-\d+GB)?|A100-.*",
         "NVIDIA A100 Tensor Core GPU data sheet",
         {"float64": 19.5, "float32": 19.5, "tf32": 156, "float16": 312, "bfloat16": 312}
         | {"int8": 624.0},
     ),
+    # images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf
     (
         r"Tesla V100-SXM2-\d+GB",
         "NVIDIA V100 Tensor Core GPU data sheet (SXM2)",
@@ -66,33 +71,33 @@ _TABLE: tuple[tuple[str, str, Mapping[str, float]], ...] = (
         "NVIDIA V100 Tensor Core GPU data sheet (PCIe)",
         {"float64": 7.0, "float32": 14.0, "float16": 112},
     ),
+    # www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/tesla-t4/
+    # t4-tensor-core-datasheet-951643.pdf
     (r"Tesla T4", "NVIDIA T4 data sheet", {"float32": 8.1, "float16": 65, "int8": 130}),
+    # images.nvidia.com/aem-dam/Solutions/Data-Center/l4/
+    # nvidia-ada-gpu-architecture-whitepaper-v2.1.pdf
     (
         r"NVIDIA L4",
-        "NVIDIA L4 data sheet",
-        {"float32": 30.3, "tf32": 60, "float16": 121, "bfloat16": 121}
-        | dict.fromkeys(("float8", "int8"), 242.5),
+        "NVIDIA Ada GPU architecture (L4)",
+        {"float32": 30.3, "tf32": 60, "float16": 121, "bfloat16": 121, "int8": 242},
     ),
+    # The data sheet's table as resellers print it, www.mullet.se/product.html?product_id=355414
     (
         r"NVIDIA L40S",
         "NVIDIA L40S data sheet",
-        {"float32": 91.6, "tf32": 183, "float16": 362.05, "bfloat16": 362.05}
-        | dict.fromkeys(("float8", "int8"), 733.0),
+        {"float32": 91.6, "tf32": 183, "float16": 362.05, "bfloat16": 362.05, "float8": 733},
     ),
+    # www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a10/pdf/a10-datasheet.pdf
     (
         r"NVIDIA A10",
         "NVIDIA A10 data sheet",
         {"float32": 31.2, "tf32": 62.5, "float16": 125, "bfloat16": 125, "int8": 250},
     ),
+    # The Ada paper above, appendix A; the tensor cores' as in gigagpu.com/?p=34220
     (
         r"NVIDIA GeForce RTX 4090",
         "NVIDIA Ada GPU architecture (RTX 4090, sums in float32)",
         {"float32": 82.6, "tf32": 82.6, "float16": 165.2, "bfloat16": 165.2},
-    ),
-    (
-        r"NVIDIA GeForce RTX 3090",
-        "NVIDIA Ampere GA102 GPU architecture (RTX 3090, sums in float32)",
-        {"float32": 35.6, "tf32": 35.6, "float16": 71, "bfloat16": 71},
     ),
 )
 

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the worker processes of DataLoaders do: how long they make batches and wait for the loop,
+and which of the dataset's functions that time goes to."""
+
+NAME = "loader"
+"""Of the document in the run file, of the attribute of a `Run`, and of the section."""
+MOST_TEXT = 300
+MOST_LOADERS = 16
+MOST_WORKERS = 256
+"""Of a loader, each with a row of its own."""
+MOST_BATCHES = 1024
+"""Of a loader, the newest ones."""
+MOST_NODES = 1 << 14

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run file and a `Run` hold of the workers of DataLoaders: one declaration for both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import numpy as np
+from msgspec import Meta, Struct
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.aspects.loader import (
+    MOST_BATCHES,
+    MOST_LOADERS,
+    MOST_NODES,
+    MOST_TEXT,
+    MOST_WORKERS,
+)
+from pyinstrument_gpu.core.file.device_clocks import TIME_LIMIT_NS
+from pyinstrument_gpu.core.file.json_document import Count
+
+BATCH_DTYPE = np.dtype(
+    [(name, "<i8") for name in ("number", "worker", "host_begin_ns", "host_end_ns")]
+)
+"""A `MadeBatch` whose times are those of the run."""
+
+_Text = Annotated[str, Meta(max_length=MOST_TEXT)]
+_Time = Annotated[int, Meta(ge=0, lt=TIME_LIMIT_NS)]
+_Worker = Annotated[int, Meta(ge=0, lt=1 << 16)]
+
+
+class WorkerTimes(Struct, frozen=True, kw_only=True):
+    """What the workers with one number have done, those of all epochs together.
+
+    Attributes:
+        worker: its number.
+        processes: how many there were.
+        batches: that they have made.
+        making_ns: for how long they made them.
+        longest_ns: how long the longest took.
+        waiting_ns: for how long they waited to be asked for one.
+        starting_ns: from their first line to the first wait.
+        cpu_ns: of the thread that makes batches.
+        other_cpu_ns: of all other threads, of which one hands batches over.
+        queued_ns: for how long that thread was ready, and waited for a processor; None unknown.
+        read_bytes: that they read from files and pipes; None unknown.
+        minor_faults, major_faults: page faults of that thread.
+    """
+
+    worker: _Worker
+    processes: Count
+    batches: Count
+    making_ns: Count
+    longest_ns: Count
+    waiting_ns: Count
+    starting_ns: Count
+    cpu_ns: Count
+    other_cpu_ns: Count
+    queued_ns: Count | None = None
+    read_bytes: Count | None = None
+    minor_faults: Count = 0
+    major_faults: Count = 0
+
+
+class MadeBatch(Struct, frozen=True, array_like=True):
+    """A batch of one epoch.
+
+    Attributes:
+        number: in the order in which the loop gets them.
+        begin_ns, end_ns: when a worker made it, by the monotonic clock of the machine.
+    """
+
+    number: Count
+    worker: _Worker
+    begin_ns: _Time
+    end_ns: _Time
+
+
+class LineTime(Struct, frozen=True, array_like=True):
+    """A line in which samples found a worker, as a node of a tree.
+
+    Attributes:
+        parent: the number of the node that called it, which is smaller than its own; -1: there is
+            none.
+        place: the line, as an index into `Loader.places`.
+        time_ns: that its samples stand for, without those in calls that it makes.
+    """
+
+    parent: Annotated[int, Meta(ge=-1)]
+    place: Count
+    time_ns: Count
+
+
+class Loader(Struct, frozen=True, kw_only=True):
+    """The workers of DataLoaders over datasets of one class.
+
+    Attributes:
+        dataset: the class.
+        workers: how many a loader has at once.
+        iterators: how many loops over a loader, such as epochs, had the workers that are known.
+        rows: the workers by their numbers.
+        batches: the newest of the last epoch, by their numbers.
+        functions: file and name of each.
+        places: the function, as an index, and the line.
+        nodes: of the tree of what the workers did where they didn't wait, each behind the one
+            around it.
+        samples: how many these are.
+        unknown_ns: the time of samples whose stack is not known.
+    """
+
+    dataset: _Text
+    workers: _Worker
+    iterators: Count
+    rows: Annotated[tuple[WorkerTimes, ...], Meta(min_length=1, max_length=MOST_WORKERS)]
+    batches: Annotated[tuple[MadeBatch, ...], Meta(max_length=MOST_BATCHES)] = ()
+    functions: Annotated[tuple[tuple[_Text, _Text], ...], Meta(max_length=MOST_NODES)] = ()
+    places: Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=MOST_NODES)] = ()
+    nodes: Annotated[tuple[LineTime, ...], Meta(max_length=MOST_NODES)] = ()
+    samples: Count = 0
+    unknown_ns: Count = 0
+
+    def __post_init__(self) -> None:
+        if any(function >= len(self.functions) for function, _ in self.places):
+            raise ValueError("a line is in a function that is not there")
+        for number, node in enumerate(self.nodes):
+            if node.place >= len(self.places):
+                raise ValueError("a sample is in a line that is not there")
+            if node.parent >= number:
+                raise ValueError("a node stands before the one around it")
+
+
+class Loaders(Struct, frozen=True):
+    """Those whose workers were watched."""
+
+    loaders: Annotated[tuple[Loader, ...], Meta(max_length=MOST_LOADERS)] = ()
+
+
+def on_timeline(known: Loaders | None, anchor: Mapping[str, int] | None) -> NDArray[np.void]:
+    """The batches of the first loader (`BATCH_DTYPE`).
+
+    Args:
+        anchor: the clocks when the recording began; None unknown, and then there are none.
+    """
+    made = () if known is None or not known.loaders else known.loaders[0].batches
+    rows = np.zeros(len(made) if anchor else 0, BATCH_DTYPE)
+    if anchor:
+        since_ns = anchor["monotonic_ns"] - anchor["run_ns"]
+        for row, one in zip(rows, made, strict=True):
+            begin_ns, end_ns = one.begin_ns - since_ns, one.end_ns - since_ns
+            row["number"], row["worker"] = one.number, one.worker
+            row["host_begin_ns"], row["host_end_ns"] = begin_ns, end_ns
+    return rows

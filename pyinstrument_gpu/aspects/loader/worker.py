@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What runs in a worker of a DataLoader, around torch's own loop.
+
+The worker makes batches as it would without this. Its queues note when it gets the indices of a
+batch and when it hands the batch over, and the native module samples its stack, as `--stacks` does
+in the main process: nothing of the dataset, its transforms or its collate function is touched. What
+was noted goes into a table in memory that is shared with the recording.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from types import CodeType
+from typing import Any
+
+from pyinstrument_gpu.aspects.loader import MOST_BATCHES, MOST_TEXT
+from pyinstrument_gpu.aspects.loader.worker_table import WorkerTable
+from pyinstrument_gpu.native import native
+from pyinstrument_gpu.patching.hidden_frames import OWN_FOLDER
+
+_FIRST_NS, _EVERY_NS = 50_000_000, 1_000_000_000
+"""From one time that a worker writes to the next: at first, and at last."""
+_COST_SHARE = 500
+"""It writes so seldom that this takes at most this part of the time."""
+_HISTORY_SPANS, _LOG_BYTES = 64, 1 << 16
+"""Of the recorder in the worker, whose history nobody reads."""
+_MODULE = "torch.utils.data._utils.worker"
+_NO_BATCH = {_MODULE, "torch._utils"}
+"""Modules of what a worker puts into the queue at the end of an iterable dataset, to begin another
+epoch, and for an exception."""
+_INDEX_QUEUE, _DATA_QUEUE, _BASE_SEED, _WORKER, _WORKERS = 2, 3, 8, 10, 11
+"""Places of the arguments of torch's loop."""
+
+
+class WorkerLoop:
+    """Stands for torch's loop of a worker while a recording goes on. It can be pickled, for workers
+    that are not forked.
+
+    Args:
+        original: torch's; None in a process that was not forked, where it is in its place.
+        recorder: the process that records; None in one that was not forked from it.
+    """
+
+    def __init__(
+        self,
+        table: WorkerTable,
+        original: Callable[..., None] | None = None,
+        recorder: int | None = None,
+    ) -> None:
+        self.original = original
+        self._table = table
+        self._recorder = recorder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return WorkerLoop, (self._table,)
+
+    def __call__(self, *args: Any, **options: Any) -> None:
+        loop = self.original
+        if loop is None:
+            loop = sys.modules[_MODULE]._worker_loop
+        watched = None
+        with suppress(Exception):
+            # Workers of a worker are not the recording's, nor is what isn't called as torch does.
+            if self._recorder in (None, os.getppid()) and not options:
+                watched = _WatchedWorker(self._table, args)
+        try:
+            loop(*args, **options)
+        finally:
+            if watched is not None:
+                with suppress(Exception):
+                    watched.end()
+
+
+class _WatchedWorker:
+    """One that is watched, in its own process. It owns the recorder there, in which nothing but the
+    sampling of the stack is used."""
+
+    path = _path = None
+
+    def __init__(self, table: WorkerTable, args: tuple[Any, ...]) -> None:
+        self.facts: dict[str, Any] = {}
+        self.watchers: dict[str, Any] = {}
+        slot = table.claim()
+        if slot is None:
+            raise OSError("there is no slot")
+        self._slot = slot
+        dataset = args[1]
+        self._known: dict[str, Any] = {
+            "pid": os.getpid(),
+            "worker": args[_WORKER],
+            "workers": args[_WORKERS],
+            "dataset": type(dataset).__qualname__[:MOST_TEXT],
+            "iterator": args[_BASE_SEED],
+            "began_ns": time.perf_counter_ns(),
+        }
+        self._batches: deque[tuple[int, int, int]] = deque(maxlen=MOST_BATCHES)
+        self._count = self._making_ns = self._waiting_ns = self._longest_ns = 0
+        self._ready_ns: int | None = None
+        self._begin_ns = 0
+        self._before = _counted()
+        self._next_ns, self._every_ns = 0, _FIRST_NS
+        self._is_sampled = False
+        self._stacks: dict[str, Any] | None = None
+        if native.start(
+            self,
+            None,
+            b"{}",
+            overwrite=False,
+            history_spans=_HISTORY_SPANS,
+            max_bytes=_LOG_BYTES,
+            nvtx=False,
+            watchdog_ns=0,
+        ):
+            main = threading.main_thread().ident or 0
+            self._is_sampled = native.start_stacks(main, os.fsencode(OWN_FOLDER), True)
+        self._wait = native.gpu_phase("wait for the loop")
+        indices, made = args[_INDEX_QUEUE], args[_DATA_QUEUE]
+        self._get, self._put = indices.get, made.put
+        indices.get, made.put = self._gets, self._puts
+
+    def end(self) -> None:
+        """The worker ends."""
+        self._write(time.perf_counter_ns())
+        self._make_way()
+
+    def _make_way(self) -> None:
+        """The worker ends, or the dataset starts a recording of its own."""
+        if native.owner() is self:
+            self._stacks = self._sampled()
+            self._is_sampled = False
+            native.stop_stacks()
+            native.stop(self, None)
+            native.release(self)
+
+    def _sampled(self) -> dict[str, Any] | None:
+        return _tree() if self._is_sampled else self._stacks
+
+    def _tell_of_program(self) -> None:
+        """Nobody asks for what a recording knows of the program."""
+
+    def _gets(self, *args: Any, **options: Any) -> Any:
+        began_ns = time.perf_counter_ns()
+        if self._ready_ns is None:
+            self._ready_ns = began_ns
+            self._before = _counted()
+        with self._wait:
+            try:
+                return self._get(*args, **options)
+            finally:
+                self._begin_ns = time.perf_counter_ns()
+                self._waiting_ns += self._begin_ns - began_ns
+
+    def _puts(self, made: Any, *args: Any, **options: Any) -> Any:
+        end_ns = time.perf_counter_ns()
+        result = self._put(made, *args, **options)
+        number = made[0]
+        if type(number) is int and type(made[1]).__module__ not in _NO_BATCH:
+            took_ns = end_ns - self._begin_ns
+            self._count += 1
+            self._making_ns += took_ns
+            self._longest_ns = max(self._longest_ns, took_ns)
+            self._batches.append((number, self._begin_ns, end_ns))
+        if self._next_ns <= end_ns:
+            with suppress(Exception):
+                self._write(end_ns)
+        return result
+
+    def _write(self, now_ns: int) -> None:
+        known = {
+            **self._known,
+            "ready_ns": self._ready_ns,
+            "now_ns": now_ns,
+            "batches": self._count,
+            "making_ns": self._making_ns,
+            "waiting_ns": self._waiting_ns,
+            "longest_ns": self._longest_ns,
+            **_since(self._before),
+            "newest": list(self._batches),
+            "stacks": self._sampled(),
+        }
+        if not self._slot.write(known, now_ns):
+            self._slot.write({**known, "stacks": None}, now_ns)
+        cost_ns = time.perf_counter_ns() - now_ns
+        # At first it is no matter what that costs: many workers live for few batches.
+        is_settled = self._every_ns == _EVERY_NS
+        self._next_ns = now_ns + max(self._every_ns, _COST_SHARE * cost_ns * is_settled)
+        self._every_ns = min(2 * self._every_ns, _EVERY_NS)
+
+
+def _tree() -> dict[str, Any]:
+    """The samples of making batches as a tree, as `Loader` has it."""
+    found = native.stacks()
+    waits = {
+        number
+        for number, (parent, place, _, _) in enumerate(found["nodes"])
+        if parent < 0 and place >= 0
+    }
+    numbers: dict[int, int] = {}
+    nodes: list[tuple[int, int, int]] = []
+    samples = unknown_ns = 0
+    for number, (parent, place, count, time_ns) in enumerate(found["nodes"]):
+        if parent < 0:
+            unknown_ns += time_ns if number not in waits else 0
+        elif parent in waits:
+            waits.add(number)
+        else:
+            numbers[number] = len(nodes)
+            nodes.append((numbers.get(parent, -1), place, time_ns))
+            samples += count
+    codes: dict[int, int] = {}  # code that is equal may be another function
+    functions: list[tuple[str, str]] = []
+    places = []
+    for code, line in found["places"]:
+        if id(code) not in codes:
+            codes[id(code)] = len(functions)
+            functions.append(_function(code))
+        places.append((codes[id(code)], line))
+    return {
+        "functions": functions,
+        "places": places,
+        "nodes": nodes,
+        "samples": samples,
+        "unknown_ns": unknown_ns,
+    }
+
+
+def _function(code: CodeType) -> tuple[str, str]:
+    name: str = getattr(code, "co_qualname", code.co_name)
+    return code.co_filename[-MOST_TEXT:], name[:MOST_TEXT]
+
+
+def _counted() -> dict[str, int | None]:
+    """What the kernel has counted so far of the calling thread, and of its process."""
+    use, own = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_THREAD)
+    cpu_ns = round(1e9 * (own.ru_utime + own.ru_stime))
+    return {
+        "cpu_ns": cpu_ns,
+        "other_cpu_ns": round(1e9 * (use.ru_utime + use.ru_stime)) - cpu_ns,
+        "queued_ns": _number_in("/proc/thread-self/schedstat"),
+        "read_bytes": _number_in("/proc/self/io"),
+        "minor_faults": own.ru_minflt,
+        "major_faults": own.ru_majflt,
+    }
+
+
+def _since(before: dict[str, int | None]) -> dict[str, int | None]:
+    now = _counted()
+    return {
+        name: None if value is None or (was := before[name]) is None else max(0, value - was)
+        for name, value in now.items()
+    }
+
+
+def _number_in(file: str) -> int | None:
+    """The second word of a file of the kernel; None where there is none."""
+    with suppress(OSError, ValueError, IndexError), open(file, "rb") as opened:
+        return int(opened.read().split()[1])
+    return None

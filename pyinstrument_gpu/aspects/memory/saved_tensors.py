@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tensors that autograd has saved for a backward pass, found by a walk over its graph.
+
+A node gives what it has saved in two ways. Its `_saved_*` unpack it, for which hooks of the program
+are called: those of activation checkpointing would compute it anew, and those of offloading copy it
+back. Its `_raw_saved_*` only show what lies there, which is what is held, and nothing else happens.
+So a tensor that a hook has packed counts as what the hook has made of it, if that is tensors. Of
+checkpointing it is the arguments that are kept for recomputation.
+
+What a custom Function in Python keeps on its context is seen as well. A custom one in C++ shows
+nothing of what it has saved: it is counted as one that was not seen.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any
+
+from pyinstrument_gpu.aspects.memory.holders import tensors_in
+
+MOST_NODES = 20_000
+_RAW = "_raw_saved_"
+_LEAF = "AccumulateGrad"
+_CLOSED = ("CppFunction", "CopySlices")
+"""What torch calls the types of nodes that do not show what they have saved."""
+
+
+class SavedTensors:
+    """A walk from where a backward pass begins. It keeps no tensor.
+
+    Args:
+        add: called with each tensor, also more than once with the same one, and with the number
+            that autograd gave the node, by which nodes of one thread are in the order in which
+            they were made.
+        add_leaf: called with each tensor to whose gradient the pass adds.
+
+    Attributes:
+        unseen: how many nodes, or packed tensors, did not show what they hold.
+    """
+
+    def __init__(self, add: Callable[[Any, int], None], add_leaf: Callable[[Any], None]) -> None:
+        self._add = add
+        self._add_leaf = add_leaf
+        torch: Any = sys.modules["torch"]
+        self._tensor, self._function = torch.Tensor, torch._C._FunctionBase
+        self._names: dict[type, list[str]] = {}  # of what nodes of a type save
+        self._frames: set[int] = set()  # of checkpointing, by identity: the graph keeps them
+        self.unseen = 0
+
+    def walk(self, roots: list[Any]) -> None:
+        """From the nodes of these tensors, of at most `MOST_NODES`: first the leaves, then the
+        nodes in the order in which they were made."""
+        todo = [root.grad_fn for root in roots if root.grad_fn is not None]
+        seen = set(todo)
+        while todo and len(seen) <= MOST_NODES:
+            for following, _ in todo.pop().next_functions:
+                if following is not None and following not in seen:
+                    seen.add(following)
+                    todo.append(following)
+        self.unseen += len(todo)
+        nodes = []
+        for node in seen:
+            if type(node).__name__ == _LEAF:
+                self._add_leaf(node.variable)
+            else:
+                nodes.append((node._sequence_nr(), node))
+        for number, node in sorted(nodes, key=itemgetter(0)):
+            self._look_at_node(node, number)
+
+    def _look_at_node(self, node: Any, number: int) -> None:
+        kind = type(node)
+        names = self._names.get(kind)
+        if names is None:
+            names = [name for name in dir(kind) if name.startswith(_RAW)]
+            self._names[kind] = names
+        for name in names:
+            held = getattr(node, name)
+            for saved in held if isinstance(held, tuple) else (held,):
+                self._look_at(saved, number)
+        if isinstance(node, self._function):
+            for tensor in tensors_in(vars(node)):
+                self._add(tensor, number)
+        elif kind.__name__ in _CLOSED:
+            self.unseen += 1
+
+    def _look_at(self, saved: Any, number: int) -> None:
+        """What torch calls a `SavedTensor`, or what checkpointing keeps in place of one."""
+        held = getattr(saved, "data", saved)
+        if isinstance(held, self._tensor):
+            self._add(held, number)
+            return
+        packed = tensors_in(held)
+        for tensor in packed:
+            self._add(tensor, number)
+        unpack = getattr(saved, "unpack_hook", None)
+        if packed or unpack is None:
+            return
+        frame = _checkpoint_of(unpack)
+        if frame is None:
+            self.unseen += 1
+        elif id(frame) not in self._frames:
+            self._frames.add(id(frame))
+            for argument in _kept_arguments(frame):
+                self._look_at(argument, number)
+
+
+def _checkpoint_of(unpack: Any) -> Any:
+    """The checkpoint of torch.utils.checkpoint whose hook this is; None: it is another's."""
+    for cell in getattr(unpack, "__closure__", None) or ():
+        if type(cell.cell_contents).__name__ == "_CheckpointFrame":
+            return cell.cell_contents
+    return None
+
+
+def _kept_arguments(frame: Any) -> Any:
+    """What a checkpoint keeps to compute anew; some versions of torch have a node for it."""
+    if hasattr(frame, "saved_args"):
+        return frame.saved_args
+    return frame.input_saver.grad_fn._raw_saved_tensors

@@ -1,0 +1,435 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of a job: its attempts, and the division of its wall time.
+
+The wall time goes from the begin of the first process to now, or to the last heartbeat of a job
+that has ended. A step of the job goes on from when the first rank begins it until the last one ends
+it, and is done once any rank is through: no rank can be before all have done their part of it. In a
+report it has the number that it has in the whole training, whichever attempt computes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.aspects.startup.aspect import StartupPart
+from pyinstrument_gpu.core.arrays import distinct, least_of
+from pyinstrument_gpu.core.condition import Condition, ProcessState
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.errors import JobError, RunFileError
+from pyinstrument_gpu.goodput.attempts import AttemptFiles, newest_job
+from pyinstrument_gpu.goodput.division import (
+    Bucket,
+    Division,
+    covered_ns,
+    divided,
+    end_of_cover_ns,
+)
+from pyinstrument_gpu.goodput.run_times import RunTimes, run_times
+from pyinstrument_gpu.job import analysis
+from pyinstrument_gpu.job.condition import LAG_NS, Sighting
+from pyinstrument_gpu.job.gather import job_of, rank_data
+from pyinstrument_gpu.job.job import RankData
+from pyinstrument_gpu.job.stragglers import lateness
+from pyinstrument_gpu.parts.words import counted, ranks_text, time_text
+
+_GONE = Sighting(ProcessState.GONE)
+_LEAST_SHIFT_NS = 10**9
+"""Clocks of two machines that differ by less are left as they are."""
+_ORDER = (
+    *(Condition.RUNNING, Condition.CUT_OFF, Condition.LOST),
+    *(Condition.UNWRITTEN, Condition.FAILED, Condition.ENDED),
+)
+"""How an attempt ended whose ranks ended differently: the first that any of them did."""
+
+
+@dataclass(frozen=True, eq=False)
+class AttemptTimes:
+    """An attempt of a job, with times in nanoseconds since the epoch.
+
+    Attributes:
+        files: of its runs.
+        ranks: how many there are, and of how many.
+        environment: of the lowest rank.
+        begin_ns, end_ns: from its first process to its last heartbeat.
+        index: of each step of the job, in this attempt.
+        steps: rows of its begin and end.
+        is_done: whether any rank was through.
+        told: pairs of an index and its number in the whole training, as the program told it.
+        claims: the time of the buckets that need no other attempt.
+        startup_parts: of the lowest rank.
+        ended: how.
+        has_hung: whether it hung until it was ended.
+        notes: what is not known of it.
+        numbers: of its steps in the whole training, once the attempts before it are known.
+        is_again: of each, whether an earlier attempt had done it, or it was cut off.
+        numbered_by: how the number of its first step is known.
+    """
+
+    files: tuple[str, ...]
+    ranks: tuple[int, int]
+    environment: Mapping[str, Any]
+    begin_ns: int
+    end_ns: int
+    index: NDArray[np.int64]
+    steps: NDArray[np.int64]
+    is_done: NDArray[np.bool_]
+    told: tuple[tuple[int, int], ...]
+    claims: dict[Bucket, NDArray[np.int64]]
+    startup_parts: tuple[StartupPart, ...]
+    ended: Condition
+    has_hung: bool
+    notes: tuple[str, ...]
+    numbers: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    is_again: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    numbered_by: str = ""
+
+    @property
+    def may_go_on(self) -> bool:
+        return self.ended in (Condition.RUNNING, Condition.LOST)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it was ended by something that may come again."""
+        return self.has_hung or self.ended in (Condition.CUT_OFF, Condition.FAILED)
+
+
+@dataclass(frozen=True)
+class StepCounts:
+    """The steps of all attempts.
+
+    Attributes:
+        productive: how many different ones were done; `unseen` of them are in no file, but a later
+            attempt tells that it goes on behind them.
+        recomputed: how often one was done that had been done before.
+        cut_off: how many the end of their attempt has cut off.
+        unseen: see `productive`.
+    """
+
+    productive: int
+    recomputed: int
+    cut_off: int
+    unseen: int
+
+
+@dataclass(frozen=True, eq=False)
+class JobLife:
+    """A job.
+
+    Attributes:
+        attempts: the earliest first.
+        steps: how many there were.
+        division: of its wall time, in nanoseconds since the epoch.
+        joined_by: how it is known that the attempts are of one job.
+        notes: what is not known, or was left out.
+    """
+
+    attempts: tuple[AttemptTimes, ...]
+    steps: StepCounts
+    division: Division
+    joined_by: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def knows_stragglers(self) -> bool:
+        """Whether what ranks waited for each other is known in any attempt, or there are no two."""
+        several = [one for one in self.attempts if one.ranks[1] > 1]
+        return not several or any(Bucket.STRAGGLERS in times.claims for times in several)
+
+
+def job_life(paths: Sequence[Path], look: Callable[[Run, Path], Sighting]) -> JobLife:
+    """The life of the newest job of these run files. Reads one attempt after the other, whose runs
+    it holds in memory together.
+
+    Args:
+        look: what can be seen of the process of a run in a file. Only of the last attempt it is
+            asked: those before it have ended.
+
+    Raises:
+        JobError: see `newest_job`.
+    """
+    job, notes = newest_job(paths)
+    attempts = []
+    for number, files in enumerate(job.attempts):
+        is_last = number == len(job.attempts) - 1
+        found = attempt_times(files, look if is_last else lambda run, path: _GONE)
+        if found is not None:
+            attempts.append(found)
+            notes += [f"attempt {len(attempts)}: {note}" for note in found.notes]
+        else:
+            notes.append("left out: an attempt of which no run can be read")
+    if not attempts:
+        raise JobError("\n    ".join(["no run of the job can be read", *notes]))
+    numbered, steps, notes_of_numbers = numbered_attempts(attempts)
+    for number, (one, later) in enumerate(pairwise(attempts), 1):
+        if later.begin_ns < one.end_ns:
+            notes.append(
+                f"attempts {number} and {number + 1} overlap by "
+                f"{time_text(one.end_ns - later.begin_ns)}, as where clocks of machines differ: "
+                "what lay between them is not known and counts as nothing"
+            )
+    return JobLife(
+        tuple(numbered),
+        steps,
+        division_of(numbered),
+        job.joined_by if len(attempts) > 1 else "",
+        (*notes, *notes_of_numbers, *_lag(numbered)),
+    )
+
+
+def attempt_times(
+    files: AttemptFiles, look: Callable[[Run, Path], Sighting]
+) -> AttemptTimes | None:
+    """What is kept of an attempt; None if none of its runs can be read."""
+    found: dict[int, RunTimes] = {}
+    environments: dict[int, Mapping[str, Any]] = {}
+    ranks: list[RankData] = []
+    notes = []
+    for rank, (path, _) in sorted(files.files.items()):
+        try:
+            run = Run.load(path)
+        except (OSError, RunFileError) as error:
+            notes.append(f"left out: {path}: {str(error).removeprefix(f'{path}: ')}")
+            continue
+        found[rank], environments[rank] = run_times(run, look(run, path)), run.environment
+        if run.environment.get("world_size", 1) > 1 and "rank" in run.environment:
+            ranks.append(rank_data(run, str(path)))
+    if not found:
+        return None
+    first = min(found)
+    world_size = max(len(found), environments[first].get("world_size", 1))
+    missing = [rank for rank in range(world_size) if rank not in found] if world_size < 1e5 else []
+    if missing:
+        notes.append(f"{ranks_text(missing)}: there is no run that can be read")
+    notes += _with_one_clock(found, environments)
+    runs = list(found.values())
+    end_ns = max(run.end_ns for run in runs)
+    index, steps, is_done = _steps_of_job(runs)
+    # Where a step was done without it, a rank without steps is no part of the loop.
+    first_done_ns = int(steps[is_done][:1, 1].min(initial=end_ns))
+    startup = [
+        (
+            one.began_ns,
+            one.steps["begin_ns"][0] if len(one.steps) else min(one.end_ns, first_done_ns),
+        )
+        for one in runs
+    ]
+    claims = {
+        Bucket.STARTUP: np.array(startup, np.int64),
+        Bucket.CHECKPOINT: np.concatenate([run.checkpoints for run in runs]),
+        Bucket.EVALUATION: np.concatenate([run.evaluations for run in runs]),
+        Bucket.OUTSIDE: np.array([(run.began_ns, run.end_ns) for run in runs], np.int64),
+    }
+    has_hung = any(run.hung_since_ns is not None for run in runs)
+    if has_hung:
+        # The others may have gone on, or ended, before.
+        last_ns = [run.end_ns if run.hung_since_ns is None else run.hung_since_ns for run in runs]
+        since_ns = max(last_ns)
+        claims[Bucket.HUNG] = np.array([[since_ns, end_ns]])
+    if len(ranks) > 1:
+        waits = _straggler_waits(ranks, found, index, steps)
+        if isinstance(waits, str):
+            notes.append(f"what ranks waited for stragglers is not known: {waits}")
+        else:
+            claims[Bucket.STRAGGLERS] = waits
+    not_kept = max(run.not_kept for run in runs)
+    if not_kept:
+        notes.append(
+            f"of {counted(not_kept, 'step')} at its begin only the total is kept: they count as "
+            "alike, and the checkpoints and evaluations among them are not told apart"
+        )
+    ended = {run.ended for run in runs}
+    return AttemptTimes(
+        files=tuple(str(path) for path, _ in files.files.values()),
+        ranks=(len(found), world_size),
+        environment=environments[first],
+        begin_ns=min(run.began_ns for run in runs),
+        end_ns=end_ns,
+        index=index,
+        steps=steps,
+        is_done=is_done,
+        told=next((run.numbers for run in runs if run.numbers), ()),
+        claims=claims,
+        startup_parts=runs[0].startup.parts if runs[0].startup is not None else (),
+        ended=next((one for one in _ORDER if one in ended), Condition.FINISHED),
+        has_hung=has_hung,
+        notes=tuple(notes),
+    )
+
+
+def _with_one_clock(
+    found: dict[int, RunTimes], environments: Mapping[int, Mapping[str, Any]]
+) -> list[str]:
+    """Put all runs on the clock of the lowest rank's machine: ranks end a step at nearly the same
+    moment. Returns what to say of it."""
+    first, *others = sorted(found)
+    reference, notes = found[first], {}
+    for rank in others:
+        run, host = found[rank], environments[rank].get("host")
+        _, own, its = np.intersect1d(
+            run.steps["index"][run.is_done],
+            reference.steps["index"][reference.is_done],
+            return_indices=True,
+        )
+        if host == environments[first].get("host") or not len(own):
+            continue
+        apart_ns = reference.steps["end_ns"][its] - run.steps["end_ns"][own]
+        shift_ns = int(np.median(apart_ns))
+        if abs(shift_ns) >= _LEAST_SHIFT_NS:
+            found[rank] = run.shifted(shift_ns)
+            side = "behind" if shift_ns > 0 else "ahead of"
+            notes[host] = (
+                f"the clock of {host} is {abs(shift_ns) / 1e9:.1f} s {side} that of "
+                f"{environments[first].get('host')}, by the ends of common steps: it was corrected"
+            )
+    return list(notes.values())
+
+
+def _steps_of_job(
+    runs: Sequence[RunTimes],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    """The steps that any rank began: their indices, when each began and ended, and whether it was
+    done."""
+    all_of = np.concatenate([run.steps for run in runs])
+    are_done = np.concatenate([run.is_done for run in runs])
+    index = distinct(all_of["index"])
+    place = np.searchsorted(index, all_of["index"])
+    begins_ns = least_of(place, all_of["begin_ns"], len(index))
+    ends_ns = -least_of(place, -all_of["end_ns"], len(index))
+    is_done = np.bincount(place[are_done], minlength=len(index)) > 0
+    if len(index) and is_done[-1]:  # some ranks were cut off in the step that others had done
+        ends_ns[-1] = all_of["end_ns"][are_done & (place == len(index) - 1)].max()
+    return index, np.stack([begins_ns, ends_ns], 1), is_done
+
+
+def _straggler_waits(
+    ranks: Sequence[RankData],
+    runs: Mapping[int, RunTimes],
+    index: NDArray[np.int64],
+    steps: NDArray[np.int64],
+) -> NDArray[np.int64] | str:
+    """In each step the time that the last rank works longer than the median one (of two, than the
+    other), checkpoints and evaluations left out. When in the step that was is not known: it is put
+    at its begin, or behind the checkpoint or evaluation that goes on then. Or why it is not known.
+    """
+    try:
+        found = analysis.of(job_of(ranks))
+    except JobError as error:
+        return str(error).splitlines()[0]
+    if isinstance(found.work_of_steps, str):
+        return found.work_of_steps
+    compared, work_ns = found.work_of_steps
+    beside = {}
+    for rank, own_ns in zip(found.joined.ranks, work_ns, strict=True):
+        run = runs[rank.rank]
+        beside[rank.rank] = np.concatenate([run.checkpoints, run.evaluations])
+        at = np.searchsorted(run.steps["index"], compared)
+        # There is one before: the first step of a run is not compared.
+        since_ns, until_ns = run.steps["end_ns"][at - 1], run.steps["end_ns"][at]
+        own_ns -= covered_ns(beside[rank.rank], since_ns, until_ns)
+    lengths_ns = lateness(work_ns, 1.0).loss_of_steps_ns.astype(np.int64)
+    begins_ns, ends_ns = steps[np.searchsorted(index, compared)].T
+    begins_ns = end_of_cover_ns(np.concatenate([*beside.values()]), begins_ns)
+    return np.stack([begins_ns, np.minimum(begins_ns + lengths_ns, ends_ns)], 1)
+
+
+def numbered_attempts(
+    attempts: Sequence[AttemptTimes],
+) -> tuple[list[AttemptTimes], StepCounts, list[str]]:
+    """The attempts with the numbers of their steps, and what of them is not known.
+
+    Where a program does not tell where it goes on, it is taken that it does so behind the last
+    checkpoint that an earlier attempt has written. Where none was seen, it can't be told.
+    """
+    done = np.empty(0, np.int64)
+    after_checkpoint: int | None = None
+    found: list[AttemptTimes] = []
+    notes = []
+    recomputed = cut_off = unseen = 0
+    for place, times in enumerate(attempts, 1):
+        told = times.told
+        if told:
+            numbered_by = "told by the program"
+        elif place == 1:
+            told, numbered_by = ((0, 0),), "its begin"
+        elif after_checkpoint is not None:
+            told, numbered_by = ((0, after_checkpoint),), "inferred from the last checkpoint"
+            if len(times.index):
+                notes.append(
+                    f"attempt {place} does not tell where it goes on: it is taken that it does so "
+                    f"with step {after_checkpoint:,}, behind the last checkpoint. "
+                    "gpu_steps(start=...) tells"
+                )
+        else:
+            told, numbered_by = ((0, int(done.max(initial=-1)) + 1),), "unknown"
+            if len(times.index):
+                notes.append(
+                    f"attempt {place} does not tell where it goes on, and no checkpoint was seen: "
+                    "how many of its steps are computed again is not known, and all count as "
+                    "productive. gpu_steps(start=...) tells"
+                )
+        indices, first_numbers = np.array(told, np.int64).T
+        at = np.maximum(np.searchsorted(indices, times.index, side="right") - 1, 0)
+        numbers = times.index - indices[at] + first_numbers[at]
+        is_cut_off = ~times.is_done & (not times.may_go_on)
+        if times.told and len(done):
+            shown = np.arange(done.max() + 1, numbers.min(initial=first_numbers[0]))
+            unseen += len(shown)
+            done = np.append(done, shown)
+        is_again = np.isin(numbers, done)
+        recomputed += int((is_again & times.is_done).sum())
+        cut_off += int(is_cut_off.sum())
+        found.append(
+            replace(times, numbers=numbers, is_again=is_again | is_cut_off, numbered_by=numbered_by)
+        )
+        done = np.union1d(done, numbers[times.is_done])
+        written = times.claims[Bucket.CHECKPOINT]
+        written = written[written[:, 1] < times.end_ns]
+        if len(written):
+            begun = np.searchsorted(times.steps[:, 0], written[:, 0].max(), side="right")
+            if begun:
+                after_checkpoint = int(numbers[begun - 1]) + 1
+    if unseen:
+        notes.append(
+            f"{counted(unseen, 'productive step')} are in no file: that they were done is known "
+            "from where the next attempt goes on"
+        )
+    return found, StepCounts(len(done), recomputed, cut_off, unseen), notes
+
+
+def division_of(attempts: Sequence[AttemptTimes]) -> Division:
+    """The division of the time from the begin of the first attempt to the end of the last."""
+    claims: dict[Bucket, list[NDArray[np.int64]]] = {}
+    for one in attempts:
+        of_steps = {
+            Bucket.PRODUCTIVE: one.steps[~one.is_again],
+            Bucket.RECOMPUTED: one.steps[one.is_again],
+        }
+        for bucket, rows in (*one.claims.items(), *of_steps.items()):
+            claims.setdefault(bucket, []).append(rows)
+    return divided(
+        min(one.begin_ns for one in attempts),
+        max(one.end_ns for one in attempts),
+        {bucket: np.concatenate(rows) for bucket, rows in claims.items()},
+    )
+
+
+def _lag(attempts: Sequence[AttemptTimes]) -> list[str]:
+    """How many steps may have been done that no file has."""
+    most = 0
+    for one in attempts:
+        lengths_ns = np.diff(one.steps[one.is_done]).ravel()
+        if one.ended == Condition.CUT_OFF and not one.has_hung and len(lengths_ns):
+            most += LAG_NS // max(1, int(np.median(lengths_ns)))
+    if not most:
+        return []
+    return [
+        "the file of a process that was killed ends up to 0.1 s before it, on a busy machine 0.3 "
+        f"s: up to {counted(most, 'more step')} may have been done, and computed again"
+    ]

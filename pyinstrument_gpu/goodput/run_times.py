@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is kept of a run: when it did what, by the wall clock of its machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.analysis.rules.occasions import (
+    CHECKPOINT_PHASES,
+    EVALUATION_PHASES,
+    MAX_SHARE,
+)
+from pyinstrument_gpu.aspects.outputs import CHECKPOINT_KIND
+from pyinstrument_gpu.aspects.startup.aspect import StartupTimes, startup_times
+from pyinstrument_gpu.core.arrays import distinct, least_of
+from pyinstrument_gpu.core.clocks import began_ns
+from pyinstrument_gpu.core.condition import Condition, ProcessState, ProgramEnd
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import STEP_DTYPE
+from pyinstrument_gpu.job.condition import LAG_NS, Sighting, hanging_ns
+
+
+@dataclass(frozen=True, eq=False)
+class RunTimes:
+    """When a run did what, in nanoseconds since the epoch.
+
+    Attributes:
+        began_ns: when its process began; its recording, where that is not known.
+        end_ns: its end, or its last heartbeat, or now if it goes on.
+        steps: those that it has (`STEP_DTYPE`), the last perhaps cut off. The times of those that
+            are no longer in the history are spread evenly.
+        is_done: by step, whether it was not cut off.
+        numbers: pairs of a step's index and of its number in the whole training, as the program
+            has told it, ascending.
+        checkpoints, evaluations: rows of begin and end.
+        hung_since_ns: since when nothing had happened any more; None if that is not so.
+        startup: its parts; None where they are not known.
+        ended: how; RUNNING if it goes on, and LOST if that can't be seen.
+        not_kept: how many of the steps are no longer in the history.
+    """
+
+    began_ns: int
+    end_ns: int
+    steps: NDArray[np.void]
+    is_done: NDArray[np.bool_]
+    numbers: tuple[tuple[int, int], ...]
+    checkpoints: NDArray[np.int64]
+    evaluations: NDArray[np.int64]
+    hung_since_ns: int | None
+    startup: StartupTimes | None
+    ended: Condition
+    not_kept: int
+
+    def shifted(self, by_ns: int) -> RunTimes:
+        """The same by a clock that is so much ahead."""
+        steps = self.steps.copy()
+        steps["begin_ns"] += by_ns
+        steps["end_ns"] += by_ns
+        hung_ns = self.hung_since_ns
+        return replace(
+            self,
+            began_ns=self.began_ns + by_ns,
+            end_ns=self.end_ns + by_ns,
+            steps=steps,
+            checkpoints=self.checkpoints + by_ns,
+            evaluations=self.evaluations + by_ns,
+            hung_since_ns=None if hung_ns is None else hung_ns + by_ns,
+        )
+
+
+def run_times(run: Run, seen: Sighting) -> RunTimes:
+    """What is kept of a run that says when it began.
+
+    Args:
+        seen: what could be seen of its process.
+    """
+    end_ns, of_program = run.duration_ns, ProgramEnd.of(run.environment)
+    lives = seen.process in (ProcessState.ALIVE, ProcessState.STOPPED)
+    ended = Condition.CUT_OFF
+    if run.complete:
+        ended = of_program.condition
+    elif run.error is not None:
+        ended = Condition.UNWRITTEN
+    elif lives or (seen.process == ProcessState.UNKNOWN and seen.is_fresh):
+        ended = Condition.RUNNING
+        end_ns += seen.silent_ns or 0
+    elif seen.process == ProcessState.UNKNOWN:
+        ended = Condition.LOST
+    steps, not_kept = _all_steps(run)
+    is_done = np.ones(len(steps), bool)
+    if len(steps) and not steps["complete"][-1]:
+        # One that `break` has left is done; one that an exception has left is not.
+        is_done[-1] = steps["end_ns"][-1] >= 0 and not of_program.has_failed
+    steps["end_ns"] = np.where(steps["end_ns"] < 0, end_ns, steps["end_ns"])
+    since_ns = None if run.complete and not of_program.has_failed else _hung_since_ns(run, steps)
+    monotonic_ns = began_ns(run.environment.get("anchor", run.anchor), "monotonic_ns")
+    process_ns, before_ns = run.environment.get("process_ns"), 0
+    if process_ns is not None and monotonic_ns is not None:
+        before_ns = max(0, monotonic_ns - process_ns)
+    found = RunTimes(
+        began_ns=-before_ns,
+        end_ns=end_ns,
+        steps=steps,
+        is_done=is_done,
+        numbers=_numbers(run, steps),
+        checkpoints=_checkpoints(run, steps),
+        evaluations=_evaluations(run, steps),
+        hung_since_ns=since_ns,
+        startup=startup_times(run),
+        ended=ended,
+        not_kept=not_kept,
+    )
+    return found.shifted(run.began_realtime_ns or 0)
+
+
+def _all_steps(run: Run) -> tuple[NDArray[np.void], int]:
+    """The steps, with those that are no longer in the history before them, and their number. Of
+    these it is known how long they took together, and perhaps when the first one began."""
+    kept = run.steps.array
+    lost = int(kept["index"][0]) if len(kept) else 0
+    if not lost:
+        return kept.copy(), 0
+    closed, end_ns = run.steps.closed, int(kept["begin_ns"][0])
+    total_ns = run.step_totals.duration.total_ns + run.profiled_totals.duration.total_ns
+    lost_ns = max(0, total_ns - int((closed["end_ns"] - closed["begin_ns"]).sum()))
+    zero_ns = began_ns(run.environment.get("anchor", run.anchor), "monotonic_ns")
+    begin_ns = end_ns - lost_ns
+    if run.startup is not None and run.startup.first_step_ns is not None and zero_ns is not None:
+        begin_ns = min(begin_ns, run.startup.first_step_ns - zero_ns)
+    before = np.zeros(lost, STEP_DTYPE)
+    before["index"], before["complete"], before["thread"] = np.arange(lost), True, kept["thread"][0]
+    before["begin_ns"] = np.linspace(max(0, begin_ns), end_ns, lost, endpoint=False)
+    before["end_ns"] = np.minimum(before["begin_ns"] + lost_ns // lost, end_ns)
+    return np.concatenate([before, kept]), lost
+
+
+def _hung_since_ns(run: Run, steps: NDArray[np.void]) -> int | None:
+    """By its watchdog, or where it had none, by when the program was last seen to do anything."""
+    closed = run.steps.closed
+    done_ns = int(closed["end_ns"][closed["complete"]].max(initial=-1))
+    for stall in run.stalls:
+        if stall.since_ns >= done_ns:
+            # The watchdog looks ten times a second. What happened last is known better, if it is a
+            # step or a phase.
+            moments = [steps["begin_ns"], run.spans["host_end_ns"]]
+            moments.append(np.array([one.begin_ns for one in run.open_phases], np.int64))
+            last_ns = max(int(times.max(initial=done_ns)) for times in moments)
+            return last_ns if 0 <= stall.since_ns - last_ns < LAG_NS else stall.since_ns
+    if run.complete or run.environment.get("watchdog_ns", 0) > 0:
+        return None
+    since_ns = max(run.active_ns, done_ns)
+    limit_ns = hanging_ns(closed["index"], closed["end_ns"] - closed["begin_ns"])
+    return since_ns if run.duration_ns - since_ns > limit_ns else None
+
+
+def _numbers(run: Run, steps: NDArray[np.void]) -> tuple[tuple[int, int], ...]:
+    found = []
+    for place, noted in enumerate(run.environment.get("step_numbers", ())):
+        # It was told before the step. The first time it was before any.
+        at = int(np.searchsorted(steps["begin_ns"], noted["at_ns"])) if place else 0
+        if at < len(steps):
+            found.append((int(steps["index"][at]), noted["number"]))
+    return tuple(found)
+
+
+def _named(run: Run, names: tuple[str, ...], steps: NDArray[np.void]) -> NDArray[np.int64]:
+    """The times of phases with these names on threads that have steps, as rows of begin and end;
+    those that had not ended until the file does."""
+    threads, spans = distinct(steps["thread"]), run.spans
+
+    def is_named(name: str) -> bool:
+        return name.rstrip("0123456789 ").lower() in names
+
+    are_named = [is_named(run.names[name]) for name in run.path_names]
+    spans = spans[np.array([*are_named, False])[spans["path"]]]
+    spans = spans[np.isin(spans["thread"], threads)]
+    are_open = [
+        (one.begin_ns, run.duration_ns)
+        for one in run.open_phases
+        if one.thread in threads and is_named(one.path.rpartition("/")[2])
+    ]
+    closed = np.stack([spans["host_begin_ns"], spans["host_end_ns"]], 1)
+    return np.concatenate([closed, np.array(are_open, np.int64).reshape(-1, 2)])
+
+
+def _checkpoints(run: Run, steps: NDArray[np.void]) -> NDArray[np.int64]:
+    """Phases of that name, and calls that write one, as far as the loop waits for them."""
+    calls, _ = run.noted_causes.of_kind(CHECKPOINT_KIND)
+    calls = calls[np.isin(calls["thread"], distinct(steps["thread"]))]
+    of_calls = np.stack([calls["begin_ns"], calls["end_ns"]], 1)
+    return np.concatenate([_named(run, CHECKPOINT_PHASES, steps), of_calls])
+
+
+def _evaluations(run: Run, steps: NDArray[np.void]) -> NDArray[np.int64]:
+    """Between two steps, and in a step, from the begin of the first such phase to the end of the
+    last. Where most steps have one it is a part of the step."""
+    rows = _named(run, EVALUATION_PHASES, steps)
+    begun = np.searchsorted(steps["begin_ns"], rows[:, 0], side="right")
+    in_step = (begun > 0) & (rows[:, 0] < np.append(-1, steps["end_ns"])[begun])
+    if len(distinct(begun[in_step])) > MAX_SHARE * len(steps):
+        rows, begun, in_step = rows[~in_step], begun[~in_step], in_step[~in_step]
+    keys = 2 * begun + in_step
+    places = distinct(keys)
+    place = np.searchsorted(places, keys)
+    begins_ns = least_of(place, rows[:, 0], len(places))
+    ends_ns = -least_of(place, -rows[:, 1], len(places))
+    return np.stack([begins_ns, ends_ns], 1)

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waits for batches with other workers, beside a simulation that goes from event to event."""
+
+import heapq
+from collections import deque
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyinstrument_gpu.analysis.loader_replay import LoaderModel, Processors, replayed_wait_ns
+
+MS = 1_000_000
+times = st.lists(st.integers(0, 50), min_size=1, max_size=12)
+
+
+def simulated_waits(
+    making: list[int], using: list[int], handing: int, workers: int, prefetch: int, batches: int
+) -> list[int]:
+    """What torch's DataLoader does, with queues: each wait."""
+    queues: list[deque[int]] = [deque() for _ in range(workers)]
+    is_busy = [False] * workers
+    events: list[tuple[int, int, int]] = []  # when, the worker, the batch that it has made
+    made: set[int] = set()
+    sent = 0
+
+    def begin(worker: int, now: int) -> None:
+        if queues[worker] and not is_busy[worker]:
+            is_busy[worker] = True
+            batch = queues[worker].popleft()
+            heapq.heappush(events, (now + making[batch % len(making)], worker, batch))
+
+    def send(now: int) -> None:
+        nonlocal sent
+        queues[sent % workers].append(sent)
+        begin(sent % workers, now)
+        sent += 1
+
+    def until(batch: int) -> int:
+        now = 0
+        while batch not in made:
+            now, worker, done = heapq.heappop(events)
+            made.add(done)
+            is_busy[worker] = False
+            begin(worker, now)
+        return now
+
+    now = 0
+    for _ in range(workers * prefetch):
+        send(now)
+    waits = []
+    for batch in range(batches):
+        asked = now
+        while events and events[0][0] <= now:  # what the workers did meanwhile
+            done_at, worker, done = heapq.heappop(events)
+            made.add(done)
+            is_busy[worker] = False
+            begin(worker, done_at)
+        now = max(now, until(batch)) + handing
+        waits.append(now - asked)
+        while events and events[0][0] <= now:
+            done_at, worker, done = heapq.heappop(events)
+            made.add(done)
+            is_busy[worker] = False
+            begin(worker, done_at)
+        send(now)
+        now += using[batch % len(using)]
+    return waits
+
+
+@given(times, times, st.integers(0, 5), st.integers(1, 5), st.integers(1, 4))
+def test_the_replay_waits_as_a_simulation_does(
+    making: list[int], using: list[int], handing: int, workers: int, prefetch: int
+) -> None:
+    count = min(len(making), len(using))
+    making, using = making[:count], using[:count]
+    rounds = max(2, -(-3 * workers * prefetch // count))
+    waits = simulated_waits(making, using, handing, workers, prefetch, rounds * count)
+
+    found = replayed_wait_ns(making, using, handing, workers, prefetch)
+
+    assert found == sum(waits[-count:]) / count
+
+
+@given(times, times)
+def test_without_workers_the_loop_waits_for_as_long_as_batches_take(
+    making: list[int], using: list[int]
+) -> None:
+    count = min(len(making), len(using))
+    assert replayed_wait_ns(making, using, 7, 0, 2) == sum(making[:count]) / count
+
+
+def model(
+    making_ns: int, using_ns: int, workers: int, wait_ns: float, processors: Processors
+) -> LoaderModel:
+    return LoaderModel(
+        np.full(64, making_ns), np.full(64, using_ns), 0, workers, 2, processors, wait_ns
+    )
+
+
+def test_workers_that_sleep_need_no_processors() -> None:
+    asleep = Processors(cores=2, cpu_share=0.0)
+    found = model(40 * MS, 5 * MS, 2, 15 * MS, asleep).predictions()
+    assert [(one.workers, one.wait_ns, one.least_ns, one.most_ns) for one in found] == [
+        (1, 35 * MS, 35 * MS, 35 * MS),
+        (4, 5 * MS, 5 * MS, 5 * MS),
+        (8, 0, 0, 0),
+    ]
+
+
+def test_workers_that_compute_share_the_processors() -> None:
+    # Two workers on two processors beside the loop: three want two, so each computes for 2/3.
+    busy = Processors(cores=2, cpu_share=2 / 3, queued_share=1 / 3)
+    *_, most = model(30 * MS, 5 * MS, 2, 10 * MS, busy).predictions()
+    assert most.workers == 8
+    # Of 20 ms of computing two processors make a batch in 10 ms at best, and nine want them.
+    assert most.least_ns == 5 * MS
+    assert most.wait_ns == pytest.approx(6.25 * MS)  # 20 ms * 9/2 / 8 - 5 ms
+    assert most.most_ns == most.wait_ns
+
+
+def test_where_the_replay_does_not_explain_the_run_nothing_is_said() -> None:
+    found = model(40 * MS, 5 * MS, 2, 25 * MS, Processors(cores=4))
+    assert not found.explains_run
+    assert not [*found.predictions()]
+
+
+def test_a_few_batches_tell_nothing() -> None:
+    few = LoaderModel(np.full(31, MS), np.full(31, MS), 0, 1, 2, Processors(4), 0.0)
+    assert not few.explains_run

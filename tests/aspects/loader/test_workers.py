@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers of real DataLoaders, and the memory that they share with the recording."""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from itertools import pairwise
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data._utils import worker as torch_worker
+
+import pyinstrument_gpu as pig
+from pyinstrument_gpu.aspects.loader.aspect import ASPECT
+from pyinstrument_gpu.aspects.loader.data import Loader
+from pyinstrument_gpu.aspects.loader.worker import WorkerLoop
+from pyinstrument_gpu.aspects.loader.worker_table import TEXT_BYTES, WorkerTable
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.native import native
+
+FORK = multiprocessing.get_context("fork")
+
+
+class Numbers(Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((1,), float(index))
+
+
+class Computed(Numbers):
+    """Items that take until the worker's stack was sampled."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return decode(index)
+
+
+def decode(index: int) -> torch.Tensor:
+    while sum(node[2] for node in native.stacks()["nodes"]) < 5 * (1 + index // 4):
+        pass
+    return torch.full((1,), float(index))
+
+
+class Stream(IterableDataset[torch.Tensor]):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for index in range(12):
+            yield torch.full((1,), float(index))
+
+
+def recorded(dataset: Dataset[torch.Tensor], epochs: int = 1, **options: Any) -> Run:
+    with pig.record() as recording:
+        loader = DataLoader(dataset, batch_size=4, **{"num_workers": 2, **options})
+        for _ in range(epochs):
+            for _ in pig.gpu_steps(loader):
+                pass
+    return recording.run
+
+
+def the_loader(run: Run) -> Loader:
+    assert run.loader is not None
+    (loader,) = run.loader.loaders
+    return loader
+
+
+def test_workers_tell_what_they_made_and_when() -> None:
+    original = torch_worker._worker_loop
+    run = recorded(Numbers(), epochs=2)
+    assert torch_worker._worker_loop is original
+
+    loader = the_loader(run)
+    assert (loader.dataset, loader.workers, loader.iterators) == ("Numbers", 2, 2)
+    assert [(row.worker, row.processes, row.batches) for row in loader.rows] == [
+        (0, 2, 6),
+        (1, 2, 6),
+    ]
+    # Of the last epoch, in the order of the loop, which the workers make in turns.
+    assert [(batch.number, batch.worker) for batch in loader.batches] == [
+        (number, number % 2) for number in range(6)
+    ]
+    for row in loader.rows:
+        assert 0 < row.longest_ns <= row.making_ns
+        own = [batch for batch in loader.batches if batch.worker == row.worker]
+        assert all(one.begin_ns <= one.end_ns for one in own)
+        assert all(one.end_ns <= later.begin_ns for one, later in pairwise(own))
+    (work,) = ASPECT.section(run)
+    assert work.batches == 12
+    assert work.batch_ns == sum(row.making_ns for row in loader.rows) / 12
+
+
+def test_stages_are_what_the_samples_found() -> None:
+    run = recorded(Computed(), num_workers=1)
+
+    (work,) = ASPECT.section(run)
+    assert work.stages[0].name == "decode"
+    assert work.stages[0].line is not None
+    assert Path(work.stages[0].line.split(":")[0]).name == Path(__file__).name
+    assert sum(stage.share for stage in work.stages) <= 1 + 1e-9
+
+
+def test_the_end_of_an_iterable_dataset_is_no_batch() -> None:
+    loader = the_loader(recorded(Stream(), num_workers=1))
+    assert sum(row.batches for row in loader.rows) == 3
+
+
+class Killed(Numbers):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 12:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+class Broken(Numbers):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 12:
+            raise LookupError("no such picture")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "error", "words"),
+    [
+        (Killed(), RuntimeError, "exited unexpectedly|killed by signal"),
+        (Broken(), LookupError, "no such picture"),
+    ],
+)
+def test_a_worker_that_dies_does_so_as_ever_and_leaves_what_it_has_written(
+    dataset: Numbers, error: type[Exception], words: str
+) -> None:
+    recording = pig.record()
+    with pytest.raises(error, match=words), recording:
+        for _ in pig.gpu_steps(DataLoader(dataset, batch_size=4, num_workers=1)):
+            pass
+    # torch's handler of SIGCHLD may have raised its error in the end of the recording.
+    (row,) = the_loader(recording.stop()).rows
+    assert 1 <= row.batches <= 5  # without the third, and after it those that were asked for
+
+
+class Recording(Numbers):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        with pig.record() as recording, pig.gpu_phase("inside"):
+            pass
+        return torch.full((1,), float(recording.run.phases_recorded))
+
+
+def test_a_worker_may_record_itself() -> None:
+    with pig.record() as recording:
+        loader = DataLoader(Recording(), batch_size=4, num_workers=1)
+        found = [batch.tolist() for batch in pig.gpu_steps(loader)]
+    assert found == [[[1.0]] * 4] * 6
+    assert sum(row.batches for row in the_loader(recording.run).rows) == 6
+
+
+def test_a_loader_without_workers_is_told_by_its_waits() -> None:
+    run = recorded(Numbers(), epochs=8, num_workers=0)
+    assert run.loader is None or not run.loader.loaders
+    (work,) = ASPECT.section(run)
+    assert (work.workers, work.batches, work.stages) == (0, 48, ())
+    assert "Loader without workers" in run.report(verbose=True)
+
+
+def test_workers_that_nobody_watched_are_unknown() -> None:
+    recording = pig.record()
+    del recording.watchers["loader"]
+    with recording:
+        for _ in pig.gpu_steps(DataLoader(Numbers(), batch_size=4, num_workers=1)):
+            pass
+    assert not ASPECT.section(recording.run)
+    assert any("workers of the loader" in one for one in ASPECT.unknown(recording.run))
+
+
+# --- the shared memory ---
+
+
+def in_a_fork(function: Any, *args: Any) -> int | None:
+    process = FORK.Process(target=function, args=args)
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+def claim_and_write(table: WorkerTable, value: dict[str, Any], now_ns: int) -> None:
+    slot = table.claim()
+    assert slot is not None
+    assert slot.write(value, now_ns)
+
+
+def test_each_process_has_a_slot_of_its_own_while_it_lives() -> None:
+    table = WorkerTable(slots=2)
+    own = table.claim()
+    assert own is not None
+    assert own.write({"worker": "own"}, 1)
+    for place in range(3):
+        assert in_a_fork(claim_and_write, table, {"worker": place}, 2 + place) == 0
+    # The others have ended, so the newest has taken over from the one before.
+    assert table.read() == [{"worker": "own"}, {"worker": 2}]
+    table.close()
+
+
+def kill_in_the_middle(table: WorkerTable) -> None:
+    slot = table.claim()
+    assert slot is not None
+    slot.write({"worker": 1}, 1)
+    slot.write({"worker": 2}, 2)
+    begin = slot._text_begin(3)
+    slot._memory[begin : begin + 4] = b"half"
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_a_killed_process_had_written_is_read() -> None:
+    table = WorkerTable(slots=1)
+    assert in_a_fork(kill_in_the_middle, table) == -signal.SIGKILL
+    assert table.read() == [{"worker": 2}]
+    table.close()
+
+
+def test_a_text_without_room_leaves_the_one_before() -> None:
+    table = WorkerTable(slots=1)
+    slot = table.claim()
+    assert slot is not None
+    assert slot.write({"worker": 1}, 1)
+    assert not slot.write({"worker": "x" * TEXT_BYTES}, 2)
+    assert table.read() == [{"worker": 1}]
+    table.close()
+
+
+def test_a_descriptor_that_the_program_has_closed_is_not_used() -> None:
+    table = WorkerTable(slots=1)
+    os.close(table._descriptor)
+    assert table.claim() is None
+    table.close()
+
+
+def test_a_process_that_is_not_forked_is_given_the_memory() -> None:
+    table = WorkerTable(slots=1)
+    loop = ForkingPickler.loads(ForkingPickler.dumps(WorkerLoop(table, recorder=1)))
+    slot = loop._table.claim()
+    assert slot.write({"worker": 3}, 1)
+    assert table.read() == [{"worker": 3}]
+    assert (loop.original, loop._recorder) == (None, None)
+    loop._table.close()
+    table.close()
