@@ -136,7 +136,7 @@ def test_steps_that_were_not_read_are_told_from_unexplained_ones(
         excess, "aspects", lambda: (*aspects(), SimpleNamespace(causes=lambda run: [unread]))
     )
     assert [(one.cause, one.steps) for one in section_of(run).causes[:1]] == [("not_looked_at", 1)]
-    assert "% of the time: not looked at 10.0 s" in run.report(width=120)
+    assert "% of the time: 10.0 s not looked at" in run.report(width=120)
     said = run.report(step=30, width=120)
     assert "in forward: not looked at 10.0 s" in said
     assert "Not looked for in this step: waiting for a processor" in said
