@@ -20,21 +20,20 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "record/usual_growth.h"
 
 namespace pig {
 namespace {
 
-/// A step that begins so soon after the last one begins with what was read at its end.
-constexpr int64_t kFollowsNs = 10'000;
 /// How many times as much as on fresh memory a fault may cost, and so much system time at least
 /// says that it does: the kernel counts that in ticks.
 constexpr int64_t kMostFault = 5;
 constexpr int64_t kLeastSystemNs = 20'000'000;
 /// A page that is read from a disk, with what is read ahead, takes no longer.
 constexpr int64_t kMostDiskNs = 10'000'000;
-/// Of usual steps these are noted: the first, and then so many.
+/// Of usual steps that are read these are noted: the first, and then so many.
 constexpr uint32_t kFirstNoted = 256;
-constexpr uint32_t kNotedEvery = 16;
+constexpr uint32_t kNotedEvery = 4;
 /// The kernel adds up what all processors say.
 constexpr int64_t kPressureIntervalNs = 100'000'000;
 
@@ -80,6 +79,7 @@ const char* text_of(HighDescriptor& file, char (&text)[N]) {
 
 }  // namespace
 
+/// What the kernel has counted of a thread.
 struct HostUse::Counts {
   int64_t ran_ns = 0;
   int64_t system_ns = 0;
@@ -94,6 +94,11 @@ struct HostUse::Counts {
     getrusage(RUSAGE_THREAD, &use);
     return {ran_ns, in_ns(use.ru_stime), use.ru_minflt, use.ru_majflt, use.ru_nvcsw};
   }
+
+  Counts since(const Counts& before) const {
+    return {ran_ns - before.ran_ns, system_ns - before.system_ns, minor - before.minor,
+            major - before.major, sleeps - before.sleeps};
+  }
 };
 
 struct HostUse::OfThread {
@@ -103,12 +108,32 @@ struct HostUse::OfThread {
   // Of the open step.
   uint32_t step = kNoStep;
   int64_t begin_ns = 0;
+  int64_t cost_ns = 0;
   bool is_read = false;
-  Counts before;
   // Of the last one.
   int64_t end_ns = 0;
-  bool is_end_read = false;
-  Counts by_end;
+  // The last reading: where a step that is read begins, or else where one ended.
+  std::optional<Counts> last;
+  SinceReading since;
+  UsualGrowth ran_ns, system_ns, faults;
+  UsualGaps gaps;
+
+  /// Returns what has been counted since the last reading.
+  std::optional<Counts> read() noexcept {
+    const std::optional<Counts> before = std::exchange(last, Counts::read());
+    if (!before) return std::nullopt;
+    return last->since(*before);
+  }
+  /// The open step begins, and is read.
+  void begin() noexcept {
+    if (const std::optional<Counts> used = read()) {
+      gaps.add(since);
+      ran_ns.add_gaps(used->ran_ns, since);
+      system_ns.add_gaps(used->system_ns, since);
+      faults.add_gaps(used->minor, since);
+    }
+    since = {};
+  }
 };
 
 constinit thread_local HostUse::OfThread* HostUse::of_this_thread = nullptr;
@@ -119,7 +144,9 @@ const ThreadEnd HostUse::thread_end([](void* own) {
 
 void HostUse::reset(const Session& session) {
   clock_ = &session.clock;
+  budget_.reset(kBudget);
   ++recordings_;
+  usual_ = 0;
   open_ = {};
   ended_ = kNoStep;
   off_cpu_ns_ = {};
@@ -130,13 +157,6 @@ void HostUse::start(const std::string& pressure) {
   pressed_ns_ = -1;
   pressure_ = HighDescriptor(pressure.empty() ? -1 : open(pressure.c_str(), O_RDONLY | O_CLOEXEC));
   fault_ns_ = measure_fault_ns();
-  // On a busy machine some of them are interrupted.
-  read_cost_ns_ = INT64_MAX;
-  for (int i = 0; i < 8; ++i) {
-    const int64_t begin_ns = clock_->to_ns(read_ticks());
-    Counts::read();
-    read_cost_ns_ = std::min(read_cost_ns_, clock_->to_ns(read_ticks()) - begin_ns);
-  }
   is_on_.store(true, std::memory_order_release);
 }
 
@@ -170,9 +190,31 @@ void HostUse::abandon() {
 
 void HostUse::step_begins(uint32_t serial) noexcept {
   if (!is_on_.load(std::memory_order_acquire)) return;
+  OfThread* const of_it = this_thread();
+  if (of_it == nullptr) return;
+  OfThread& own = *of_it;
+  own.step = serial;
+  own.begin_ns = clock_->to_ns(read_ticks());
+  own.cost_ns = 0;
+  own.is_read = budget_.begin_step();
+  const int64_t outside_ns = own.begin_ns - own.end_ns;
+  own.since.outside_ns += outside_ns;
+  const bool is_at_once = own.last && own.since.steps == 0 && outside_ns < RunQueueWaits::kAtOnceNs;
+  if (own.is_read ? !is_at_once : own.gaps.is_rare(outside_ns)) {
+    own.begin();
+    own.cost_ns = clock_->to_ns(read_ticks()) - own.begin_ns;
+  }
+  int64_t ran_ns = -1;
+  if (own.last) ran_ns = own.last->ran_ns;
+  if (own.last && own.since.steps > 0) ran_ns += own.ran_ns.before_step(own.since);
+  const std::lock_guard lock(lock_);
+  open_ = {serial, own.thread, own.begin_ns, ran_ns};
+}
+
+HostUse::OfThread* HostUse::this_thread() noexcept {
   if (of_this_thread == nullptr) {
     auto made = std::unique_ptr<OfThread>(new (std::nothrow) OfThread);
-    if (made == nullptr || !thread_end.set(made.get())) return;
+    if (made == nullptr || !thread_end.set(made.get())) return nullptr;
     of_this_thread = made.release();
   }
   OfThread& own = *of_this_thread;
@@ -182,18 +224,7 @@ void HostUse::step_begins(uint32_t serial) noexcept {
     own.recording = recordings_;
     own.thread = static_cast<uint32_t>(gettid());
   }
-  own.step = serial;
-  own.begin_ns = clock_->to_ns(read_ticks());
-  const double allowed_ns = kBudget * static_cast<double>(run_queue_.typical_ns());
-  const auto cost_ns = static_cast<double>(read_cost_ns_);
-  // Where not every step is read, it is read twice for each.
-  own.is_read = cost_ns <= allowed_ns ||
-                serial % static_cast<uint32_t>(1 + 2 * cost_ns / std::max(allowed_ns, 1.0)) == 0;
-  if (own.is_read)
-    own.before =
-        own.is_end_read && own.begin_ns - own.end_ns < kFollowsNs ? own.by_end : Counts::read();
-  const std::lock_guard lock(lock_);
-  open_ = {serial, own.thread, own.begin_ns, own.is_read ? own.before.ran_ns : -1};
+  return &own;
 }
 
 void HostUse::step_ends(uint32_t serial) noexcept {
@@ -204,47 +235,73 @@ void HostUse::step_ends(uint32_t serial) noexcept {
     return;
   own.step = kNoStep;
   own.end_ns = clock_->to_ns(read_ticks());
-  own.is_end_read = own.is_read;
-  if (own.is_read) own.by_end = Counts::read();
   const int64_t duration_ns = own.end_ns - own.begin_ns;
   const bool is_long = run_queue_.is_long(duration_ns);
+  const std::optional<Counts> used = this->used(own, is_long);
+  if (serial >= RunQueueWaits::kColdSteps &&
+      (own.is_read || serial % RunQueueWaits::kStepsPerUpdate == 0)) {
+    const int64_t cost_ns = own.cost_ns + clock_->to_ns(read_ticks()) - own.end_ns;
+    budget_.end_step(static_cast<uint64_t>(std::max(duration_ns, int64_t{0})),
+                     static_cast<uint64_t>(std::max(cost_ns, int64_t{0})));
+  }
   {
     const std::lock_guard lock(lock_);
     open_ = {};
     ended_ = serial;
     ended_ns_ = own.end_ns;
   }
-  if (own.is_read) note(serial, own, is_long);
+  if (used) note(serial, *used, own.begin_ns, own.end_ns, is_long);
   note_pressure(serial, own.begin_ns, own.end_ns, is_long);
 }
 
-void HostUse::note(uint32_t serial, const OfThread& own, bool is_long) noexcept {
-  const Counts &now = own.by_end, &before = own.before;
-  const int64_t ran_ns = now.ran_ns - before.ran_ns;
-  const int64_t off_ns = std::max(own.end_ns - own.begin_ns - ran_ns, int64_t{0});
+std::optional<HostUse::Counts> HostUse::used(OfThread& own, bool is_long) const noexcept {
+  if (!own.is_read && !is_long) {
+    ++own.since.steps;
+    return std::nullopt;
+  }
+  std::optional<Counts> used = own.read();
+  const SinceReading since = std::exchange(own.since, {});
+  if (!used) return std::nullopt;
+  if (!own.is_read) {
+    if (!own.gaps.tell_of(since, own.end_ns - own.begin_ns)) return std::nullopt;
+    const auto take = [&](int64_t& all, const UsualGrowth& usual) {
+      all = std::max(all - usual.before_step(since), int64_t{0});
+    };
+    take(used->ran_ns, own.ran_ns);
+    take(used->system_ns, own.system_ns);
+    take(used->minor, own.faults);
+  } else if (!is_long) {
+    own.ran_ns.add_step(used->ran_ns);
+    own.system_ns.add_step(used->system_ns);
+    own.faults.add_step(used->minor);
+  }
+  return used;
+}
+
+void HostUse::note(uint32_t serial, const Counts& used, int64_t begin_ns, int64_t end_ns,
+                   bool is_long) noexcept {
+  const int64_t off_ns = std::max(end_ns - begin_ns - used.ran_ns, int64_t{0});
   int64_t usual_ns = 0;
   {
     const std::lock_guard lock(lock_);
     if (!is_long) off_cpu_ns_.add(static_cast<uint64_t>(off_ns));
     if (is_long) usual_ns = static_cast<int64_t>(off_cpu_ns_.value());
   }
-  if (!is_long && serial >= kFirstNoted && serial % kNotedEvery != 0) return;
-  causes_.add_of_step(CauseKind::kComputing, serial, own.end_ns, ran_ns);
+  if (!is_long && ++usual_ > kFirstNoted && usual_ % kNotedEvery != 0) return;
+  causes_.add_of_step(CauseKind::kComputing, serial, end_ns, used.ran_ns);
   const std::optional<int64_t> queued_ns = run_queue_.waited_ns();
-  if (queued_ns && now.sleeps == before.sleeps)
-    causes_.add_of_step(CauseKind::kSteal, serial, own.end_ns,
+  if (queued_ns && used.sleeps == 0)
+    causes_.add_of_step(CauseKind::kSteal, serial, end_ns,
                         std::max(off_ns - *queued_ns, int64_t{0}));
   if (fault_ns_ > 0) {
-    int64_t faults_ns = (now.minor - before.minor) * fault_ns_;
-    const int64_t system_ns = now.system_ns - before.system_ns;
-    if (system_ns >= std::max(kLeastSystemNs, faults_ns))
-      faults_ns = std::min(system_ns, kMostFault * faults_ns);
-    causes_.add_of_step(CauseKind::kPageFaults, serial, own.end_ns, faults_ns);
+    int64_t faults_ns = used.minor * fault_ns_;
+    if (used.system_ns >= std::max(kLeastSystemNs, faults_ns))
+      faults_ns = std::min(used.system_ns, kMostFault * faults_ns);
+    causes_.add_of_step(CauseKind::kPageFaults, serial, end_ns, faults_ns);
   }
   if (is_long)
-    causes_.add_of_step(
-        CauseKind::kDiskPages, serial, own.end_ns,
-        std::clamp(off_ns - usual_ns, int64_t{0}, kMostDiskNs * (now.major - before.major)));
+    causes_.add_of_step(CauseKind::kDiskPages, serial, end_ns,
+                        std::clamp(off_ns - usual_ns, int64_t{0}, kMostDiskNs * used.major));
 }
 
 /// What was added since the last reading counts by the part of that time which is the step's.
@@ -268,7 +325,8 @@ void HostUse::note_pressure(uint32_t serial, int64_t begin_ns, int64_t end_ns,
 }
 
 void HostUse::step_is_dropped() noexcept {
-  if (of_this_thread != nullptr) of_this_thread->step = kNoStep;
+  if (of_this_thread != nullptr && std::exchange(of_this_thread->step, kNoStep) != kNoStep)
+    budget_.drop_step();
   const std::lock_guard lock(lock_);
   open_ = {};
 }

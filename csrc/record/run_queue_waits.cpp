@@ -13,24 +13,16 @@
 #include <new>
 #include <utility>
 
-#include "base/recent_median.h"
+#include "record/usual_growth.h"
 
 namespace pig {
 namespace {
 
-/// A step that begins so soon after the last one begins with what was read at its end.
-constexpr int64_t kAtOnceNs = 10'000;
-/// To update the budget takes as long as a very short step.
-constexpr uint32_t kStepsPerUpdate = 16;
-/// The first readings take far longer than all others, and don't count.
-constexpr uint32_t kColdSteps = 3;
 /// What reading long steps may take beyond its share, so that the first of them are read.
 constexpr double kLongAheadNs = 2e6;
 /// One that is so long that reading takes less than this share of what it is too long is read also
 /// beyond that.
 constexpr double kMostOfExcess = 0.002;
-/// Since the last reading so much of the time of a long step may have gone by outside steps.
-constexpr double kMostOutside = 0.05;
 
 }  // namespace
 
@@ -50,10 +42,10 @@ struct RunQueueWaits::OfThread {
   std::optional<uint64_t> waited_by_end;  ///< where it was read
   // Of the last one that was read, and since.
   std::optional<uint64_t> waited_last;
-  uint32_t unread = 0;
-  int64_t outside_ns = 0;
+  SinceReading since;
   bool has_missed = false;  ///< a long step, as there was no budget for it
-  RecentMedian waits_ns;
+  UsualGrowth waits_ns;
+  UsualGaps gaps;
   // Of all steps, and what it took to read long ones.
   double steps_ns = 0;
   double long_cost_ns = 0;
@@ -108,14 +100,23 @@ void RunQueueWaits::step_begins(uint32_t serial) noexcept {
   own.begin_ns = clock_->to_ns(read_ticks());
   own.cost_ns = 0;
   own.is_read = budget_.begin_step();
-  if (own.waited_last) own.outside_ns += own.begin_ns - own.end_ns;
-  if (!own.is_read) return;
-  if (own.waited_by_end && own.begin_ns - own.end_ns < kAtOnceNs) {
+  const int64_t gap_ns = own.begin_ns - own.end_ns;
+  if (own.waited_last) own.since.outside_ns += gap_ns;
+  if (own.is_read && own.waited_by_end && gap_ns < kAtOnceNs) {
     own.waited_before = own.waited_by_end;
-  } else {
-    own.waited_before = read(own);
-    own.cost_ns = clock_->to_ns(read_ticks()) - own.begin_ns;
+    return;
   }
+  const bool is_behind_gap = own.waited_last && own.gaps.is_rare(gap_ns);
+  if (!own.is_read && !is_behind_gap) return;
+  const std::optional<uint64_t> waited_now = read(own);
+  if (own.is_read) own.waited_before = waited_now;
+  if (own.waited_last && waited_now && *waited_now >= *own.waited_last) {
+    own.gaps.add(own.since);
+    own.waits_ns.add_gaps(static_cast<int64_t>(*waited_now - *own.waited_last), own.since);
+  }
+  own.waited_last = waited_now;
+  own.since = {};
+  own.cost_ns = clock_->to_ns(read_ticks()) - own.begin_ns;
 }
 
 void RunQueueWaits::step_ends(uint32_t serial) noexcept {
@@ -136,7 +137,7 @@ void RunQueueWaits::step_ends(uint32_t serial) noexcept {
   if (own.waited_before && own.waited_by_end && *own.waited_by_end >= *own.waited_before) {
     const uint64_t waited_ns = *own.waited_by_end - *own.waited_before;
     series_.add_to(serial, "processor_wait_ns", static_cast<double>(waited_ns));
-    if (!is_long) own.waits_ns.add(waited_ns);
+    if (!is_long) own.waits_ns.add_step(static_cast<int64_t>(waited_ns));
     own.waited_ns = std::min(static_cast<int64_t>(waited_ns), time_ns);
   }
   if (is_long) {
@@ -147,11 +148,10 @@ void RunQueueWaits::step_ends(uint32_t serial) noexcept {
     own.has_missed = true;
   }
   own.waited_before.reset();
-  ++own.unread;
+  ++own.since.steps;
   if (own.waited_by_end) {
     own.waited_last = own.waited_by_end;
-    own.unread = 0;
-    own.outside_ns = 0;
+    own.since = {};
   }
   if (serial < kColdSteps || (!own.is_read && serial % kStepsPerUpdate != 0)) return;
   const int64_t cost_ns = own.cost_ns + clock_->to_ns(read_ticks()) - own.end_ns;
@@ -164,12 +164,12 @@ void RunQueueWaits::read_long_step(OfThread& own, uint32_t serial) noexcept {
   const auto at_most = [&](uint64_t time_ns) {
     return std::min(static_cast<int64_t>(time_ns), duration_ns);
   };
-  const double most_outside_ns = kMostOutside * static_cast<double>(duration_ns);
   const bool has_missed = std::exchange(own.has_missed, false);
   if (!own.is_read && !has_missed && own.waited_last && own.waited_by_end &&
-      static_cast<double>(own.outside_ns) < most_outside_ns) {
+      own.gaps.tell_of(own.since, duration_ns)) {
     const uint64_t since_ns = *own.waited_by_end - std::min(*own.waited_last, *own.waited_by_end);
-    const uint64_t before_ns = std::min(own.unread * own.waits_ns.value(), since_ns);
+    const auto usual_ns = static_cast<uint64_t>(own.waits_ns.before_step(own.since));
+    const uint64_t before_ns = std::min(usual_ns, since_ns);
     own.waited_ns = at_most(since_ns - before_ns);
   }
   if (own.waited_ns)

@@ -37,9 +37,15 @@ namespace pig {
 class RunQueueWaits final : public Part {
  public:
   /// The share of the time of steps that reading may take, and again reading long ones.
-  static constexpr double kBudget = 0.0005;
+  static constexpr double kBudget = 0.0002;
   /// A step is long that takes so many times what the last ones took.
   static constexpr double kLong = 1.2;
+  /// A step that begins so soon after the last one begins with what was read at its end.
+  static constexpr int64_t kAtOnceNs = 10'000;
+  /// The first readings take far longer than all others, and don't count.
+  static constexpr uint32_t kColdSteps = 3;
+  /// To update the budget takes as long as a very short step.
+  static constexpr uint32_t kStepsPerUpdate = 16;
   /// More threads than have steps.
   static constexpr size_t kMaxThreads = 16;
   /// Control groups, from the process's own one up.

@@ -165,8 +165,10 @@ class Comparison:
         other_processors: how many of their processors other processes used meanwhile, likewise.
         steps: number of steps of each run that were compared.
         phases: the largest change first; the changes add up to that of the elapsed time.
-        causes: of slow steps, those that were looked for in all runs and found in one; the largest
-            change first. Their time is a part of that of the phases.
+        before_slow_ns, after_slow_ns: what slow steps took longer than their kind, per step of all,
+            on average over runs.
+        causes: of that, those that were looked for in all runs and found in one; the largest change
+            first. Their time is a part of that of the phases.
         finals: the last values of the metrics that all runs have.
         memory: peaks of memory; None when not known of all runs.
         differences: what else is not the same on both sides.
@@ -191,6 +193,8 @@ class Comparison:
     other_processors: float | None
     steps: int
     phases: tuple[PhaseChange, ...]
+    before_slow_ns: float
+    after_slow_ns: float
     causes: tuple[CauseChange, ...]
     finals: tuple[FinalValue, ...]
     memory: MemoryChange | None
@@ -341,6 +345,7 @@ def compare(
         [_rate(side, units[one]) for side in sides] for one in ("sample", "token")
     )
     finals = final_values(*leads)
+    slow_ns = [fmean(sample.slow_ns for sample in side) for side in sides]
     return Comparison(
         unit=unit,
         margin=margin,
@@ -360,6 +365,8 @@ def compare(
         other_processors=machine.others,
         steps=samples[0].steps,
         phases=_phase_changes(*sides, confidence),
+        before_slow_ns=slow_ns[0],
+        after_slow_ns=slow_ns[1],
         causes=_cause_changes(*sides, confidence),
         finals=finals,
         memory=memory_change(_runs(before), _runs(after)),
@@ -598,11 +605,13 @@ def _cause_changes(
     before: Sequence[RunSample], after: Sequence[RunSample], confidence: float
 ) -> tuple[CauseChange, ...]:
     samples = (*before, *after)
-    names = [name for name in samples[0].cause_ns if all(name in s.cause_ns for s in samples)]
-    names = [name for name in names if any(s.cause_ns[name] for s in samples)]
+    # Where no step is slow, it does not matter what was looked for.
+    slow = [s.cause_ns for s in samples if s.slow_ns]
+    names = [name for name in (slow or [{}])[0] if all(name in cause_ns for cause_ns in slow)]
+    names = [name for name in names if any(cause_ns[name] for cause_ns in slow)]
     changes = []
     for name in names:
-        first, second = ([s.cause_ns[name] for s in side] for side in (before, after))
+        first, second = ([s.cause_ns.get(name, 0.0) for s in side] for side in (before, after))
         changes.append(CauseChange(name, *_difference(first, second, confidence, len(names))))
     return tuple(sorted(changes, key=lambda change: -abs(change.change_ns)))
 

@@ -5,7 +5,8 @@ A step is compared with the median of its *kind*. It is slow if it is above that
 Its excess over the median is divided among the causes that aspects give (core/cause.py): each gets
 what it took in this step beyond what it takes in usual ones of the kind, in the order of their
 precedence (`_turn`), no moment twice, and all of them together at most the excess. What is left is
-not explained. All numbers are whole nanoseconds, so the parts add up to the excess exactly.
+not explained, or not looked at where an essential cause is not known. All numbers are whole
+nanoseconds, so the parts add up to the excess exactly.
 """
 
 from __future__ import annotations
@@ -26,6 +27,14 @@ from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.cause import Cause, Precedence
 from pyinstrument_gpu.core.run import Run
 
+NOT_LOOKED_AT = "not_looked_at"
+_NOT_LOOKED_AT = Cause(
+    name=NOT_LOOKED_AT,
+    words="not looked at",
+    remedy="",
+    precedence=Precedence.REST,
+    is_advised=False,
+)
 _MOST_PIECES = 4
 """For each step and interval: a file of nonsense must not fill the memory."""
 
@@ -35,7 +44,8 @@ class Excess:
     """The slow steps of a run, of those in its history, and what each took too long.
 
     Attributes:
-        causes: all that were looked for, in the order in which they have their parts.
+        causes: all that were looked for, in the order in which they have their parts; and last what
+            is left of steps in which an essential one was not looked for, if there is any.
         steps: the slow ones, as rows of `Run.steps.array`.
         typical_ns: of each what its kind takes: the median.
         parts_ns: of its excess, what each cause explains. Shape (causes, steps).
@@ -66,7 +76,7 @@ class Excess:
 
     @cached_property
     def unexplained_ns(self) -> NDArray[np.int64]:
-        """What no cause explains of it."""
+        """What no cause explains of it, though the step was looked at."""
         rest_ns: NDArray[np.int64] = self.excess_ns - self.parts_ns.sum(axis=0)
         return rest_ns
 
@@ -117,7 +127,7 @@ def divided(kinds: StepKinds, causes: Sequence[Cause]) -> Excess:
         amounts_ns = _amounts_ns(cause, steps)
         is_known[row] = known[is_slow]
         more_ns = kinds.above_usual_ns(own_ns[row] + amounts_ns, known)
-        if cause.precedence == Precedence.REST:
+        if cause.precedence == Precedence.REST and not len(cause.intervals):
             more_ns = np.maximum(more_ns - busy_ns, 0)
         parts_ns[row] = np.minimum(more_ns, left_ns)
         left_ns -= parts_ns[row]
@@ -129,12 +139,21 @@ def divided(kinds: StepKinds, causes: Sequence[Cause]) -> Excess:
         gross_ns[row] = np.minimum(kinds.above_usual_ns(alone_ns, known), whole_ns)
     gross_ns = np.maximum(gross_ns, parts_ns)
     of_others_ns = gross_ns.sum(axis=0) - gross_ns
+    least_ns = np.clip(whole_ns - of_others_ns, 0, parts_ns)
+    essential = [row for row, cause in enumerate(sought) if cause.is_essential]
+    unseen_ns = np.where(is_known[essential].all(axis=0), 0, left_ns)
+    if unseen_ns.any():
+        causes = [*causes, _NOT_LOOKED_AT]
+        parts_ns, least_ns, gross_ns = (
+            np.vstack([times_ns, unseen_ns]) for times_ns in (parts_ns, least_ns, gross_ns)
+        )
+        is_known = np.vstack([is_known, np.ones(len(slow), dtype=bool)])
     return Excess(
         causes=tuple(causes),
         steps=slow,
         typical_ns=kinds.typical_ns[is_slow],
         parts_ns=parts_ns,
-        least_ns=np.clip(whole_ns - of_others_ns, 0, parts_ns),
+        least_ns=least_ns,
         most_ns=gross_ns,
         is_known=is_known,
         places=np.full(len(slow), UNKNOWN),

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis import of
 from pyinstrument_gpu.analysis.contention import step_waits_ns
+from pyinstrument_gpu.analysis.excess import NOT_LOOKED_AT
 from pyinstrument_gpu.analysis.inference import difference_interval
 from pyinstrument_gpu.analysis.step_times import longest_row, were_profiled
 from pyinstrument_gpu.core.arrays import distinct
@@ -63,7 +64,8 @@ class RunSample:
         outside_ns: the same of what is outside of steps: validation, checkpoints, gaps. They add up
             to `elapsed_ns - step_ns`.
         outside: the outermost phases outside of steps, by name.
-        cause_ns: by how much causes have made slow ones of these steps slower, by their words.
+        slow_ns: what slow ones of these steps took longer than their kind.
+        cause_ns: by how much causes have made them slower, by their words.
     """
 
     steps: int
@@ -77,6 +79,7 @@ class RunSample:
     phase_ns: Mapping[str, float]
     outside_ns: Mapping[str, float]
     outside: Mapping[str, Outside]
+    slow_ns: float
     cause_ns: Mapping[str, float]
 
 
@@ -199,6 +202,7 @@ def _together(ranks: Sequence[RunSample]) -> RunSample:
         phase_ns=_medians([rank.phase_ns for rank in ranks], step_ns),
         outside_ns=_medians([rank.outside_ns for rank in ranks], elapsed_ns - step_ns),
         outside=outside,
+        slow_ns=max(rank.slow_ns for rank in ranks),
         cause_ns={
             cause: max(rank.cause_ns[cause] for rank in ranks)
             for cause in ranks[0].cause_ns
@@ -254,6 +258,7 @@ def _sample_of_rank(run: Run, steps: NDArray[np.void], is_known: bool) -> RunSam
         phase_ns=_phase_ns(run, inside, len(steps), step_ns),
         outside_ns=_phase_ns(run, outside, len(steps), elapsed_ns - step_ns),
         outside=_outermost(run, outside & is_outermost, len(steps)),
+        slow_ns=_slow_ns(run, steps),
         cause_ns=_cause_ns(run, steps),
     )
 
@@ -262,12 +267,19 @@ def _known_mean(values: NDArray[np.float64]) -> float | None:
     return None if np.isnan(values).any() else float(values.mean())
 
 
+def _slow_ns(run: Run, steps: NDArray[np.void]) -> float:
+    found = of(run).excess
+    chosen = np.isin(found.steps["index"], steps["index"])
+    return float(found.excess_ns[chosen].sum()) / len(steps)
+
+
 def _cause_ns(run: Run, steps: NDArray[np.void]) -> dict[str, float]:
     found = of(run).excess
     chosen = np.isin(found.steps["index"], steps["index"])
     return {
         one.words: float(times_ns[chosen].sum()) / len(steps)
         for one, times_ns in zip(found.causes, found.parts_ns, strict=True)
+        if one.name != NOT_LOOKED_AT
     }
 
 

@@ -91,6 +91,8 @@ class Cause:
         is_advised: whether a report is to advise the remedy where it is worth it. False: the aspect
             has findings of its own, or the savings of the run have it.
         is_idle: whether the step's thread does not run meanwhile.
+        is_essential: whether a slow step has been looked at only where this is known: what is left
+            of its excess is not unexplained elsewhere, as this may have been it.
     """
 
     name: str
@@ -104,6 +106,7 @@ class Cause:
     saves: tuple[float, float] = (0.0, 1.0)
     is_advised: bool = True
     is_idle: bool = False
+    is_essential: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -155,7 +155,8 @@ def cause_color(row: int) -> str:
 
 def _ledgers(run: Run, series: StepSeries) -> dict[str, Any]:
     """The causes, each with its colour, and of each slow step its ledger: what its kind takes, what
-    each cause has added, with a note, what none explains, and what was not looked for."""
+    each cause has added, with a note, what none explains, and, if there is a rest, what was not
+    looked for."""
     found = analysis.of(run).excess
     rows = {one.name: row for row, one in enumerate(found.causes)}
     ledgers = [slow_step(run, found, place) for place in series.slow[series.slow >= 0].tolist()]
@@ -175,7 +176,7 @@ def _ledgers(run: Run, series: StepSeries) -> dict[str, Any]:
                 "parts": [[rows[part.cause], part.time_ns, part.note] for part in one.parts],
                 "unexplained": one.unexplained_ns,
                 "where": one.where and printable(one.where),
-                "unknown": list(one.not_looked_at),
+                "unknown": [] if one.is_explained else list(one.not_looked_at),
             }
             for one in ledgers
         ],

@@ -227,9 +227,18 @@ def _moved(comparison: Comparison, unit: Unit) -> str:
 def _causes(comparison: Comparison, unit: Unit) -> Iterator[Sentence]:
     """What slow steps cost, by cause, where that differs by so much that it matters."""
     least_ns = _MIN_CAUSE_SHARE * comparison.elapsed.before_mean_ns
-    for one in comparison.causes[:_MAX_NAMED]:
-        if abs(one.change_ns) < least_ns:
-            continue
+    named = [one for one in comparison.causes if abs(one.change_ns) >= least_ns][:_MAX_NAMED]
+    before_ns, after_ns = comparison.before_slow_ns, comparison.after_slow_ns
+    if min(before_ns, after_ns) == 0 and max(before_ns, after_ns) >= least_ns:
+        none, others = ("before", "After") if before_ns == 0 else ("after", "Before")
+        causes = ", ".join(f"{one.cause} {unit.text(abs(one.change_ns))}" for one in named)
+        yield Sentence(
+            f"No step was slow {none}. {others}, slow steps took "
+            f"{unit.text(max(before_ns, after_ns))} {unit.name} more per step"
+            + (f", of which {causes}" if causes else "")
+        )
+        return
+    for one in named:
         doubt = "" if one.is_significant else " (which may be chance)"
         yield Sentence(
             f"In slow steps, {one.cause} took {unit.text(one.before_ns)} {unit.name} per step "

@@ -187,9 +187,9 @@ def one_step(step: StepDocument) -> Iterator[Part]:
     yield Sentence(", ".join(facts), "title")
     if step.slow is not None:
         yield Sentence(step_words(step.slow))
-        unread = step.slow.not_looked_at if step.slow.unexplained_ns else ()
-        if unread:
-            yield Sentence(f"Not looked for in this step: {', '.join(unread)}", "note")
+        unseen = step.slow.not_looked_at
+        if unseen and not step.slow.is_explained:
+            yield Sentence(f"Not looked for in this step: {', '.join(unseen)}", "note")
 
     def rows_of(phases: Sequence[PhaseOfStep]) -> dict[str, Row]:
         return {one.path: _row(one, step, seconds) for one in phases}

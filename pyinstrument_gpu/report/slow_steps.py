@@ -10,7 +10,7 @@ import numpy as np
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.advice import DOUBT_SHARE, EDIT_SHARE, Finding
-from pyinstrument_gpu.analysis.excess import Excess
+from pyinstrument_gpu.analysis.excess import NOT_LOOKED_AT, Excess
 from pyinstrument_gpu.analysis.slow_places import OUTSIDE, UNKNOWN
 from pyinstrument_gpu.analysis.slow_sums import UNEXPLAINED
 from pyinstrument_gpu.core.run import Run
@@ -54,7 +54,7 @@ class SlowStep:
         typical_ns: the median of its kind.
         parts: what made it slow, the largest first. With `unexplained_ns` they add up to the
             difference.
-        unexplained_ns: what no cause explains.
+        unexplained_ns: what no cause explains, though the step was looked at.
         where: the phase that took most more than usual; "outside phases"; unknown where its spans
             are no longer kept.
         not_looked_at: causes, in words, of which it is not known whether they were at work in it.
@@ -72,13 +72,19 @@ class SlowStep:
     def excess_ns(self) -> int:
         return self.took_ns - self.typical_ns
 
+    @property
+    def is_explained(self) -> bool:
+        """Whether causes explain all of it."""
+        return not self.unexplained_ns and all(one.cause != NOT_LOOKED_AT for one in self.parts)
+
 
 @dataclass(frozen=True)
 class SlowCause:
     """What a cause costs.
 
     Attributes:
-        cause: its name; "unexplained" for what none explains.
+        cause: its name; "unexplained" for what none explains, "not_looked_at" for what is left of
+            steps that were not looked at.
         words: the same in words.
         steps: how many slow steps it has made slower.
         time_ns: by how much, together.
@@ -234,7 +240,7 @@ def slow_summary(found: SlowSteps | None) -> Iterator[Part]:
     if found is None or found.share < _SHOWN_SHARE:
         return
     named = [one for one in found.causes if one.time_ns >= _NAMED_SHARE * found.excess_ns]
-    is_known = any(one.cause != UNEXPLAINED for one in named)
+    is_known = any(one.cause not in (UNEXPLAINED, NOT_LOOKED_AT) for one in named)
     if is_known or found.share >= _UNEXPLAINED_SHARE:
         words = ", ".join(f"{duration(one.time_ns)} {one.words}" for one in named[:3])
         yield Sentence(

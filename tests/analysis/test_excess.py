@@ -40,6 +40,7 @@ def cause(
     precedence: Precedence = Precedence.PAUSE,
     known: Sequence[int] | None = None,
     is_idle: bool = False,
+    is_essential: bool = False,
 ) -> Cause:
     return Cause(
         name,
@@ -50,6 +51,7 @@ def cause(
         np.array(list(amounts), AMOUNT_DTYPE),
         None if known is None else np.array(known),
         is_idle=is_idle,
+        is_essential=is_essential,
     )
 
 
@@ -127,6 +129,35 @@ def test_a_step_that_was_not_read_is_unknown_and_no_zero() -> None:
     assert parts(of) == {"waits": [60, 0]}
     assert of.is_known.tolist() == [[True, False]]
     assert of.unexplained_ns.tolist() == [40, 100]
+
+
+def test_what_is_left_of_a_step_in_which_nobody_looked_is_not_unexplained() -> None:
+    run = run_of([*QUIET, 200, 200])
+    of = found(
+        run,
+        cause("waits", amounts=[(20, 60)], known=[20], is_essential=True),
+        cause("steal", known=[]),
+        cause("collection", [(2230, 2270, -1)]),
+    )
+    assert parts(of) == {
+        "collection": [0, 40],
+        "waits": [60, 0],
+        "steal": [0, 0],
+        "not_looked_at": [0, 60],
+    }
+    assert of.unexplained_ns.tolist() == [40, 0]
+    assert [of.causes[row].name for row in of.main_cause] == ["waits", "not_looked_at"]
+    # It takes nothing from what others explain for certain.
+    assert of.least_ns[:, 1].tolist() == [40, 0, 0, 60]
+
+
+def test_a_rest_with_moments_has_all_that_others_leave() -> None:
+    retried = cause("retry", [(2000, 3000, 0)], precedence=Precedence.REST, known=[20])
+    act = cause("evaluation", [(2100, 2600, 0)], precedence=Precedence.ACT)
+    assert parts(found(run_of([*QUIET, 1000]), retried, act)) == {
+        "evaluation": [500],
+        "retry": [400],
+    }
 
 
 def test_an_interval_of_several_steps_counts_in_each_and_not_between_them() -> None:
@@ -276,7 +307,8 @@ def test_the_parts_add_up_and_each_moment_has_one_owner(
         for step, time_ns in one.amounts.tolist():
             if step < len(steps):
                 own[one.name][step] += time_ns
-        spent = busy if one.precedence == Precedence.REST else [0] * len(steps)
+        is_sum = one.precedence == Precedence.REST and not len(one.intervals)
+        spent = busy if is_sum else [0] * len(steps)
         expected = [
             min(max(ns - used, 0), some)
             for ns, used, some in zip(own[one.name], spent, left, strict=True)

@@ -4,11 +4,16 @@
 import json
 from collections.abc import Callable
 from dataclasses import asdict
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import pyinstrument_gpu as pig
+from pyinstrument_gpu.analysis import excess
 from pyinstrument_gpu.analysis.compare import compare
+from pyinstrument_gpu.core.aspect import aspects
+from pyinstrument_gpu.core.cause import Cause, Precedence
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.report.comparison import comparison_report
 from pyinstrument_gpu.report.document import document_of
@@ -20,7 +25,13 @@ from tests.helpers.clock import fake_clock
 MS = 1_000_000
 
 
-def trained(steps: int = 40, late_ms: int = 40, until: int | None = None, slow_ms: int = 25) -> Run:
+def trained(
+    steps: int = 40,
+    late_ms: int = 40,
+    until: int | None = None,
+    slow_ms: int = 25,
+    has_rare: bool = True,
+) -> Run:
     """Steps of 10 ms: the 12th also evaluates, the 20th writes a log, the 30th takes longer in its
     forward pass, and the 35th waits for its batch."""
 
@@ -36,12 +47,12 @@ def trained(steps: int = 40, late_ms: int = 40, until: int | None = None, slow_m
                 phase(advance, "data", 1 + late_ms if step == 35 else 1)
                 phase(advance, "forward", slow_ms if step == 30 else 5)
                 advance(4 * MS)
-                if step == 12:
+                if step == 12 and has_rare:
                     phase(advance, "validate", 100)
                     advance(10 * MS)
                     with pig.gpu_phase("validate"):
                         phase(advance, "metrics", 190)
-                if step == 20:
+                if step == 20 and has_rare:
                     with pig.gpu_phase("write log"):
                         phase(advance, "flush", 30)
             if step == until:
@@ -109,6 +120,30 @@ def test_a_large_time_that_nothing_explains_is_in_the_short_report() -> None:
     assert "% of the time: 10.0 s unexplained" in run.report(width=120)
 
 
+def test_steps_that_were_not_read_are_told_from_unexplained_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unread = Cause(
+        "waits",
+        "waiting for a processor",
+        "",
+        Precedence.PAUSE,
+        known=np.arange(20),
+        is_essential=True,
+    )
+    run = trained(slow_ms=10_005)
+    monkeypatch.setattr(
+        excess, "aspects", lambda: (*aspects(), SimpleNamespace(causes=lambda run: [unread]))
+    )
+    assert [(one.cause, one.steps) for one in section_of(run).causes[:1]] == [("not_looked_at", 1)]
+    assert "% of the time: 10.0 s not looked at" in run.report(width=120)
+    said = run.report(step=30, width=120)
+    assert "in forward: not looked at 10.0 s" in said
+    assert "Not looked for in this step: waiting for a processor" in said
+    assert "Not looked for" not in run.report(step=35)  # its cause is known
+    assert SlowStepSums().look(run).causes[30] == "not looked at"
+
+
 def test_the_report_of_a_step_says_why_it_was_slow(run: Run) -> None:
     why = "Step 30 took 30.0 ms, 20.0 ms more than its kind, in forward: unexplained 20.0 ms"
     assert why in run.report(step=30, width=120)
@@ -161,3 +196,14 @@ def test_a_difference_that_is_a_cause_is_named() -> None:
     said = comparison_report(found).replace("\n", " ")
     assert "In slow steps, late batches took 1.6" in said
     assert "(which may be chance)" in said
+
+
+def test_a_comparison_says_what_went_away() -> None:
+    slow, quiet = trained(), trained(late_ms=0, slow_ms=5, has_rare=False)
+    gone = compare([slow], [quiet])
+    assert gone.after_slow_ns == 0 < gone.before_slow_ns
+    assert {one.cause: one.after_ns for one in gone.causes}["late batches"] == 0
+    said = comparison_report(gone).replace("\n", " ")
+    assert "No step was slow after. Before, slow steps took" in said
+    back = comparison_report(compare([quiet], [slow])).replace("\n", " ")
+    assert "No step was slow before. After, slow steps took" in back

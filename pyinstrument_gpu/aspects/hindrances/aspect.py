@@ -34,6 +34,7 @@ class _OfStep(NamedTuple):
     precedence: Precedence = Precedence.HINDRANCE
     is_idle: bool = False
     is_advised: bool = True
+    is_essential: bool = False
 
 
 _OF_STEPS = (
@@ -72,6 +73,7 @@ _OF_STEPS = (
         "see whether these steps have more to compute; if not, other work shares their processor",
         Precedence.REST,
         is_advised=False,
+        is_essential=True,
     ),
 )
 
@@ -100,6 +102,7 @@ class HindrancesAspect(DocumentAspect):
                 known=amounts["step"],
                 is_advised=one.is_advised,
                 is_idle=one.is_idle,
+                is_essential=one.is_essential,
             )
         if not known.is_gil_seen:
             return
@@ -115,6 +118,7 @@ class HindrancesAspect(DocumentAspect):
             known=looked_at["step"],
             notes=tuple(f"{printable(name)} ran meanwhile" for _, name in known.threads),
             is_idle=True,
+            is_essential=True,
         )
 
     def unknown(self, run: Run) -> Iterator[str]:

@@ -106,6 +106,7 @@ class ProcessorAspect(DocumentAspect):
             amounts=amounts_of(waits["step"], others_ns),
             known=waits["step"],
             is_idle=True,
+            is_essential=True,
         )
 
     def unknown(self, run: Run) -> Iterable[str]:

@@ -252,7 +252,7 @@ class StepChart {
       element("h4", {}, `${more} more than its kind${where}`),
       tableOf(["cause", `more ${unit}`], 1, rows),
     ];
-    if (found.unexplained && found.unknown.length) {
+    if (found.unknown.length) {
       parts.push(element("p", { class: "note" }, `Not looked for in this step: ${found.unknown.join(", ")}.`));
     }
     const main = found.parts[0];
