@@ -55,7 +55,7 @@ def test_means_totals_and_shares(windows: list[tuple[int, int]]) -> None:
     assert found.crossing == 0
     report = run.report(verbose=True, width=200)
     assert (
-        f"All times leave out {count} profiled steps, which took 40.000 ms on average, 30.000 ms "
+        f"All times leave out {count} profiled steps, which took 40.0 ms on average, 30.0 ms "
         "more than others"
     ).replace("1 profiled steps", "1 profiled step") in report
     steps = document_of(run).steps

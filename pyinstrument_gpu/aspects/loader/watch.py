@@ -58,9 +58,9 @@ class LoaderWatch(Watcher):
             table.close()
 
     def document(self) -> dict[str, Any] | None:
-        if self._table is None:
-            return None
-        return {"loaders": together(self._table.read())}
+        table = self._table
+        loaders = [] if table is None else together(table.read())
+        return {"loaders": loaders} if loaders else None
 
     def _install(self) -> None:
         module: Any = sys.modules[_MODULE]

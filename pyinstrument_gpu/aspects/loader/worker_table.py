@@ -46,7 +46,7 @@ class WorkerTable:
     def __init__(self, descriptor: int | None = None, slots: int = SLOTS) -> None:
         self._slots = slots
         if descriptor is None:
-            descriptor = os.memfd_create("pyinstrument_gpu")
+            descriptor = os.memfd_create("loader_workers")
             os.ftruncate(descriptor, slots * _Slot.BYTES)
         self._descriptor = descriptor
         status = os.fstat(descriptor)
@@ -75,10 +75,12 @@ class WorkerTable:
         return [one for one in found if one is not None]
 
     def close(self) -> None:
-        """Give the memory back. Workers that still run keep theirs."""
-        with suppress(OSError):
-            os.close(self._descriptor)
-        self._memory.close()
+        """Give the descriptor back. The memory goes with this object: another thread may be about
+        to read it. Workers that still run keep theirs."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with suppress(OSError):
+                os.close(descriptor)
 
 
 class _Slot:

@@ -148,7 +148,7 @@ def holders_of(device: str) -> dict[str, Any] | None:
     """What the program's modules and optimizers hold on a device, as the run file has it; None if
     it has neither. It takes longer the more objects Python's garbage collector knows."""
     torch: Any = sys.modules["torch"]
-    with torch._C.DisableTorchFunctionSubclass():
+    with torch._C.DisableTorchFunction():
         objects = gc.get_objects()
         modules = _of_class(objects, torch.nn.Module, "_parameters", "_buffers", "_modules")
         optimizers = _of_class(objects, torch.optim.Optimizer, "state", "param_groups")

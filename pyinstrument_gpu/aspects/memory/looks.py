@@ -218,7 +218,7 @@ class MemoryLooks:
         began_ns = time.perf_counter_ns()
         torch: Any = sys.modules["torch"]
         try:
-            with torch._C.DisableTorchFunctionSubclass():
+            with torch._C.DisableTorchFunction():
                 count(_alive(step.models), _alive(self._optimizers.values()))
         except Exception:  # of objects of a kind of their own: it is not known
             return
@@ -295,7 +295,7 @@ class _Step:
             for name, module in named_modules([model]):
                 self.names.setdefault(id(module), name)
         torch: Any = sys.modules["torch"]
-        with torch._C.DisableTorchFunctionSubclass():
+        with torch._C.DisableTorchFunction():
             for tensor in tensors_in(arguments):
                 if tensor.grad_fn is None and len(self.inputs) < _MOST_OBJECTS:
                     self.inputs.append(weakref.ref(tensor))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 
@@ -21,6 +22,8 @@ def _first_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a program that nobody launched."""
     monkeypatch.setattr(watch, "_is_told", False)
     monkeypatch.setattr(watch, "_launched", None)
+    # Where pytest runs tests in several processes these have no file.
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "train.py", raising=False)
 
 
 def test_begin_of_the_process_is_there_from_the_first_block_on(tmp_path: Path) -> None:
