@@ -15,6 +15,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 import pyinstrument_gpu
+from pyinstrument_gpu.aspects.memory.watch import MemoryWatch
+from pyinstrument_gpu.aspects.startup.watch import StartupWatch
 from pyinstrument_gpu.recording import device_timing, native_callbacks
 
 _CALLBACKS = {
@@ -25,6 +27,8 @@ _CALLBACKS = {
         device_timing.warn,
         native_callbacks._history_stopped,
         native_callbacks._thread_name,
+        MemoryWatch._take,
+        StartupWatch._first_step_begins,
     )
 }
 """What the recorder itself calls, when it suits it: these are left out."""
