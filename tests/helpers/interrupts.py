@@ -15,6 +15,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import pyinstrument_gpu
+from pyinstrument_gpu.aspects.memory.looks import MemoryLooks
 from pyinstrument_gpu.aspects.memory.watch import MemoryWatch
 from pyinstrument_gpu.aspects.startup.watch import StartupWatch
 from pyinstrument_gpu.recording import device_timing, native_callbacks
@@ -27,6 +28,7 @@ _CALLBACKS = {
         device_timing.warn,
         native_callbacks._history_stopped,
         native_callbacks._thread_name,
+        MemoryLooks._before_step,
         MemoryWatch._take,
         StartupWatch._first_step_begins,
     )

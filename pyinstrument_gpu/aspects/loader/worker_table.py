@@ -21,7 +21,6 @@ import os
 import struct
 import zlib
 from contextlib import suppress
-from multiprocessing import reduction
 from typing import Any
 
 SLOTS = 64
@@ -54,6 +53,9 @@ class WorkerTable:
         self._memory = mmap.mmap(descriptor, slots * _Slot.BYTES)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # Whoever pickles it has loaded this. A program that doesn't should not find it.
+        from multiprocessing import reduction
+
         return _received, (reduction.DupFd(self._descriptor), self._slots)
 
     def claim(self) -> _Slot | None:
