@@ -284,7 +284,7 @@ def test_before_the_watchdog_looks_the_line_says_where_it_is() -> None:
     document = said(of, ALIVE, ALIVE)
     assert outcome(document) == ("held up", 1, ())
     assert document.evidence[:2] == (
-        "Its process 4001 lives. Nothing had happened in its file for 9.000 s.",
+        "Its process 4001 lives. Nothing had happened in its file for 9.00 s.",
         "The step has taken 9 s so far; a step takes 100 ms at the median; 2 s ago the main thread "
         "was in get, called at /w/train.py:7.",
     )
@@ -659,7 +659,7 @@ def test_a_job_that_runs() -> None:
         (
             rank(0, stuck_ns=31 * S),
             ALIVE,
-            "The program hangs, in backward/allreduce of step 41: nothing has happened for 31.000 "
+            "The program hangs, in backward/allreduce of step 41: nothing has happened for 31.0 "
             "s; a step takes 100 ms at the median.",
         ),
         (
