@@ -8,6 +8,8 @@
 #include <signal.h>
 
 #include <atomic>
+#include <memory>
+#include <new>
 
 namespace pig {
 
@@ -57,5 +59,20 @@ class ThreadEnd {
   pthread_key_t key_{};
   const bool is_made_;
 };
+
+/// What the calling thread has of its own, which is made when it first asks: `own` is thread-local,
+/// and `end` deletes what it is given. Null where there is no memory for it.
+///
+/// Not the object itself is thread-local: the room for such variables that libraries share which
+/// Python loads later is small, and another library's would not fit any more.
+template <typename Own>
+Own* own_of_thread(Own*& own, const ThreadEnd& end) noexcept {
+  if (own == nullptr) {
+    auto made = std::unique_ptr<Own>(new (std::nothrow) Own);
+    if (made == nullptr || !end.set(made.get())) return nullptr;
+    own = made.release();
+  }
+  return own;
+}
 
 }  // namespace pig

@@ -212,12 +212,9 @@ void HostUse::step_begins(uint32_t serial) noexcept {
 }
 
 HostUse::OfThread* HostUse::this_thread() noexcept {
-  if (of_this_thread == nullptr) {
-    auto made = std::unique_ptr<OfThread>(new (std::nothrow) OfThread);
-    if (made == nullptr || !thread_end.set(made.get())) return nullptr;
-    of_this_thread = made.release();
-  }
-  OfThread& own = *of_this_thread;
+  OfThread* const of_it = own_of_thread(of_this_thread, thread_end);
+  if (of_it == nullptr) return nullptr;
+  OfThread& own = *of_it;
   if (own.part != this || own.recording != recordings_) {
     own = OfThread();
     own.part = this;

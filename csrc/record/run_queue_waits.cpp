@@ -52,8 +52,6 @@ struct RunQueueWaits::OfThread {
   double last_cost_ns = 0;
 };
 
-// Not the object itself: the room for thread-local variables that libraries share which Python
-// loads later is small, and another library's would not fit any more.
 constinit thread_local RunQueueWaits::OfThread* RunQueueWaits::of_this_thread = nullptr;
 const ThreadEnd RunQueueWaits::thread_end(thread_ends);
 
@@ -218,12 +216,9 @@ void RunQueueWaits::step_is_dropped() noexcept {
 }
 
 RunQueueWaits::OfThread* RunQueueWaits::this_thread_of_it() noexcept {
-  if (of_this_thread == nullptr) {
-    auto made = std::unique_ptr<OfThread>(new (std::nothrow) OfThread);
-    if (made == nullptr || !thread_end.set(made.get())) return nullptr;
-    of_this_thread = made.release();
-  }
-  OfThread& own = *of_this_thread;
+  OfThread* const of_it = own_of_thread(of_this_thread, thread_end);
+  if (of_it == nullptr) return nullptr;
+  OfThread& own = *of_it;
   const std::lock_guard lock(lock_);
   if (own.part == this && own.recording == recordings_) return &own;
   own = OfThread();

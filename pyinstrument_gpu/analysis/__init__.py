@@ -182,6 +182,13 @@ class Analysis:
         return loader_replay.model_of(self._run, self.batches)
 
     @cached_property
+    def loader_predictions(self) -> tuple[loader_replay.Prediction, ...]:
+        """What the loop would wait with other workers; none where other programs take so much of
+        the processors that the times are theirs."""
+        model = None if self.is_contended else self.loader_model
+        return () if model is None else tuple(model.predictions())
+
+    @cached_property
     def premises(self) -> Premises:
         """What the conclusions from device times rest on, as far as it is known."""
         return premises(self._run, self.correlation_points)

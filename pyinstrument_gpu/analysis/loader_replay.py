@@ -127,17 +127,14 @@ class LoaderModel:
         using_ns = self.using_ns.tolist()
         return replayed_wait_ns(making_ns, using_ns, self.handing_ns, workers, self.prefetch)
 
-    def predicted(self, workers: int, making_share: float = 1.0) -> Prediction:
-        """The wait with so many workers, each of which takes this part of its time for a batch."""
+    def predicted(self, workers: int) -> Prediction:
+        """The wait with so many workers."""
         shared = self.processors.shared(workers)
         least = self.processors.undisturbed(workers)
         likely = max(least, shared / self.processors.shared(max(1, self.workers)))
         if self.processors.cpu_share is None:
             likely = (least + max(least, shared)) / 2
-        waits_ns = [
-            self.wait_with(workers, making_share * part)
-            for part in (likely, least, max(likely, shared))
-        ]
+        waits_ns = [self.wait_with(workers, part) for part in (likely, least, max(likely, shared))]
         if not self.workers:
             waits_ns[2] += _HANDING_NS
         return Prediction(workers, *waits_ns)
@@ -218,12 +215,7 @@ def _processors(run: Run, loader: Any) -> Processors:
     cores = run.environment.get("cores") or 1
     if loader is None:
         return Processors(cores, 1.0 + (others or 0.0))
-    making_ns = max(1, sum(row.making_ns for row in loader.rows))
-    cpu_share = min(1.0, sum(row.cpu_ns for row in loader.rows) / making_ns)
-    queued_ns = sum(row.queued_ns or 0 for row in loader.rows)
-    return Processors(
-        cores, 1.0 + (others or 0.0), cpu_share, min(1.0 - cpu_share, queued_ns / making_ns)
-    )
+    return Processors(cores, 1.0 + (others or 0.0), loader.cpu_share, loader.queued_share or 0.0)
 
 
 def replayed_wait_ns(

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from types import CodeType
 
 _INSTALLED = re.compile(
     r".*[/\\](?:site-packages|dist-packages|lib[/\\]python3\.\d+t?)[/\\](.+)", re.DOTALL
@@ -15,6 +16,25 @@ _INSTALLED = re.compile(
 _CELL = re.compile(r"Cell In\[\d+\]")
 
 _LAST_DEFAULT_HANDLE = 2
+
+
+def numbered_places(
+    lines: Iterable[tuple[CodeType, int]], function_of: Callable[[CodeType], tuple[str, str]]
+) -> tuple[list[tuple[str, str]], list[tuple[int, int]]]:
+    """Functions, each once, and of each line the number of its function and its own.
+
+    Args:
+        function_of: the file and the name of a function.
+    """
+    numbers: dict[int, int] = {}  # code that is equal may be another function
+    functions: list[tuple[str, str]] = []
+    places: list[tuple[int, int]] = []
+    for code, line in lines:
+        if id(code) not in numbers:
+            numbers[id(code)] = len(functions)
+            functions.append(function_of(code))
+        places.append((numbers[id(code)], line))
+    return functions, places
 
 
 def is_installed(file: str) -> bool:

@@ -81,9 +81,8 @@ def best_interval_ns(cost_ns: float, between_failures_ns: float) -> float:
     order.
     """
     cost, least = cost_ns / between_failures_ns, 1.0
-    for _ in range(
-        60
-    ):  # Newton's method, from the right of a concave function: it never overshoots
+    # Newton's method, from the right of a concave function: it never overshoots.
+    for _ in range(60):
         rest = math.exp(-least - cost)
         least -= (1 - least - rest) / (rest - 1)
     return least * between_failures_ns

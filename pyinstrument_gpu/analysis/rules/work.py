@@ -60,8 +60,7 @@ def loader_workers(case: Case) -> Iterator[Guidance]:
 
 
 def _with_more(case: Case, workers: int) -> str:
-    model = None if case.found.is_contended else case.found.loader_model
-    for one in () if model is None else model.predictions():
+    for one in case.found.loader_predictions:
         if one.workers > workers:
             least, most = ms(one.least_ns), ms(one.most_ns)
             wait = least if least == most else f"{least} to {most}"

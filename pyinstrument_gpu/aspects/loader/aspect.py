@@ -10,7 +10,7 @@ from typing import Any
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.batches import BATCH_PHASE
-from pyinstrument_gpu.analysis.loader_replay import LoaderModel, Prediction
+from pyinstrument_gpu.analysis.loader_replay import Prediction
 from pyinstrument_gpu.aspects.loader import NAME
 from pyinstrument_gpu.aspects.loader.data import Loader, Loaders, WorkerTimes, on_timeline
 from pyinstrument_gpu.aspects.loader.stages import LineTree, stages_of, tree_of_phase
@@ -152,11 +152,9 @@ class LoaderAspect(DocumentAspect):
 def _of_workers(run: Run, loader: Loader, feeds_steps: bool) -> LoaderWork:
     rows = loader.rows
     batches = sum(row.batches for row in rows)
-    making_ns = max(1, sum(row.making_ns for row in rows))
+    making_ns = loader.making_ns
     waiting_ns = sum(row.waiting_ns for row in rows)
-    queued = [row.queued_ns for row in rows]
     read = [row.read_bytes for row in rows]
-    cpu_share = min(1.0, sum(row.cpu_ns for row in rows) / making_ns)
     model = analysis.of(run).loader_model if feeds_steps else None
     return LoaderWork(
         dataset=loader.dataset,
@@ -165,10 +163,8 @@ def _of_workers(run: Run, loader: Loader, feeds_steps: bool) -> LoaderWork:
         batches=batches,
         batch_ns=making_ns / batches,
         busy_share=making_ns / (making_ns + waiting_ns),
-        cpu_share=cpu_share,
-        queued_share=None
-        if None in queued
-        else min(1.0 - cpu_share, sum(filter(None, queued)) / making_ns),
+        cpu_share=loader.cpu_share,
+        queued_share=loader.queued_share,
         read_bytes=None if None in read else sum(filter(None, read)) / batches,
         starting_ns=sum(row.starting_ns for row in rows) / sum(row.processes for row in rows),
         stages=()
@@ -180,7 +176,7 @@ def _of_workers(run: Run, loader: Loader, feeds_steps: bool) -> LoaderWork:
         rows=rows,
         wait_ns=None if model is None else model.wait_ns,
         wait_share=None if model is None else model.wait_share,
-        predictions=_predictions(run, model),
+        predictions=() if model is None else analysis.of(run).loader_predictions,
     )
 
 
@@ -197,15 +193,8 @@ def _of_loop(run: Run) -> LoaderWork | None:
         stages=_stages(run, tree, model.wait_ns),
         wait_ns=model.wait_ns,
         wait_share=model.wait_share,
-        predictions=_predictions(run, model),
+        predictions=analysis.of(run).loader_predictions,
     )
-
-
-def _predictions(run: Run, model: LoaderModel | None) -> tuple[Prediction, ...]:
-    """None where other programs take so much of the processors that the times are theirs."""
-    if model is None or analysis.of(run).is_contended:
-        return ()
-    return tuple(model.predictions())
 
 
 def _stages(run: Run, tree: LineTree, batch_ns: float) -> tuple[LoaderStage, ...]:

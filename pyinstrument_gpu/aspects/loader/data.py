@@ -120,6 +120,24 @@ class Loader(Struct, frozen=True, kw_only=True):
     samples: Count = 0
     unknown_ns: Count = 0
 
+    @property
+    def making_ns(self) -> int:
+        """For how long its workers have made batches together; at least 1."""
+        return max(1, sum(row.making_ns for row in self.rows))
+
+    @property
+    def cpu_share(self) -> float:
+        """The part of that in which they ran on a processor."""
+        return min(1.0, sum(row.cpu_ns for row in self.rows) / self.making_ns)
+
+    @property
+    def queued_share(self) -> float | None:
+        """The part in which they waited for one; None unknown."""
+        queued_ns = [row.queued_ns for row in self.rows]
+        if None in queued_ns:
+            return None
+        return min(1.0 - self.cpu_share, sum(filter(None, queued_ns)) / self.making_ns)
+
     def __post_init__(self) -> None:
         if any(function >= len(self.functions) for function, _ in self.places):
             raise ValueError("a line is in a function that is not there")

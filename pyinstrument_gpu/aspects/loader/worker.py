@@ -22,6 +22,7 @@ from typing import Any
 
 from pyinstrument_gpu.aspects.loader import MOST_BATCHES, MOST_TEXT
 from pyinstrument_gpu.aspects.loader.worker_table import WorkerTable
+from pyinstrument_gpu.core.record import numbered_places
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.hidden_frames import OWN_FOLDER
 
@@ -93,7 +94,6 @@ class _WatchedWorker:
         self._slot = slot
         dataset = args[1]
         self._known: dict[str, Any] = {
-            "pid": os.getpid(),
             "worker": args[_WORKER],
             "workers": args[_WORKERS],
             "dataset": type(dataset).__qualname__[:MOST_TEXT],
@@ -176,7 +176,6 @@ class _WatchedWorker:
         known = {
             **self._known,
             "ready_ns": self._ready_ns,
-            "now_ns": now_ns,
             "batches": self._count,
             "making_ns": self._making_ns,
             "waiting_ns": self._waiting_ns,
@@ -214,14 +213,7 @@ def _tree() -> dict[str, Any]:
             numbers[number] = len(nodes)
             nodes.append((numbers.get(parent, -1), place, time_ns))
             samples += count
-    codes: dict[int, int] = {}  # code that is equal may be another function
-    functions: list[tuple[str, str]] = []
-    places = []
-    for code, line in found["places"]:
-        if id(code) not in codes:
-            codes[id(code)] = len(functions)
-            functions.append(_function(code))
-        places.append((codes[id(code)], line))
+    functions, places = numbered_places(found["places"], _function)
     return {
         "functions": functions,
         "places": places,

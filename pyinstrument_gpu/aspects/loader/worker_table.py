@@ -61,12 +61,15 @@ class WorkerTable:
     def claim(self) -> _Slot | None:
         """A slot for the calling process, until it ends; None where there is none, or where the
         program has closed the descriptor."""
+        try:
+            status = os.fstat(self._descriptor)
+        except OSError:
+            return None
+        if (status.st_dev, status.st_ino) != self._file:
+            return None
         slots = [_Slot(self._memory, place) for place in range(self._slots)]
         for slot in sorted(slots, key=lambda one: one.written_ns):
-            with suppress(OSError):
-                status = os.fstat(self._descriptor)
-                if (status.st_dev, status.st_ino) != self._file:
-                    return None
+            with suppress(OSError):  # another process has it
                 fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, slot.begin)
                 return slot
         return None

@@ -11,6 +11,7 @@ from types import CodeType
 from typing import Any
 
 from pyinstrument_gpu.aspects.stacks import MOST_TEXT, NAME
+from pyinstrument_gpu.core.record import numbered_places
 from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.hidden_frames import OWN_FOLDER
@@ -45,14 +46,7 @@ class StackWatch(Watcher):
         if not self._is_sampled:
             return {"is_sampled": False}
         found = native.stacks()
-        numbers: dict[int, int] = {}  # code that is equal may be another function
-        functions: list[tuple[str, str]] = []
-        places: list[tuple[int, int]] = []
-        for code, line in found["places"]:
-            if id(code) not in numbers:
-                numbers[id(code)] = len(functions)
-                functions.append(_function(code))
-            places.append((numbers[id(code)], line))
+        functions, places = numbered_places(found["places"], _function)
         return {"is_sampled": True, **found, "places": places, "functions": functions}
 
 
