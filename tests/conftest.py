@@ -2,6 +2,7 @@
 """What holds for every test."""
 
 import compileall
+import gc
 import os
 import signal
 import sys
@@ -48,6 +49,19 @@ def pytest_configure(config: pytest.Config) -> None:
     # compile the package takes as long as such a program.
     if not hasattr(config, "workerinput"):
         compileall.compile_dir(Path(__file__).parents[1] / "pyinstrument_gpu", quiet=2)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is imported and collected is no garbage: it is not looked at meanwhile, nor when a test
+    collects garbage or asks for all objects."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 class TestFile(pytest.Module):
