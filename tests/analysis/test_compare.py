@@ -14,7 +14,6 @@ from click.testing import CliRunner, Result
 from numpy.typing import ArrayLike
 
 import pyinstrument_gpu
-from pyinstrument_gpu.analysis import run_sample
 from pyinstrument_gpu.analysis.compare import POWER, Comparison, Verdict, compare
 from pyinstrument_gpu.analysis.differences import Difference
 from pyinstrument_gpu.analysis.inference import t_quantile, welch
@@ -33,13 +32,6 @@ from tests.helpers.timed_runs import MS, made_run, runs_of, with_tokens, with_wa
 TOLD_APART = (Verdict.FASTER, Verdict.SLOWER)
 
 # Verdicts
-
-
-@pytest.fixture
-def _verdicts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What makes steps slow has no say in a verdict, and takes five times as long as one."""
-    monkeypatch.setattr(run_sample, "_slow_ns", lambda run, steps: 0.0)
-    monkeypatch.setattr(run_sample, "_cause_ns", lambda run, steps: {})
 
 
 def test_faster_slower_same_ambiguous() -> None:
@@ -294,7 +286,7 @@ def started(times_ms: ArrayLike, starts_s: ArrayLike, steps: int = 20) -> list[R
     ]
 
 
-@pytest.mark.usefixtures("_verdicts_alone")
+@pytest.mark.usefixtures("verdicts_alone")
 def test_drift_between_runs_that_did_not_take_turns_is_no_change() -> None:
     random = np.random.default_rng(11)
     pairs, places, starts = 20, np.arange(10), 60.0 * np.arange(10)
@@ -351,7 +343,7 @@ def test_change_that_no_drift_explains_is_found_in_runs_that_did_not_take_turns(
     assert compare(before, after).verdict is Verdict.FASTER
 
 
-@pytest.mark.usefixtures("_verdicts_alone")
+@pytest.mark.usefixtures("verdicts_alone")
 @pytest.mark.parametrize("counts", [(2, 4), (3, 3), (4, 4)])
 def test_program_of_two_modes_is_rarely_told_from_itself(counts: tuple[int, int]) -> None:
     told_apart = 0
@@ -385,7 +377,7 @@ def test_moved_time_is_called_moved() -> None:
     assert "49.000 ms only moved" in text
 
 
-@pytest.mark.usefixtures("_verdicts_alone")
+@pytest.mark.usefixtures("verdicts_alone")
 def test_saving_is_not_said_to_have_moved_by_noise() -> None:
     random = np.random.default_rng(13)
 
@@ -614,7 +606,7 @@ def false_verdicts(pairs: int) -> int:
     return sum(synthetic_pair(random, 0.0).verdict in TOLD_APART for _ in range(pairs))
 
 
-@pytest.mark.usefixtures("_verdicts_alone")
+@pytest.mark.usefixtures("verdicts_alone")
 def test_false_verdicts_are_rare() -> None:
     assert share_interval(false_verdicts(300), 300)[0] <= 0.05
 
@@ -639,7 +631,7 @@ def test_sides_of_unequal_size_are_rarely_told_apart(counts: tuple[int, int]) ->
     assert apart / draws <= 0.05
 
 
-@pytest.mark.usefixtures("_verdicts_alone")
+@pytest.mark.usefixtures("verdicts_alone")
 def test_smallest_effect_is_found_in_most_cases() -> None:
     pairs = 100
     random = np.random.default_rng(4)
