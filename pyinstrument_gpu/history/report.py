@@ -94,7 +94,7 @@ def _visible(program: ProgramHistory) -> Iterator[Sentence]:
     """What the premise of "no change" is: that one would have been seen."""
     runs = counted(program.last_week, "run")
     if program.visible is None:
-        yield Sentence(f"Whether the last week differs can't be told: it has {runs}.")
+        yield Sentence(f"Too few runs tell whether there is one since a week ago ({runs}).")
         return
     yield Sentence(
         f"One of {100 * program.visible:.1f} % or more in {program.series[0]} since a week ago "
