@@ -43,7 +43,7 @@ def test_false_alarms_over_all_series_and_times_are_at_most_as_many_as_promised(
     correlation: float, hosts: int
 ) -> None:
     random = np.random.default_rng(7)
-    error, histories, alarms = 0.1, 120, 0
+    error, histories, alarms = 0.1, 60, 0
     for _ in range(histories):
         host = random.integers(0, hosts, 40)
         values = random.standard_normal((40, 4))

@@ -15,7 +15,7 @@ from pyinstrument_gpu.cli import main
 from pyinstrument_gpu.report import json_text
 from tests.history.weeks import saved, weeks
 
-RUNS, AT = 40, 26
+RUNS, AT = 30, 18
 
 
 def history(*arguments: str | Path) -> Result:
@@ -56,8 +56,8 @@ def test_a_commit_that_made_the_backward_pass_slower(tmp_path: Path) -> None:
     result = history(tmp_path, "--width", "400")
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
-    assert lines[0] == "train.py: 40 runs on 2 hosts, 1 Nov to 10 Dec"
-    assert lines[1].startswith("Since 27 Nov, commit bbbbbbbb: ")
+    assert lines[0] == "train.py: 30 runs on 2 hosts, 1 Nov to 30 Nov"
+    assert lines[1].startswith("Since 19 Nov, commit bbbbbbbb: ")
     assert "backward +4." in lines[1] or "backward +3.9" in lines[1]
     assert lines[1].endswith("; not explained by torch, host, GPU, driver or command.")
     assert "would probably have been found" in lines[2]
