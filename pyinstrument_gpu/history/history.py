@@ -354,7 +354,9 @@ def _program_history(of: ProgramRuns) -> ProgramHistory:
             sorted((one for one in changes if one.series), key=lambda one: one.since, reverse=True)
         ),
         last_week=of.last_week,
-        visible=None if of.visible is None else of.series[0].change_of(of.visible),
+        visible=None
+        if of.visible is None
+        else max(LEAST_CHANGE, of.series[0].change_of(of.visible)),
     )
 
 

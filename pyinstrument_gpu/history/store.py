@@ -12,6 +12,7 @@ DuckDB does, also from object storage.
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -117,7 +118,7 @@ def _known(store: Path) -> set[str]:
     single = {file.stem for file in store.glob(_OF_ONE_RUN)}
     if not any(store.glob(_JOINED)):
         return single
-    ids = _selected(os.fspath(store / _JOINED), "run_id", "phase IS NULL")
+    ids = _selected(f"{glob.escape(os.fspath(store))}/{_JOINED}", "run_id", "phase IS NULL")
     return single.union(ids["run_id"].tolist())
 
 
@@ -210,7 +211,7 @@ def read_runs(store: str, since: datetime | None = None) -> tuple[dict[str, Any]
         MissingDependencyError: duckdb is not installed.
     """
     found = _selected(
-        f"{store}/*.parquet",
+        f"{store if '://' in store else glob.escape(store)}/*.parquet",
         f"{', '.join(_OF_RUN | _OF_PHASE)}, epoch_us(began) AS began_us,"
         " dense_rank() OVER (ORDER BY began, run_id) - 1 AS place",
         f"began >= make_timestamptz({0 if since is None else int(since.timestamp()) * 10**6})"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,9 @@ def test_a_commit_that_made_the_backward_pass_slower(tmp_path: Path) -> None:
     lines = result.stdout.splitlines()
     assert lines[0] == "train.py: 30 runs on 2 hosts, 1 Nov to 30 Nov"
     assert lines[1].startswith("Since 19 Nov, commit bbbbbbbb: ")
-    assert "backward +4." in lines[1] or "backward +3.9" in lines[1]
+    found = re.search(r"backward \+\d\.\d % \((\d\.\d) to (\d\.\d)\)", lines[1])
+    assert found is not None
+    assert float(found[1]) <= 4.0 <= float(found[2])
     assert lines[1].endswith("; not explained by torch, host, GPU, driver or command.")
     assert "would probably have been found" in lines[2]
     assert len(lines) <= 20
@@ -92,7 +95,7 @@ def test_what_runs_do_not_say_is_unknown(tmp_path: Path) -> None:
 def test_no_change_says_what_would_have_been_seen(tmp_path: Path) -> None:
     (program,) = document(tmp_path, lambda n: {})["programs"]
     assert "changes" not in program
-    assert 0.002 < program["visible"] < 0.03
+    assert 0.01 <= program["visible"] < 0.03
     text = " ".join(history(tmp_path).stdout.split())
     assert "No change was found in time per step, tokens/s, " in text
     assert f"One of {100 * program['visible']:.1f} % or more in time per step" in text
