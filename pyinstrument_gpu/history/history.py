@@ -258,6 +258,8 @@ def _program_runs(
     of_phases = {name: one[is_there] for name, one in phases.items()} | {"run": of_runs[is_there]}
     series += _series_of_phases(of_phases, columns["step_ns"])
     series = [one for one in series if np.isfinite(one.compared).sum() >= 2 * FEWEST_RUNS]
+    if not series:
+        return ProgramRuns(columns, (), (), 0, None)
     values = np.column_stack([one.compared for one in series])
     keys = np.array([str([columns[name][i] for name in _STRATUM]) for i in range(len(values))])
     strata = np.unique(keys, return_inverse=True)[1]

@@ -46,6 +46,8 @@ def history_parts(document: HistoryDocument) -> Iterator[Part]:
     for program in document.programs[:_MOST_PROGRAMS]:
         yield from program_parts(program, _MOST_CHANGES)
         yield Sentence()
+    if not document.programs:
+        yield Sentence("No run in the store has a complete step.")
     if len(document.programs) > _MOST_PROGRAMS:
         more = counted(len(document.programs) - _MOST_PROGRAMS, "more program")
         yield Sentence(f"... and {more}, which --json and --html have", "note")
@@ -72,6 +74,9 @@ def program_parts(program: ProgramHistory, most: int) -> Iterator[Part]:
         ),
         "title",
     )
+    if not program.series:
+        yield Sentence("Too few runs to tell whether anything changed: it takes six.")
+        return
     if not program.changes:
         series = ", ".join(program.series[:_MOST_NAMES])
         more = len(program.series) - _MOST_NAMES

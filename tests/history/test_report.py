@@ -13,8 +13,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pyinstrument_gpu.cli import main
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.report import json_text
-from tests.history.weeks import saved, weeks
+from tests.helpers.run_writer import save
+from tests.history.weeks import run_of_day, saved, weeks
 
 RUNS, AT = 30, 18
 
@@ -99,6 +101,15 @@ def test_no_change_says_what_would_have_been_seen(tmp_path: Path) -> None:
     text = " ".join(history(tmp_path).stdout.split())
     assert "No change was found in time per step, tokens/s, " in text
     assert f"One of {100 * program['visible']:.1f} % or more in time per step" in text
+
+
+def test_few_runs_and_none(tmp_path: Path) -> None:
+    saved(tmp_path / "few", weeks(3))
+    assert "Too few runs to tell whether anything changed" in history(tmp_path / "few").stdout
+    none = tmp_path / "none"
+    none.mkdir()
+    save(Run(environment=run_of_day(7).environment), none / "empty.gpurun")
+    assert "No run in the store has a complete step" in history(none).stdout
 
 
 def test_since_a_day_and_a_store_elsewhere(tmp_path: Path) -> None:
