@@ -99,10 +99,10 @@ def _visible(program: ProgramHistory) -> Iterator[Sentence]:
     """What the premise of "no change" is: that one would have been seen."""
     runs = counted(program.last_week, "run")
     if program.visible is None:
-        yield Sentence(f"Too few runs tell whether there is one since a week ago ({runs}).")
+        yield Sentence(f"Too few runs tell whether there is a change since a week ago ({runs}).")
         return
     yield Sentence(
-        f"One of {100 * program.visible:.1f} % or more in {program.series[0]} since a week ago "
+        f"A change of {100 * program.visible:.1f} % or more in {program.series[0]} since a week ago "
         f"({runs}) would probably have been found."
     )
 

@@ -100,7 +100,7 @@ def test_no_change_says_what_would_have_been_seen(tmp_path: Path) -> None:
     assert 0.01 <= program["visible"] < 0.03
     text = " ".join(history(tmp_path).stdout.split())
     assert "No change was found in time per step, tokens/s, " in text
-    assert f"One of {100 * program['visible']:.1f} % or more in time per step" in text
+    assert f"A change of {100 * program['visible']:.1f} % or more in time per step" in text
 
 
 def test_few_runs_and_none(tmp_path: Path) -> None:
