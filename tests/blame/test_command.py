@@ -2,7 +2,6 @@
 """The command `blame` in a real repository."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,17 +11,24 @@ from click.testing import CliRunner, Result
 
 from pyinstrument_gpu.cli import main
 from tests.helpers.launched import ENVIRONMENT
+from tests.helpers.run_writer import save
+from tests.helpers.timed_runs import MS, made_run
 
-# The work is counted in CPU time, of which a busy machine gives each run as much.
+# A stand-in for `pyinstrument-gpu run -o FILE --overwrite --no-report FOLDER`: it takes the next of
+# the runs that are in the folder already, by what its own checkout was built to be.
+PLAYER = """\
+#!/bin/sh
+count=$(($(wc -l < "$6/count") + 1))
+echo >> "$6/count"
+cp "$6/$(cat ../work)-$((count % 7)).gpurun" "$3"
+"""
 TRAINING = """\
-import time
 from pyinstrument_gpu import gpu_phase, gpu_steps
 for _ in gpu_steps(range(12)):
     with gpu_phase("forward"):
-        end = time.thread_time() + WORK
-        while time.thread_time() < end:
-            pass
+        sum(range(WORK))
 """
+SPREAD = (1.0, 1.002, 0.998, 1.001, 0.999, 1.0, 1.001)
 
 
 def git(*arguments: str) -> str:
@@ -43,9 +49,9 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "code").mkdir(parents=True)
     monkeypatch.chdir(folder)
     git("init", "--quiet")
-    for number, work in enumerate(("0.0002", "no number", "0.0002", "0.02", "0.02")):
-        (folder / "code" / "work.in").write_text(f"WORK = {work}\n")
-        (folder / "code" / "train.py").write_text("from work import WORK\n" + TRAINING)
+    for number, work in enumerate(("1000", "no number", "1000", "100000", "100000")):
+        (folder / "work.in").write_text(work)
+        (folder / "code" / "train.py").write_text(TRAINING.replace("WORK", work))
         (folder / "number").write_text(str(number))
         git("add", ".")
         git("commit", "--quiet", "-m", f"Change {number}")
@@ -57,18 +63,32 @@ def invoke(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["blame", *arguments], prog_name="pyinstrument-gpu")
 
 
-def test_a_commit_of_a_real_repository_is_found(repository: Path) -> None:
-    (repository / "number").write_text("changed")
+@pytest.fixture
+def player(tmp_path: Path) -> tuple[str, ...]:
+    """A command whose runs are made up, of the commits' `work`; that of none is not there."""
+    folder = tmp_path / "player"
+    folder.mkdir()
+    (folder / "count").touch()
+    for work, level in (("1000", 10), ("100000", 11)):
+        for number, factor in enumerate(SPREAD):
+            save(made_run([level * factor * MS] * 20), folder / f"{work}-{number}.gpurun")
+    path = folder / "pyinstrument-gpu"
+    path.write_text(PLAYER)
+    path.chmod(0o755)
+    return str(path), "run", str(folder)
+
+
+def check_found(repository: Path, *command: str) -> None:
+    (repository / "work.in").write_text("changed")
     git("add", "..")
     (repository / "code" / "train.py").write_text("changed as well")
     before = git("status", "--porcelain")
-    options = ("--build", "cp work.in work.py", "--json", "result.json", "--max-runs", "48")
-    result = invoke("HEAD~4..HEAD", *options, "--", sys.executable, "train.py")
+    result_file = repository.parent / "result.json"
+    options = ("--build", "cp ../work.in ../work", "--json", str(result_file), "--max-runs", "40")
+    result = invoke("HEAD~4..HEAD", *options, "--", *command)
     assert result.exit_code == 0, result.output
-    facts = json.loads(Path("result.json").read_text())
-    os.remove("result.json")
-    subjects = [suspect["subject"] for suspect in facts["suspects"]]
-    assert subjects == ["Change 3"]
+    facts = json.loads(result_file.read_text())
+    assert [suspect["subject"] for suspect in facts["suspects"]] == ["Change 3"]
     assert facts["phase"] == "forward"
     assert "(Change 3): forward +" in result.stdout
     # The checkout and its index are as they were, and nothing is left.
@@ -76,6 +96,15 @@ def test_a_commit_of_a_real_repository_is_found(repository: Path) -> None:
     assert len(git("worktree", "list").splitlines()) == 1
     assert not list((repository.parent / "temporary").iterdir())
     assert not list((repository / ".git" / "pyinstrument-gpu").iterdir())
+
+
+def test_a_commit_of_a_real_repository_is_found(repository: Path, player: tuple[str, ...]) -> None:
+    check_found(repository, *player)
+
+
+@pytest.mark.slow
+def test_a_commit_is_found_by_real_recordings(repository: Path) -> None:
+    check_found(repository, sys.executable, "train.py")
 
 
 def test_a_build_that_fails_at_an_end_is_an_error_and_leaves_no_checkout(repository: Path) -> None:
