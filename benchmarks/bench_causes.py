@@ -60,7 +60,9 @@ def test_all_causes(benchmark: BenchmarkFixture) -> None:
 
 
 def _steps_ns(without: tuple[str, ...]) -> float:
-    """What a step costs the process, beyond its first ones."""
+    """What a step costs the process, beyond its first ones. PyTorch is there, as it is in training:
+    until then it is waited for."""
+    pytest.importorskip("torch")
     recording = pig.record()
     for name in without:
         del recording.watchers[name]

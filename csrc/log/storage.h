@@ -66,6 +66,15 @@ class HighDescriptor {
   /// -1: there is none.
   int number() const { return number_; }
 
+  /// What a small file of the kernel says; empty where it can't be read.
+  template <size_t N>
+  char* read(char (&text)[N]) {
+    struct stat status;
+    const ssize_t count = is_ours(status) ? pread(number_, text, N - 1, 0) : ssize_t{0};
+    text[count > 0 ? count : 0] = '\0';
+    return text;
+  }
+
   /// Whether it leads to its file, of which `status` then tells. From then on there is none
   /// otherwise.
   bool is_ours(struct stat& status) {

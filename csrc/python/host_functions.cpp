@@ -96,13 +96,13 @@ uint64_t gil_address(const std::string& threads) {
 
 void add_host_functions(py::module_& module) {
   module.def(
-      "watch_host", [](const std::string& pressure) { parts().host_use.start(pressure); },
+      "watch_host", [](const std::string& pressure) { parts().host_use.watch_use(pressure); },
       "pressure"_a);
   module.def(
       "watch_gil",
       [](const std::string& threads) {
         const uint64_t address = gil_address(threads);
-        if (address != 0) parts().host_use.watch_gil(threads, address);
+        if (address != 0) parts().gil_watch.start(threads, address);
         return address != 0;
       },
       "threads"_a);

@@ -301,7 +301,7 @@ void add_recording_functions(py::module_& module) {
   module.def(
       "watch_run_queue",
       [](std::string path, const std::vector<std::string>& groups) {
-        parts().run_queue.start(std::move(path), groups);
+        parts().host_use.watch_run_queue(std::move(path), groups);
       },
       "path"_a, "groups"_a = std::vector<std::string>());
   module.def("append_collectives", &append_collectives, "recording"_a, "items"_a);

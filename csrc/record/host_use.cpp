@@ -1,22 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "record/host_use.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <utility>
 
 #include "base/clock.h"
@@ -25,6 +19,17 @@
 namespace pig {
 namespace {
 
+/// What reading long steps may take beyond its share, so that the first of them are read.
+constexpr double kLongAheadNs = 2e6;
+/// One that is so long that reading takes less than this share of what it is too long is read also
+/// beyond that.
+constexpr double kMostOfExcess = 0.002;
+/// A step that begins so soon after the last one begins with what was read at its end.
+constexpr int64_t kAtOnceNs = 10'000;
+/// The first readings take far longer than all others, and don't count.
+constexpr uint32_t kColdSteps = 3;
+/// To update the budget takes as long as a very short step.
+constexpr uint32_t kStepsPerUpdate = 16;
 /// How many times as much as on fresh memory a fault may cost, and so much system time at least
 /// says that it does: the kernel counts that in ticks.
 constexpr int64_t kMostFault = 5;
@@ -36,16 +41,6 @@ constexpr uint32_t kFirstNoted = 256;
 constexpr uint32_t kNotedEvery = 4;
 /// The kernel adds up what all processors say.
 constexpr int64_t kPressureIntervalNs = 100'000'000;
-
-constexpr std::chrono::milliseconds kRest{50};
-constexpr std::chrono::milliseconds kShortestLook{1};
-/// A step that goes on is looked at again after such a part of the time that it has taken.
-constexpr int64_t kLooks = 64;
-
-int64_t in_ns(const timeval& time) { return (time.tv_sec * 1'000'000 + time.tv_usec) * 1000; }
-
-/// The clock of what a thread of this process has run (`pthread_getcpuclockid`, for its number).
-clockid_t cpu_clock(uint32_t thread) { return static_cast<clockid_t>((~thread << 3) | 6); }
 
 /// What a fault on fresh memory costs: the cheaper of two tries. Fewer pages would be in the
 /// processor's caches, where they cost less. 0 where there is no memory.
@@ -67,44 +62,13 @@ int64_t measure_fault_ns() {
   return least_ns / static_cast<int64_t>(kPages);
 }
 
-/// What a small file of the kernel says; empty where it can't be read.
-template <size_t N>
-const char* text_of(HighDescriptor& file, char (&text)[N]) {
-  struct stat status;
-  const ssize_t count =
-      file.is_ours(status) ? pread(file.number(), text, sizeof text - 1, 0) : ssize_t{0};
-  text[std::max<ssize_t>(count, 0)] = '\0';
-  return text;
-}
-
 }  // namespace
 
-/// What the kernel has counted of a thread.
-struct HostUse::Counts {
-  int64_t ran_ns = 0;
-  int64_t system_ns = 0;
-  int64_t minor = 0;
-  int64_t major = 0;
-  int64_t sleeps = 0;
-
-  static Counts read() noexcept {
-    // First the clock: it has the kernel count what the thread has run up to now.
-    const int64_t ran_ns = read_clock_ns(CLOCK_THREAD_CPUTIME_ID);
-    rusage use{};
-    getrusage(RUSAGE_THREAD, &use);
-    return {ran_ns, in_ns(use.ru_stime), use.ru_minflt, use.ru_majflt, use.ru_nvcsw};
-  }
-
-  Counts since(const Counts& before) const {
-    return {ran_ns - before.ran_ns, system_ns - before.system_ns, minor - before.minor,
-            major - before.major, sleeps - before.sleeps};
-  }
-};
-
 struct HostUse::OfThread {
-  const HostUse* part = nullptr;
+  HostUse* part = nullptr;
   uint32_t recording = 0;
   uint32_t thread = 0;
+  File* file = nullptr;
   // Of the open step.
   uint32_t step = kNoStep;
   int64_t begin_ns = 0;
@@ -113,83 +77,126 @@ struct HostUse::OfThread {
   // Of the last one.
   int64_t end_ns = 0;
   // The last reading: where a step that is read begins, or else where one ended.
-  std::optional<Counts> last;
+  std::optional<ThreadCounts> last;
   SinceReading since;
-  UsualGrowth ran_ns, system_ns, faults;
+  bool has_missed = false;  ///< a long step, as there was no budget for it
+  UsualGrowth ran_ns, system_ns, faults, queued_ns;
   UsualGaps gaps;
+  // Of all steps, and what it took to read long ones.
+  double steps_ns = 0;
+  double long_cost_ns = 0;
+  double last_cost_ns = 0;
 
-  /// Returns what has been counted since the last reading.
-  std::optional<Counts> read() noexcept {
-    const std::optional<Counts> before = std::exchange(last, Counts::read());
-    if (!before) return std::nullopt;
-    return last->since(*before);
-  }
-  /// The open step begins, and is read.
-  void begin() noexcept {
-    if (const std::optional<Counts> used = read()) {
-      gaps.add(since);
-      ran_ns.add_gaps(used->ran_ns, since);
-      system_ns.add_gaps(used->system_ns, since);
-      faults.add_gaps(used->minor, since);
-    }
-    since = {};
-  }
+  int64_t duration_ns() const { return std::max(end_ns - begin_ns, int64_t{0}); }
 };
 
 constinit thread_local HostUse::OfThread* HostUse::of_this_thread = nullptr;
-const ThreadEnd HostUse::thread_end([](void* own) {
-  of_this_thread = nullptr;
-  delete static_cast<OfThread*>(own);
-});
+const ThreadEnd HostUse::thread_end(thread_ends);
 
 void HostUse::reset(const Session& session) {
   clock_ = &session.clock;
   budget_.reset(kBudget);
-  ++recordings_;
   usual_ = 0;
   open_ = {};
   ended_ = kNoStep;
   off_cpu_ns_ = {};
 }
 
-void HostUse::start(const std::string& pressure) {
-  if (is_on_.load(std::memory_order_relaxed)) return;
+void HostUse::watch_run_queue(std::string schedstat, const std::vector<std::string>& groups) {
+  {
+    const std::lock_guard lock(file_lock_);
+    schedstat_ = std::move(schedstat);
+    group_count_ = std::min(groups.size(), kMaxGroups);
+    for (size_t i = 0; i < group_count_; ++i)
+      groups_[i] = HighDescriptor(open(groups[i].c_str(), O_RDONLY | O_CLOEXEC));
+    throttled_before_ = throttled_ns().value_or(0);
+  }
+  watches_queue_.store(true, std::memory_order_release);
+}
+
+void HostUse::watch_use(const std::string& pressure) {
+  if (is_watching_use()) return;
   pressed_ns_ = -1;
   pressure_ = HighDescriptor(pressure.empty() ? -1 : open(pressure.c_str(), O_RDONLY | O_CLOEXEC));
   fault_ns_ = measure_fault_ns();
-  is_on_.store(true, std::memory_order_release);
-}
-
-void HostUse::watch_gil(std::string threads, uint64_t gil_address) {
-  if (has_thread_ || !is_on_.load(std::memory_order_relaxed)) return;
-  threads_ = std::move(threads);
-  gil_address_ = gil_address;
-  stops_.store(false, std::memory_order_relaxed);
-  const SignalsBlocked blocked;
-  const auto run = [](void* part) -> void* {
-    static_cast<HostUse*>(part)->live();
-    return nullptr;
-  };
-  has_thread_ = pthread_create(&thread_, nullptr, run, this) == 0;
-  if (has_thread_) pthread_setname_np(thread_, "pig-sampler");
+  watches_use_.store(true, std::memory_order_release);
 }
 
 void HostUse::close() {
-  is_on_.store(false, std::memory_order_relaxed);
-  stops_.store(true, std::memory_order_relaxed);
-  alarm_.ring();
-  if (std::exchange(has_thread_, false)) pthread_join(thread_, nullptr);  // it waits for nothing
+  watches_queue_.store(false, std::memory_order_relaxed);
+  watches_use_.store(false, std::memory_order_relaxed);
+  const std::lock_guard lock(file_lock_);
+  ++recordings_;  // threads have nothing any more
   abandon();
 }
 
+/// In a forked child, too, where the lock may be held by a thread that does not exist.
 void HostUse::abandon() {
+  for (File& file : files_) {
+    file.descriptor.close();
+    file.is_taken = false;
+  }
+  for (HighDescriptor& group : groups_) group.close();
+  group_count_ = 0;
   pressure_.close();
-  file_.close();
-  file_of_ = 0;
+}
+
+HostUse::OfThread* HostUse::this_thread() noexcept {
+  OfThread* const of_it = own_of_thread(of_this_thread, thread_end);
+  if (of_it == nullptr) return nullptr;
+  OfThread& own = *of_it;
+  const std::lock_guard lock(file_lock_);
+  if (own.part == this && own.recording == recordings_) return &own;
+  own = OfThread();
+  own.part = this;
+  own.recording = recordings_;
+  own.thread = static_cast<uint32_t>(gettid());
+  File* const free =
+      std::find_if(files_.begin(), files_.end(), [](const File& file) { return !file.is_taken; });
+  if (free == files_.end()) return &own;
+  free->descriptor = HighDescriptor(open(schedstat_.c_str(), O_RDONLY | O_CLOEXEC));
+  free->is_taken = true;
+  own.file = free;
+  return &own;
+}
+
+HostUse::OfThread* HostUse::of_open_step(uint32_t serial) const noexcept {
+  OfThread* const own = of_this_thread;
+  return own != nullptr && own->step == serial && own->part == this ? own : nullptr;
+}
+
+void HostUse::thread_ends(void* thread) {
+  const std::unique_ptr<OfThread> own(static_cast<OfThread*>(thread));
+  of_this_thread = nullptr;
+  if (own->file == nullptr) return;
+  const std::lock_guard lock(own->part->file_lock_);
+  if (own->recording != own->part->recordings_) return;
+  own->file->descriptor.close();
+  own->file->is_taken = false;
+}
+
+ThreadCounts HostUse::read(OfThread& own) noexcept {
+  const std::lock_guard lock(file_lock_);
+  HighDescriptor none;
+  const bool has_file = own.file != nullptr && own.recording == recordings_;
+  return ThreadCounts::read(has_file ? own.file->descriptor : none);
+}
+
+void HostUse::begin(OfThread& own) noexcept {
+  const std::optional<ThreadCounts> before = std::exchange(own.last, read(own));
+  const SinceReading since = std::exchange(own.since, {});
+  if (!before) return;
+  own.gaps.add(since);
+  if (since.has_long) return;
+  const ThreadCounts used = own.last->since(*before);
+  own.ran_ns.add_gaps(used.ran_ns, since);
+  own.system_ns.add_gaps(used.system_ns, since);
+  own.faults.add_gaps(used.minor_faults, since);
+  if (used.queued_ns) own.queued_ns.add_gaps(*used.queued_ns, since);
 }
 
 void HostUse::step_begins(uint32_t serial) noexcept {
-  if (!is_on_.load(std::memory_order_acquire)) return;
+  if (!watches_queue_.load(std::memory_order_acquire) && !is_watching_use()) return;
   OfThread* const of_it = this_thread();
   if (of_it == nullptr) return;
   OfThread& own = *of_it;
@@ -199,185 +206,190 @@ void HostUse::step_begins(uint32_t serial) noexcept {
   own.is_read = budget_.begin_step();
   const int64_t outside_ns = own.begin_ns - own.end_ns;
   own.since.outside_ns += outside_ns;
-  const bool is_at_once = own.last && own.since.steps == 0 && outside_ns < RunQueueWaits::kAtOnceNs;
+  const bool is_at_once = own.last && own.since.steps == 0 && outside_ns < kAtOnceNs;
   if (own.is_read ? !is_at_once : own.gaps.is_rare(outside_ns)) {
-    own.begin();
+    begin(own);
     own.cost_ns = clock_->to_ns(read_ticks()) - own.begin_ns;
   }
   int64_t ran_ns = -1;
   if (own.last) ran_ns = own.last->ran_ns;
   if (own.last && own.since.steps > 0) ran_ns += own.ran_ns.before_step(own.since);
-  const std::lock_guard lock(lock_);
+  const std::lock_guard lock(step_lock_);
   open_ = {serial, own.thread, own.begin_ns, ran_ns};
 }
 
-HostUse::OfThread* HostUse::this_thread() noexcept {
-  OfThread* const of_it = own_of_thread(of_this_thread, thread_end);
-  if (of_it == nullptr) return nullptr;
-  OfThread& own = *of_it;
-  if (own.part != this || own.recording != recordings_) {
-    own = OfThread();
-    own.part = this;
-    own.recording = recordings_;
-    own.thread = static_cast<uint32_t>(gettid());
-  }
-  return &own;
-}
-
 void HostUse::step_ends(uint32_t serial) noexcept {
-  if (of_this_thread == nullptr) return;
-  OfThread& own = *of_this_thread;
-  if (own.step != serial || own.part != this || own.recording != recordings_ ||
-      !is_on_.load(std::memory_order_acquire))
-    return;
+  OfThread* const of_it = of_open_step(serial);
+  if (of_it == nullptr) return;
+  OfThread& own = *of_it;
   own.step = kNoStep;
   own.end_ns = clock_->to_ns(read_ticks());
-  const int64_t duration_ns = own.end_ns - own.begin_ns;
-  const bool is_long = run_queue_.is_long(duration_ns);
-  const std::optional<Counts> used = this->used(own, is_long);
-  if (serial >= RunQueueWaits::kColdSteps &&
-      (own.is_read || serial % RunQueueWaits::kStepsPerUpdate == 0)) {
-    const int64_t cost_ns = own.cost_ns + clock_->to_ns(read_ticks()) - own.end_ns;
-    budget_.end_step(static_cast<uint64_t>(std::max(duration_ns, int64_t{0})),
-                     static_cast<uint64_t>(std::max(cost_ns, int64_t{0})));
-  }
   {
-    const std::lock_guard lock(lock_);
+    const std::lock_guard lock(step_lock_);
     open_ = {};
     ended_ = serial;
     ended_ns_ = own.end_ns;
   }
-  if (used) note(serial, *used, own.begin_ns, own.end_ns, is_long);
-  note_pressure(serial, own.begin_ns, own.end_ns, is_long);
+  const int64_t duration_ns = own.duration_ns();
+  own.steps_ns += static_cast<double>(duration_ns);
+  const bool takes_long = is_long(duration_ns);
+  const bool is_long = takes_long && (own.is_read || is_cheap(own, duration_ns));
+  const std::optional<ThreadCounts> used = this->used(own, is_long);
+  note_queue(serial, own, used, is_long);
+  if (is_watching_use()) {
+    if (used) note_use(serial, own, *used, is_long);
+    note_pressure(serial, own, is_long);
+  }
+  if (takes_long && !is_long) own.has_missed = own.since.has_long = true;
+  if (is_long) {
+    own.last_cost_ns = static_cast<double>(clock_->to_ns(read_ticks()) - own.end_ns);
+    own.long_cost_ns += own.last_cost_ns;
+  }
+  if (serial < kColdSteps || (!own.is_read && serial % kStepsPerUpdate != 0)) return;
+  const int64_t cost_ns = own.cost_ns + clock_->to_ns(read_ticks()) - own.end_ns;
+  budget_.end_step(static_cast<uint64_t>(duration_ns),
+                   static_cast<uint64_t>(std::max(cost_ns, int64_t{0})));
 }
 
-std::optional<HostUse::Counts> HostUse::used(OfThread& own, bool is_long) const noexcept {
+bool HostUse::is_cheap(const OfThread& own, int64_t duration_ns) const noexcept {
+  const double excess_ns =
+      static_cast<double>(duration_ns) - static_cast<double>(budget_.typical_ns());
+  return own.long_cost_ns < kLongAheadNs + kBudget * own.steps_ns ||
+         own.last_cost_ns < kMostOfExcess * excess_ns;
+}
+
+std::optional<ThreadCounts> HostUse::used(OfThread& own, bool is_long) noexcept {
   if (!own.is_read && !is_long) {
     ++own.since.steps;
     return std::nullopt;
   }
-  std::optional<Counts> used = own.read();
+  const std::optional<ThreadCounts> before = std::exchange(own.last, read(own));
   const SinceReading since = std::exchange(own.since, {});
-  if (!used) return std::nullopt;
+  if (!before) return std::nullopt;
+  ThreadCounts used = own.last->since(*before);
   if (!own.is_read) {
-    if (!own.gaps.tell_of(since, own.end_ns - own.begin_ns)) return std::nullopt;
+    if (!own.gaps.tell_of(since, own.duration_ns())) return std::nullopt;
     const auto take = [&](int64_t& all, const UsualGrowth& usual) {
       all = std::max(all - usual.before_step(since), int64_t{0});
     };
-    take(used->ran_ns, own.ran_ns);
-    take(used->system_ns, own.system_ns);
-    take(used->minor, own.faults);
+    take(used.ran_ns, own.ran_ns);
+    take(used.system_ns, own.system_ns);
+    take(used.minor_faults, own.faults);
+    if (used.queued_ns) take(*used.queued_ns, own.queued_ns);
   } else if (!is_long) {
-    own.ran_ns.add_step(used->ran_ns);
-    own.system_ns.add_step(used->system_ns);
-    own.faults.add_step(used->minor);
+    own.ran_ns.add_step(used.ran_ns);
+    own.system_ns.add_step(used.system_ns);
+    own.faults.add_step(used.minor_faults);
+    if (used.queued_ns) own.queued_ns.add_step(*used.queued_ns);
   }
   return used;
 }
 
-void HostUse::note(uint32_t serial, const Counts& used, int64_t begin_ns, int64_t end_ns,
-                   bool is_long) noexcept {
-  const int64_t off_ns = std::max(end_ns - begin_ns - used.ran_ns, int64_t{0});
+void HostUse::note_queue(uint32_t serial, OfThread& own, const std::optional<ThreadCounts>& used,
+                         bool is_long) noexcept {
+  if (used && used->queued_ns) {
+    if (own.is_read)
+      series_.add_to(serial, "processor_wait_ns", static_cast<double>(*used->queued_ns));
+    if (is_long)
+      causes_.add_of_step(CauseKind::kProcessorWait, serial, own.end_ns,
+                          std::min(*used->queued_ns, own.duration_ns()));
+  }
+  if (!is_long) return;
+  const bool has_missed = std::exchange(own.has_missed, false);
+  const std::lock_guard lock(file_lock_);
+  const std::optional<uint64_t> throttled = throttled_ns();
+  if (!throttled) return;
+  const uint64_t before_ns = std::exchange(throttled_before_, *throttled);
+  if (has_missed) return;  // it may have been in that long step
+  const uint64_t since_ns = *throttled - std::min(before_ns, *throttled);
+  causes_.add_of_step(CauseKind::kThrottled, serial, own.end_ns,
+                      std::min(static_cast<int64_t>(since_ns), own.duration_ns()));
+}
+
+std::optional<uint64_t> HostUse::throttled_ns() noexcept {
+  constexpr struct {
+    const char* name;
+    uint64_t ns;
+  } kCounts[] = {{"throttled_usec ", 1000}, {"throttled_time ", 1}};  // of cgroup v2 and v1
+  std::optional<uint64_t> sum_ns;
+  for (size_t i = 0; i < group_count_; ++i) {
+    char text[1024];
+    groups_[i].read(text);
+    for (const auto& [name, ns] : kCounts) {
+      const char* const found = std::strstr(text, name);
+      if (found == nullptr) continue;
+      sum_ns = sum_ns.value_or(0) + ns * std::strtoull(found + std::strlen(name), nullptr, 10);
+      break;
+    }
+  }
+  return sum_ns;
+}
+
+void HostUse::note_use(uint32_t serial, const OfThread& own, const ThreadCounts& used,
+                       bool is_long) noexcept {
+  const int64_t duration_ns = own.duration_ns();
+  const int64_t off_ns = std::max(duration_ns - used.ran_ns, int64_t{0});
   int64_t usual_ns = 0;
   {
-    const std::lock_guard lock(lock_);
+    const std::lock_guard lock(step_lock_);
     if (!is_long) off_cpu_ns_.add(static_cast<uint64_t>(off_ns));
     if (is_long) usual_ns = static_cast<int64_t>(off_cpu_ns_.value());
   }
   if (!is_long && ++usual_ > kFirstNoted && usual_ % kNotedEvery != 0) return;
-  causes_.add_of_step(CauseKind::kComputing, serial, end_ns, used.ran_ns);
-  const std::optional<int64_t> queued_ns = run_queue_.waited_ns();
-  if (queued_ns && used.sleeps == 0)
-    causes_.add_of_step(CauseKind::kSteal, serial, end_ns,
-                        std::max(off_ns - *queued_ns, int64_t{0}));
+  const auto add = [&](CauseKind kind, int64_t time_ns) {
+    causes_.add_of_step(kind, serial, own.end_ns, time_ns);
+  };
+  add(CauseKind::kComputing, used.ran_ns);
+  if (used.queued_ns && used.sleeps == 0)
+    add(CauseKind::kSteal, std::max(off_ns - std::min(*used.queued_ns, duration_ns), int64_t{0}));
   if (fault_ns_ > 0) {
-    int64_t faults_ns = used.minor * fault_ns_;
+    int64_t faults_ns = used.minor_faults * fault_ns_;
     if (used.system_ns >= std::max(kLeastSystemNs, faults_ns))
       faults_ns = std::min(used.system_ns, kMostFault * faults_ns);
-    causes_.add_of_step(CauseKind::kPageFaults, serial, end_ns, faults_ns);
+    add(CauseKind::kPageFaults, faults_ns);
   }
   if (is_long)
-    causes_.add_of_step(CauseKind::kDiskPages, serial, end_ns,
-                        std::clamp(off_ns - usual_ns, int64_t{0}, kMostDiskNs * used.major));
+    add(CauseKind::kDiskPages,
+        std::clamp(off_ns - usual_ns, int64_t{0}, kMostDiskNs * used.major_faults));
 }
 
 /// What was added since the last reading counts by the part of that time which is the step's.
-void HostUse::note_pressure(uint32_t serial, int64_t begin_ns, int64_t end_ns,
-                            bool is_long) noexcept {
-  if (!is_long && end_ns - pressed_at_ns_ < kPressureIntervalNs && pressed_ns_ >= 0) return;
+void HostUse::note_pressure(uint32_t serial, const OfThread& own, bool is_long) noexcept {
+  const int64_t elapsed_ns = own.end_ns - pressed_at_ns_;
+  if (!is_long && elapsed_ns < kPressureIntervalNs && pressed_ns_ >= 0) return;
   char text[256];
-  const char* const found = std::strstr(text_of(pressure_, text), "total=");  // "some" comes first
+  const char* const found = std::strstr(pressure_.read(text), "total=");  // "some" comes first
   if (found == nullptr) return;
   const int64_t sum_ns = 1000 * std::strtoll(found + std::strlen("total="), nullptr, 10);
   const int64_t more_ns = pressed_ns_ < 0 ? -1 : sum_ns - pressed_ns_;
-  const auto since_ns = static_cast<double>(end_ns - pressed_at_ns_);
-  const auto duration_ns = static_cast<double>(end_ns - begin_ns);
-  const double share = since_ns > duration_ns ? duration_ns / since_ns : 1.0;
+  const auto duration_ns = static_cast<double>(own.duration_ns());
+  const double share =
+      std::min(1.0, duration_ns / static_cast<double>(std::max<int64_t>(elapsed_ns, 1)));
   pressed_ns_ = sum_ns;
-  pressed_at_ns_ = end_ns;
+  pressed_at_ns_ = own.end_ns;
   if (is_long && more_ns >= 0)
-    causes_.add_of_step(CauseKind::kMemoryPressure, serial, end_ns,
-                        std::min(std::llround(share * static_cast<double>(more_ns)),
-                                 static_cast<long long>(end_ns - begin_ns)));
+    causes_.add_of_step(
+        CauseKind::kMemoryPressure, serial, own.end_ns,
+        std::min<int64_t>(std::llround(share * static_cast<double>(more_ns)), own.duration_ns()));
 }
 
 void HostUse::step_is_dropped() noexcept {
-  if (of_this_thread != nullptr && std::exchange(of_this_thread->step, kNoStep) != kNoStep)
-    budget_.drop_step();
-  const std::lock_guard lock(lock_);
+  OfThread* const own = of_this_thread;
+  if (own != nullptr && std::exchange(own->step, kNoStep) != kNoStep) budget_.drop_step();
+  const std::lock_guard lock(step_lock_);
   open_ = {};
 }
 
-void HostUse::live() {
-  while (!stops_.load(std::memory_order_relaxed)) {
-    const uint32_t rings = alarm_.rings();
-    alarm_.sleep(rings, look());
-  }
-  if (waits_.is_looking()) waits_.step_ends(clock_->to_ns(read_ticks()));
+StepAtWork HostUse::open_step() const noexcept {
+  const std::lock_guard lock(step_lock_);
+  StepAtWork step = open_;
+  if (step.serial != kNoStep) step.off_cpu_ns = static_cast<int64_t>(off_cpu_ns_.value());
+  return step;
 }
 
-std::chrono::nanoseconds HostUse::look() {
-  const int64_t now_ns = clock_->to_ns(read_ticks());
-  StepAtWork step;
-  int64_t last_end_ns = now_ns;
-  {
-    const std::lock_guard lock(lock_);
-    step = open_;
-    if (ended_ == waits_.serial()) last_end_ns = ended_ns_;
-    if (step.serial != kNoStep) step.off_cpu_ns = static_cast<int64_t>(off_cpu_ns_.value());
-  }
-  if (waits_.is_looking() && waits_.serial() != step.serial) waits_.step_ends(last_end_ns);
-  const int64_t elapsed_ns = now_ns - step.begin_ns;
-  if (step.serial == kNoStep || !run_queue_.is_long(elapsed_ns)) return kRest;
-  waits_.look(step, now_ns, see(step.thread), read_clock_ns(cpu_clock(step.thread)));
-  return std::max<std::chrono::nanoseconds>(kShortestLook,
-                                            std::chrono::nanoseconds(elapsed_ns / kLooks));
-}
-
-Seen HostUse::see(uint32_t thread) {
-  char text[256];
-  if (thread != file_of_) {
-    std::snprintf(text, sizeof text, "%.200s/%u/syscall", threads_.c_str(), thread);
-    file_ = HighDescriptor(open(text, O_RDONLY | O_CLOEXEC));
-    file_of_ = thread;
-  }
-  if (is_near(sleeping_address(text_of(file_, text)), gil_address_)) return Seen::waiting_for_gil;
-  return std::strncmp(text, "running", 7) == 0 ? Seen::ready : Seen::elsewhere;
-}
-
-void HostUse::read_times(ThreadTimes& times) const {
-  times.count = 0;
-  DIR* const folder = opendir(threads_.c_str());
-  if (folder == nullptr) return;
-  while (const dirent* entry = readdir(folder)) {
-    const auto thread = static_cast<uint32_t>(std::strtoul(entry->d_name, nullptr, 10));
-    timespec ran{};
-    if (thread == 0 || times.count == ThreadTimes::kMost ||
-        clock_gettime(cpu_clock(thread), &ran) != 0)
-      continue;
-    times.threads[times.count++] = {thread, ran.tv_sec * 1'000'000'000 + ran.tv_nsec};
-  }
-  closedir(folder);
+std::optional<int64_t> HostUse::end_of(uint32_t serial) const noexcept {
+  const std::lock_guard lock(step_lock_);
+  return ended_ == serial ? std::optional(ended_ns_) : std::nullopt;
 }
 
 }  // namespace pig

@@ -20,8 +20,8 @@ std::vector<Part*> make_parts() {
   Parts& p = *(current_parts = new Parts);
   // Spans come first, with the paths and threads that all others refer to, and values before steps:
   // the step of a value has an index once all that were dropped before it are known.
-  return {&p.spans,   &p.device_times, &p.graph_phases, &p.run_queue, &p.host_use,
-          &p.metrics, &p.causes,       &p.all_steps,    &p.syncs,     &p.collectives,
+  return {&p.spans,   &p.device_times, &p.graph_phases, &p.host_use, &p.gil_watch,
+          &p.metrics, &p.causes,       &p.all_steps,    &p.syncs,    &p.collectives,
           &p.stalls,  &p.documents,    &p.reminders};
 }
 

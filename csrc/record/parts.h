@@ -11,11 +11,11 @@
 #include "record/collective_series.h"
 #include "record/device_times.h"
 #include "record/documents.h"
+#include "record/gil_watch.h"
 #include "record/graph_phases.h"
 #include "record/host_use.h"
 #include "record/metric_series.h"
 #include "record/recorder.h"
-#include "record/run_queue_waits.h"
 #include "record/span_record.h"
 #include "record/stalls.h"
 #include "record/step_tracker.h"
@@ -73,8 +73,8 @@ struct Parts {
   SpanRecord spans{statistics, device_times, graph_phases};
   MetricSeries metrics;
   CauseLog causes;
-  RunQueueWaits run_queue{metrics, causes};
-  HostUse host_use{run_queue, causes};
+  HostUse host_use{metrics, causes};
+  GilWatch gil_watch{host_use, causes};
   SyncLog syncs;
   CollectiveSeries collectives;
   Documents documents;

@@ -187,6 +187,7 @@ void Recorder::turn(uint64_t number, bool asked) {
     cuda::DeviceTiming::instance().harvest(findings, false);
     const std::lock_guard lock(harvest_mutex_);
     if (number != recordings_) return;
+    for (Part* part : parts_) part->tick();
     if (!asked && findings.empty() && rest()) return;
     if (findings.empty() && !has_room()) return;
     const int64_t now_ns = clock_.to_ns(read_ticks());

@@ -44,11 +44,9 @@ StepTracker& steps() { return parts().steps(); }
 void end_readings(uint32_t serial, bool is_kept) {
   if (parts().is_scratch()) return;
   if (is_kept) {
-    parts().run_queue.step_ends(serial);
     parts().host_use.step_ends(serial);
     parts().metrics.step_ends();
   } else {
-    parts().run_queue.step_is_dropped();
     parts().host_use.step_is_dropped();
     parts().metrics.step_is_dropped();
   }
@@ -70,10 +68,7 @@ int64_t begin_step(bool with_range) {
   if (const uint32_t flags = ModuleSampling::instance().step_begins(step))
     steps().add_flags(*serial, flags);
   if (BorderListener* heard = listener()) heard->step_begins(*serial);
-  if (!parts().is_scratch()) {
-    parts().run_queue.step_begins(*serial);
-    parts().host_use.step_begins(*serial);
-  }
+  if (!parts().is_scratch()) parts().host_use.step_begins(*serial);
   const int64_t token = static_cast<int64_t>(epoch & 0x7FFFFFFF) << 32 | (*serial + 1);
   if (with_range) begin_step_range(token);
   return token;

@@ -12,6 +12,7 @@ namespace pig {
 struct SinceReading {
   uint32_t steps = 0;      ///< that were not read, without the open one
   int64_t outside_ns = 0;  ///< the time between steps
+  bool has_long = false;   ///< whether a step took long: they have grown by anything
 };
 
 /// How much a counter of a thread usually grows in a step, and between two steps.
@@ -45,7 +46,8 @@ class UsualGaps {
   /// Whether what counters have grown by since the last reading says something of a step that took
   /// so long.
   bool tell_of(const SinceReading& since, int64_t duration_ns) const {
-    return since.outside_ns <= std::max(duration_ns / kMostOfStep, most_ns(since));
+    return !since.has_long &&
+           since.outside_ns <= std::max(duration_ns / kMostOfStep, most_ns(since));
   }
   /// Whether to read the counters again behind a time between steps, so that they do.
   bool is_rare(int64_t gap_ns) const { return gap_ns > std::max(kRareNs, most_ns({})); }

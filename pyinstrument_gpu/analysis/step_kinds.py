@@ -30,7 +30,7 @@ from pyinstrument_gpu.core.step_values import TOKENS, values_of_steps
 MIN_STEPS = 8
 """Of a kind, for its median to be one to compare with."""
 LEAST_EXCESS = 0.2
-"""From there on a recording looks at steps more closely (`RunQueueWaits::kLong`)."""
+"""From there on a recording looks at steps more closely (`HostUse::kLong`)."""
 NOISE = 6
 TURN_SHARE = 0.2
 """So many steps at least have a phase, and so many have it not, that makes two kinds of them."""

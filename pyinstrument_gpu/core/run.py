@@ -279,7 +279,8 @@ class Run:
         self.syncs = Syncs() if syncs is None else syncs
         self.noted_causes = NotedCauses() if noted_causes is None else noted_causes
         self.error = error
-        held = [aspect.attributes(recorded) for aspect in aspects()]
+        given = {**recorded, "anchor": self.anchor}
+        held = [aspect.attributes(given) for aspect in aspects()]
         unknown = recorded.keys() - {name for attributes in held for name in attributes}
         if unknown:
             raise TypeError(f"a run has no {', '.join(sorted(unknown))}")

@@ -9,8 +9,8 @@
 #include "check.h"
 #include "drained_part.h"
 #include "record/cause_log.h"
+#include "record/host_use.h"
 #include "record/metric_series.h"
-#include "record/run_queue_waits.h"
 #include "temporary_directory.h"
 
 namespace {
@@ -92,12 +92,12 @@ void each_long_step_is_read() {
   pig::Clock clock;
   clock.start();
   pig::RecordingOptions options;
-  pig::RunQueueWaits waits(series.part, log.part);
+  pig::HostUse waits(series.part, log.part);
   waits.reset({clock, log.drops, options});
   const Recording recording(0);
   uint64_t waited_ns = 0;
   write(path, waited_ns);
-  waits.start(path, {});
+  waits.watch_run_queue(path, {});
   const auto step = [&](uint32_t serial, uint64_t time_ns, uint64_t waits_ns) {
     waits.step_begins(serial);
     now += time_ns;

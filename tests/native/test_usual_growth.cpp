@@ -28,6 +28,7 @@ void counters_say_nothing_behind_a_longer_gap_than_usual() {
   for (int i = 0; i < 3; ++i) gaps.add({3, 8 * kMs});  // 2 ms before each step
   CHECK(gaps.tell_of({1, 8 * kMs}, kMs));
   CHECK(!gaps.tell_of({1, 8 * kMs + 1}, kMs));
+  CHECK(!gaps.tell_of({1, 0, /*has_long=*/true}, kMs));
   CHECK(!gaps.is_rare(20 * kMs));
   CHECK(gaps.is_rare(20 * kMs + 1));
   for (int i = 0; i < 9; ++i) gaps.add({0, 15 * kMs});

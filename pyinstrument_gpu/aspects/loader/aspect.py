@@ -99,8 +99,8 @@ class LoaderAspect(DocumentAspect):
     about = "what the workers of DataLoaders did, and what others would."
 
     def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        anchor = given.get("environment", {}).get("anchor")
-        return super().attributes(given) | {"loader_batches": on_timeline(given.get(NAME), anchor)}
+        batches = on_timeline(given.get(NAME), given["anchor"])
+        return super().attributes(given) | {"loader_batches": batches}
 
     def section(self, run: Run) -> tuple[LoaderWork, ...]:
         known: Loaders | None = run.loader

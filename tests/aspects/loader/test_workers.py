@@ -91,6 +91,10 @@ def test_workers_tell_what_they_made_and_when() -> None:
     (work,) = ASPECT.section(run)
     assert work.batches == 12
     assert work.batch_ns == sum(row.making_ns for row in loader.rows) / 12
+    on_timeline = run.loader_batches
+    assert on_timeline["number"].tolist() == [*range(6)]
+    assert on_timeline["host_begin_ns"].min() >= 0
+    assert on_timeline["host_end_ns"].max() <= run.duration_ns
 
 
 def test_stages_are_what_the_samples_found() -> None:
