@@ -32,13 +32,11 @@ class RowPart:
         id: below `ID_LIMIT`, unlike that of any other row of the process: a thread's own number
             where it can be.
         name: that of the track, or "name (2)" and so on.
-        on_device: whether the times are the device's.
         ranges: as `RunTimeline.placed` has them; values of metrics stand apart from all others.
     """
 
     id: int
     name: str
-    on_device: bool
     ranges: Ranges
 
 
@@ -83,7 +81,7 @@ class NsightProcess:
                 id_of_lane[lane] = ids.free()
             for lane, ranges in by_lane.items():
                 name = lane_name(track.name, lane)
-                yield RowPart(id_of_lane[lane], name, track.is_stream, ranges)
+                yield RowPart(id_of_lane[lane], name, ranges)
 
 
 def processes_of(runs: Sequence[Run], advance: Callable[[int], None]) -> list[NsightProcess]:

@@ -24,12 +24,6 @@ _CONTROL = re.compile("[\x00-\x1f\x7f]")
 
 
 def write(runs: Sequence[Run], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
-    write_processes(processes_of(runs, advance), sink)
-
-
-def write_processes(processes: Sequence[NsightProcess], sink: BinaryIO) -> int:
-    """Write processes; returns the number of events, two for each range."""
-    events = 0
     sink.write(
         b"# Phases recorded by pyinstrument_gpu. Nsight Systems shows them after\n"
         b"#   ImportNvtxt --cmd create -n THIS.nvtxt -o REPORT.nsys-rep\n"
@@ -39,7 +33,7 @@ def write_processes(processes: Sequence[NsightProcess], sink: BinaryIO) -> int:
         b"@RangePop, Time\n"
     )
     names = _UniqueNames()
-    for process in processes:
+    for process in processes_of(runs, advance):
         sink.write(b"ProcessId = %d\n" % process.id)
         sink.write(b"NameProcess, %d, %b\n" % (process.id, names.quoted(process.name)))
         for track in process.tracks():
@@ -51,12 +45,10 @@ def write_processes(processes: Sequence[NsightProcess], sink: BinaryIO) -> int:
                     sink.write(b"NameOsThread, %d, %d, %b\n" % (process.id, part.id, name))
                     rows[part.id] = _EventWriter(process)
                 sink.writelines(rows[part.id].certain(part.ranges))
-                events += 2 * len(part.ranges.number)
             for id, row in rows.items():
                 if len(rows) > 1:
                     sink.write(b"ThreadId = %d\n" % id)
                 sink.writelines(row.rest())
-    return events
 
 
 class _UniqueNames:

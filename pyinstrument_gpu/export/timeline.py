@@ -113,13 +113,11 @@ class RunTimeline:
         run: the run.
         start_ns: where it begins on the axis.
         advance: called with a number of spans whenever so many more of `threads` are done with.
-        rate: ns of the axis per ns of the run.
     """
 
     run: Run
     start_ns: int = 0
     advance: Callable[[int], None] = lambda spans: None
-    rate: float = 1.0
 
     def threads(self, *, with_steps: bool = False, with_waits: bool = False) -> list[Track]:
         """The phases, modules and compilations of each thread that did something, the main thread
@@ -234,9 +232,7 @@ class RunTimeline:
         return Ranges(ranges.number, self.on_axis(ranges.begin_ns), self.on_axis(ranges.end_ns))
 
     def on_axis(self, run_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-        # The drift alone is a float: it is small, and so exact.
-        drift_ns: NDArray[np.int64] = np.rint(run_ns * (self.rate - 1)).astype(np.int64)
-        return run_ns + drift_ns + self.start_ns
+        return run_ns + self.start_ns
 
     def places(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Of each range its `RangeKind` and its place among all that the run has of it."""

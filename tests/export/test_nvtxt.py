@@ -3,6 +3,7 @@
 
 import math
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from tests.helpers.made_runs import (
     with_lengths_on_device,
     written,
 )
-from tests.helpers.nsight import read_nvtxt
+from tests.helpers.nsight import host_program, needs_nsight, read_nvtxt
 
 FORWARD, ATTENTION = 0xFF42A697, 0xFFF28E2B
 
@@ -286,3 +287,18 @@ def test_any_run(run: Run) -> None:
     moved = sorted(each.begin_ns for each in found.ranges)
     ahead = [after - before for before, after in zip(begins, moved, strict=True)]
     assert all(0 <= each < len(begins) for each in ahead)
+
+
+@needs_nsight
+@pytest.mark.thorough
+def test_nsight_imports_every_event(tmp_path: Path) -> None:
+    run = run_of(
+        [span(0, 12, 30), span(1, 15, 20), span(0, 40, 40)],
+        steps=steps_of((7, 10, 40)),
+        names=('it\'s "it"', "b\\"),
+    )
+    text, report = tmp_path / "x.nvtxt", tmp_path / "x.nsys-rep"
+    run.export(text)
+    printed = host_program("ImportNvtxt", "--cmd", "create", "-n", text, "-o", report)
+    assert "8 events imported" in printed
+    assert report.exists()
