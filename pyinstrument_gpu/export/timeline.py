@@ -13,7 +13,6 @@ those of one lane nest.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -37,7 +36,6 @@ from pyinstrument_gpu.export.ranges import (
     range_tables,
     slices_of,
 )
-from pyinstrument_gpu.export.tour import Tour
 
 MARK_DTYPE = np.dtype(
     [
@@ -47,8 +45,8 @@ MARK_DTYPE = np.dtype(
 )
 """What a range was: its `RangeKind`; its label, an index into `labels_of`; the index of its step;
 of a wait, a module or a compilation the path around it; of a phase its depth; how long the host was
-blocked in it; of a wait its bytes; and of a phase with a device time its place in `Run.spans`. -1
-is missing."""
+blocked in it; of a wait its bytes; and of a phase with a range on a stream its place in
+`Run.spans`. -1 is missing."""
 
 _NEVER_NS = np.iinfo(np.int64).max
 _HOST_TIMES = itemgetter("host_begin_ns", "host_end_ns")
@@ -141,14 +139,15 @@ class RunTimeline:
 
     def streams(self, *, with_steps: bool = False) -> Iterator[Track]:
         """The phases and modules of each device stream that have times there, of each device the
-        default stream first. If asked for, with its steps around them, each from the first begin
-        of its phases there to the last end."""
+        default stream first. Those that gave the stream nothing to do have no range there. If
+        asked for, with its steps around them, each from the first begin of its phases there to the
+        last end."""
         run = self.run
         devices = np.array([*(stream.device for stream in run.streams), -1], np.int64)
 
         def place(spans: NDArray[np.void], device: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
             place = device.astype(np.int64) << 32 | spans["stream"].astype(np.uint32)
-            return np.where(has_device_times(spans), place, -1)
+            return np.where(_lasted_on_device(spans), place, -1)
 
         def place_of_spans(spans: NDArray[np.void]) -> NDArray[np.int64]:
             return place(spans, spans["device"])
@@ -206,27 +205,17 @@ class RunTimeline:
 
     def placed(self, track: Track) -> Iterator[dict[int, Ranges]]:
         """The ranges of a track on the axis by lane, some ten thousand at a time: those of a lane
-        by begin, ascending, and of those that begin together the outermost first. Those of a stream
-        have the times of a `Tour`."""
+        by begin, ascending, and of those that begin together the outermost first."""
         lanes = Lanes()
-        tours: defaultdict[int, Tour] = defaultdict(lambda: Tour(self._host_times))
         for ranges in by_begin(*track.tables):
             place = lanes.place(ranges)
-            by_lane = {lane: ranges.some(place == lane) for lane in distinct(place).tolist()}
-            if not track.is_stream:
-                yield {lane: self._ranges_on_axis(some) for lane, some in by_lane.items()}
-            else:
-                for lane, some in by_lane.items():
-                    yield from self._on_lane(lane, tours[lane].some(some))
+            yield {
+                lane: self._ranges_on_axis(ranges.some(place == lane))
+                for lane in distinct(place).tolist()
+            }
             if track.thread is not None:
                 kinds, _ = self.places(ranges.number)
                 self.advance(int(np.count_nonzero(kinds == RangeKind.PHASE)))
-        for lane, tour in sorted(tours.items()):
-            yield from self._on_lane(lane, tour.rest())
-
-    def _on_lane(self, lane: int, ranges: Ranges) -> Iterator[dict[int, Ranges]]:
-        if len(ranges.number):
-            yield {lane: self._ranges_on_axis(ranges)}
 
     def _ranges_on_axis(self, ranges: Ranges) -> Ranges:
         return Ranges(ranges.number, self.on_axis(ranges.begin_ns), self.on_axis(ranges.end_ns))
@@ -249,17 +238,8 @@ class RunTimeline:
             for name, column in _COLUMNS[kind].items():
                 marks[name][here] = rows[column]
             if kind is RangeKind.PHASE:
-                marks["span"][here] = np.where(has_device_times(rows), places, -1)
+                marks["span"][here] = np.where(_lasted_on_device(rows), places, -1)
         return marks
-
-    def _host_times(
-        self, numbers: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        begin_ns, end_ns = np.empty((2, len(numbers)), np.int64)
-        for kind, here, places in self._by_kind(numbers):
-            times = self.step_times if kind is RangeKind.STEP else _HOST_TIMES
-            begin_ns[here], end_ns[here] = times(self._records[kind][places])
-        return begin_ns, end_ns
 
     def _by_kind(
         self, numbers: NDArray[np.int64]
@@ -340,6 +320,11 @@ class RunTimeline:
     def _thread_name(self, thread: int) -> str:
         of = self.run.threads[thread]
         return of.name or f"thread {of.native_id}"
+
+
+def _lasted_on_device(spans: NDArray[np.void]) -> NDArray[np.bool_]:
+    """Which gave a stream something to do."""
+    return has_device_times(spans) & (spans["device_end_ns"] > spans["device_begin_ns"])
 
 
 def _windows(ranges: Ranges) -> Iterator[Ranges]:
