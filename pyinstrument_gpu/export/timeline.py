@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.aspects.modules.data import ModulePass
-from pyinstrument_gpu.core.arrays import distinct, places_in
+from pyinstrument_gpu.core.arrays import distinct
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, has_device_times
 from pyinstrument_gpu.export.labels import RangeKind
@@ -48,7 +48,6 @@ of a wait, a module or a compilation the path around it; of a phase its depth; h
 blocked in it; of a wait its bytes; and of a phase with a range on a stream its place in
 `Run.spans`. -1 is missing."""
 
-_NEVER_NS = np.iinfo(np.int64).max
 _HOST_TIMES = itemgetter("host_begin_ns", "host_end_ns")
 _DEVICE_TIMES = itemgetter("device_begin_ns", "device_end_ns")
 
@@ -137,11 +136,9 @@ class RunTimeline:
         for _, table in self._tables(RangeKind.STEP, _all_alike, self.step_times):
             yield Track("steps", (table,))
 
-    def streams(self, *, with_steps: bool = False) -> Iterator[Track]:
+    def streams(self) -> Iterator[Track]:
         """The phases and modules of each device stream that have times there, of each device the
-        default stream first. Those that gave the stream nothing to do have no range there. If
-        asked for, with its steps around them, each from the first begin of its phases there to the
-        last end."""
+        default stream first. Those that gave the stream nothing to do have no range there."""
         run = self.run
         devices = np.array([*(stream.device for stream in run.streams), -1], np.int64)
 
@@ -158,7 +155,6 @@ class RunTimeline:
         tables = _by_key(
             self._tables(RangeKind.PHASE, place_of_spans, _DEVICE_TIMES),
             self._tables(RangeKind.MODULE, place_of_modules, _DEVICE_TIMES),
-            self._steps_on_streams(place_of_spans) if with_steps else (),
         )
         found = []
         for where, of in tables.items():
@@ -299,23 +295,6 @@ class RunTimeline:
         begin_ns, end_ns = steps["begin_ns"], steps["end_ns"]
         open_end_ns = np.maximum(begin_ns, self.run.duration_ns)
         return begin_ns, np.where(end_ns < 0, open_end_ns, end_ns)
-
-    def _steps_on_streams(self, place: _GetKeys) -> Iterator[tuple[int, RangeTable]]:
-        spans, indices = self.run.spans, self.run.steps.array["index"]
-        nothing = np.array([[_NEVER_NS], [-1]]).repeat(len(indices), axis=1)
-        found: dict[int, NDArray[np.int64]] = {}
-        for part in slices_of(len(spans)):
-            some = spans[part]
-            stream, step = place(some), places_in(indices, some["step"])
-            for each in distinct(stream[(stream >= 0) & (step >= 0)]).tolist():
-                here = (stream == each) & (step >= 0)
-                times = found.setdefault(each, nothing.copy())
-                np.minimum.at(times[0], step[here], some["device_begin_ns"][here])
-                np.maximum.at(times[1], step[here], some["device_end_ns"][here])
-        for each, times in found.items():
-            there = np.flatnonzero(times[1] >= 0)
-            steps = Ranges(there + self._firsts[RangeKind.STEP], *times[:, there])
-            yield each, partial(_windows, steps)
 
     def _thread_name(self, thread: int) -> str:
         of = self.run.threads[thread]

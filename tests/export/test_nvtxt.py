@@ -20,7 +20,6 @@ from tests.helpers.made_runs import (
     rank,
     run_of,
     runs,
-    steps_on_streams,
     syncs_of,
     with_lengths_on_device,
     written,
@@ -196,7 +195,7 @@ def test_ids_are_small_and_differ() -> None:
     }
 
 
-def test_waits_metrics_and_steps_of_streams_have_rows() -> None:
+def test_waits_metrics_and_streams_have_rows() -> None:
     spans = [
         (0, 0, 3, 0, 0, 0, 7, 10, 20, 100, 150, -1, 1),
         (1, 1, 3, 1, 0, 0, 7, 12, 18, 110, 140, -1, 1),
@@ -219,8 +218,7 @@ def test_waits_metrics_and_steps_of_streams_have_rows() -> None:
         *('metrics/loss "x"', "metrics/loss"),
     ]
     assert rows["GPU 0 stream 7"] == [
-        *(("step 3", 100, 150), ("forward", 101, 150), ("attention", 110, 140)),
-        *(("step 4", 200, 260), ("forward", 201, 260)),
+        *(("forward", 100, 150), ("attention", 110, 140), ("forward", 200, 260)),
     ]
     assert rows["MainThread waits"] == [
         ("wait: .item() /home/a, b/train.py:57", 100, 150),
@@ -279,7 +277,6 @@ def test_any_run(run: Run) -> None:
             for begin, end in spans[["device_begin_ns", "device_end_ns"]].tolist()
             if begin >= 0
         ]
-        + [(begin, end) for _, begin, end in steps_on_streams(run)]
     )
     ends = Counter(max(begin + 1, end) for begin, end in expected.elements())
     assert Counter(each.end_ns for each in found.ranges) == ends
