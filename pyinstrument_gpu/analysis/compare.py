@@ -162,7 +162,8 @@ class Comparison:
         price_per_hour: of all that a run uses; None where nothing was given.
         before_wait, after_wait: for which share of the time of steps their thread waited for a
             processor, on average over runs; None when not known.
-        other_processors: how many of their processors other processes used meanwhile, likewise.
+        other_processors: how many of their processors other processes used meanwhile, in the run in
+            which they used most; None when not known.
         steps: number of steps of each run that were compared.
         phases: the largest change first; the changes add up to that of the elapsed time.
         before_slow_ns, after_slow_ns: what slow steps took longer than their kind, per step of all,
@@ -386,7 +387,8 @@ class _Machine:
     Attributes:
         waits: of both sides, for which share of the time of steps their thread waited for a
             processor; None unknown.
-        others: how many of the processors other processes used; None unknown.
+        others: how many of the processors other processes used, in the run in which they used
+            most; None unknown.
         processors: those that the runs might use.
         has_many_others: whether they were many in some run.
     """
@@ -407,7 +409,7 @@ class _Machine:
         )
         return cls(
             waits=(before, after),
-            others=fmean(others) if others else None,
+            others=max(others, default=None),
             processors=next((one.processors for one in found if one.processors), None),
             has_many_others=any(one.has_many_others for one in found),
         )
@@ -420,7 +422,7 @@ class _Machine:
     def warnings(self) -> Iterator[str]:
         if not self.has_many_others:
             return
-        used = f"other processes used {self.others:.1f} of {self.processors} processors meanwhile"
+        used = f"other processes used up to {self.others:.1f} of {self.processors} processors meanwhile"
         before, after = self.waits
         if before is None or after is None:
             yield f"{used}: the less they use, the smaller the changes that can be shown"

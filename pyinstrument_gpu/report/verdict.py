@@ -143,7 +143,7 @@ def _may_save(run: Run, one: Finding) -> str:
 
 
 def _change(one: Finding) -> str:
-    return one.about if one.kind == "guide" else f"removing {one.about}"
+    return one.about if one.kind == "guide" else f"no more {one.about}"
 
 
 def _saving(run: Run, one: Finding) -> str:

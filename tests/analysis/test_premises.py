@@ -233,8 +233,8 @@ def test_the_verdict_begins_with_such_a_doubt() -> None:
     found = in_order([*SURE, finding("doubt", "the doubt", 0, 60)])
 
     assert verdict(run, (), found, None, {}).endswith(
-        "one change may save at most 60% of the elapsed time, but this run can't tell: removing "
-        "the doubt; another could save 4% to 12% of the elapsed time: removing the sure."
+        "one change may save at most 60% of the elapsed time, but this run can't tell: no more "
+        "the doubt; another could save 4% to 12% of the elapsed time: no more the sure."
     )
     parts = (part for part in savings_parts(None, found) if isinstance(part, Sentence))
     titles = [part.text for part in parts if part.kind == "title"]
