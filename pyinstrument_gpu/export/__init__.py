@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -196,6 +197,11 @@ def format_for(path: str | os.PathLike[str], format: str | None = None) -> str:
     if not suffix:
         written = "; for ".join(by_name.values())
         hint = f"For a folder, write {given + os.sep!r}; for {written}, name the format"
+    if suffix == ".nsys-rep":
+        hint = (
+            "Write NVTXT, and have Nsight Systems make the report of it: "
+            f"ImportNvtxt --cmd create -n {shlex.quote(given.removesuffix(suffix) + '.nvtxt')} -o {shlex.quote(given)}"
+        )
     raise ExportError(
         f"no format has the suffix {suffix!r} of {given!r}; known: {known}, and by name only: "
         f"{', '.join(by_name)}. {hint}"

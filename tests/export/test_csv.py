@@ -261,6 +261,7 @@ def test_export_by_suffix_and_by_name(tmp_path: Path) -> None:
             r"by name only: tensorboard\. For a folder, write '.*out/'; for an event file",
         ),
         ("out.gz", None, r"no format has the suffix '\.gz'"),
+        ("out.nsys-rep", None, r"create -n .*out\.nvtxt -o .*out\.nsys-rep"),
         ("out.cvs", None, r"no format has the suffix '\.cvs'"),
         ("out.csv", "cvs", r"unknown format 'cvs'; known: csv"),
     ],
