@@ -17,17 +17,7 @@ from typing import Any, BinaryIO, Literal, cast
 from pyinstrument_gpu.core.job_membership import not_one_job, same_run_twice
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import ExportError
-from pyinstrument_gpu.export import (
-    collapsed,
-    csv,
-    nsys_rep,
-    nsys_sqlite,
-    nvtxt,
-    parquet,
-    perfetto,
-    tables,
-    tensorboard,
-)
+from pyinstrument_gpu.export import collapsed, csv, nvtxt, parquet, perfetto, tables, tensorboard
 from pyinstrument_gpu.export.atomic_file import atomic_write, check_replaceable
 
 _GZIP = ".gz"
@@ -90,16 +80,7 @@ FORMATS: Mapping[str, Exporter] = {
         tables.OPTIONS,
         output="path",
     ),
-    "nsys": Exporter(
-        nsys_rep.write,
-        {".nsys-rep": "a report for Nsight Systems"},
-        nsys_rep.OPTIONS,
-        output="path",
-    ),
     "nvtxt": Exporter(nvtxt.write, {".nvtxt": "text that Nsight Systems can import"}),
-    "nsys-sqlite": Exporter(
-        nsys_sqlite.write, {".sqlite": "a database for `nsys stats`"}, output="binary"
-    ),
     "collapsed": Exporter(
         collapsed.write, {".collapsed": "stacks of Python, for flame graphs"}, output="binary"
     ),

@@ -282,7 +282,6 @@ def test_unknown_format_names_the_known(
             "neutralize_formulas",
         ),
         ("out.json", "perfetto has no option 'sumary'; it has none"),
-        ("out.nsys-rep", "nsys has no option 'sumary'; it has merge_into"),
     ],
 )
 def test_unknown_option_names_the_known_and_leaves_no_file(
