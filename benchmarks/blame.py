@@ -311,7 +311,7 @@ def main() -> None:
     parser.add_argument("kind", choices=["simulated", "live", "record"])
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--percent", type=float, default=None, help="3, and live 8")
-    parser.add_argument("--max-runs", type=int, default=None, help="6000, and live 200")
+    parser.add_argument("--max-runs", type=int, default=None, help="10000, and live 200")
     parser.add_argument("--examples", type=Path, help="a clone of pytorch/examples")
     parser.add_argument("--series", type=Path, default=SERIES, help="to record")
     parser.add_argument("--results", type=Path, metavar="FILE", help="write all figures as JSON")
@@ -328,7 +328,7 @@ def main() -> None:
         )
     else:
         figures = simulated_figures(
-            options.trials, (options.percent or 3) / 100, options.max_runs or 6000
+            options.trials, (options.percent or 3) / 100, options.max_runs or 10_000
         )
     print_and_write(figures, options.results)
 
