@@ -13,8 +13,10 @@ from pyinstrument_gpu.analysis.batches import BATCH_PHASE
 from pyinstrument_gpu.analysis.loader_replay import Prediction
 from pyinstrument_gpu.aspects.loader import NAME
 from pyinstrument_gpu.aspects.loader.data import Loader, Loaders, WorkerTimes, on_timeline
+from pyinstrument_gpu.aspects.loader.late_batches import late_batches
 from pyinstrument_gpu.aspects.loader.stages import LineTree, stages_of, tree_of_phase
 from pyinstrument_gpu.core.aspect import DocumentAspect
+from pyinstrument_gpu.core.cause import Cause
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
 from pyinstrument_gpu.parts.words import counted, duration, printable, size, small_percent
@@ -136,6 +138,9 @@ class LoaderAspect(DocumentAspect):
     def parts(self, section: tuple[LoaderWork, ...], document: Any) -> Iterator[Part]:
         for work in section:
             yield from _parts(work)
+
+    def causes(self, run: Run) -> Iterator[Cause]:
+        yield late_batches(run)
 
     def unknown(self, run: Run) -> Iterator[str]:
         known: Loaders | None = run.loader
