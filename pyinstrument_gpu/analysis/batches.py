@@ -45,6 +45,7 @@ QUEUE_PER_WORKER = 2
 START_PHASE = "data start"
 SELDOM = 0.2
 BATCH_PHASE = "data"
+LOADER_PHASES = (BATCH_PHASE, START_PHASE, "data end")
 MIN_STRETCHES = 3
 """The least number of stretches from one wait to the next that tell the capacity."""
 WAIT_SHARE = 0.5

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a loop would wait for batches with other workers: the making of batches, replayed.
+"""What a loop would wait for batches if something changed: the making of batches, replayed.
 
 torch's DataLoader asks its workers in turn. At the beginning each has `prefetch_factor` batches to
 make, and whenever the loop gets a batch, the worker whose turn it is is asked for another one. A
@@ -16,7 +16,7 @@ all that want one: the workers, the loop, and other programs, which go on as the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,12 +39,14 @@ class Prediction:
     """How long the loop would wait for a batch, with the range of it.
 
     Attributes:
+        change: what would be changed, in words.
         workers: how many there would be.
         wait_ns: the likely wait.
         least_ns: where no worker ever waits for a processor that others have.
         most_ns: where each has to share them all the time.
     """
 
+    change: str
     workers: int
     wait_ns: float
     least_ns: float
@@ -137,10 +139,25 @@ class LoaderModel:
         waits_ns = [self.wait_with(workers, part) for part in (likely, least, max(likely, shared))]
         if not self.workers:
             waits_ns[2] += _HANDING_NS
-        return Prediction(workers, *waits_ns)
+        words = "1 worker" if workers == 1 else f"{workers} workers"
+        return Prediction(words, workers, *waits_ns)
+
+    def with_faster(self, stage: str, shares: tuple[float, float, float]) -> Prediction:
+        """The wait if a stage took half as long.
+
+        Args:
+            shares: of the time of a batch that it takes: the likely one, the most and the least.
+        """
+        likely, most, least = (1 - share / 2 for share in shares)
+        if self.workers:
+            # What it no longer takes of processors others may have.
+            most *= min(1.0, self.processors.undisturbed(self.workers))
+        waits_ns = [self.wait_with(self.workers, part) for part in (likely, most, least)]
+        return Prediction(f"{stage} twice as fast", self.workers, *waits_ns)
 
     def predictions(self) -> Iterator[Prediction]:
-        """With fewer and more workers; nothing where the replay does not explain the run."""
+        """With fewer and more workers, and batches made ahead; nothing where the replay does not
+        explain the run."""
         if not self.explains_run:
             return
         more = _WORKERS_INSTEAD_OF_NONE
@@ -149,6 +166,9 @@ class LoaderModel:
         for workers in more:
             if workers:
                 yield self.predicted(workers)
+        if self.workers:
+            deeper = replace(self, prefetch=2 * self.prefetch).predicted(self.workers)
+            yield replace(deeper, change=f"prefetch_factor={2 * self.prefetch}")
 
 
 def model_of(run: Run, found: LoaderBatches) -> LoaderModel | None:

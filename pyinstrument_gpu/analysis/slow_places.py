@@ -18,6 +18,16 @@ _MOST_STEPS = 1000
 """Slow ones, and as many usual ones."""
 
 
+def steps_with_spans(run: Run) -> NDArray[np.int64] | None:
+    """The steps that begin behind the spans that made room; None for all."""
+    if len(run.spans) >= run.phases_recorded:
+        return None
+    steps = run.steps.closed
+    since_ns = int(run.spans["host_end_ns"][:1].max(initial=0))
+    known: NDArray[np.int64] = steps["index"][steps["begin_ns"] >= since_ns]
+    return known
+
+
 def slow_places(run: Run, steps: NDArray[np.void], is_slow: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Of each slow step the path whose own time exceeds its median in usual steps most, as an index
     into `Run.paths`; `OUTSIDE` or `UNKNOWN`. Of many slow steps, that of the longest ones."""

@@ -3,6 +3,7 @@
 
 import heapq
 from collections import deque
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -102,17 +103,44 @@ def model(
 def test_workers_that_sleep_need_no_processors() -> None:
     asleep = Processors(cores=2, cpu_share=0.0)
     found = model(40 * MS, 5 * MS, 2, 15 * MS, asleep).predictions()
-    assert [(one.workers, one.wait_ns, one.least_ns, one.most_ns) for one in found] == [
-        (1, 35 * MS, 35 * MS, 35 * MS),
-        (4, 5 * MS, 5 * MS, 5 * MS),
-        (8, 0, 0, 0),
+    assert [(one.change, one.wait_ns, one.least_ns, one.most_ns) for one in found] == [
+        ("1 worker", 35 * MS, 35 * MS, 35 * MS),
+        ("4 workers", 5 * MS, 5 * MS, 5 * MS),
+        ("8 workers", 0, 0, 0),
+        ("prefetch_factor=4", 15 * MS, 15 * MS, 15 * MS),
     ]
+
+
+def test_more_batches_ahead_even_out_long_ones() -> None:
+    making_ns = np.full(64, 10 * MS)
+    making_ns[::16] = 50 * MS
+    asleep = Processors(cores=2, cpu_share=0.0)
+    run = LoaderModel(making_ns, np.full(64, 15 * MS), 0, 1, 2, asleep, 0.0)
+    run = replace(run, wait_ns=run.wait_with(1))
+    *_, deeper = run.predictions()
+    assert deeper.change == "prefetch_factor=4"
+    assert deeper.wait_ns < run.wait_ns
+
+
+def test_a_stage_that_is_twice_as_fast_takes_half_its_share() -> None:
+    # Without a half of 60 % of them, batches take 28 ms of two workers, and the loop uses 5 ms.
+    asleep = Processors(cores=2, cpu_share=0.0)
+    faster = model(40 * MS, 5 * MS, 2, 15 * MS, asleep).with_faster("decode", (0.6, 0.8, 0.4))
+    assert (faster.change, faster.workers) == ("decode twice as fast", 2)
+    assert [faster.wait_ns, faster.least_ns, faster.most_ns] == [9 * MS, 7 * MS, 11 * MS]
+    # Nobody waits for a processor where a worker does not: 24 ms * 3/4 are 18 ms of two workers.
+    queued = Processors(cores=8, cpu_share=0.5, queued_share=0.25)
+    freed = model(40 * MS, 5 * MS, 2, 15 * MS, queued).with_faster("decode", (0.6, 0.8, 0.4))
+    assert (freed.wait_ns, freed.least_ns) == (9 * MS, 4 * MS)
+    # A loop that makes its batches itself waits for all of it.
+    alone = model(40 * MS, 5 * MS, 0, 40 * MS, asleep).with_faster("decode", (0.6, 0.8, 0.4))
+    assert (alone.wait_ns, alone.least_ns, alone.most_ns) == (28 * MS, 24 * MS, 32 * MS)
 
 
 def test_workers_that_compute_share_the_processors() -> None:
     # Two workers on two processors beside the loop: three want two, so each computes for 2/3.
     busy = Processors(cores=2, cpu_share=2 / 3, queued_share=1 / 3)
-    *_, most = model(30 * MS, 5 * MS, 2, 10 * MS, busy).predictions()
+    *_, most, _ = model(30 * MS, 5 * MS, 2, 10 * MS, busy).predictions()
     assert most.workers == 8
     # Of 20 ms of computing two processors make a batch in 10 ms at best, and nine want them.
     assert most.least_ns == 5 * MS

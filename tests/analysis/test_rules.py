@@ -10,7 +10,7 @@ import pytest
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.rules import findings, is_nothing_worth_an_edit
 from pyinstrument_gpu.analysis.rules.case import UNKNOWN, Guidance, Worth
-from pyinstrument_gpu.aspects.loop.aspect import ASPECT as LOOP
+from pyinstrument_gpu.aspects.loader.aspect import ASPECT as LOADER
 from pyinstrument_gpu.core.program_facts import KEY
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.sync_kind import SyncKind
@@ -737,5 +737,5 @@ def test_half_as_many_evaluations_save_what_is_said() -> None:
 def test_without_workers_no_option_is_advised_that_needs_them() -> None:
     for workers, edit in ((0, "DataLoader(num_workers=N)"), (4, "prefetch_factor")):
         run = _waiting((5 * MS,), 5 * MS, workers)
-        (cause,) = [one for one in LOOP.causes(run) if one.name == "late_batch"]
+        (cause,) = [one for one in LOADER.causes(run)]
         assert edit in (cause.remedy or "")

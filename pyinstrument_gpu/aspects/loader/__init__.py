@@ -11,3 +11,7 @@ MOST_WORKERS = 256
 MOST_BATCHES = 1024
 """Of a loader, the newest ones."""
 MOST_NODES = 1 << 14
+MOST_LONG = 256
+"""Of a loader, the newest of the batches that took much longer than usual."""
+MOST_LINES = 16
+"""In which such a batch spent most of its time."""

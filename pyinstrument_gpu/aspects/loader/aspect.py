@@ -10,11 +10,13 @@ from typing import Any
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.batches import BATCH_PHASE
-from pyinstrument_gpu.analysis.loader_replay import Prediction
+from pyinstrument_gpu.analysis.loader_replay import LoaderModel, Prediction
 from pyinstrument_gpu.aspects.loader import NAME
 from pyinstrument_gpu.aspects.loader.data import Loader, Loaders, WorkerTimes, on_timeline
+from pyinstrument_gpu.aspects.loader.late_batches import late_batches
 from pyinstrument_gpu.aspects.loader.stages import LineTree, stages_of, tree_of_phase
 from pyinstrument_gpu.core.aspect import DocumentAspect
+from pyinstrument_gpu.core.cause import Cause
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
 from pyinstrument_gpu.parts.words import counted, duration, printable, size, small_percent
@@ -24,6 +26,8 @@ _SUMMED_UP = 3
 _LEAST_SHARE = 0.01
 """A stage that takes less is not named."""
 _LEAST_SAMPLES = 20
+_DEVIATIONS = 2
+"""So many standard deviations its share may be off, as samples are few."""
 _LEAST_WAIT_SHARE = 0.02
 """The short report has a line of a loader that takes as much of a step."""
 
@@ -66,8 +70,9 @@ class LoaderWork:
         rows: the workers.
         wait_ns: what the loop waited for a batch; None where the loader is not that of the steps.
         wait_share: that as a share of the time from one batch to the next.
-        predictions: what it would wait with other workers. Empty where a replay of the workers that
-            there were does not give what was measured.
+        predictions: what it would wait with other workers, more batches made ahead, or the longest
+            stage twice as fast. Empty where a replay of the workers that there were does not give
+            what was measured.
     """
 
     workers: int
@@ -137,6 +142,9 @@ class LoaderAspect(DocumentAspect):
         for work in section:
             yield from _parts(work)
 
+    def causes(self, run: Run) -> Iterator[Cause]:
+        yield late_batches(run)
+
     def unknown(self, run: Run) -> Iterator[str]:
         known: Loaders | None = run.loader
         if run.program_facts.loader_workers and (known is None or not known.loaders):
@@ -156,6 +164,8 @@ def _of_workers(run: Run, loader: Loader, feeds_steps: bool) -> LoaderWork:
     waiting_ns = sum(row.waiting_ns for row in rows)
     read = [row.read_bytes for row in rows]
     model = analysis.of(run).loader_model if feeds_steps else None
+    tree = LineTree(loader.functions, loader.places, loader.nodes)
+    stages = _stages(run, tree, making_ns / batches) if loader.samples >= _LEAST_SAMPLES else ()
     return LoaderWork(
         dataset=loader.dataset,
         workers=loader.workers,
@@ -167,17 +177,25 @@ def _of_workers(run: Run, loader: Loader, feeds_steps: bool) -> LoaderWork:
         queued_share=loader.queued_share,
         read_bytes=None if None in read else sum(filter(None, read)) / batches,
         starting_ns=sum(row.starting_ns for row in rows) / sum(row.processes for row in rows),
-        stages=()
-        if loader.samples < _LEAST_SAMPLES
-        else _stages(
-            run, LineTree(loader.functions, loader.places, loader.nodes), making_ns / batches
-        ),
+        stages=stages,
         samples=loader.samples,
         rows=rows,
         wait_ns=None if model is None else model.wait_ns,
         wait_share=None if model is None else model.wait_share,
-        predictions=() if model is None else analysis.of(run).loader_predictions,
+        predictions=() if model is None else _predictions(run, model, stages, loader.samples),
     )
+
+
+def _predictions(
+    run: Run, model: LoaderModel, stages: tuple[LoaderStage, ...], samples: int
+) -> tuple[Prediction, ...]:
+    found = analysis.of(run).loader_predictions
+    if not found or not stages:
+        return found
+    longest = stages[0]
+    doubt = _DEVIATIONS * (longest.share * (1 - longest.share) / samples) ** 0.5
+    shares = longest.share, min(1.0, longest.share + doubt), max(0.0, longest.share - doubt)
+    return *found, model.with_faster(longest.name, shares)
 
 
 def _of_loop(run: Run) -> LoaderWork | None:
@@ -234,7 +252,7 @@ def _parts(work: LoaderWork) -> Iterator[Part]:
         yield Sentence("Which functions make them: run --stacks tells.", "note")
     if work.predictions:
         rows = [
-            Row(counted(one.workers, "worker"), [duration(one.wait_ns), _range(one)])
+            Row(printable(one.change), [duration(one.wait_ns), _range(one)])
             for one in work.predictions
         ]
         yield table(["the loop would wait for a batch with", "likely", "range"], [rows])

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.aspects.loader import (
     MOST_BATCHES,
+    MOST_LINES,
     MOST_LOADERS,
+    MOST_LONG,
     MOST_NODES,
     MOST_TEXT,
     MOST_WORKERS,
@@ -92,6 +94,21 @@ class LineTime(Struct, frozen=True, array_like=True):
     time_ns: Count
 
 
+class LongBatch(Struct, frozen=True, array_like=True):
+    """A batch that took at least twice as long as the worker's others, of any epoch.
+
+    Attributes:
+        begin_ns, end_ns: when a worker made it, by the monotonic clock of the machine.
+        times: in which lines samples found the worker meanwhile: nodes of `Loader.nodes`, and the
+            time in ns. Up to a quarter of it may be that of the batches just before.
+    """
+
+    worker: _Worker
+    begin_ns: _Time
+    end_ns: _Time
+    times: Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=MOST_LINES)]
+
+
 class Loader(Struct, frozen=True, kw_only=True):
     """The workers of DataLoaders over datasets of one class.
 
@@ -105,6 +122,7 @@ class Loader(Struct, frozen=True, kw_only=True):
         places: the function, as an index, and the line.
         nodes: of the tree of what the workers did where they didn't wait, each behind the one
             around it.
+        long: the newest batches that took long, by their ends, as far as samples found them.
         samples: how many these are.
         unknown_ns: the time of samples whose stack is not known.
     """
@@ -117,6 +135,7 @@ class Loader(Struct, frozen=True, kw_only=True):
     functions: Annotated[tuple[tuple[_Text, _Text], ...], Meta(max_length=MOST_NODES)] = ()
     places: Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=MOST_NODES)] = ()
     nodes: Annotated[tuple[LineTime, ...], Meta(max_length=MOST_NODES)] = ()
+    long: Annotated[tuple[LongBatch, ...], Meta(max_length=MOST_LONG)] = ()
     samples: Count = 0
     unknown_ns: Count = 0
 
@@ -146,12 +165,19 @@ class Loader(Struct, frozen=True, kw_only=True):
                 raise ValueError("a sample is in a line that is not there")
             if node.parent >= number:
                 raise ValueError("a node stands before the one around it")
+        if any(node >= len(self.nodes) for batch in self.long for node, _ in batch.times):
+            raise ValueError("a batch was made in a line that is not there")
 
 
 class Loaders(Struct, frozen=True):
     """Those whose workers were watched."""
 
     loaders: Annotated[tuple[Loader, ...], Meta(max_length=MOST_LOADERS)] = ()
+
+
+def began_ns(anchor: Mapping[str, int]) -> int:
+    """When the run began, by the clock of batches."""
+    return anchor["monotonic_ns"] - anchor["run_ns"]
 
 
 def on_timeline(known: Loaders | None, anchor: Mapping[str, int] | None) -> NDArray[np.void]:
@@ -163,7 +189,7 @@ def on_timeline(known: Loaders | None, anchor: Mapping[str, int] | None) -> NDAr
     made = () if known is None or not known.loaders else known.loaders[0].batches
     rows = np.zeros(len(made) if anchor else 0, BATCH_DTYPE)
     if anchor:
-        since_ns = anchor["monotonic_ns"] - anchor["run_ns"]
+        since_ns = began_ns(anchor)
         for row, one in zip(rows, made, strict=True):
             begin_ns, end_ns = one.begin_ns - since_ns, one.end_ns - since_ns
             row["number"], row["worker"] = one.number, one.worker

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from pyinstrument_gpu.aspects.loader import MOST_BATCHES, MOST_LOADERS, MOST_NODES, NAME
+from pyinstrument_gpu.aspects.loader import MOST_BATCHES, MOST_LOADERS, MOST_LONG, MOST_NODES, NAME
 from pyinstrument_gpu.aspects.loader.worker import WorkerLoop
 from pyinstrument_gpu.aspects.loader.worker_table import WorkerTable
 from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
@@ -115,18 +115,19 @@ def _loader(found: list[dict[str, Any]]) -> dict[str, Any]:
         "iterators": len({one["iterator"] for one in found}),
         "rows": [rows[worker] for worker in sorted(rows)],
         "batches": batches[-MOST_BATCHES:],
-        **_one_tree([one["stacks"] for one in found if one["stacks"] is not None]),
+        **_one_tree([(one["worker"], one["stacks"]) for one in found if one["stacks"] is not None]),
     }
 
 
-def _one_tree(trees: list[dict[str, Any]]) -> dict[str, Any]:
+def _one_tree(trees: list[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
     """The sum of trees, without those nodes for which there is no room."""
     functions: dict[tuple[str, str], int] = {}
     places: dict[tuple[int, int], int] = {}
     numbers: dict[tuple[int, int], int] = {}
     nodes: list[list[int]] = []
+    long: list[tuple[int, int, int, list[tuple[int, int]]]] = []
     samples = unknown_ns = 0
-    for tree in trees:
+    for worker, tree in trees:
         samples += tree["samples"]
         unknown_ns += tree["unknown_ns"]
         own: list[int] = []
@@ -149,10 +150,14 @@ def _one_tree(trees: list[dict[str, Any]]) -> dict[str, Any]:
                 nodes[own[-1]][2] += time_ns
             else:
                 unknown_ns += time_ns
+        for begin_ns, end_ns, lines in tree["long"]:
+            kept = [(own[node], time_ns) for node, time_ns in lines if own[node] >= 0]
+            long.append((worker, begin_ns, end_ns, kept))
     return {
         "functions": list(functions),
         "places": list(places),
         "nodes": nodes,
+        "long": sorted(long, key=lambda one: one[2])[-MOST_LONG:],
         "samples": samples,
         "unknown_ns": unknown_ns,
     }

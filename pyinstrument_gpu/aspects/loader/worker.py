@@ -15,12 +15,12 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import CodeType
 from typing import Any
 
-from pyinstrument_gpu.aspects.loader import MOST_BATCHES, MOST_TEXT
+from pyinstrument_gpu.aspects.loader import MOST_BATCHES, MOST_LINES, MOST_TEXT
 from pyinstrument_gpu.aspects.loader.worker_table import WorkerTable
 from pyinstrument_gpu.core.record import numbered_places
 from pyinstrument_gpu.native import native
@@ -30,6 +30,12 @@ _FIRST_NS, _EVERY_NS = 50_000_000, 1_000_000_000
 """From one time that a worker writes to the next: at first, and at last."""
 _COST_SHARE = 500
 """It writes so seldom that this takes at most this part of the time."""
+_LONG, _OWN_SHARE, _LONG_SAMPLES = 2, 4, 5
+"""A batch is long if it takes so many times the mean. What it did is known if so many samples found
+it, and if what came before it, since the last look at them, took no more than one part in so many.
+"""
+_KEPT_LONG = 16
+"""How many of these a worker tells of."""
 _HISTORY_SPANS, _LOG_BYTES = 64, 1 << 16
 """Of the recorder in the worker, whose history nobody reads."""
 _MODULE = "torch.utils.data._utils.worker"
@@ -102,6 +108,9 @@ class _WatchedWorker:
         }
         self._batches: deque[tuple[int, int, int]] = deque(maxlen=MOST_BATCHES)
         self._count = self._making_ns = self._waiting_ns = self._longest_ns = 0
+        self._long: deque[tuple[int, int, list[tuple[int, int]]]] = deque(maxlen=_KEPT_LONG)
+        self._seen: list[tuple[int, int]] = []
+        self._seen_ns = self._look_ns = 0
         self._ready_ns: int | None = None
         self._begin_ns = 0
         self._before = _counted()
@@ -140,7 +149,7 @@ class _WatchedWorker:
             native.release(self)
 
     def _sampled(self) -> dict[str, Any] | None:
-        return _tree() if self._is_sampled else self._stacks
+        return _tree(self._long) if self._is_sampled else self._stacks
 
     def _tell_of_program(self) -> None:
         """Nobody asks for what a recording knows of the program."""
@@ -156,6 +165,8 @@ class _WatchedWorker:
             finally:
                 self._begin_ns = time.perf_counter_ns()
                 self._waiting_ns += self._begin_ns - began_ns
+                if self._begin_ns - self._seen_ns >= _COST_SHARE * self._look_ns:
+                    self._look()
 
     def _puts(self, made: Any, *args: Any, **options: Any) -> Any:
         end_ns = time.perf_counter_ns()
@@ -163,6 +174,8 @@ class _WatchedWorker:
         number = made[0]
         if type(number) is int and type(made[1]).__module__ not in _NO_BATCH:
             took_ns = end_ns - self._begin_ns
+            if self._making_ns and took_ns * self._count >= _LONG * self._making_ns:
+                self._keep_long(end_ns)
             self._count += 1
             self._making_ns += took_ns
             self._longest_ns = max(self._longest_ns, took_ns)
@@ -171,6 +184,34 @@ class _WatchedWorker:
             with suppress(Exception):
                 self._write(end_ns)
         return result
+
+    def _look(self) -> None:
+        """How often samples have found each node, and for how long, before the next batch."""
+        with suppress(Exception):
+            if self._is_sampled:
+                began_ns = time.thread_time_ns()
+                self._seen = [(node[2], node[3]) for node in native.stacks()["nodes"]]
+                self._look_ns = time.thread_time_ns() - began_ns
+                self._begin_ns = self._seen_ns = time.perf_counter_ns()
+
+    def _keep_long(self, end_ns: int) -> None:
+        """Where samples have found the batch that ends, which took much longer than usual."""
+        took_ns = end_ns - self._begin_ns
+        is_own = (end_ns - self._seen_ns) * (_OWN_SHARE - 1) <= took_ns * _OWN_SHARE
+        if not (self._is_sampled and is_own and took_ns >= _COST_SHARE * self._look_ns):
+            return
+        with suppress(Exception):
+            nodes = native.stacks()["nodes"]
+            seen = self._seen + [(0, 0)] * (len(nodes) - len(self._seen))
+            more = [
+                (node[2] - samples, node[3] - time_ns, number)
+                for number, (node, (samples, time_ns)) in enumerate(zip(nodes, seen, strict=True))
+                if node[2] > samples
+            ]
+            if sum(samples for samples, _, _ in more) >= _LONG_SAMPLES:
+                more.sort(key=lambda one: -one[1])
+                lines = [(number, time_ns) for _, time_ns, number in more[:MOST_LINES]]
+                self._long.append((self._begin_ns, end_ns, lines))
 
     def _write(self, now_ns: int) -> None:
         known = {
@@ -193,8 +234,9 @@ class _WatchedWorker:
         self._every_ns = min(2 * self._every_ns, _EVERY_NS)
 
 
-def _tree() -> dict[str, Any]:
-    """The samples of making batches as a tree, as `Loader` has it."""
+def _tree(long: Iterable[tuple[int, int, list[tuple[int, int]]]]) -> dict[str, Any]:
+    """The samples of making batches as a tree, as `Loader` has it, and in which lines they found
+    long ones."""
     found = native.stacks()
     waits = {
         number
@@ -220,6 +262,10 @@ def _tree() -> dict[str, Any]:
         "nodes": nodes,
         "samples": samples,
         "unknown_ns": unknown_ns,
+        "long": [
+            (begin_ns, end_ns, [(numbers[node], ns) for node, ns in lines if node in numbers])
+            for begin_ns, end_ns, lines in long
+        ],
     }
 
 

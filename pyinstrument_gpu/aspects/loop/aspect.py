@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Causes of slow steps that phases tell: late batches, evaluation, what only some steps do, and the
-first step. It records nothing itself, and has no section."""
+"""Causes of slow steps that phases tell: evaluation, what only some steps do, and the first step.
+It records nothing itself, and has no section."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.advice import faster_loading
-from pyinstrument_gpu.analysis.batches import BATCH_PHASE, START_PHASE
+from pyinstrument_gpu.analysis.batches import LOADER_PHASES
 from pyinstrument_gpu.analysis.intervals import interval_at
+from pyinstrument_gpu.analysis.slow_places import steps_with_spans
 from pyinstrument_gpu.analysis.step_kinds import TURN_SHARE
 from pyinstrument_gpu.core.arrays import distinct
 from pyinstrument_gpu.core.aspect import Aspect
@@ -21,7 +21,6 @@ from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.core.statistics import Scope
 
 _EVALUATION = ("eval", "evaluate", "evaluation", "val", "validate", "validation")
-_LOADER = (BATCH_PHASE, START_PHASE, "data end")
 
 
 class LoopAspect(Aspect):
@@ -33,21 +32,9 @@ class LoopAspect(Aspect):
         spans = run.spans[span_scopes(run.spans) == Scope.STEP]
         named = {
             name: run.are_named(names)[spans["path"]]
-            for name, names in {"loader": _LOADER, "evaluation": _EVALUATION}.items()
+            for name, names in {"loader": LOADER_PHASES, "evaluation": _EVALUATION}.items()
         }
-        known = _with_spans(run)
-        workers = run.program_facts.loader_workers or 0
-        yield Cause(
-            name="late_batch",
-            words="late batches",
-            remedy=faster_loading(run),
-            precedence=Precedence.WAIT,
-            intervals=_intervals(spans[named["loader"]], _workers(run, spans[named["loader"]])),
-            known=known,
-            notes=tuple(f"worker {number}" for number in range(workers)),
-            is_advised=False,
-            is_idle=workers > 0,
-        )
+        known = steps_with_spans(run)
         evaluations = _evaluations(spans[named["evaluation"]])
         yield Cause(
             name="evaluation",
@@ -102,42 +89,12 @@ def _evaluations(spans: NDArray[np.void]) -> NDArray[np.void]:
     return intervals_of(begins_ns, ends_ns, threads)
 
 
-def _with_spans(run: Run) -> NDArray[np.int64] | None:
-    """The steps that begin behind the spans that made room; None for all."""
-    if len(run.spans) >= run.phases_recorded:
-        return None
-    steps = run.steps.closed
-    since_ns = int(run.spans["host_end_ns"][:1].max(initial=0))
-    known: NDArray[np.int64] = steps["index"][steps["begin_ns"] >= since_ns]
-    return known
-
-
 def _rare_paths(run: Run, spans: NDArray[np.void]) -> NDArray[np.int64]:
     """The paths that so few steps have that they make no kind of step."""
     pairs = distinct(spans["path"].astype(np.int64) << 40 | spans["step"])
     paths, counts = np.unique(pairs >> 40, return_counts=True)
     rare: NDArray[np.int64] = paths[counts < TURN_SHARE * len(run.steps.closed)]
     return rare
-
-
-def _workers(run: Run, spans: NDArray[np.void]) -> NDArray[np.int64]:
-    """Which worker of a DataLoader made each batch: they take turns, from when the loader begins.
-    -1 where that is not known, and where there was none."""
-    found = np.full(len(spans), -1)
-    workers = run.program_facts.loader_workers
-    if not workers:
-        return found
-    order = np.argsort(spans["host_begin_ns"], kind="stable")
-    starts = run.are_named((START_PHASE,))
-    loads = run.are_named((BATCH_PHASE,))
-    begins_ns = np.sort(run.spans["host_begin_ns"][starts[run.spans["path"]]])
-    epoch = np.searchsorted(begins_ns, spans["host_begin_ns"][order], side="right")
-    is_batch = loads[spans["path"][order]]
-    counted = np.cumsum(is_batch) - 1
-    first = np.searchsorted(epoch, epoch)
-    since = counted - np.append(0, np.cumsum(is_batch))[first]
-    found[order] = np.where((epoch > 0) & is_batch, since % workers, -1)
-    return found
 
 
 ASPECT = LoopAspect()

@@ -4,12 +4,14 @@
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -105,6 +107,40 @@ def test_stages_are_what_the_samples_found() -> None:
     assert work.stages[0].line is not None
     assert Path(work.stages[0].line.split(":")[0]).name == Path(__file__).name
     assert sum(stage.share for stage in work.stages) <= 1 + 1e-9
+
+
+class OneIsLong(Numbers):
+    """Of which the thirteenth item takes longer than all before it, and is sampled meanwhile."""
+
+    began_ns: int | None = None
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        now_ns = time.perf_counter_ns()
+        self.began_ns = self.began_ns or now_ns
+        if index == 12:
+            read_slowly(3 * (now_ns - self.began_ns) + 150_000_000)
+        return super().__getitem__(index)
+
+
+def read_slowly(least_ns: int) -> None:
+    def sampled_ns() -> int:
+        return sum(node[3] for node in native.stacks()["nodes"])
+
+    end_ns = sampled_ns() + least_ns
+    while sampled_ns() < end_ns:
+        pass
+
+
+def test_a_late_batch_has_its_worker_and_its_stage() -> None:
+    run = recorded(OneIsLong(), num_workers=2)
+
+    (long,) = [one for one in the_loader(run).long if one.worker == 1]
+    assert long.end_ns - long.begin_ns >= 150_000_000
+    (cause,) = ASPECT.causes(run)
+    late = cause.intervals[cause.intervals["note"] >= 2]
+    longest = cause.intervals[np.argmax(cause.intervals["end_ns"] - cause.intervals["begin_ns"])]
+    assert longest in late
+    assert cause.notes[longest["note"]].startswith("worker 1, read_slowly at ")
 
 
 def test_the_end_of_an_iterable_dataset_is_no_batch() -> None:
