@@ -4,13 +4,14 @@
     python -m benchmarks.stacks PYTHON
 
 PYTHON is an interpreter that has the peers, beside whose file `py-spy` lies. It runs a program of
-seven functions alone, and under each of the tools at a hundred samples a second, in turn. Cost is
-the processor time that a tool adds, its own process included, as a share of what the program takes
-alone: other programs on the machine disturb that less than they do elapsed time, which is shown
-too. Ours is what samples add to a recording. Each is the median over rounds, of which every one has
-a run of all, with an interval that holds the true median with 96 % certainty: from the second least
-to the second greatest of nine. Ours may be lost in the noise. So there is also what was counted of
-it: the processor time of our thread, and the walks by the main thread.
+seven functions alone, under each of the peers at a hundred samples a second, and under ours at its
+own rate, in turn. Cost is the processor time that a tool adds, its own process included, as a share
+of what the program takes alone: other programs on the machine disturb that less than they do
+elapsed time, which is shown too. Ours is what samples add to a recording. Each is the median over
+rounds, of which every one has a run of all, with an interval that holds the true median with 96 %
+certainty: from the second least to the second greatest of nine. Ours may be lost in the noise. So
+there is also what was counted of it: the processor time of our thread, and the walks by the main
+thread.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the JSON Schemas of what `report`, `why` and `goodput` print as JSON, and the keys of their
-documents in report-schema.md.
+"""Write the JSON Schemas of what `report`, `why`, `goodput` and `history` print as JSON, and the
+keys of their documents in report-schema.md.
 
 All come from the dataclasses of the documents and their docstrings.
 """
@@ -20,6 +20,7 @@ import msgspec
 
 from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.goodput.report import GOODPUT_VERSION, GoodputDocument
+from pyinstrument_gpu.history.history import HISTORY_VERSION, HistoryDocument
 from pyinstrument_gpu.job.ending_report import ENDING_VERSION, JobEnding
 from pyinstrument_gpu.job.report import JOB_VERSION, JobDocument
 from pyinstrument_gpu.report import json_text
@@ -104,6 +105,14 @@ PRINTED = (
         (GoodputDocument,),
         f"pyinstrument-gpu goodput --json, version {GOODPUT_VERSION}",
         "A line of JSON for a job with all of its attempts.",
+        is_cut=False,
+    ),
+    Printed(
+        "history_schema.json",
+        "\n## Histories\n",
+        (HistoryDocument,),
+        f"pyinstrument-gpu history --json, version {HISTORY_VERSION}",
+        "A line of JSON for all runs in a store.",
         is_cut=False,
     ),
 )

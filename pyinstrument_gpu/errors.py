@@ -76,7 +76,7 @@ class ConfigurationError(PyinstrumentGpuError, ValueError):
 
 
 class GateError(PyinstrumentGpuError, RuntimeError):
-    """A gate has no result: a run of a side failed, or its runs can't be compared."""
+    """A gate or a blame has no result: what it runs failed, or can't be compared."""
 
 
 class NonFiniteError(BaseException):

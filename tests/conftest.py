@@ -2,6 +2,7 @@
 """What holds for every test."""
 
 import compileall
+import gc
 import os
 import signal
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.assertion import rewrite
 from hypothesis import HealthCheck, settings
 
 # The rows of the table of faults are functions beside the test that runs them: their assertions say
@@ -48,6 +50,33 @@ def pytest_configure(config: pytest.Config) -> None:
     # compile the package takes as long as such a program.
     if not hasattr(config, "workerinput"):
         compileall.compile_dir(Path(__file__).parents[1] / "pyinstrument_gpu", quiet=2)
+        if config.getoption("numprocesses", None) and not sys.dont_write_bytecode:
+            _rewrite_tests(config)
+
+
+def _rewrite_tests(config: pytest.Config) -> None:
+    """As pytest does when it imports them. All processes that run tests import them at the same
+    time, and each would rewrite all of them, for a quarter of a minute."""
+    here = Path(__file__).parent
+    for file in (*here.rglob("test_*.py"), *here.rglob("conftest.py"), *here.glob("faults/*.py")):
+        pyc = rewrite.get_cache_dir(file) / (file.stem + rewrite.PYC_TAIL)
+        if rewrite._read_pyc(file, pyc) is None:
+            version, code = rewrite._rewrite_test(file, config)
+            pyc.parent.mkdir(exist_ok=True)
+            rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, version, pyc)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is imported and collected is no garbage: it is not looked at meanwhile, nor when a test
+    collects garbage or asks for all objects."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 class TestFile(pytest.Module):
@@ -66,6 +95,15 @@ class TestFile(pytest.Module):
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
     return TestFile.from_parent(parent, path=module_path)
+
+
+@pytest.fixture
+def verdicts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comparisons don't ask what made steps slow: it has no say in a verdict, and takes five times
+    as long as one."""
+    run_sample = "pyinstrument_gpu.analysis.run_sample"
+    monkeypatch.setattr(f"{run_sample}._slow_ns", lambda run, steps: 0.0)
+    monkeypatch.setattr(f"{run_sample}._cause_ns", lambda run, steps: {})
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -16,10 +16,10 @@ namespace pig {
 /// When a thread is looked at again. It knows the time only by being told.
 class SamplePace {
  public:
-  static constexpr int64_t kIntervalNs = 10'000'000;
+  static constexpr int64_t kIntervalNs = 15'000'000;
   /// An interval is up to so much longer, differently each time: samples that kept pace with the
   /// steps would always see the same.
-  static constexpr int64_t kJitterNs = 2'000'000;
+  static constexpr int64_t kJitterNs = 3'000'000;
   /// None is taken while those before have stopped the thread for more than one part of the time in
   /// so many. The last one comes on top, however long it was.
   static constexpr int64_t kMostStopped = 1000;

@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.contention import contention
 from pyinstrument_gpu.analysis.differences import Differences, differences
-from pyinstrument_gpu.analysis.inference import Order, difference_interval, t_quantile, welch
+from pyinstrument_gpu.analysis.inference import (
+    Order,
+    difference_interval,
+    paired,
+    t_quantile,
+    to_one_level,
+    welch,
+)
 from pyinstrument_gpu.analysis.memory_change import MemoryChange, memory_change
 from pyinstrument_gpu.analysis.run_sample import (
     FinalValue,
@@ -279,6 +286,7 @@ def compare(
     margin_percent: float = DEFAULT_MARGIN_PERCENT,
     confidence: float = CONFIDENCE,
     price_per_hour: float | None = None,
+    in_pairs: bool = False,
 ) -> Comparison:
     """Compare the runs without a change with those that have it.
 
@@ -290,6 +298,10 @@ def compare(
         confidence: of the intervals, but for those of the final values of metrics. More than the
             default where the same runs are looked at more than once (`looks`).
         price_per_hour: what all that a run uses costs, in any currency.
+        in_pairs: whether the runs of the same number on both sides were made one beside the other,
+            in random order. Then only the changes within pairs count, and all times are brought to
+            the level of all pairs: what both runs of a pair have in common, such as a drift or
+            other processes that stay for a while, is no noise.
 
     Raises:
         ValueError: a side has no run, a run has no complete step, no time passes in its steps, one
@@ -301,6 +313,12 @@ def compare(
         raise ValueError("a comparison needs at least one run on each side")
     _check_separate(before, after)
     samples = run_samples([*before, *after])
+    if in_pairs:
+        if len(before) != len(after):
+            raise ValueError(f"{len(before)} and {len(after)} runs can't be pairs")
+        elapsed_ns = np.array([sample.elapsed_ns for sample in samples])
+        scales = to_one_level(*np.split(elapsed_ns, 2)).tolist()
+        samples = [one.scaled(by) for one, by in zip(samples, 2 * scales, strict=True)]
     sides = samples[: len(before)], samples[len(before) :]
     is_without_padding = all(s.real_tokens_per_step for s in samples)
     units: dict[str, Callable[[RunSample], float | None]] = {
@@ -322,12 +340,12 @@ def compare(
         before_ns, after_ns = (tuple(map(time_ns, side)) for side in sides)
         divisors = [np.array([units[unit](s) or 1 for s in side], np.float64) for side in sides]
         times = [np.array(before_ns) / divisors[0], np.array(after_ns) / divisors[1]]
-        change, interval, smallest = _relative(times[0], times[1], noise_percent, order, confidence)
-        if machine.is_contended:
+        change, interval, smallest = _relative(times, noise_percent, order, confidence, in_pairs)
+        if machine.is_contended and not in_pairs:
             # Other processes may not have been the same on both sides.
             waits_ns = [np.array([s.wait_ns or 0.0 for s in side]) for side in sides]
             without = [t - w / d for t, w, d in zip(times, waits_ns, divisors, strict=True)]
-            also = _relative(without[0], without[1], noise_percent, order, confidence)
+            also = _relative(without, noise_percent, order, confidence, in_pairs)
             interval, smallest = _both(interval, also[1]), _most(smallest, also[2])
         if not is_end_known:
             interval = smallest = None
@@ -365,15 +383,15 @@ def compare(
         after_wait=machine.waits[1],
         other_processors=machine.others,
         steps=samples[0].steps,
-        phases=_phase_changes(*sides, confidence),
+        phases=_phase_changes(*sides, confidence, in_pairs),
         before_slow_ns=slow_ns[0],
         after_slow_ns=slow_ns[1],
-        causes=_cause_changes(*sides, confidence),
+        causes=_cause_changes(*sides, confidence, in_pairs),
         finals=finals,
         memory=memory_change(_runs(before), _runs(after)),
         differences=differences(_runs(before), _runs(after)),
         warnings=(
-            *machine.warnings(),
+            *machine.warnings(in_pairs),
             *_warnings(_runs(before), _runs(after), sides, order),
             *_differing(finals),
         ),
@@ -419,12 +437,12 @@ class _Machine:
         """Whether the waits are known, and other processes may be to blame for them."""
         return self.has_many_others and None not in self.waits
 
-    def warnings(self) -> Iterator[str]:
+    def warnings(self, in_pairs: bool) -> Iterator[str]:
         if not self.has_many_others:
             return
         used = f"other processes used up to {self.others:.1f} of {self.processors} processors meanwhile"
         before, after = self.waits
-        if before is None or after is None:
+        if in_pairs or before is None or after is None:
             yield f"{used}: the less they use, the smaller the changes that can be shown"
         else:
             yield (
@@ -504,16 +522,17 @@ def _rate(side: Sequence[RunSample], per_step: Callable[[RunSample], float | Non
 
 
 def _relative(
-    before: NDArray[np.float64],
-    after: NDArray[np.float64],
+    sides: Sequence[NDArray[np.float64]],
     noise_percent: float | None,
     order: Order,
     confidence: float,
+    in_pairs: bool,
 ) -> tuple[float, tuple[float, float] | None, float | None]:
     """The relative change of the mean, its interval, and the smallest effect that shows."""
+    before, after = sides
     base = float(before.mean()) or math.inf
     change = float(after.mean()) / base - 1
-    error, freedom = _error(before / base, after / base, noise_percent)
+    error, freedom = _error(before / base, after / base, noise_percent, in_pairs)
     if error is None:
         return change, None, None
     reach, smallest = _reach(error, freedom, confidence)
@@ -540,11 +559,14 @@ def _reach(error: float, freedom: float, confidence: float) -> tuple[float, floa
 
 
 def _error(
-    before: NDArray[np.float64], after: NDArray[np.float64], noise_percent: float | None
+    before: NDArray[np.float64],
+    after: NDArray[np.float64],
+    noise_percent: float | None,
+    in_pairs: bool,
 ) -> tuple[float | None, float]:
     """The standard error of the difference of the means (None: not known) and the degrees of
     freedom."""
-    error, freedom = welch(before, after)
+    error, freedom = (paired if in_pairs else welch)(before, after)
     if noise_percent is None:
         if len(before) + len(after) < MIN_RUNS:
             error = None
@@ -584,7 +606,7 @@ def _uneven(*sides: Sequence[RunSample]) -> tuple[Uneven, ...]:
 
 
 def _phase_changes(
-    before: Sequence[RunSample], after: Sequence[RunSample], confidence: float
+    before: Sequence[RunSample], after: Sequence[RunSample], confidence: float, in_pairs: bool
 ) -> tuple[PhaseChange, ...]:
     keys = dict.fromkeys(
         (is_outside, path)
@@ -598,13 +620,13 @@ def _phase_changes(
             [(s.outside_ns if is_outside else s.phase_ns).get(path, 0.0) for s in side]
             for side in (before, after)
         ]
-        found = _difference(times[0], times[1], confidence, len(keys))
+        found = _difference(times[0], times[1], confidence, len(keys), in_pairs)
         changes.append(PhaseChange(path, is_outside, *found))
     return tuple(sorted(changes, key=lambda change: -abs(change.change_ns)))
 
 
 def _cause_changes(
-    before: Sequence[RunSample], after: Sequence[RunSample], confidence: float
+    before: Sequence[RunSample], after: Sequence[RunSample], confidence: float, in_pairs: bool
 ) -> tuple[CauseChange, ...]:
     samples = (*before, *after)
     # Where no step is slow, it does not matter what was looked for.
@@ -614,19 +636,24 @@ def _cause_changes(
     changes = []
     for name in names:
         first, second = ([s.cause_ns.get(name, 0.0) for s in side] for side in (before, after))
-        changes.append(CauseChange(name, *_difference(first, second, confidence, len(names))))
+        found = _difference(first, second, confidence, len(names), in_pairs)
+        changes.append(CauseChange(name, *found))
     return tuple(sorted(changes, key=lambda change: -abs(change.change_ns)))
 
 
 def _difference(
-    before_ns: Sequence[float], after_ns: Sequence[float], confidence: float, among: int
+    before_ns: Sequence[float],
+    after_ns: Sequence[float],
+    confidence: float,
+    among: int,
+    in_pairs: bool,
 ) -> tuple[float, float, tuple[float, float] | None]:
     """The means of both sides, and the interval of their difference, which is one of so many."""
     times = np.array(before_ns), np.array(after_ns)
     interval_ns = None
     if len(before_ns) + len(after_ns) >= MIN_RUNS:
         # Shared among them (Bonferroni).
-        interval_ns = difference_interval(*times, 1 - (1 - confidence) / among)
+        interval_ns = difference_interval(*times, 1 - (1 - confidence) / among, in_pairs)
     return float(times[0].mean()), float(times[1].mean()), interval_ns
 
 

@@ -49,14 +49,26 @@ class Differences:
     unknown: tuple[str, ...]
 
 
+def facts_of(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """What is compared of a run, None where it does not say it, as values for JSON."""
+    return {what: value_of(environment) for what, value_of in _VALUES.items()}
+
+
 def differences(before: Sequence[Run], after: Sequence[Run]) -> Differences:
     """What the environments of the runs say."""
-    sides = [[run.environment for run in runs] for runs in (before, after)]
+    sides = [[facts_of(run.environment) for run in runs] for runs in (before, after)]
+    return differences_of_facts(*sides)
+
+
+def differences_of_facts(
+    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
+) -> Differences:
+    """The same of what `facts_of` gave for each run."""
     found: list[Difference] = []
     same: list[str] = []
     unknown: list[str] = []
-    for what, value_of in _VALUES.items():
-        values = [[value_of(facts) for facts in side] for side in sides]
+    for what in _VALUES:
+        values = [[facts.get(what) for facts in side] for side in (before, after)]
         known = [[value for value in side if value is not None] for side in values]
         # What the runs of one side don't say can't be told to differ.
         new = [*_compared(what, known)] if all(known) else []
@@ -135,4 +147,4 @@ _VALUES: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "platform": _fact("platform"),
     "pyinstrument_gpu version": _fact("version"),
 }
-"""What is compared, each None where a run does not say it."""
+"""What is compared."""

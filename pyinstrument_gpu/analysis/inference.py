@@ -42,15 +42,38 @@ def welch(before: NDArray[np.float64], after: NDArray[np.float64]) -> tuple[floa
     return math.sqrt(sum(parts)), min(freedom, (fewer - 1) * (1 + fewer / more))
 
 
+def paired(before: NDArray[np.float64], after: NDArray[np.float64]) -> tuple[float | None, float]:
+    """As `welch`, of values of which each stands beside the one of the same number on the other
+    side (Student's paired test), so that what neighbours have in common does not count as noise."""
+    changes = after - before
+    if len(changes) < 2:
+        return None, math.inf
+    return float(changes.std(ddof=1)) / math.sqrt(len(changes)), len(changes) - 1.0
+
+
+def to_one_level(before: NDArray[np.float64], after: NDArray[np.float64]) -> NDArray[np.float64]:
+    """By what to multiply both times of each pair, so that all pairs are of one level: a machine
+    that is half as fast for a while makes differences, too, twice as large."""
+    levels = np.sqrt(before * after)
+    scales: NDArray[np.float64] = np.exp(np.log(levels).mean()) / levels
+    return scales
+
+
 def difference_interval(
-    before: NDArray[np.float64], after: NDArray[np.float64], confidence: float
+    before: NDArray[np.float64],
+    after: NDArray[np.float64],
+    confidence: float,
+    in_pairs: bool = False,
 ) -> tuple[float, float] | None:
     """Of the difference of the means, after less before; None where a side is a single value.
+
+    Args:
+        in_pairs: whether the values were made in pairs, in random order.
 
     Raises:
         MissingDependencyError: scipy is not installed.
     """
-    error, freedom = welch(before, after)
+    error, freedom = (paired if in_pairs else welch)(before, after)
     if error is None:
         return None
     change = float(after.mean() - before.mean())

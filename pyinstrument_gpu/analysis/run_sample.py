@@ -8,7 +8,7 @@ import functools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -81,6 +81,24 @@ class RunSample:
     outside: Mapping[str, Outside]
     slow_ns: float
     cause_ns: Mapping[str, float]
+
+    def scaled(self, by: float) -> RunSample:
+        """With all of its times so many times as long."""
+
+        def scaled(times_ns: Mapping[str, float]) -> dict[str, float]:
+            return {key: time_ns * by for key, time_ns in times_ns.items()}
+
+        return replace(
+            self,
+            elapsed_ns=self.elapsed_ns * by,
+            step_ns=self.step_ns * by,
+            wait_ns=None if self.wait_ns is None else self.wait_ns * by,
+            outside={k: Outside(one.calls, one.total_ns * by) for k, one in self.outside.items()},
+            phase_ns=scaled(self.phase_ns),
+            outside_ns=scaled(self.outside_ns),
+            slow_ns=self.slow_ns * by,
+            cause_ns=scaled(self.cause_ns),
+        )
 
 
 def ranks_of(one: Observation) -> tuple[Run, ...]:

@@ -2,8 +2,9 @@
 """The command `pyinstrument-gpu`: record programs, look at run files and export them.
 
 Exit codes: 0 for success, 1 for an error (told on standard error), 2 for wrong usage, 4 for
-`compare --fail-if-slower` and `gate` if training became slower, and 5 for `gate --strict` if that
-is unclear. `run` ends with the exit code of its program, or with 3 for `--fail-on-sync`.
+`compare --fail-if-slower` and `gate` if training became slower, and 5 for `gate --strict` and
+`blame` if that, or by which commit, is unclear. `run` ends with the exit code of its program, or
+with 3 for `--fail-on-sync`.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ _COMMANDS = {
     "watch": "Look at a recording while it goes on.",
     "why": "Say which rank of a job stopped first, or holds up the others.",
     "goodput": "Show what the time of a job went into, over all of its attempts.",
+    "history": "Show what has become slower over the runs of weeks, and since when.",
     "report": "Show where the time of each step went.",
     "export": "Write runs in another format, for other tools to read.",
     "compare": "Tell whether a change made training faster or slower.",
     "gate": "Fail if training has become slower: a test that does not flake.",
+    "blame": "Find the commit that made training slower.",
     "peak": "Measure how many floating-point operations a second this device can do.",
     "overhead": "Measure what a phase costs on this machine.",
     "info": "Show what a run file contains and what is missing.",

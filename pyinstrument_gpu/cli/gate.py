@@ -23,7 +23,7 @@ from pyinstrument_gpu.gate.gate import DEFAULT_RUNS, Gate, Plan, Progress
 from pyinstrument_gpu.gate.sides import CommandSide, command_sides, editable_packages
 
 EXIT_UNCLEAR = 5
-_EXIT_SIGNAL = 128
+EXIT_SIGNAL = 128
 
 
 @click.command(
@@ -127,7 +127,7 @@ def gate(
         leave.callback(progress.close)
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as it is under `nohup`
-                leave.callback(signal.signal, number, signal.signal(number, _end))
+                leave.callback(signal.signal, number, signal.signal(number, end))
         try:
             result = running.result()
         except KeyboardInterrupt:
@@ -137,7 +137,7 @@ def gate(
                 f"Interrupted: {len(running.order)} runs were made, which is no result{kept}",
                 sys.stderr,
             )
-            context.exit(_EXIT_SIGNAL + signal.SIGINT)
+            context.exit(EXIT_SIGNAL + signal.SIGINT)
     text = summary.markdown(result)
     print(text)
     if page := os.environ.get("GITHUB_STEP_SUMMARY"):
@@ -173,6 +173,6 @@ def _append(page: str, text: str) -> None:
         click.echo(f"Warning: $GITHUB_STEP_SUMMARY can't be written: {page}: {why}", err=True)
 
 
-def _end(number: int, _: FrameType | None) -> None:
+def end(number: int, _: FrameType | None) -> None:
     """A signal to end raises, so that what runs is ended, too."""
-    sys.exit(_EXIT_SIGNAL + number)
+    sys.exit(EXIT_SIGNAL + number)

@@ -72,7 +72,7 @@ class Progress:
             text += f", about {_minutes(elapsed_s / self._done * (runs - self._done))} left"
         if max_runs > runs:
             text += f"; up to {max_runs} runs if it stays unclear"
-        self._write(text)
+        self.show(text)
 
     def end(self) -> None:
         self._done += 1
@@ -84,7 +84,7 @@ class Progress:
             self._stream.flush()
             self._width = 0
 
-    def _write(self, text: str) -> None:
+    def show(self, text: str) -> None:
         if self._is_one_line:
             self._stream.write("\r" + text.ljust(self._width))
             self._width = len(text)
@@ -109,6 +109,9 @@ class Plan:
         limit_percent: by how much the candidate may be slower.
         margin_percent: change up to which times are called the same.
         price_per_hour: of all that a run uses.
+        confidence: with which the intervals of all looks hold together.
+        in_pairs: whether only the differences of neighbouring runs count, one of each side: what
+            drifts is then no noise, at the cost of half of the degrees of freedom.
 
     Raises:
         ValueError: it can't be done.
@@ -119,6 +122,8 @@ class Plan:
     limit_percent: float = 0.0
     margin_percent: float = DEFAULT_MARGIN_PERCENT
     price_per_hour: float | None = None
+    confidence: float = CONFIDENCE
+    in_pairs: bool = False
 
     def __post_init__(self) -> None:
         if self.runs < MIN_RUNS // 2:
@@ -140,7 +145,7 @@ class Plan:
 
     @property
     def looks(self) -> tuple[Look, ...]:
-        return looks(self.runs, self.most_runs, CONFIDENCE)
+        return looks(self.runs, self.most_runs, self.confidence)
 
 
 @dataclass(frozen=True)
@@ -216,6 +221,7 @@ class Gate:
                 margin_percent=self.plan.margin_percent,
                 confidence=look.confidence,
                 price_per_hour=self.plan.price_per_hour,
+                in_pairs=self.plan.in_pairs,
             )
             found = slowdown(comparison, self.plan.limit_percent / 100)
             if found is not Slowdown.UNCLEAR:

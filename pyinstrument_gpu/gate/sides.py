@@ -13,10 +13,10 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 from urllib.parse import unquote, urlsplit
 
 from pyinstrument_gpu.auto import auto_phases
@@ -124,52 +124,19 @@ class CommandSide:
         environment = {**os.environ, **self._environment}
         with contextlib.ExitStack() as leave:
             output = None if self._show_output else leave.enter_context(log.open("wb"))
-            # A signal to end comes when there is a process to stop, or before there is one.
-            mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
-            unblock = functools.partial(signal.pthread_sigmask, signal.SIG_SETMASK, mask)
-            try:
-                process = subprocess.Popen(
-                    words,
-                    cwd=self.working_directory,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=sys.stderr.fileno() if output is None else output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,  # a group, which can be stopped as a whole
-                    preexec_fn=unblock,
-                )
-            except OSError as error:
-                unblock()
-                place = error.filename or words[0]
-                raise GateError(f"can't run {self.text}: {place}: {error.strerror}") from error
-        try:
-            unblock()
-            code = process.wait()
-        except BaseException:
-            _stop(process)
-            raise
+            code = run_in_group(words, self.working_directory, environment, output, self.text)
         if code:
             how = f"was ended by {_signal(-code)}" if code < 0 else f"ended with exit code {code}"
             raise GateError(f"{name} {how}: {self.text}{self._tail(log)}")
-        if path.exists():
-            return [self._checked(Run.load(path), name, log)]
-        # Under a launcher, each rank has put its number into the name.
-        ranks = [path.with_name(f"{name}.rank{rank}.gpurun") for rank in self._ranks(name, folder)]
+        ranks = recorded_runs(name, folder)
         if ranks:
-            return [self._checked(Run.load(file), name, log) for file in ranks]
+            return [self._checked(run, name, log) for run in ranks]
         why = (
             "PYINSTRUMENT_GPU in the environment turns recording off"
             if environment.get("PYINSTRUMENT_GPU", "").lower() in OFF
             else "it wrote no run file"
         )
         raise GateError(f"{name} was not recorded, {why}: {self.text}{self._tail(log)}")
-
-    @staticmethod
-    def _ranks(name: str, folder: Path) -> list[int]:
-        """Those whose runs of that name are in the folder."""
-        pattern = re.compile(re.escape(name) + r"\.rank(\d+)\.gpurun")
-        found = (pattern.fullmatch(file.name) for file in folder.iterdir())
-        return sorted(int(one[1]) for one in found if one is not None)
 
     def _checked(self, run: Run, name: str, log: Path) -> Run:
         """Raises GateError if there is no step, or the code is not that of the directory."""
@@ -191,15 +158,73 @@ class CommandSide:
         return run
 
     def _tail(self, log: Path) -> str:
-        if self._show_output:
-            return ""
-        with log.open("rb") as file:  # which may be far larger than memory
-            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
-            data = file.read(_TAIL_BYTES)
-        lines = data.decode(errors="replace").strip().splitlines()[-_TAIL_LINES:]
-        if not lines:
-            return "\nIt has written nothing"
-        return "\nThe last lines that it wrote:\n" + "\n".join(f"  {line}" for line in lines)
+        return "" if self._show_output else last_lines(log)
+
+
+def recorded_runs(name: str, folder: Path) -> list[Run]:
+    """What a command has recorded under that name: its run or, under a launcher, those of its
+    ranks, each of which has put its number into the name."""
+    path = folder / f"{name}.gpurun"
+    if path.exists():
+        return [Run.load(path)]
+    pattern = re.compile(re.escape(name) + r"\.rank(\d+)\.gpurun")
+    found = (pattern.fullmatch(file.name) for file in folder.iterdir())
+    ranks = sorted(int(one[1]) for one in found if one is not None)
+    return [Run.load(path.with_name(f"{name}.rank{rank}.gpurun")) for rank in ranks]
+
+
+def last_lines(log: Path) -> str:
+    """The end of what a command wrote, as it follows a message."""
+    with log.open("rb") as file:  # which may be far larger than memory
+        file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+        data = file.read(_TAIL_BYTES)
+    lines = data.decode(errors="replace").strip().splitlines()[-_TAIL_LINES:]
+    if not lines:
+        return "\nIt has written nothing"
+    return "\nThe last lines that it wrote:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def run_in_group(
+    words: Sequence[str],
+    working_directory: Path | None,
+    environment: Mapping[str, str],
+    output: IO[bytes] | None,
+    text: str,
+) -> int:
+    """Run a command to its end, and return its exit code. It is a group of its own, which is ended
+    as a whole where an exception, of a signal for example, ends the wait for it.
+
+    Args:
+        output: where it writes; None for standard error of this process.
+        text: what it is, for an error.
+
+    Raises:
+        GateError: it can't be started.
+    """
+    # A signal to end comes when there is a process to stop, or before there is one.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    unblock = functools.partial(signal.pthread_sigmask, signal.SIG_SETMASK, mask)
+    try:
+        process = subprocess.Popen(
+            words,
+            cwd=working_directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr.fileno() if output is None else output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # a group, which can be stopped as a whole
+            preexec_fn=unblock,
+        )
+    except OSError as error:
+        unblock()
+        place = error.filename or words[0]
+        raise GateError(f"can't run {text}: {place}: {error.strerror}") from error
+    try:
+        unblock()
+        return process.wait()
+    except BaseException:
+        _stop(process)
+        raise
 
 
 def command_sides(

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pyinstrument_gpu.analysis.compare import CONFIDENCE, Slowdown, TimeChange
+from pyinstrument_gpu.analysis.compare import Slowdown, TimeChange
 from pyinstrument_gpu.gate.gate import SIDES, GateResult
 from pyinstrument_gpu.parts.words import (
     Unit,
@@ -91,7 +91,7 @@ def _lines(result: GateResult) -> Iterator[str]:
         f"{counted(runs, 'run')} of each side in turn, of at most {plan.most_runs}, and "
         f"{counted(comparison.steps, 'step')} of each. Look {result.looks_taken} of "
         f"{len(plan.looks)}: the intervals of all looks hold together in "
-        f"{confidence_percent(CONFIDENCE)} of the cases"
+        f"{confidence_percent(plan.confidence)} of the cases"
     )
     yield ""
     for name, text in zip(SIDES, result.sides, strict=True):

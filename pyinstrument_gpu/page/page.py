@@ -24,10 +24,13 @@ from pyinstrument_gpu.errors import ExportError, JobError
 from pyinstrument_gpu.export.atomic_file import atomic_write, check_replaceable
 from pyinstrument_gpu.export.labels import color_of, colors_of
 from pyinstrument_gpu.goodput.report import GoodputDocument, goodput_parts, words_of
+from pyinstrument_gpu.history.history import HistoryDocument, ProgramRuns
+from pyinstrument_gpu.history.report import error_rate
 from pyinstrument_gpu.job.gather import job_of, rank_data
 from pyinstrument_gpu.job.report import JobDocument, job_document_of
 from pyinstrument_gpu.page.bars import css_color
 from pyinstrument_gpu.page.comparison_view import comparison_view
+from pyinstrument_gpu.page.history_view import history_view
 from pyinstrument_gpu.page.job_view import job_view
 from pyinstrument_gpu.page.rendering import asset, template
 from pyinstrument_gpu.page.run_view import run_view
@@ -183,6 +186,28 @@ def life_page(document: GoodputDocument) -> str:
             for one in document.buckets
             if one.time_ns is not None
         ],
+    )
+
+
+def history_page(document: HistoryDocument, programs: Sequence[ProgramRuns]) -> str:
+    """The page of the runs of weeks: what has changed, and the series.
+
+    Args:
+        programs: the runs of the document's programs.
+
+    Raises:
+        MissingDependencyError: jinja2 is not installed.
+    """
+    sheet = template("history.html.jinja")
+    views = [history_view(*one) for one in zip(document.programs, programs, strict=True)]
+    return _written(
+        sheet,
+        {"runs": [data for _, data in views], "timelines": [], "overlaid": []},
+        colors={},
+        title=f"{sum(one.runs for one in document.programs):,} runs",
+        error_rate=error_rate(document),
+        notes=document.notes,
+        programs=[view for view, _ in views],
     )
 
 

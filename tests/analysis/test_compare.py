@@ -286,6 +286,7 @@ def started(times_ms: ArrayLike, starts_s: ArrayLike, steps: int = 20) -> list[R
     ]
 
 
+@pytest.mark.usefixtures("verdicts_alone")
 def test_drift_between_runs_that_did_not_take_turns_is_no_change() -> None:
     random = np.random.default_rng(11)
     pairs, places, starts = 20, np.arange(10), 60.0 * np.arange(10)
@@ -342,6 +343,7 @@ def test_change_that_no_drift_explains_is_found_in_runs_that_did_not_take_turns(
     assert compare(before, after).verdict is Verdict.FASTER
 
 
+@pytest.mark.usefixtures("verdicts_alone")
 @pytest.mark.parametrize("counts", [(2, 4), (3, 3), (4, 4)])
 def test_program_of_two_modes_is_rarely_told_from_itself(counts: tuple[int, int]) -> None:
     told_apart = 0
@@ -375,6 +377,7 @@ def test_moved_time_is_called_moved() -> None:
     assert "49.000 ms only moved" in text
 
 
+@pytest.mark.usefixtures("verdicts_alone")
 def test_saving_is_not_said_to_have_moved_by_noise() -> None:
     random = np.random.default_rng(13)
 
@@ -603,9 +606,9 @@ def false_verdicts(pairs: int) -> int:
     return sum(synthetic_pair(random, 0.0).verdict in TOLD_APART for _ in range(pairs))
 
 
-@pytest.mark.parametrize("pairs", [60, pytest.param(300, marks=pytest.mark.thorough)])
-def test_false_verdicts_are_rare(pairs: int) -> None:
-    assert share_interval(false_verdicts(pairs), pairs)[0] <= 0.05
+@pytest.mark.usefixtures("verdicts_alone")
+def test_false_verdicts_are_rare() -> None:
+    assert share_interval(false_verdicts(300), 300)[0] <= 0.05
 
 
 @pytest.mark.slow
@@ -628,8 +631,9 @@ def test_sides_of_unequal_size_are_rarely_told_apart(counts: tuple[int, int]) ->
     assert apart / draws <= 0.05
 
 
-@pytest.mark.parametrize("pairs", [20, pytest.param(100, marks=pytest.mark.thorough)])
-def test_smallest_effect_is_found_in_most_cases(pairs: int) -> None:
+@pytest.mark.usefixtures("verdicts_alone")
+def test_smallest_effect_is_found_in_most_cases() -> None:
+    pairs = 100
     random = np.random.default_rng(4)
     found = 0
     for _ in range(pairs):

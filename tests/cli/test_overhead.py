@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a phase costs here: how it is shown, and asked for."""
 
-import gc
 import json
 import math
 import platform
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -111,13 +109,9 @@ def test_the_facts() -> None:
 
 
 @pytest.fixture
-def _measured_as_asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """All rounds are made, however long they take here, and the garbage that is collected before is
-    not that of all tests."""
+def _measured_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rounds are made, however long they take here."""
     monkeypatch.setattr(phase_cost, "_SECONDS", math.inf)
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def invoke(*arguments: str) -> Result:

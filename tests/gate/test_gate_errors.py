@@ -14,6 +14,8 @@ from pyinstrument_gpu.gate.gate import Gate, GateResult, Plan
 from tests.helpers.scripted_side import ScriptedSide
 from tests.helpers.timed_runs import MS, made_run
 
+pytestmark = pytest.mark.usefixtures("verdicts_alone")
+
 Noise = Callable[[np.random.Generator, int], np.ndarray]
 """The relative times of so many runs in the order in which they are made."""
 

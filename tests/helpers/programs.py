@@ -9,7 +9,17 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from pyinstrument_gpu.aspects.table import ASPECTS
 from tests.helpers.python_server import ROOT, TORCH, PythonServer, run_python
+
+# What `pyinstrument-gpu run` imports, which takes longer than these programs do. Whether a program
+# notices that is tried with others (tests/launch/test_own_imports.py, test_endings.py).
+_OURS = (
+    *("pyinstrument_gpu.cli", "pyinstrument_gpu.launch.launch", "pyinstrument_gpu.auto.calls"),
+    *("pyinstrument_gpu.core.run", "pyinstrument_gpu.report.overview"),
+    *(f"{row.package}.aspect" for row in ASPECTS),
+    *(f"{row.package}.{row.watch}" for row in ASPECTS if row.watch),
+)
 
 
 class Done(NamedTuple):
@@ -31,7 +41,8 @@ class Programs:
     """
 
     def __init__(self, *modules: str) -> None:
-        self._run = _server_with(*modules).run if modules else run_python
+        self._plain = _server_with(*modules).run if modules else run_python
+        self._recorded = self._plain if modules else _server_with(*_OURS).run
 
     def run(
         self,
@@ -48,9 +59,9 @@ class Programs:
             options: those of `pyinstrument-gpu run`, or None to run it without.
             is_module: whether the program is the name of a module, as after `python -m`.
         """
-        run = () if options is None else ("-m", "pyinstrument_gpu", "run", *options)
-        done = self._run(
-            *run,
+        recorded = () if options is None else ("-m", "pyinstrument_gpu", "run", *options)
+        done = (self._recorded if recorded else self._plain)(
+            *recorded,
             *(("-m",) if is_module else ()),
             program,
             environment={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},

@@ -253,6 +253,8 @@ def _run(argv: Sequence[str]) -> None:
     if argv[0] == "-m":
         sys.argv = ["-m", *argv[2:]]
         sys.path[0] = os.getcwd()
+        if first_of_ours := sys.modules.get("pyinstrument_gpu.patching.own_imports"):
+            importlib.reload(first_of_ours)  # what it notes is of this process, and from now on
         runpy._run_module_as_main(argv[1])  # type: ignore[attr-defined]
         return
     if argv[0] == "-c":

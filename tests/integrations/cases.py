@@ -106,11 +106,10 @@ def our_warnings() -> Iterator[list[str]]:
 @contextmanager
 def tiny_trainings() -> Iterator[None]:
     """One thread computes, as waiting for others would take longer than the work; and the objects
-    of a framework are not looked at each time that it collects garbage."""
+    of a framework, imported late, are not looked at each time that it collects garbage."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     gc.collect()
     gc.freeze()
     yield
-    gc.unfreeze()
     torch.set_num_threads(threads)

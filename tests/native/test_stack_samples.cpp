@@ -61,7 +61,7 @@ void what_has_no_room_is_its_phases_own_and_then_lost() {
   CHECK_EQ(samples.until_ns(), now_ns + 30);
 }
 
-void it_is_looked_at_a_hundred_times_a_second_at_most() {
+void it_is_looked_at_once_an_interval_at_most() {
   SamplePace pace(0);
   int64_t now_ns = 0;
   bool differs = false;
@@ -103,7 +103,7 @@ void no_sample_stands_for_the_time_in_which_none_was_wanted() {
 int main() {
   a_sample_stands_for_the_time_since_the_one_before();
   what_has_no_room_is_its_phases_own_and_then_lost();
-  it_is_looked_at_a_hundred_times_a_second_at_most();
+  it_is_looked_at_once_an_interval_at_most();
   it_stops_the_thread_for_a_thousandth_of_the_time();
   no_sample_stands_for_the_time_in_which_none_was_wanted();
 }

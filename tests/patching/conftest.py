@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-import gc
 from collections.abc import Iterator
 
 import pytest
@@ -21,12 +20,3 @@ def _on_one_core() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _set_aside() -> Iterator[None]:
-    """What is there before the tests is no object of theirs: `gc` neither visits nor lists it."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()

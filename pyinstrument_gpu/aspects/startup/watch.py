@@ -12,7 +12,7 @@ from pyinstrument_gpu.aspects.startup import NAME
 from pyinstrument_gpu.aspects.startup.log import StartupLog, process_began_ns
 from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
 from pyinstrument_gpu.native import native
-from pyinstrument_gpu.patching.own_imports import IMPORTED_NS
+from pyinstrument_gpu.patching import own_imports
 
 _launched: LaunchWatch | None = None
 _is_told = False
@@ -73,7 +73,7 @@ class StartupWatch(Watcher):
         _is_told = True
         if _launched is not None:
             self._log = _launched.log
-            self._facts["launched_ns"] = IMPORTED_NS
+            self._facts["launched_ns"] = own_imports.IMPORTED_NS
         else:
             self._log = StartupLog()
             with contextlib.suppress(Exception):

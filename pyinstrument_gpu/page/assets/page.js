@@ -313,20 +313,25 @@ class StepChart {
   }
 }
 
-/** Small curves: metrics over steps, memory over steps. */
+/** Small curves: metrics over steps, memory over steps; runs over time, as dots below a line. */
 function curves(root) {
   const data = PAGE.runs[Number(root.dataset.run)][root.dataset.of][Number(root.dataset.number)];
   const colors = ["--accent", "--second"];
+  const ofRuns = data.x_name === "time";
+  const looks = ofRuns
+    ? [{ width: 0, paths: () => null, points: { show: true, size: 4 } },
+      { width: 2.5, paths: uPlot.paths.stepped({ align: 1 }), points: { show: false }, dash: [] }]
+    : [];
   plot(root.querySelector(".plot"), {
     height: 170,
-    scales: { x: { time: false } },
-    axes: [stepAxis(data.x_name), {
+    scales: { x: { time: ofRuns } },
+    axes: [ofRuns ? axis(null, 42) : stepAxis(data.x_name), {
       ...axis(data.unit || null, 54),
       values: (u, numbers, a, space, gap) => numbers.map((number) => axisName(number, gap)),
     }],
     series: [{}, ...data.names.map((name, i) => ({
       label: name, stroke: () => theme(colors[i]), width: 1.5, spanGaps: false,
-      points: { show: data.x.length < 60, size: 5 }, dash: i ? [6, 4] : undefined,
+      points: { show: data.x.length < 60, size: 5 }, dash: i ? [6, 4] : undefined, ...looks[i],
     }))],
   }, [data.x, ...data.y]);
 }

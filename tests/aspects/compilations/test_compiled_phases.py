@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Phases in what TorchInductor compiles, from programs that are compiled for real."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +11,11 @@ from pyinstrument_gpu import gpu_phase
 from pyinstrument_gpu.core.run import Run
 
 torch = pytest.importorskip("torch")
-pytestmark = [pytest.mark.thorough, pytest.mark.filterwarnings("ignore")]
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.usefixtures("inductor"),
+]
 
 FORWARD, BACKWARD = "forward graph of layers", "backward graph of layers"
 
@@ -36,18 +39,6 @@ def other_layers(x: Any, *w: Any) -> Any:
             y = y @ w[2]
         with gpu_phase("d"):
             return y @ w[3]
-
-
-@pytest.fixture(autouse=True)
-def inductor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    from torch._inductor import config
-
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    torch._dynamo.reset()
-    # Without a search for vector instructions, which compiles a program.
-    with config.patch({"compile_threads": 1, "cpp.simdlen": 1, "fx_graph_cache": True}):
-        yield
-    torch._dynamo.reset()
 
 
 def inputs() -> tuple[Any, ...]:

@@ -179,22 +179,29 @@ def test_accumulated_batches_count_each() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")
-def test_compiled_graphs_count_too_and_are_not_compiled_anew() -> None:
-    model, forward = gpt2()
-    compiled = torch.compile(model)
-    counters = torch._dynamo.utils.counters
+def test_compiled_graphs_count_too_and_are_not_compiled_anew(
+    inductor: None,
+) -> None:
+    """As attention is compiled for a GPU: products, which need no C++ compiler."""
+    n, width = 16, 8
+
+    def attention(x: Any, w: Any) -> Any:
+        return (x @ w[0]) @ (x @ w[1]).mT @ (x @ w[2]) @ w[3]
+
+    compiled = torch.compile(attention, fullgraph=True)
+    x, w = torch.rand(n, width), [rand(width, width) for _ in range(4)]
     frames: list[int] = []
 
     def step() -> None:
-        language_model(compiled, 100)()
-        frames.append(counters["stats"]["unique_graphs"])
+        result = compiled(x, w)
+        result.backward(torch.ones_like(result))
+        frames.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
-    try:
-        found = by_kind(recorded(step, before=2))
-    finally:
-        torch._dynamo.reset()
-    assert found["forward"] == pytest.approx(forward, rel=0.01)
-    assert found["backward"] == pytest.approx(2 * forward, rel=0.01)
+    found = by_kind(recorded(step, before=2))
+    forward = 4 * 2 * n * width**2 + 2 * 2 * n**2 * width
+    assert found["forward"] == forward
+    # The input has no gradient, and three products are of it.
+    assert found["backward"] == 2 * forward - 3 * 2 * n * width**2
     assert frames[-1] == frames[-2] > 0
 
 

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which commit made training slower? In three stages:
+
+1. A gate of the first and the last commit: without a difference there is nothing to blame.
+2. A search for the place of the change (`search.py`), which gives probabilities and proves nothing.
+3. A gate of the two commits beside that place, of new runs alone. Only if it says SLOWER is the
+   commit named, with its interval.
+
+So the error is that of the third stage, whatever the search supposes and however often it is
+wrong: two commits that take equally long are called different in at most 2.5 % of the cases. If
+the first confirmation fails, the search goes on with what it has learned, and a second one gets
+half of the error that is left, and so on (Bonferroni). As the runs of the confirmation played no
+part in choosing the commit, the interval is not biased by the choice either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random, SystemRandom
+from typing import NoReturn
+
+from pyinstrument_gpu.analysis.compare import (
+    CONFIDENCE,
+    DEFAULT_MARGIN_PERCENT,
+    MIN_RUNS,
+    Slowdown,
+)
+from pyinstrument_gpu.analysis.inference import t_quantile
+from pyinstrument_gpu.analysis.run_sample import Observation, ranks_of, run_samples
+from pyinstrument_gpu.blame.commits import Commit
+from pyinstrument_gpu.blame.journal import Confirmation, Journal, Measured
+from pyinstrument_gpu.blame.search import BLOCK, Places, places
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.errors import GateError
+from pyinstrument_gpu.gate.gate import DEFAULT_RUNS, Gate, GateResult, Plan, Progress
+from pyinstrument_gpu.gate.sides import Side, recorded_runs
+
+DEFAULT_MAX_RUNS = 200
+_FEWEST_OF_A_SIDE = MIN_RUNS // 2
+_ENDS_SHARE = 8
+"""The first stage may use a quarter of the runs, so each side an eighth."""
+FEWEST_RUNS = _FEWEST_OF_A_SIDE * _ENDS_SHARE
+_SURE = 0.95
+"""The probability from which on a place is put to the test. What more certainty costs, the test
+gives as well, and with proof."""
+_MOST_TESTS = 4
+_POWER = 0.9
+_RUNS_OF_A_BLOCK = 200
+
+
+class _CantRunError(GateError):
+    """A commit between the first and the last can't be run, so it is passed over."""
+
+
+@dataclass(frozen=True)
+class BlameResult:
+    """What a blame has found.
+
+    Attributes:
+        ends: the comparison of the first commit and the last one.
+        suspects: one of these commits made training slower, the only one as a rule; several where
+            those between can't be run; none if that could not be shown.
+        confirmation: the comparison of the commit before the suspects and the last of them.
+        likely: if there are no suspects: those that are probably to blame, which was not shown.
+        runs: how many were made.
+        skipped: commits that can't be run, and why.
+    """
+
+    ends: GateResult
+    suspects: tuple[Commit, ...]
+    confirmation: GateResult | None
+    likely: tuple[Commit, ...]
+    runs: int
+    skipped: Mapping[Commit, str]
+
+
+@dataclass
+class Blame:
+    """One search, from the first run to the result.
+
+    Attributes:
+        commits: from the good one to the bad one.
+        side_of: makes a commit ready to be run; raises GateError if that fails.
+        folder: where runs are kept.
+        max_runs: of all commits together.
+        margin_percent: a change up to which times are called the same.
+        random: decides on the order of the runs.
+
+    Raises:
+        ValueError: there are too few runs or commits.
+    """
+
+    commits: Sequence[Commit]
+    side_of: Callable[[Commit], Side]
+    folder: Path
+    journal: Journal
+    max_runs: int = DEFAULT_MAX_RUNS
+    margin_percent: float = DEFAULT_MARGIN_PERCENT
+    progress: Progress | None = None
+    random: Random = field(default_factory=SystemRandom)
+    _sides: dict[str, Side] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        if self.max_runs < FEWEST_RUNS:
+            raise ValueError(f"a blame needs at least {FEWEST_RUNS} runs, got {self.max_runs}")
+        if len(self.commits) < 2:
+            raise ValueError("a blame needs a good commit and a bad one")
+
+    def result(self) -> BlameResult:
+        """Run it.
+
+        Raises:
+            GateError: the first or the last commit can't be run, or they can't be compared.
+        """
+        each = max(self.max_runs // _ENDS_SHARE, _FEWEST_OF_A_SIDE)
+        ends = self._gate("ends", self.commits[0], self.commits[-1], self._plan(each, CONFIDENCE))
+        if ends.slowdown is not Slowdown.SLOWER:
+            return self._result(ends)
+        while (test := self._next_test()) is not None:
+            place = [commit.sha for commit in self.commits].index
+            before, after = place(test.before), place(test.after)
+            name = f"confirmation-{self.journal.confirmations.index(test) + 1}"
+            plan = self._plan(test.max_runs, test.confidence)
+            found = None
+            with contextlib.suppress(_CantRunError):
+                found = self._gate(name, self.commits[before], self.commits[after], plan)
+            if found is not None and found.is_slower:
+                return self._result(ends, self.commits[before + 1 : after + 1], found)
+            test.is_over = True
+            self.journal.save()
+        return self._result(ends)
+
+    def _plan(self, max_runs: int, confidence: float) -> Plan:
+        """Of a gate with so many runs of each side at most, which looks early at the first few."""
+        return Plan(
+            min(max_runs, max(_FEWEST_OF_A_SIDE, min(DEFAULT_RUNS, max_runs), max_runs // 4)),
+            max_runs,
+            margin_percent=self.margin_percent,
+            confidence=confidence,
+            in_pairs=True,
+        )
+
+    def _gate(self, stage: str, before: Commit, after: Commit, plan: Plan) -> GateResult:
+        folder = self.folder / stage
+        folder.mkdir(parents=True, exist_ok=True)
+        sides = _CommitSide(self, before), _CommitSide(self, after)
+        return Gate(sides, plan, folder, random=self.random).result()
+
+    def _result(
+        self,
+        ends: GateResult,
+        suspects: Sequence[Commit] = (),
+        confirmation: GateResult | None = None,
+    ) -> BlameResult:
+        likely: tuple[Commit, ...] = ()
+        if ends.is_slower and not suspects:
+            found = self._places()
+            chosen = found.likely(_SURE)
+            likely = tuple(
+                commit
+                for place in sorted(chosen)
+                for commit in self.commits[
+                    found.runnable[place] + 1 : found.runnable[place + 1] + 1
+                ]
+            )
+        return BlameResult(
+            ends,
+            tuple(suspects),
+            confirmation,
+            likely,
+            len(self.journal.runs),
+            {commit: self.journal.skipped[commit.sha] for commit in self._skipped()},
+        )
+
+    def _skipped(self) -> Iterator[Commit]:
+        return (commit for commit in self.commits if commit.sha in self.journal.skipped)
+
+    def _next_test(self) -> Confirmation | None:
+        """Search until a place is likely enough, and plan its test; one that was begun before this
+        process first. None where the runs or the tests are used up."""
+        tests = self.journal.confirmations
+        if tests and not tests[-1].is_over:
+            return tests[-1]
+        while (found := self._places()).chances.max() < _SURE:
+            # Of thousands of runs, a few more change little, and to weigh all of them takes time.
+            for _ in range(1 + len(self.journal.runs) // _RUNS_OF_A_BLOCK):
+                if len(self.journal.runs) + BLOCK > self.max_runs:
+                    return None
+                if not self._run_block(found):
+                    break
+        confidence = 1 - (1 - CONFIDENCE) / 2 ** (len(tests) + 1)
+        # The last of the looks has at least half of the error, on two sides. The last term is for
+        # few runs (Guenther, Sample size formulas for normal theory t tests, 1981).
+        quantile = t_quantile(1 - (1 - confidence) / 4, math.inf)
+        reach = (quantile + t_quantile(_POWER, math.inf)) * found.noise[found.best]
+        needed = 2 * (reach / found.effects[found.best]) ** 2 + quantile**2 / 2
+        left = (self.max_runs - len(self.journal.runs)) // 2
+        most = min(math.ceil(needed), left)
+        if most < _FEWEST_OF_A_SIDE or len(tests) == _MOST_TESTS:
+            return None
+        shas = [self.commits[found.runnable[found.best + later]].sha for later in (0, 1)]
+        tests.append(Confirmation(shas[0], shas[1], most, confidence))
+        self.journal.save()
+        return tests[-1]
+
+    def _places(self) -> Places:
+        """What all runs so far tell of where the change is."""
+        runnable = [i for i, one in enumerate(self.commits) if one.sha not in self.journal.skipped]
+        number = {self.commits[index].sha: place for place, index in enumerate(runnable)}
+        runs = [run for run in self.journal.runs if run.commit in number]
+        times_ns = [run.step_ns for run in runs]
+        return places([number[run.commit] for run in runs], times_ns, runnable)
+
+    def _run_block(self, found: Places) -> bool:
+        """Whether all of its commits could be run."""
+        commits = [self.commits[found.runnable[i]] for i in found.next_commits(self.random)]
+        folder = self.folder / "search"
+        folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(_CantRunError):  # later blocks do without it
+            for commit in commits:  # builds take time, in which a machine drifts
+                self._ready(commit)
+            for commit in commits:
+                name = f"{len(self.journal.runs) + 1:04}-{commit.short}"
+                self.run(commit, name, folder)
+                for file in folder.glob(f"{name}.*"):  # it was measured
+                    file.unlink()
+            return True
+        return False
+
+    def run(self, commit: Commit, name: str, folder: Path) -> Observation:
+        """A run of the commit, made now or before.
+
+        Raises:
+            GateError: it is the first or the last commit, and can't be run.
+            _CantRunError: it is another, which is passed over from now on.
+        """
+        key = f"{folder.name}/{name}"
+        if any(run.name == key for run in self.journal.runs):
+            return recorded_runs(name, folder)
+        side = self._ready(commit)
+        if self.progress is not None:
+            count = len(self.journal.runs) + 1
+            self.progress.show(f"blame: run {count} of at most {self.max_runs}, {commit.text}")
+        try:
+            made = side.record(name, folder)
+            measured = _measured(key, commit, made)
+            expected = (self.journal.runs or [measured])[0].steps
+            if measured.steps != expected:
+                raise GateError(f"it has {measured.steps} steps, and others have {expected}")
+        except GateError as error:
+            self._skip(commit, error)
+        self.journal.runs.append(measured)
+        self.journal.save()
+        return made
+
+    def _ready(self, commit: Commit) -> Side:
+        if commit.sha not in self._sides:
+            try:
+                self._sides[commit.sha] = self.side_of(commit)
+            except GateError as error:
+                self._skip(commit, error)
+        return self._sides[commit.sha]
+
+    def _skip(self, commit: Commit, error: GateError) -> NoReturn:
+        if commit in (self.commits[0], self.commits[-1]):
+            raise GateError(f"{commit.text} can't be run: {error}") from error
+        self.journal.skipped[commit.sha] = str(error)
+        self.journal.save()
+        raise _CantRunError(f"{commit.text} can't be run: {error}") from error
+
+
+@dataclass(frozen=True)
+class _CommitSide:
+    """A commit as a side of a gate."""
+
+    blame: Blame
+    commit: Commit
+
+    @property
+    def text(self) -> str:
+        return self.commit.text
+
+    def record(self, name: str, folder: Path) -> Run | Sequence[Run]:
+        return self.blame.run(self.commit, name, folder)
+
+
+def _measured(name: str, commit: Commit, made: Observation) -> Measured:
+    try:
+        sample = run_samples([made])[0]
+    except ValueError as error:
+        raise GateError(str(error)) from error
+    return Measured(name, commit.sha, ranks_of(made)[0].steps_ended, sample.elapsed_ns)

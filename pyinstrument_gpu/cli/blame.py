@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pyinstrument-gpu blame`: which commit made training slower."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import click
+
+from pyinstrument_gpu.analysis.compare import DEFAULT_MARGIN_PERCENT
+from pyinstrument_gpu.blame import summary
+from pyinstrument_gpu.blame.blame import DEFAULT_MAX_RUNS, FEWEST_RUNS, Blame
+from pyinstrument_gpu.blame.commits import Checkouts, Commit, Repository
+from pyinstrument_gpu.blame.journal import Journal
+from pyinstrument_gpu.cli.compare import percent_option
+from pyinstrument_gpu.cli.gate import EXIT_SIGNAL, EXIT_UNCLEAR, end
+from pyinstrument_gpu.gate.gate import Progress
+from pyinstrument_gpu.gate.sides import CommandSide, editable_packages
+
+
+@click.command(options_metavar="GOOD..BAD [OPTIONS]")
+@click.option(
+    "--build",
+    metavar="COMMAND",
+    help="Run this shell command once in the checkout of each commit before the commit runs.",
+)
+@click.option(
+    "--max-runs",
+    type=click.IntRange(min=FEWEST_RUNS),
+    default=DEFAULT_MAX_RUNS,
+    show_default=True,
+    metavar="N",
+    help="Make up to N runs of all commits together.",
+)
+@percent_option(
+    "--margin",
+    "margin_percent",
+    default=DEFAULT_MARGIN_PERCENT,
+    show_default=True,
+    help="Look for no change of PCT percent or less.",
+)
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also write the result to FILE as JSON.",
+)
+@click.option("--anew", is_flag=True, help="Don't go on from an earlier blame that was ended.")
+@click.option("--show-output", is_flag=True, help="Show what the commands write.")
+@click.argument("commits", metavar="")
+@click.argument("command", metavar="-- CMD...", nargs=-1, type=click.UNPROCESSED, required=True)
+@click.pass_context
+def blame(
+    context: click.Context,
+    /,
+    commits: str,
+    command: tuple[str, ...],
+    build: str | None,
+    max_runs: int,
+    margin_percent: float,
+    json_file: Path | None,
+    anew: bool,
+    show_output: bool,
+) -> None:
+    """Find the commit that made training slower.
+
+    Runs commits from GOOD to BAD in temporary checkouts, each under `pyinstrument-gpu run`, where
+    they tell most, until it is known which commit made CMD (`python train.py`, for example) slower
+    than the one before. Your own checkout is not touched. Commits that can't be run are passed
+    over. After an interruption the same command goes on. docs/compare.md says how it works.
+
+    Exit codes: 0 a commit was found; 1 GOOD or BAD can't be run; 2 wrong usage; 5 none was found.
+    """
+    good, dots, bad = commits.partition("..")
+    if not dots or not good or not bad or bad.startswith("."):
+        raise click.UsageError(f"write the commits as GOOD..BAD, not {commits!r}", context)
+    if json_file is not None and not json_file.absolute().parent.is_dir():
+        raise click.UsageError(f"--json: {json_file.absolute().parent} is not a directory", context)
+    repository = Repository(Path.cwd())
+    series = repository.commits(good, bad)
+    question = json.dumps([series[0].sha, series[-1].sha, command, build, repository.subfolder])
+    folder = (
+        repository.git_folder
+        / "pyinstrument-gpu"
+        / f"blame-{hashlib.sha256(question.encode()).hexdigest()[:12]}"
+    )
+    if anew:
+        shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    journal = Journal(folder)
+    with contextlib.ExitStack() as leave:
+        progress = Progress(sys.stderr, in_one_line=not show_output)
+        leave.callback(progress.close)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as it is under `nohup`
+                leave.callback(signal.signal, number, signal.signal(number, end))
+        try:
+            if journal.worktrees is not None:  # left by a blame that was killed
+                repository.remove_worktrees(journal.worktrees)
+            checkouts = Checkouts(repository, build, show_output)
+            leave.callback(checkouts.remove)
+            journal.worktrees = checkouts.folder
+
+            def side_of(commit: Commit) -> CommandSide:
+                return CommandSide(command, checkouts.of(commit), show_output)
+
+            result = Blame(
+                series, side_of, folder, journal, max_runs, margin_percent, progress
+            ).result()
+        except KeyboardInterrupt:
+            progress.close()
+            click.echo(
+                f"Interrupted: {len(journal.runs)} runs are kept, and the same command goes on "
+                "from there",
+                sys.stderr,
+            )
+            context.exit(EXIT_SIGNAL + signal.SIGINT)
+    print(summary.text(result))
+    if names := ", ".join(editable_packages(repository.root)):
+        print(
+            f"Warning: {names}: installed in editable mode from here. Unless the program finds the "
+            "code of its own checkout first, all commits have run this code"
+        )
+    if json_file is not None:
+        json_file.write_text(json.dumps(summary.facts(result), indent=2) + "\n")
+    if result.suspects or not result.ends.is_slower:
+        shutil.rmtree(folder, ignore_errors=True)
+    if not result.suspects:
+        context.exit(EXIT_UNCLEAR)

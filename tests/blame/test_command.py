@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `blame` in a real repository."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pyinstrument_gpu.cli import main
+from tests.helpers.launched import ENVIRONMENT
+from tests.helpers.run_writer import save
+from tests.helpers.timed_runs import MS, made_run
+
+# A stand-in for `pyinstrument-gpu run -o FILE --overwrite --no-report FOLDER`: it takes the next of
+# the runs that are in the folder already, by what its own checkout was built to be.
+PLAYER = """\
+#!/bin/sh
+count=$(($(wc -l < "$6/count") + 1))
+echo >> "$6/count"
+cp "$6/$(cat ../work)-$((count % 7)).gpurun" "$3"
+"""
+TRAINING = """\
+from pyinstrument_gpu import gpu_phase, gpu_steps
+for _ in gpu_steps(range(12)):
+    with gpu_phase("forward"):
+        sum(range(WORK))
+"""
+SPREAD = (1.0, 1.002, 0.998, 1.001, 0.999, 1.0, 1.001)
+
+
+def git(*arguments: str) -> str:
+    who = ("-c", "user.name=test", "-c", "user.email=test@example.org")
+    command = ["git", *who, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Five commits: the second does not run, and from the fourth on a step is far longer."""
+    monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr("tempfile.tempdir", None)
+    (tmp_path / "temporary").mkdir()
+    folder = tmp_path / "repository"
+    (folder / "code").mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    git("init", "--quiet")
+    for number, work in enumerate(("1000", "no number", "1000", "100000", "100000")):
+        (folder / "work.in").write_text(work)
+        (folder / "code" / "train.py").write_text(TRAINING.replace("WORK", work))
+        (folder / "number").write_text(str(number))
+        git("add", ".")
+        git("commit", "--quiet", "-m", f"Change {number}")
+    monkeypatch.chdir(folder / "code")
+    return folder
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["blame", *arguments], prog_name="pyinstrument-gpu")
+
+
+@pytest.fixture
+def player(tmp_path: Path) -> tuple[str, ...]:
+    """A command whose runs are made up, of the commits' `work`; that of none is not there."""
+    folder = tmp_path / "player"
+    folder.mkdir()
+    (folder / "count").touch()
+    for work, level in (("1000", 10), ("100000", 11)):
+        for number, factor in enumerate(SPREAD):
+            save(made_run([level * factor * MS] * 20), folder / f"{work}-{number}.gpurun")
+    path = folder / "pyinstrument-gpu"
+    path.write_text(PLAYER)
+    path.chmod(0o755)
+    return str(path), "run", str(folder)
+
+
+def check_found(repository: Path, *command: str) -> None:
+    (repository / "work.in").write_text("changed")
+    git("add", "..")
+    (repository / "code" / "train.py").write_text("changed as well")
+    before = git("status", "--porcelain")
+    result_file = repository.parent / "result.json"
+    options = ("--build", "cp ../work.in ../work", "--json", str(result_file), "--max-runs", "40")
+    result = invoke("HEAD~4..HEAD", *options, "--", *command)
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result_file.read_text())
+    assert [suspect["subject"] for suspect in facts["suspects"]] == ["Change 3"]
+    assert facts["phase"] == "forward"
+    assert "(Change 3): forward +" in result.stdout
+    # The checkout and its index are as they were, and nothing is left.
+    assert git("status", "--porcelain") == before
+    assert len(git("worktree", "list").splitlines()) == 1
+    assert not list((repository.parent / "temporary").iterdir())
+    assert not list((repository / ".git" / "pyinstrument-gpu").iterdir())
+
+
+def test_a_commit_of_a_real_repository_is_found(repository: Path, player: tuple[str, ...]) -> None:
+    check_found(repository, *player)
+
+
+@pytest.mark.slow
+def test_a_commit_is_found_by_real_recordings(repository: Path) -> None:
+    check_found(repository, sys.executable, "train.py")
+
+
+def test_a_build_that_fails_at_an_end_is_an_error_and_leaves_no_checkout(repository: Path) -> None:
+    build = "echo no compiler here; exit 3"
+    result = invoke("HEAD~1..HEAD", "--build", build, "--", sys.executable, "train.py")
+    assert result.exit_code == 1
+    assert "can't be run: its build ended with exit code 3" in result.stderr
+    assert "no compiler here" in result.stderr
+    assert len(git("worktree", "list").splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("commits", "exit_code", "message"),
+    [
+        ("HEAD", 2, "write the commits as GOOD..BAD"),
+        ("HEAD~1...HEAD", 2, "write the commits as GOOD..BAD"),
+        ("nothing..HEAD", 1, "nothing"),
+        ("HEAD..HEAD~1", 1, "does not follow on HEAD by first parents"),
+    ],
+)
+def test_commits_that_are_no_series_are_refused(
+    commits: str, exit_code: int, message: str, repository: Path
+) -> None:
+    result = invoke(commits, "--", sys.executable, "train.py")
+    assert result.exit_code == exit_code
+    assert message in result.stderr
