@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A million spans in each format, beside pyarrow's CSV writer on the same columns."""
 
-import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ _TIMES = ("host_begin_ns", "host_end_ns", "device_begin_ns", "device_end_ns", "b
 
 
 @pytest.mark.parametrize(
-    ("suffix", "goal"), [(".csv", 2), (".json", 6), (".parquet", 1), (".nvtxt", 3), (".sqlite", 6)]
+    ("suffix", "goal"), [(".csv", 2), (".json", 6), (".parquet", 1), (".nvtxt", 3)]
 )
 def test_export(
     benchmark: BenchmarkFixture,
@@ -67,20 +65,11 @@ def _nvtxt_phases(path: Path) -> int:
     return text.count(b"\nRangePush, ") - text.count(b', "step ')
 
 
-def _database_phases(path: Path) -> int:
-    with closing(sqlite3.connect(path)) as database:
-        (count,) = database.execute(
-            "SELECT count(*) FROM NVTX_EVENTS WHERE eventType = 59 AND text != 'step'"
-        ).fetchone()
-    return int(count)
-
-
 _COUNTS = {
     ".csv": _csv_rows,
     ".json": _trace_phases,
     ".parquet": _parquet_rows,
     ".nvtxt": _nvtxt_phases,
-    ".sqlite": _database_phases,
 }
 
 

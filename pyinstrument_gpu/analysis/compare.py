@@ -440,7 +440,8 @@ class _Machine:
     def warnings(self, in_pairs: bool) -> Iterator[str]:
         if not self.has_many_others:
             return
-        used = f"other processes used up to {self.others:.1f} of {self.processors} processors meanwhile"
+        of_all = f"{self.others:.1f} of {self.processors} processors"
+        used = f"other processes used up to {of_all} meanwhile"
         before, after = self.waits
         if in_pairs or before is None or after is None:
             yield f"{used}: the less they use, the smaller the changes that can be shown"

@@ -30,7 +30,7 @@ _COMMANDS = {
     "watch": "Look at a recording while it goes on.",
     "why": "Say which rank of a job stopped first, or holds up the others.",
     "goodput": "Show what the time of a job went into, over all of its attempts.",
-    "history": "Show what has become slower over the runs of weeks, and since when.",
+    "history": "Show what has become slower or faster over the runs of weeks, and since when.",
     "report": "Show where the time of each step went.",
     "export": "Write runs in another format, for other tools to read.",
     "compare": "Tell whether a change made training faster or slower.",

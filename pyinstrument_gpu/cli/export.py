@@ -96,7 +96,7 @@ def export(
     try:
         name = exports.format_for(output, format_name or (_STANDARD_OUTPUT if to_stdout else None))
         if not to_stdout:
-            check_replaceable(output, options.get("merge_into"))
+            check_replaceable(output)
     except ExportError as error:
         raise click.UsageError(str(error)) from error
     exporter = exports.FORMATS[name]

@@ -402,8 +402,8 @@ class Run:
         """Write the run in another format.
 
         Formats and suffixes are `csv` (.csv), `perfetto` (.json), `parquet` (.parquet; a folder,
-        written `name/`, is `parquet-folder`), `nsys` (.nsys-rep), `nvtxt` (.nvtxt), `nsys-sqlite`
-        (.sqlite) and, by name only, `tensorboard` (a log directory).
+        written `name/`, is `parquet-folder`), `nvtxt` (.nvtxt) and, by name only,
+        `tensorboard` (a log directory).
         `pyinstrument_gpu.export.export` writes several runs at once, the ranks of one job.
 
         Of a run that lacks spans, or was cut short, what is there is written, without a warning:
@@ -415,8 +415,7 @@ class Run:
                 complete, but a run file never is.
             format: name of the format; None to choose it by the suffix of `path`.
             options: options of the format: `summary`, `steps`, `metrics`, `syncs` or `modules=True`
-                for CSV and Parquet, `neutralize_formulas=True` for CSV, `merge_into=report` for
-                `nsys`.
+                for CSV and Parquet, `neutralize_formulas=True` for CSV.
 
         Raises:
             ExportError: there is no such format, it cannot hold this run, or the file cannot be

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,17 +18,7 @@ from typing import Any, BinaryIO, Literal, cast
 from pyinstrument_gpu.core.job_membership import not_one_job, same_run_twice
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import ExportError
-from pyinstrument_gpu.export import (
-    collapsed,
-    csv,
-    nsys_rep,
-    nsys_sqlite,
-    nvtxt,
-    parquet,
-    perfetto,
-    tables,
-    tensorboard,
-)
+from pyinstrument_gpu.export import collapsed, csv, nvtxt, parquet, perfetto, tables, tensorboard
 from pyinstrument_gpu.export.atomic_file import atomic_write, check_replaceable
 
 _GZIP = ".gz"
@@ -90,16 +81,7 @@ FORMATS: Mapping[str, Exporter] = {
         tables.OPTIONS,
         output="path",
     ),
-    "nsys": Exporter(
-        nsys_rep.write,
-        {".nsys-rep": "a report for Nsight Systems"},
-        nsys_rep.OPTIONS,
-        output="path",
-    ),
     "nvtxt": Exporter(nvtxt.write, {".nvtxt": "text that Nsight Systems can import"}),
-    "nsys-sqlite": Exporter(
-        nsys_sqlite.write, {".sqlite": "a database for `nsys stats`"}, output="binary"
-    ),
     "collapsed": Exporter(
         collapsed.write, {".collapsed": "stacks of Python, for flame graphs"}, output="binary"
     ),
@@ -215,6 +197,11 @@ def format_for(path: str | os.PathLike[str], format: str | None = None) -> str:
     if not suffix:
         written = "; for ".join(by_name.values())
         hint = f"For a folder, write {given + os.sep!r}; for {written}, name the format"
+    if suffix == ".nsys-rep":
+        hint = (
+            "Write NVTXT, and have Nsight Systems make the report of it: "
+            f"ImportNvtxt --cmd create -n {shlex.quote(given.removesuffix(suffix) + '.nvtxt')} -o {shlex.quote(given)}"
+        )
     raise ExportError(
         f"no format has the suffix {suffix!r} of {given!r}; known: {known}, and by name only: "
         f"{', '.join(by_name)}. {hint}"

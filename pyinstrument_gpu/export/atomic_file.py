@@ -39,16 +39,12 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise
 
 
-def check_replaceable(
-    path: str | os.PathLike[str], source: str | os.PathLike[str] | None = None
-) -> None:
+def check_replaceable(path: str | os.PathLike[str]) -> None:
     """Refuse to replace what cannot be made again: a run file, which may be the one that is being
-    exported, or another file that an export reads.
+    exported.
 
     Raises:
-        ExportError: the path is one of these.
+        ExportError: the path is one.
     """
     if is_run_file(path):
         raise ExportError(f"{os.fspath(path)!r} is a run file and would be replaced")
-    if source is not None and os.path.realpath(path) == os.path.realpath(source):
-        raise ExportError(f"{os.fspath(path)!r} is read by this export and would be replaced")

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVTXT, the text that ImportNvtxt of Nsight Systems makes a report of.
 
-docs/exporters/viewers.md says what is moved or replaced, because Nsight cannot show it as it is.
+A run is a process. Its rows are its threads, with steps around their phases and modules in them,
+where they waited for a device, the device streams, and the values of metrics. What does not nest
+goes to a further row, "name (2)". docs/exporters/viewers.md says what is moved or replaced, because
+Nsight cannot show it as it is.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import BinaryIO
 
 import numpy as np
@@ -15,21 +19,19 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.core.paths import without_surrogates
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.export.labels import Label, RangeKind
-from pyinstrument_gpu.export.nsight_process import NsightProcess, processes_of
-from pyinstrument_gpu.export.ranges import NOTHING, Ranges, joined, slices_of
+from pyinstrument_gpu.export.labels import Colors, Label, RangeKind, labels_of
+from pyinstrument_gpu.export.ranges import NOTHING, Ranges, joined, lane_name, slices_of
+from pyinstrument_gpu.export.runs import UniqueIds, offsets_ns_of, process_name
 from pyinstrument_gpu.export.text import chunk_rows, integers, lines, texts
+from pyinstrument_gpu.export.timeline import RunTimeline
+
+_ID_LIMIT = 1 << 24
+"""Nsight Systems packs the numbers of processes and threads into 24 bits each."""
 
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 
 
 def write(runs: Sequence[Run], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
-    write_processes(processes_of(runs, advance), sink)
-
-
-def write_processes(processes: Sequence[NsightProcess], sink: BinaryIO) -> int:
-    """Write processes; returns the number of events, two for each range."""
-    events = 0
     sink.write(
         b"# Phases recorded by pyinstrument_gpu. Nsight Systems shows them after\n"
         b"#   ImportNvtxt --cmd create -n THIS.nvtxt -o REPORT.nsys-rep\n"
@@ -39,24 +41,36 @@ def write_processes(processes: Sequence[NsightProcess], sink: BinaryIO) -> int:
         b"@RangePop, Time\n"
     )
     names = _UniqueNames()
-    for process in processes:
-        sink.write(b"ProcessId = %d\n" % process.id)
-        sink.write(b"NameProcess, %d, %b\n" % (process.id, names.quoted(process.name)))
-        for track in process.tracks():
-            rows: dict[int, _EventWriter] = {}
-            for part in track:
-                sink.write(b"ThreadId = %d\n" % part.id)
-                if part.id not in rows:
-                    name = names.quoted(part.name)
-                    sink.write(b"NameOsThread, %d, %d, %b\n" % (process.id, part.id, name))
-                    rows[part.id] = _EventWriter(process)
-                sink.writelines(rows[part.id].certain(part.ranges))
-                events += 2 * len(part.ranges.number)
-            for id, row in rows.items():
-                if len(rows) > 1:
-                    sink.write(b"ThreadId = %d\n" % id)
-                sink.writelines(row.rest())
-    return events
+    pids = UniqueIds(_ID_LIMIT).assign([run.environment.get("pid", 0) for run in runs])
+    for run, pid, offset_ns in zip(runs, pids, offsets_ns_of(runs), strict=True):
+        _write_process(RunTimeline(run, offset_ns, advance), pid, names, sink)
+
+
+def _write_process(timeline: RunTimeline, pid: int, names: _UniqueNames, sink: BinaryIO) -> None:
+    sink.write(b"ProcessId = %d\n" % pid)
+    sink.write(b"NameProcess, %d, %b\n" % (pid, names.quoted(process_name(timeline.run))))
+    ids = UniqueIds(_ID_LIMIT)
+    thread_ids = ids.assign([thread.native_id for thread in timeline.run.threads])
+    labels = labels_of(timeline.run, Colors())  # as live ranges, which know no others
+    for track in chain(
+        timeline.threads(with_steps=True), timeline.waits(), timeline.streams(), timeline.metrics()
+    ):
+        rows: dict[int, _EventWriter] = {}
+        id_of_lane = [] if track.thread is None else [thread_ids[track.thread]]
+        for by_lane in timeline.placed(track):
+            id_of_lane += [ids.free() for _ in range(len(id_of_lane), max(by_lane) + 1)]
+            for lane, ranges in by_lane.items():
+                id = id_of_lane[lane]
+                sink.write(b"ThreadId = %d\n" % id)
+                if id not in rows:
+                    name = names.quoted(lane_name(track.name, lane))
+                    sink.write(b"NameOsThread, %d, %d, %b\n" % (pid, id, name))
+                    rows[id] = _EventWriter(timeline, labels)
+                sink.writelines(rows[id].certain(ranges))
+        for id, row in rows.items():
+            if len(rows) > 1:
+                sink.write(b"ThreadId = %d\n" % id)
+            sink.writelines(row.rest())
 
 
 class _UniqueNames:
@@ -82,11 +96,12 @@ class _EventWriter:
     next part: how far they can be moved depends on what begins next.
     """
 
-    def __init__(self, process: NsightProcess) -> None:
-        self._process = process
+    def __init__(self, timeline: RunTimeline, labels: Sequence[Label]) -> None:
+        self._timeline = timeline
+        self._no_label = len(labels)
         self._waiting = NOTHING
         self._open_ends_ns = np.empty(0, np.int64)
-        heads, tails = zip(*map(_around_number, process.labels), strict=True)
+        heads, tails = zip(*map(_around_number, labels), strict=True)
         self._heads, self._tails = (*heads, b""), (*tails, b"\n")
 
     def certain(self, part: Ranges) -> Iterator[bytes]:
@@ -110,8 +125,8 @@ class _EventWriter:
         order = np.argsort(time_ns, kind="stable")
 
         # A pop has the label behind the last, and no number.
-        marks = self._process.timeline.marks(ranges.number)
-        label = np.append(np.full(pops, len(self._process.labels)), marks["label"])
+        marks = self._timeline.marks(ranges.number)
+        label = np.append(np.full(pops, self._no_label), marks["label"])
         number = np.where(marks["kind"] == RangeKind.STEP, marks["step"], -1)
         number = np.append(np.full(pops, -1), number)
         value = self._values(ranges) if (marks["kind"] == RangeKind.METRIC).any() else []
@@ -131,9 +146,8 @@ class _EventWriter:
 
     def _values(self, ranges: Ranges) -> list[bytes]:
         """What stands behind the names of metrics."""
-        timeline = self._process.timeline
-        _, places = timeline.places(ranges.number)
-        return [b"%.6g" % value for value in timeline.run.metrics["value"][places].tolist()]
+        _, places = self._timeline.places(ranges.number)
+        return [b"%.6g" % value for value in self._timeline.run.metrics["value"][places].tolist()]
 
 
 def _drawable(ranges: Ranges, next_ns: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

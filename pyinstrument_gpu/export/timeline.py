@@ -13,7 +13,6 @@ those of one lane nest.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -25,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.aspects.modules.data import ModulePass
-from pyinstrument_gpu.core.arrays import distinct, places_in
+from pyinstrument_gpu.core.arrays import distinct
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, has_device_times
 from pyinstrument_gpu.export.labels import RangeKind
@@ -37,7 +36,6 @@ from pyinstrument_gpu.export.ranges import (
     range_tables,
     slices_of,
 )
-from pyinstrument_gpu.export.tour import Tour
 
 MARK_DTYPE = np.dtype(
     [
@@ -47,10 +45,9 @@ MARK_DTYPE = np.dtype(
 )
 """What a range was: its `RangeKind`; its label, an index into `labels_of`; the index of its step;
 of a wait, a module or a compilation the path around it; of a phase its depth; how long the host was
-blocked in it; of a wait its bytes; and of a phase with a device time its place in `Run.spans`. -1
-is missing."""
+blocked in it; of a wait its bytes; and of a phase with a range on a stream its place in
+`Run.spans`. -1 is missing."""
 
-_NEVER_NS = np.iinfo(np.int64).max
 _HOST_TIMES = itemgetter("host_begin_ns", "host_end_ns")
 _DEVICE_TIMES = itemgetter("device_begin_ns", "device_end_ns")
 
@@ -113,13 +110,11 @@ class RunTimeline:
         run: the run.
         start_ns: where it begins on the axis.
         advance: called with a number of spans whenever so many more of `threads` are done with.
-        rate: ns of the axis per ns of the run.
     """
 
     run: Run
     start_ns: int = 0
     advance: Callable[[int], None] = lambda spans: None
-    rate: float = 1.0
 
     def threads(self, *, with_steps: bool = False, with_waits: bool = False) -> list[Track]:
         """The phases, modules and compilations of each thread that did something, the main thread
@@ -141,16 +136,15 @@ class RunTimeline:
         for _, table in self._tables(RangeKind.STEP, _all_alike, self.step_times):
             yield Track("steps", (table,))
 
-    def streams(self, *, with_steps: bool = False) -> Iterator[Track]:
+    def streams(self) -> Iterator[Track]:
         """The phases and modules of each device stream that have times there, of each device the
-        default stream first. If asked for, with its steps around them, each from the first begin
-        of its phases there to the last end."""
+        default stream first. Those that gave the stream nothing to do have no range there."""
         run = self.run
         devices = np.array([*(stream.device for stream in run.streams), -1], np.int64)
 
         def place(spans: NDArray[np.void], device: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
             place = device.astype(np.int64) << 32 | spans["stream"].astype(np.uint32)
-            return np.where(has_device_times(spans), place, -1)
+            return np.where(_lasted_on_device(spans), place, -1)
 
         def place_of_spans(spans: NDArray[np.void]) -> NDArray[np.int64]:
             return place(spans, spans["device"])
@@ -161,7 +155,6 @@ class RunTimeline:
         tables = _by_key(
             self._tables(RangeKind.PHASE, place_of_spans, _DEVICE_TIMES),
             self._tables(RangeKind.MODULE, place_of_modules, _DEVICE_TIMES),
-            self._steps_on_streams(place_of_spans) if with_steps else (),
         )
         found = []
         for where, of in tables.items():
@@ -208,35 +201,23 @@ class RunTimeline:
 
     def placed(self, track: Track) -> Iterator[dict[int, Ranges]]:
         """The ranges of a track on the axis by lane, some ten thousand at a time: those of a lane
-        by begin, ascending, and of those that begin together the outermost first. Those of a stream
-        have the times of a `Tour`."""
+        by begin, ascending, and of those that begin together the outermost first."""
         lanes = Lanes()
-        tours: defaultdict[int, Tour] = defaultdict(lambda: Tour(self._host_times))
         for ranges in by_begin(*track.tables):
             place = lanes.place(ranges)
-            by_lane = {lane: ranges.some(place == lane) for lane in distinct(place).tolist()}
-            if not track.is_stream:
-                yield {lane: self._ranges_on_axis(some) for lane, some in by_lane.items()}
-            else:
-                for lane, some in by_lane.items():
-                    yield from self._on_lane(lane, tours[lane].some(some))
+            yield {
+                lane: self._ranges_on_axis(ranges.some(place == lane))
+                for lane in distinct(place).tolist()
+            }
             if track.thread is not None:
                 kinds, _ = self.places(ranges.number)
                 self.advance(int(np.count_nonzero(kinds == RangeKind.PHASE)))
-        for lane, tour in sorted(tours.items()):
-            yield from self._on_lane(lane, tour.rest())
-
-    def _on_lane(self, lane: int, ranges: Ranges) -> Iterator[dict[int, Ranges]]:
-        if len(ranges.number):
-            yield {lane: self._ranges_on_axis(ranges)}
 
     def _ranges_on_axis(self, ranges: Ranges) -> Ranges:
         return Ranges(ranges.number, self.on_axis(ranges.begin_ns), self.on_axis(ranges.end_ns))
 
     def on_axis(self, run_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-        # The drift alone is a float: it is small, and so exact.
-        drift_ns: NDArray[np.int64] = np.rint(run_ns * (self.rate - 1)).astype(np.int64)
-        return run_ns + drift_ns + self.start_ns
+        return run_ns + self.start_ns
 
     def places(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Of each range its `RangeKind` and its place among all that the run has of it."""
@@ -253,17 +234,8 @@ class RunTimeline:
             for name, column in _COLUMNS[kind].items():
                 marks[name][here] = rows[column]
             if kind is RangeKind.PHASE:
-                marks["span"][here] = np.where(has_device_times(rows), places, -1)
+                marks["span"][here] = np.where(_lasted_on_device(rows), places, -1)
         return marks
-
-    def _host_times(
-        self, numbers: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        begin_ns, end_ns = np.empty((2, len(numbers)), np.int64)
-        for kind, here, places in self._by_kind(numbers):
-            times = self.step_times if kind is RangeKind.STEP else _HOST_TIMES
-            begin_ns[here], end_ns[here] = times(self._records[kind][places])
-        return begin_ns, end_ns
 
     def _by_kind(
         self, numbers: NDArray[np.int64]
@@ -324,26 +296,14 @@ class RunTimeline:
         open_end_ns = np.maximum(begin_ns, self.run.duration_ns)
         return begin_ns, np.where(end_ns < 0, open_end_ns, end_ns)
 
-    def _steps_on_streams(self, place: _GetKeys) -> Iterator[tuple[int, RangeTable]]:
-        spans, indices = self.run.spans, self.run.steps.array["index"]
-        nothing = np.array([[_NEVER_NS], [-1]]).repeat(len(indices), axis=1)
-        found: dict[int, NDArray[np.int64]] = {}
-        for part in slices_of(len(spans)):
-            some = spans[part]
-            stream, step = place(some), places_in(indices, some["step"])
-            for each in distinct(stream[(stream >= 0) & (step >= 0)]).tolist():
-                here = (stream == each) & (step >= 0)
-                times = found.setdefault(each, nothing.copy())
-                np.minimum.at(times[0], step[here], some["device_begin_ns"][here])
-                np.maximum.at(times[1], step[here], some["device_end_ns"][here])
-        for each, times in found.items():
-            there = np.flatnonzero(times[1] >= 0)
-            steps = Ranges(there + self._firsts[RangeKind.STEP], *times[:, there])
-            yield each, partial(_windows, steps)
-
     def _thread_name(self, thread: int) -> str:
         of = self.run.threads[thread]
         return of.name or f"thread {of.native_id}"
+
+
+def _lasted_on_device(spans: NDArray[np.void]) -> NDArray[np.bool_]:
+    """Which gave a stream something to do."""
+    return has_device_times(spans) & (spans["device_end_ns"] > spans["device_begin_ns"])
 
 
 def _windows(ranges: Ranges) -> Iterator[Ranges]:

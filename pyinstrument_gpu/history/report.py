@@ -102,8 +102,8 @@ def _visible(program: ProgramHistory) -> Iterator[Sentence]:
         yield Sentence(f"Too few runs tell whether there is a change since a week ago ({runs}).")
         return
     yield Sentence(
-        f"A change of {100 * program.visible:.1f} % or more in {program.series[0]} since a week ago "
-        f"({runs}) would probably have been found."
+        f"A change of {100 * program.visible:.1f} % or more in {program.series[0]} since a week "
+        f"ago ({runs}) would probably have been found."
     )
 
 

@@ -105,7 +105,7 @@ def test_two_reads_of_one_line_are_a_first_and_a_second() -> None:
     one = the(program.run(), "read each value once")
 
     assert worth(one).high_ns == 30 * US
-    assert one.evidence.startswith("2.00 reads per step take 0.030 ms")
+    assert one.evidence.startswith("2.00 reads per step take 30.0 us")
 
 
 # --- copies ---
@@ -175,7 +175,7 @@ def test_copies_in_evaluations() -> None:
     run = _with_evaluations(copy_ns=250 * US)
     one = the(run, "pin memory and copy with non_blocking in evaluations")
 
-    assert one.evidence.startswith("2.0 copies of an evaluation make the host wait for 0.500 ms")
+    assert one.evidence.startswith("2.0 copies of an evaluation make the host wait for 500 us")
     assert worth(one).of == "elapsed time"
     assert worth(one).high_ns == pytest.approx(4 * 500 * US / 20, rel=0.3)
     assert not found(_with_evaluations(), "pin memory")
@@ -223,7 +223,7 @@ def test_steps_that_log_compute_more() -> None:
     assert one.promised == "1-2 %"
     assert worth(one).low_ns < (2 * MS + 20 * US - 10 * US * 2 / 3) / 4 < worth(one).high_ns
     assert worth(one).high_ns - worth(one).low_ns < 1 * US
-    assert one.evidence.startswith("10 of 40 steps log, print at train.py:1: 0.005 ms of waits")
+    assert one.evidence.startswith("10 of 40 steps log, print at train.py:1: 5.00 us of waits")
 
 
 def test_what_logging_computes_is_unknown_if_every_step_logs() -> None:
@@ -250,7 +250,7 @@ def test_half_as_many_evaluations_save_half_their_time() -> None:
 
     # 4 of 30 ms, in 20 steps and 320 ms.
     assert worth(one) == Worth(3 * MS, 3 * MS, 16 * MS, "elapsed time")
-    assert one.evidence == "4 times in 20 steps, 30.000 ms each"
+    assert one.evidence == "4 times in 20 steps, 30.0 ms each"
 
 
 def test_what_the_first_evaluation_takes_longer_is_not_saved() -> None:
@@ -301,7 +301,7 @@ def test_an_evaluation_has_its_loader_and_not_that_of_the_training() -> None:
     # 15 ms in phases, and 9 ms that may be of the evaluation too.
     assert worth(one).low_ns == 3 * 15 * MS / 2 / 15
     assert worth(one).high_ns == 3 * 24 * MS / 2 / 15
-    assert one.evidence == "3 times in 15 steps, 15.000 ms to 24.000 ms each"
+    assert one.evidence == "3 times in 15 steps, 15.0 ms to 24.0 ms each"
     saved = the(run, "save checkpoints half as often")
     assert worth(saved).low_ns == worth(saved).high_ns == 3 * 5 * MS / 2 / 15
 
@@ -418,9 +418,9 @@ def test_without_device_times_nothing_is_said_of_launches() -> None:
     ("workers", "words"),
     [
         # A batch comes every 15 ms, and the loop alone takes 5.
-        (2, "a batch takes 15.01"),
+        (2, "a batch takes 15.0 ms"),
         # The loop makes it itself in 10 ms, which a worker does in the 5 of the loop and 5 more.
-        (0, "; with 1 it would wait 4.986 ms to 5.986 ms for a batch"),
+        (0, "; with 1 it would wait 4.99 ms to 5.99 ms for a batch"),
         (None, "by how many workers is not known"),
     ],
 )
@@ -456,11 +456,11 @@ def _waiting(takes_ns: tuple[int, ...], loop_ns: int, workers: int | None = 4) -
         ((80 * MS,), 120 * MS, 60 * MS, "too little, or too seldom"),
         # Less than half of the time, and half of it.
         ((60 * MS - 2,), 60 * MS, 40 * MS - 2, "too little, or too seldom"),
-        ((60 * MS,), 60 * MS, 59_700 * US, "a batch takes 120.000 ms to make"),
+        ((60 * MS,), 60 * MS, 59_700 * US, "a batch takes 120 ms to make"),
         # Batches of four workers come at once: one is waited for, and four have been made.
-        ((40 * MS, 0, 0, 0), 5 * MS, 39_700 * US, "a batch takes 15.000 ms to make"),
+        ((40 * MS, 0, 0, 0), 5 * MS, 39_700 * US, "a batch takes 15.0 ms to make"),
         # So do eight, as each may make two ahead. Where nine come, the workers waited for the loop.
-        ((80 * MS, *(0,) * 7), 5 * MS, 79_700 * US, "a batch takes 15.000 ms to make"),
+        ((80 * MS, *(0,) * 7), 5 * MS, 79_700 * US, "a batch takes 15.0 ms to make"),
         ((90 * MS, *(0,) * 8), 5 * MS, 70 * MS, "too little, or too seldom"),
     ],
 )
@@ -692,7 +692,7 @@ def test_the_report_says_what_advice_is_worth() -> None:
 
     assert section.split("\n\n")[0].splitlines() == [
         "evaluate half as often: 7.5% to 19% of the elapsed time",
-        "   4 times in 20 steps, 12.000 ms to 30.000 ms each",
+        "   4 times in 20 steps, 12.0 ms to 30.0 ms each",
     ]
     report = _short_reads().run().report(verbose=True, width=100, color=False)
     section = report.split("What guides advise, and what it is worth in this run\n")[1]

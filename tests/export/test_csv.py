@@ -261,6 +261,7 @@ def test_export_by_suffix_and_by_name(tmp_path: Path) -> None:
             r"by name only: tensorboard\. For a folder, write '.*out/'; for an event file",
         ),
         ("out.gz", None, r"no format has the suffix '\.gz'"),
+        ("out.nsys-rep", None, r"create -n .*out\.nvtxt -o .*out\.nsys-rep"),
         ("out.cvs", None, r"no format has the suffix '\.cvs'"),
         ("out.csv", "cvs", r"unknown format 'cvs'; known: csv"),
     ],
@@ -282,7 +283,6 @@ def test_unknown_format_names_the_known(
             "neutralize_formulas",
         ),
         ("out.json", "perfetto has no option 'sumary'; it has none"),
-        ("out.nsys-rep", "nsys has no option 'sumary'; it has merge_into"),
     ],
 )
 def test_unknown_option_names_the_known_and_leaves_no_file(

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lanes on which ranges nest, beside a plain stack."""
 
-import contextlib
 import json
-import sqlite3
-import tempfile
 from operator import itemgetter
 from typing import Any
 from unittest import mock
@@ -14,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.export import nsys_sqlite, nvtxt, perfetto, ranges
+from pyinstrument_gpu.export import nvtxt, perfetto, ranges
 from pyinstrument_gpu.export.ranges import Lanes, RangeTable, by_begin, range_tables
 from tests.helpers.made_runs import runs, with_lengths_on_device, written
 from tests.helpers.nsight import read_nvtxt
@@ -123,14 +120,8 @@ def test_a_part_is_a_window_and_what_was_open_around_it() -> None:
 def test_formats_say_the_same_window_by_window(run: Run) -> None:
     def said() -> list[Any]:
         trace = json.loads(written(perfetto.write, run))["traceEvents"]
-        with tempfile.NamedTemporaryFile() as file:
-            file.write(written(nsys_sqlite.write, run))
-            file.flush()
-            with contextlib.closing(sqlite3.connect(file.name)) as database:
-                rows = database.execute("SELECT * FROM NVTX_EVENTS").fetchall()
-                rows += database.execute("SELECT * FROM ThreadNames").fetchall()
         text = read_nvtxt(written(nvtxt.write, run))
-        return [sorted(map(str, trace)), text, sorted(map(str, rows))]
+        return [sorted(map(str, trace)), text]
 
     at_once = said()
     with mock.patch.object(ranges, "WINDOW_ROWS", 2):

@@ -2,11 +2,7 @@
 """Passes through modules, in every format: a step of two layers with a checkpoint, and the same
 forward pass outside of steps."""
 
-import csv
-import io
 import json
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +15,12 @@ from pyinstrument_gpu.core.schema import STEP_DTYPE
 from pyinstrument_gpu.core.steps import Steps
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export import csv as csv_export
-from pyinstrument_gpu.export import nsys_sqlite, nvtxt, perfetto
+from pyinstrument_gpu.export import nvtxt, perfetto
 from pyinstrument_gpu.export.labels import MODULE_COLORS
 from pyinstrument_gpu.export.runs import losses
 from tests.helpers.csv_rows import csv_rows
 from tests.helpers.made_runs import run_of, written
-from tests.helpers.nsight import needs_nsight, nvtx_sum, read_nvtxt
+from tests.helpers.nsight import read_nvtxt
 from tests.helpers.trace_events import Trace
 
 FORWARD, BACKWARD, RECOMPUTE = ModulePass
@@ -138,42 +134,6 @@ def test_nvtxt_has_a_colour_for_each_kind_of_pass() -> None:
         ("thread 12", layer, MODULE_COLORS[FORWARD]),
         ("GPU 0 stream 7", layer, MODULE_COLORS[FORWARD]),
         ("GPU 0 stream 7", attention, MODULE_COLORS[FORWARD]),
-    }
-
-
-def test_sqlite_has_a_category_for_modules(tmp_path: Path) -> None:
-    path = tmp_path / "x.sqlite"
-    for watched, categories in ((run(), 3), (run(module_names=(), module_spans=None), 2)):
-        path.write_bytes(written(nsys_sqlite.write, watched))
-        with closing(sqlite3.connect(path)) as database:
-            named = "SELECT category, text FROM NVTX_EVENTS WHERE eventType = 33 AND domainId = 1"
-            found = [(1, "phase"), (2, "step"), (3, "module")][:categories]
-            assert database.execute(named).fetchall() == found
-            count = "SELECT count(*) FROM NVTX_EVENTS WHERE eventType = 59 AND category = 3"
-            assert database.execute(count).fetchall() == [(7 if categories == 3 else 0,)]
-
-
-@needs_nsight
-@pytest.mark.thorough
-def test_nsys_reads_modules(tmp_path: Path) -> None:
-    layer, attention = names = ("layers.0", 'it\'s "it"')
-    run(module_names=names).export(tmp_path / "x.nsys-rep")
-    sums = {
-        row["Range"]: (int(row["Instances"]), int(row["Total Time (ns)"]))
-        for row in csv.DictReader(io.StringIO(nvtx_sum(tmp_path / "x.nsys-rep")))
-    }
-    assert sums == {
-        "pyinstrument_gpu:step": (1, 90),
-        "pyinstrument_gpu:forward": (1, 20),
-        "pyinstrument_gpu:backward": (1, 50),
-        "pyinstrument_gpu.gpu:step": (1, 20),
-        "pyinstrument_gpu.gpu:forward": (1, 20),
-        f"pyinstrument_gpu:{layer}": (2, 20),
-        f"pyinstrument_gpu:{attention}": (1, 8),
-        f"pyinstrument_gpu:{layer} (backward)": (1, 35),
-        f"pyinstrument_gpu:{attention} (recompute)": (1, 10),
-        f"pyinstrument_gpu.gpu:{layer}": (1, 20),
-        f"pyinstrument_gpu.gpu:{attention}": (1, 8),
     }
 
 

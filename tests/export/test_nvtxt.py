@@ -3,6 +3,7 @@
 
 import math
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,11 @@ from tests.helpers.made_runs import (
     rank,
     run_of,
     runs,
-    steps_on_streams,
     syncs_of,
     with_lengths_on_device,
     written,
 )
-from tests.helpers.nsight import read_nvtxt
+from tests.helpers.nsight import host_program, needs_nsight, read_nvtxt
 
 FORWARD, ATTENTION = 0xFF42A697, 0xFFF28E2B
 
@@ -195,7 +195,7 @@ def test_ids_are_small_and_differ() -> None:
     }
 
 
-def test_waits_metrics_and_steps_of_streams_have_rows() -> None:
+def test_waits_metrics_and_streams_have_rows() -> None:
     spans = [
         (0, 0, 3, 0, 0, 0, 7, 10, 20, 100, 150, -1, 1),
         (1, 1, 3, 1, 0, 0, 7, 12, 18, 110, 140, -1, 1),
@@ -218,8 +218,7 @@ def test_waits_metrics_and_steps_of_streams_have_rows() -> None:
         *('metrics/loss "x"', "metrics/loss"),
     ]
     assert rows["GPU 0 stream 7"] == [
-        *(("step 3", 100, 150), ("forward", 101, 150), ("attention", 110, 140)),
-        *(("step 4", 200, 260), ("forward", 201, 260)),
+        *(("forward", 100, 150), ("attention", 110, 140), ("forward", 200, 260)),
     ]
     assert rows["MainThread waits"] == [
         ("wait: .item() /home/a, b/train.py:57", 100, 150),
@@ -278,7 +277,6 @@ def test_any_run(run: Run) -> None:
             for begin, end in spans[["device_begin_ns", "device_end_ns"]].tolist()
             if begin >= 0
         ]
-        + [(begin, end) for _, begin, end in steps_on_streams(run)]
     )
     ends = Counter(max(begin + 1, end) for begin, end in expected.elements())
     assert Counter(each.end_ns for each in found.ranges) == ends
@@ -286,3 +284,18 @@ def test_any_run(run: Run) -> None:
     moved = sorted(each.begin_ns for each in found.ranges)
     ahead = [after - before for before, after in zip(begins, moved, strict=True)]
     assert all(0 <= each < len(begins) for each in ahead)
+
+
+@needs_nsight
+@pytest.mark.thorough
+def test_nsight_imports_every_event(tmp_path: Path) -> None:
+    run = run_of(
+        [span(0, 12, 30), span(1, 15, 20), span(0, 40, 40)],
+        steps=steps_of((7, 10, 40)),
+        names=('it\'s "it"', "b\\"),
+    )
+    text, report = tmp_path / "x.nvtxt", tmp_path / "x.nsys-rep"
+    run.export(text)
+    printed = host_program("ImportNvtxt", "--cmd", "create", "-n", text, "-o", report)
+    assert "8 events imported" in printed
+    assert report.exists()

@@ -343,8 +343,7 @@ def _uses(folder: Path, file: Path) -> list[Callable[[Run], object]]:
         _compare,
     ]
     exports: list[tuple[str, str, dict[str, Any]]] = [
-        # That of Nsight takes seconds, and is nvtxt with a tool of its own.
-        *((name, name, {}) for name in FORMATS.keys() - {"nsys"}),
+        *((name, name, {}) for name in FORMATS),
         ("summary.csv", "csv", {"summary": True}),
         ("syncs.csv", "csv", {"syncs": True}),
         ("modules.csv", "csv", {"modules": True}),

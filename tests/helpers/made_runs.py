@@ -138,19 +138,3 @@ def with_lengths_on_device(run: Run) -> Run:
         has_no_length = spans["device_end_ns"] == spans["device_begin_ns"]
         spans["device_end_ns"] += has_no_length & (spans["device_begin_ns"] >= 0)
     return run
-
-
-def steps_on_streams(run: Run) -> list[tuple[int, int, int]]:
-    """The index of each step, and its first begin and last end, on each stream that it has phases
-    on."""
-    found: dict[tuple[int, int, int], tuple[int, int]] = {}
-    indices = {step.index for step in run.steps}
-    for span in run.spans:
-        begin, end, step = (
-            int(span[each]) for each in ("device_begin_ns", "device_end_ns", "step")
-        )
-        if 0 <= begin <= end and step in indices:
-            key = int(span["device"]), int(span["stream"]), step
-            first, last = found.get(key, (begin, end))
-            found[key] = min(first, begin), max(last, end)
-    return [(step, *times) for (_, _, step), times in found.items()]

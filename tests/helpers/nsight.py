@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """What reads the exports for Nsight Systems: its own programs, and a plain reader of NVTXT."""
 
-import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
-from pyinstrument_gpu.export.nsys_rep import NsightTools
-
-TOOLS = NsightTools.find()
+NSYS = shutil.which("nsys")
+HOST = Path("/usr/lib/nsight-systems/host-linux-x64")
+"""The folder of ImportNvtxt and its libraries, in Debian."""
 
 needs_nsight = pytest.mark.skipif(
-    TOOLS is None or TOOLS.nsys is None,
+    NSYS is None or not HOST.is_dir(),
     reason="Nsight Systems is not installed (Debian: nsight-systems in non-free)",
 )
 
@@ -101,61 +101,8 @@ def _parsed(line: str) -> tuple[str, tuple[str, ...]]:
     pytest.fail(f"not NVTXT: {line!r}")
 
 
-class Exported(NamedTuple):
-    """What stands in a report, as `nsys export` has it. Times count from the report's zero.
-
-    Attributes:
-        imported: the ranges that ImportNvtxt put there, sorted.
-        live: those of NVTX in the domain "pyinstrument_gpu", sorted.
-        processes, rows: names of what was imported.
-    """
-
-    imported: list[Range]
-    live: list[Range]
-    processes: dict[int, str]
-    rows: dict[tuple[int, int], str]
-
-
-def exported(report: Path) -> Exported:
-    """Reads a report."""
-    target = report.with_suffix(".events")
-    nsys("export", "--quiet=true", "--type=json", f"--output={target}", report)
-    found = Exported([], [], {}, {})
-    texts: list[str] = []
-    live = []
-    for line in target.read_text(encoding="utf-8").splitlines():
-        event = json.loads(line)
-        if "data" in event and isinstance(event["data"][0], str):
-            texts = event["data"]
-        nvtx = event.get("NvtxEvent") or event.get("NvtxtEvent", {}).get("Nvtx")
-        meta = event.get("NvtxtMetaEvent", {})
-        if event.get("Type") == 59:
-            live.append(nvtx)
-        elif event.get("Type") == 70:
-            found.imported.append(_range(nvtx, nvtx["Text"]))
-        elif "Process" in meta:
-            process, _ = _split(meta["Process"]["GlobalProcessId"])
-            found.processes[process] = meta["Process"]["Name"]
-        elif "Thread" in meta:
-            found.rows[_split(meta["Thread"]["GlobalThreadId"])] = meta["Thread"]["Name"]
-    found.live.extend(_range(nvtx, texts[nvtx["TextId"]]) for nvtx in live)
-    found.imported.sort()
-    found.live.sort()
-    return found
-
-
-def nvtx_sum(file: Path) -> str:
-    """The sums by name that `nsys stats` finds in a database or report, as CSV."""
-    assert TOOLS is not None
-    version = TOOLS.version()
-    assert version is not None
-    name = "nvtxsum" if version < (2023,) else "nvtx_sum"
-    return nsys("stats", "-q", "--report", name, "--format", "csv", file).strip()
-
-
 def profile(report: Path, source: str, *arguments: object) -> None:
     """Runs a Python program under `nsys profile`, with NVTX traced."""
-    assert TOOLS is not None
     script = report.with_suffix(".py")
     script.write_text(source, encoding="utf-8")
     options = ("--trace=nvtx", "--sample=none", "--cpuctxsw=none")
@@ -163,28 +110,21 @@ def profile(report: Path, source: str, *arguments: object) -> None:
     printed = nsys("profile", *options, output, sys.executable, script, *arguments)
     raw = report.with_suffix(".qdstrm")
     if raw.exists():  # Debian's nsys does not find its importer
-        subprocess.run(
-            [TOOLS.host / "QdstrmImporter", "-i", raw, "-o", report],
-            env={**os.environ, "LD_LIBRARY_PATH": str(TOOLS.host)},
-            capture_output=True,
-            check=False,
-        )
+        host_program("QdstrmImporter", "-i", raw, "-o", report)
     assert report.exists(), printed
+
+
+def host_program(name: str, *arguments: object) -> str:
+    """Runs a program of the host's folder and returns what it printed."""
+    command = [str(HOST / name), *map(str, arguments)]
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(HOST)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
 
 
 def nsys(*arguments: object) -> str:
     """Runs nsys and returns what it printed. Its exit code says nothing: look at what it made."""
-    assert TOOLS is not None
-    command = [str(TOOLS.nsys), *map(str, arguments)]
+    command = [str(NSYS), *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     return done.stdout
-
-
-def _range(nvtx: dict[str, Any], text: str) -> Range:
-    times = int(nvtx["Timestamp"]), int(nvtx["EndTimestamp"])
-    return Range(*_split(nvtx["GlobalTid"]), text, nvtx["Color"], *times)
-
-
-def _split(global_id: str) -> tuple[int, int]:
-    return int(global_id) >> 24 & 0xFFFFFF, int(global_id) & 0xFFFFFF

@@ -122,20 +122,6 @@ def test_where_there_is_no_room_the_longest_bars_are_drawn() -> None:
     )
 
 
-def test_zero_length_work_of_a_coarse_clock_lies_beside_not_inside() -> None:
-    spans = [
-        # In the order in which they ended; on the device, all begin together.
-        (1, 0, 0, 0, 0, 0, 0, 10, 20, 500, 500, -1, 1),
-        (1, 0, 0, 0, 0, 0, 0, 30, 40, 500, 900, -1, 1),
-    ]
-    run = run_of(spans, ["forward", "attention"], duration_ns=1_000)
-    (window,) = made([run]).windows
-    device = window.plain["tracks"][-1]
-
-    assert device["device"]
-    assert device["row"] == [0, 0]
-
-
 def test_overlapping_bars_of_a_thread_have_rows_of_their_own() -> None:
     spans = [
         (0, 0, -1, 0, 0, -1, -1, 0, 100, -1, -1, -1, 0),

@@ -22,7 +22,6 @@ from pyinstrument_gpu.export.tensorboard import write
 from tests.helpers.clock import fake_clock
 from tests.helpers.device_program import Program, assert_exact, attached_cuda
 from tests.helpers.made_runs import ANCHOR, run_of
-from tests.helpers.script import run_script
 from tests.helpers.sink_training import CURVES, STEP_ENDS_NS, train
 
 Point = tuple[int, float, float]
@@ -311,34 +310,6 @@ def test_run_of_many_steps(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("index", [0, 127, 128, 16_383, 2_097_151, 2**40])
-def test_steps_of_any_number_that_were_not_in_the_same_phases(tmp_path: Path, index: int) -> None:
-    """Where a step's number takes one byte more than that before it, too."""
-    steps = [(index + i, 1_000 * i, 1_000 * i + 900, 9.0 * (i < 2), 1, True, 0) for i in range(4)]
-    spans = [
-        (path, path, index + i, 0, 0, -1, -1, 1_000 * i, 1_000 * i + 100 * (path + 1), *[-1] * 3, 1)
-        for i in range(4)
-        for path in range(2)
-        if path == 0 or i % 2
-    ]
-
-    write([made(*spans, steps=steps)], tmp_path, advance=lambda _: None)
-
-    found = curves_in(tmp_path)
-    began_s = ANCHOR["realtime_ns"] / 1e9
-    ends_s = [began_s + (1_000 * i + 900) / 1e9 for i in range(4)]
-    expected_curves = {
-        "step/time_ms": [(index + i, 0.0009, ends_s[i]) for i in range(4)],
-        "step/samples_per_s": [(index + i, 1e7 * (i < 2), ends_s[i]) for i in range(4)],
-        "phase/forward": [(index + i, 0.0001, ends_s[i]) for i in range(4)],
-        "phase/forward/attention": [(index + i, 0.0002, ends_s[i]) for i in (1, 3)],
-    }
-    assert found.keys() == expected_curves.keys()
-    for tag, points in as_stored(expected_curves).items():
-        assert [point[:2] for point in found[tag]] == [point[:2] for point in points]
-        assert [point[2] for point in found[tag]] == pytest.approx([point[2] for point in points])
-
-
 def test_progress_is_told_as_the_export_goes_on(tmp_path: Path) -> None:
     steps = [(index, index, index + 1, 2.0, 1, True, 0) for index in range(20)]
     spans = [(0, 0, index, 0, 0, *[-1] * 2, 0, 9, *[-1] * 3, 1) for index in range(-1, 19)]
@@ -364,13 +335,10 @@ def test_folder_that_is_a_file(tmp_path: Path) -> None:
     assert target.read_text() == "mine"
 
 
-def test_the_export_needs_no_tensorboard(tmp_path: Path) -> None:
-    script = """
-import sys
-sys.modules["tensorboard"] = None
-import pyinstrument_gpu as pig
-pig.Run().export(sys.argv[1], "tensorboard")
-"""
-    run_script(script, tmp_path / "logs")
-
-    assert curves_in(tmp_path / "logs") == {}
+def test_the_export_says_what_it_needs(tmp_path: Path) -> None:
+    with (
+        mock.patch.dict("sys.modules", {"tensorboard.compat.proto.event_pb2": None}),
+        pytest.raises(pig.MissingDependencyError, match=r"pyinstrument-gpu\[tensorboard\]"),
+    ):
+        made(SPAN).export(tmp_path / "logs", "tensorboard")
+    assert not (tmp_path / "logs").exists()

@@ -168,7 +168,3 @@ class Case:
         told = subject(self.run, saving), saving.low_ns, saving.high_ns
         listed = (*self.found.advice, *self.found.doubts)
         return any((one.about, one.low_ns, one.high_ns) == told for one in listed)
-
-
-def ms(time_ns: float) -> str:
-    return f"{time_ns / 1e6:.3f} ms"

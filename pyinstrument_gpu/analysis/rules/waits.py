@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.correlation_points import CALL_NS, COPY_NS_PER_BYTE
 from pyinstrument_gpu.analysis.inference import welch
 from pyinstrument_gpu.analysis.intervals import interval_at
-from pyinstrument_gpu.analysis.rules.case import READS, Case, Guidance, Worth, ms, worth_of
+from pyinstrument_gpu.analysis.rules.case import READS, Case, Guidance, Worth, worth_of
 from pyinstrument_gpu.analysis.rules.occasions import MAX_SHARE
 from pyinstrument_gpu.analysis.savings import Change
 from pyinstrument_gpu.core.arrays import distinct
 from pyinstrument_gpu.core.sync_kind import COPY_KINDS, SyncKind
+from pyinstrument_gpu.parts.words import duration
 
 SMALL_BYTES = 1 << 20
 """The most that a tensor holds which a program makes anew in each step."""
@@ -56,7 +57,8 @@ def repeated_reads(case: Case) -> Iterator[Guidance]:
         "read each value once",
         "5-10 %",
         *Worth(0.0, time_ns, case.step_ns),
-        f"{calls:.2f} reads per step take {ms(time_ns)}: {case.lines(drained)} after {first}, "
+        f"{calls:.2f} reads per step take {duration(time_ns)}: {case.lines(drained)} after "
+        f"{first}, "
         "which has already waited",
     )
 
@@ -71,7 +73,7 @@ def blocking_copies(case: Case) -> Iterator[Guidance]:
         "pin memory and copy with non_blocking",
         "3-5 %",
         *worth_of(saving, case.found.savings),
-        f"{saving.calls:.2f} copies per step make the host wait for {ms(saving.time_ns)}",
+        f"{saving.calls:.2f} copies per step make the host wait for {duration(saving.time_ns)}",
         _PIN,
     )
 
@@ -99,7 +101,7 @@ def small_tensors(case: Case) -> Iterator[Guidance]:
         "2-4 %",
         *Worth(0.0, time_ns, case.step_ns),
         f"{len(chosen) / len(case.steps):.2f} small copies per step, {size:,.0f} bytes of the same "
-        f"size each time, take {ms(time_ns)}: {case.lines(found)}",
+        f"size each time, take {duration(time_ns)}: {case.lines(found)}",
         "if they are not loaded data, make them with device=device, once if they don't change",
     )
 
@@ -142,7 +144,7 @@ def evaluation_copies(case: Case) -> Iterator[Guidance]:
         None,
         *worth,
         f"{len(copies) / len(found):,.1f} copies of an evaluation make the host wait for "
-        f"{ms(time_ns / len(found))}: "
+        f"{duration(time_ns / len(found))}: "
         f"{case.lines(distinct(copies['site']).tolist())}",
         _PIN,
     )
@@ -179,7 +181,7 @@ def logging_steps(case: Case) -> Iterator[Guidance]:
             found.step_ns,
         ),
         f"{np.count_nonzero(is_logging):,} of {len(case.steps):,} steps log, {case.lines(sites)}: "
-        f"{ms(sum(row.time_ns for row in known))} of waits per step, {host}",
+        f"{duration(sum(row.time_ns for row in known))} of waits per step, {host}",
     )
 
 
@@ -198,4 +200,4 @@ def _host_time(case: Case, is_logging: NDArray[np.bool_]) -> tuple[float, float,
     more_ns = float(with_ns.mean() - without_ns.mean())
     error_ns = _ERRORS * (welch(without_ns, with_ns)[0] or 0.0)
     low_ns, high_ns = (share * max(more_ns + error, 0.0) for error in (-error_ns, error_ns))
-    return low_ns, high_ns, f"and {ms(share * max(more_ns, 0.0))} of the host's own time"
+    return low_ns, high_ns, f"and {duration(share * max(more_ns, 0.0))} of the host's own time"

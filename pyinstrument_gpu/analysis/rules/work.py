@@ -10,10 +10,11 @@ import numpy as np
 
 from pyinstrument_gpu.analysis.bottleneck import Bottleneck
 from pyinstrument_gpu.analysis.intervals import interval_at
-from pyinstrument_gpu.analysis.rules.case import UNKNOWN, Case, Guidance, Worth, ms, worth_of
+from pyinstrument_gpu.analysis.rules.case import UNKNOWN, Case, Guidance, Worth, worth_of
 from pyinstrument_gpu.analysis.rules.occasions import Occasions
 from pyinstrument_gpu.analysis.savings import Change
 from pyinstrument_gpu.core.statistics import Scope
+from pyinstrument_gpu.parts.words import duration
 
 NO_WAIT_SHARE = 0.01
 """The share of the step below which batches wait for the loop."""
@@ -41,7 +42,7 @@ def loader_workers(case: Case) -> Iterator[Guidance]:
     worth = worth_of(saving, case.found.savings)
     if case.found.premises.lacks_cores:
         worth = worth._replace(low_ns=0.0)
-    takes = f"the host waits for data for {ms(saving.time_ns)} of a step"
+    takes = f"the host waits for data for {duration(saving.time_ns)} of a step"
     inside = interval_at(case.steps["begin_ns"], case.steps["end_ns"], loader.asked_ns) >= 0
     workers = case.found.premises.loader_workers
     per_step = np.count_nonzero(inside) / len(case.steps)
@@ -53,7 +54,10 @@ def loader_workers(case: Case) -> Iterator[Guidance]:
         evidence = f"{takes}: too little, or too seldom, to tell how fast the loader is"
     else:
         loop_ns = (worth.of_ns - worth.high_ns) / per_step
-        evidence = f"a batch takes {ms(batch_ns)} to make, the loop needs one every {ms(loop_ns)}"
+        evidence = (
+            f"a batch takes {duration(batch_ns)} to make, the loop needs one every "
+            f"{duration(loop_ns)}"
+        )
         evidence += _with_more(case, workers)
     more = ", prefetching or pinned memory" if case.has_device else " or prefetching"
     yield Guidance(f"use more loader workers{more}", None, *worth, evidence)
@@ -62,7 +66,7 @@ def loader_workers(case: Case) -> Iterator[Guidance]:
 def _with_more(case: Case, workers: int) -> str:
     for one in case.found.loader_predictions:
         if one.workers > workers:
-            least, most = ms(one.least_ns), ms(one.most_ns)
+            least, most = duration(one.least_ns), duration(one.most_ns)
             wait = least if least == most else f"{least} to {most}"
             return f"; with {one.workers} it would wait {wait} for a batch"
     return ""
@@ -91,7 +95,8 @@ def batch_size(case: Case) -> Iterator[Guidance]:
         "double the batch size",
         None,
         *Worth(0.0, host_ns / 2, case.step_ns),
-        f"by the sample: the host computes for {ms(host_ns)} per step, {ms(fixed_ns)} of it in "
+        f"by the sample: the host computes for {duration(host_ns)} per step, "
+        f"{duration(fixed_ns)} of it in "
         f"launch-bound phases ({names}), the same for any size as far as they launch; what the "
         "device gains is open",
     )
@@ -117,7 +122,7 @@ def optimizer_host_time(case: Case) -> Iterator[Guidance]:
                 "use a fused or foreach optimizer",
                 None,
                 *Worth(0.0, min(host_ns, idle_ns), case.step_ns),
-                f"{run.paths[path]} takes {ms(host_ns)} of the host per step",
+                f"{run.paths[path]} takes {duration(host_ns)} of the host per step",
                 "Optimizer(fused=True)",
             )
 
@@ -138,7 +143,7 @@ def precision(case: Case) -> Iterator[Guidance]:
     judged = {one.kind for one in found.bottlenecks(Scope.STEP).values()} - {Bottleneck.UNKNOWN}
     blocked_ns = [one.blocked_ns for one in means.values() if one.blocked_ns is not None]
     if judged and Bottleneck.DEVICE not in judged and len(blocked_ns) == len(means):
-        waits = f"the host waits {ms(sum(blocked_ns))} per step for the device"
+        waits = f"the host waits {duration(sum(blocked_ns))} per step for the device"
         worth = Worth(0.0, sum(blocked_ns), case.step_ns)
         yield Guidance(_ADVICE, None, *worth, f"no phase is device-bound, and {waits}")
         return
@@ -184,7 +189,9 @@ def _half_as_often(case: Case, advice: str, occasions: Occasions) -> Guidance:
     worth = Worth(
         (low_ns - once_ns) / 2 / steps, high_ns / 2 / steps, elapsed_ns / steps, "elapsed time"
     )
-    each = " to ".join(dict.fromkeys(ms(time_ns / len(occasions)) for time_ns in (low_ns, high_ns)))
+    each = " to ".join(
+        dict.fromkeys(duration(time_ns / len(occasions)) for time_ns in (low_ns, high_ns))
+    )
     return Guidance(
         advice, None, *worth, f"{len(occasions):,} times in {steps:,} steps, {each} each"
     )

@@ -138,11 +138,6 @@ class HeldMemory(MemoryHolders):
     """Who held memory at some moment. Each storage counts once.
 
     Attributes:
-        parameters_bytes: parameters of modules and optimizers.
-        gradients_bytes: their gradients.
-        buffers_bytes: buffers of modules.
-        optimizer_state_bytes: what optimizers keep of their parameters.
-        modules: those that held most of that.
         inputs_bytes: what the program gave its models.
         activations_bytes: all else that autograd had saved for the backward pass.
         allocated_bytes: what tensors occupied of the device; None where no allocator counts.
