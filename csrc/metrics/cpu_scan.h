@@ -3,10 +3,16 @@
 
 #include <vector>
 
-#include "metrics/confusion_sums.h"
 #include "metrics/metric_kernel.h"
 
 namespace pig::metrics {
+
+/// Where a row of a batch counts in the confusion matrix.
+struct ConfusionCell {
+  int target = -1;  ///< -1: the row does not count
+  int predicted = 0;
+  double weight = 0;
+};
 
 /// What all rows of a batch in host memory add. `cells` has one element per row if the batch is for
 /// a confusion matrix, and is filled. `calibration` becomes what the rows add to the bins.

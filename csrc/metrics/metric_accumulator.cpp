@@ -32,16 +32,13 @@ bool MetricAccumulator::add(const UpdateParameters& update, State& state, int ma
   if (!is_scanned) return false;
   const std::lock_guard lock(mutex_);
   if (other_is_running_) return false;
-  const bool sums_follow = options_.confusion_is_large() && sums_.follow(state);
   for (size_t i = 0; i < calibration.size(); ++i) calibration_of(state)[i] += calibration[i];
   for (const ConfusionCell& cell : cells) {
     if (cell.target < 0) continue;
     confusion_of(state, batch.calibration_bins)[cell.target * batch.classes + cell.predicted] +=
         cell.weight;
-    if (sums_follow) sums_.add(cell);
   }
   fold_update(batch, totals, state);
-  if (sums_follow) sums_.remember(state);
   note_update(state.updates);
   return true;
 }
@@ -64,9 +61,7 @@ bool MetricAccumulator::add_elements(const Update& update, State& state, int max
   if (!try_allocating([&] { found = scan_elements(update, shift, max_threads); })) return false;
   const std::lock_guard lock(mutex_);
   if (other_is_running_) return false;
-  const bool sums_follow = options_.confusion_is_large() && sums_.follow(state);
   update.fold(found, shift, state);
-  if (sums_follow) sums_.remember(state);
   if constexpr (Update::kIsUpdate)
     note_update(state.updates);
   else
@@ -184,11 +179,10 @@ uint32_t MetricAccumulator::take_news() {
   return std::exchange(news_epoch_, 0) == epoch ? epoch : 0;
 }
 
-bool MetricAccumulator::copy(State& state, std::span<uint8_t> bytes, std::vector<double>* sums) {
+bool MetricAccumulator::copy(State& state, std::span<uint8_t> bytes) {
   const std::lock_guard lock(mutex_);
   if (other_is_running_) return false;
   std::memcpy(bytes.data(), &state, bytes.size());
-  if (sums != nullptr) *sums = sums_.of(state);
   return true;
 }
 
@@ -198,7 +192,6 @@ std::optional<U64> MetricAccumulator::reset(State& state) {
   constexpr size_t kept = offsetof(State, count);
   std::memset(reinterpret_cast<uint8_t*>(&state) + kept, 0, options_.state_bytes() - kept);
   ++state.resets;
-  if (options_.confusion_is_large()) sums_.clear(state);
   forget_scalars();
   return state.updates;
 }

@@ -15,7 +15,6 @@
 
 #include "hot/active_recording.h"
 #include "hot/span.h"
-#include "metrics/confusion_sums.h"
 #include "metrics/kernel_launch.h"
 #include "metrics/metric_batch.h"
 
@@ -73,7 +72,6 @@ class MetricAccumulator {
   /// `counts` are those of its state at first; nothing where the host does not know them.
   MetricAccumulator(const MetricOptions& options, const std::optional<Counts>& counts)
       : options_(options),
-        sums_(options.confusion_is_large() ? options.classes : 0, options.calibration_bins),
         counts_(counts.value_or(Counts{})),
         device_counts_are_known_(counts.has_value()),
         scalars_in_use_(counts ? std::max(options.own_scalars(), in_use(*counts)) : kMaxScalars) {}
@@ -125,9 +123,9 @@ class MetricAccumulator {
   /// All running values of the state become those of none, in the order of the calls.
   void reset_scalars();
 
-  /// A consistent copy of a state in host memory: as much of it as there is room for, and if asked,
-  /// the sums of a large confusion matrix. False while an addition by other means is under way.
-  bool copy(State& state, std::span<uint8_t> bytes, std::vector<double>* sums);
+  /// A consistent copy of a state in host memory: as much of it as there is room for. False while
+  /// an addition by other means is under way.
+  bool copy(State& state, std::span<uint8_t> bytes);
   /// Clears a state in host memory. Returns the number of its newest update; nothing while an
   /// addition by other means is under way.
   std::optional<U64> reset(State& state);
@@ -182,7 +180,6 @@ class MetricAccumulator {
   int launching_ = 0;              ///< launches that are under way
   bool launches_overlap_ = false;  ///< several were since there was none
   bool other_is_running_ = false;
-  ConfusionSums sums_;  ///< of a large matrix in host memory
   Counts counts_;
   /// Labels are found by the numbers that the device counts, so the host has to count as it does.
   /// It can't where a graph may be replayed, where several streams, which it sees in no order,

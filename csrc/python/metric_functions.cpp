@@ -302,8 +302,8 @@ Outcome update_binary(MetricAccumulator& accumulator, py::handle state_tensor,
   return add(accumulator, *place, LabelsParameters{{}, *labels, options});
 }
 
-py::object bytes_of(const void* data, size_t size) {
-  return py::bytes(static_cast<const char*>(data), size);
+py::object bytes_of(const std::vector<uint8_t>& bytes) {
+  return py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
 py::object read(MetricAccumulator& accumulator, py::handle state_tensor) {
@@ -314,22 +314,11 @@ py::object read(MetricAccumulator& accumulator, py::handle state_tensor) {
     std::vector<uint8_t> bytes(options.snapshot_bytes());
     U64 lost = 0;
     if (!accumulator.copy_snapshot(bytes, lost)) return py::none();
-    return py::make_tuple(bytes_of(bytes.data(), bytes.size()), lost, py::none());
+    return py::make_tuple(bytes_of(bytes), lost);
   }
   std::vector<uint8_t> bytes(options.reading_bytes());
-  std::vector<double> sums;
-  const bool is_large = options.confusion_is_large();
-  bool copied = false;
-  if (is_large) {
-    const GilRelease released;
-    copied = accumulator.copy(*place->state, bytes, &sums);
-  } else {
-    copied = accumulator.copy(*place->state, bytes, nullptr);
-  }
-  if (!copied) return py::none();
-  return py::make_tuple(
-      bytes_of(bytes.data(), bytes.size()), 0,
-      is_large ? bytes_of(sums.data(), sums.size() * sizeof(double)) : py::none());
+  if (!accumulator.copy(*place->state, bytes)) return py::none();
+  return py::make_tuple(bytes_of(bytes), 0);
 }
 
 /// Copies the whole state in host memory; false where that can't be done now.
@@ -340,8 +329,8 @@ bool copy(MetricAccumulator& accumulator, py::handle state_tensor, const py::buf
       static_cast<U64>(buffer.size * buffer.itemsize) != accumulator.options().state_bytes())
     return false;
   const GilRelease released;
-  return accumulator.copy(
-      *state, {static_cast<uint8_t*>(buffer.ptr), accumulator.options().state_bytes()}, nullptr);
+  return accumulator.copy(*state,
+                          {static_cast<uint8_t*>(buffer.ptr), accumulator.options().state_bytes()});
 }
 
 std::optional<U64> reset(MetricAccumulator& accumulator, py::handle state_tensor) {

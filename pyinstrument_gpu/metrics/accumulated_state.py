@@ -220,7 +220,7 @@ class AccumulatedState(ABC):
                 read = self._native.read(self._state)
         if read is None:
             return None
-        data, lost, sums = read
+        data, lost = read
         classes = self._options.confusion_classes
         if len(data) < self._options.state_bytes:
             classes = 0
@@ -234,15 +234,13 @@ class AccumulatedState(ABC):
             and data.count(0, RESET_OFFSET) == len(data) - RESET_OFFSET
         ):
             return None
-        by_class = None if sums is None else np.frombuffer(sums).reshape(3, -1)
-        lost += self._lost_updates
-        return StateSnapshot(state, names, lost, by_class)
+        return StateSnapshot(state, names, lost + self._lost_updates)
 
     def _current(self) -> StateSnapshot:
         """The state after all that was enqueued, which is waited for."""
         names = self._scalar_names
         state = self._state_of(self._read(), len(names))
-        return StateSnapshot(state, names, self._all_lost_updates(), None)
+        return StateSnapshot(state, names, self._all_lost_updates())
 
     def _copied(self) -> tuple[Tensor, Tensor]:
         """A copy of the state, and of the number of lost updates, made by the current stream."""

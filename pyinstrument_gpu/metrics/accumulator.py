@@ -98,8 +98,8 @@ class Accumulator(AccumulatedState):
         """Return the newest values that have arrived, without waiting; None if none have.
 
         For tensors on the CPU they are the current ones. On a GPU there are none before the first
-        update by the kernel, which has to be compiled first. The confusion matrix is among them for
-        up to 16 classes, and on a GPU that also goes for what is computed from it.
+        update by the kernel, which has to be compiled first. The confusion matrix, and what is
+        computed from it, is among them for up to 16 classes.
         """
         newest = self._newest()
         return None if newest is None else self._reading_of(newest)

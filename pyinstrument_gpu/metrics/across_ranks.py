@@ -181,7 +181,7 @@ class PendingValues:
         for name in names:
             merged = self._merged(of_ranks[ranks["names"] == name], SCALAR_MERGES)
             state.scalars += (RunningValue(**dict(zip(fields, merged.item(), strict=True))),)
-        return StateSnapshot(state, decoded, int(ranks["lost_updates"].sum()), None)
+        return StateSnapshot(state, decoded, int(ranks["lost_updates"].sum()))
 
     def _check(self, signatures: NDArray[np.void]) -> None:
         different = np.flatnonzero(signatures != signatures[0])

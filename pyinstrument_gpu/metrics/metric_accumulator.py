@@ -48,7 +48,7 @@ def _reserved_keys() -> frozenset[str]:
     program may have one. And a series of recordings."""
     options = MetricOptions(num_classes=1, confusion=True, ema=0.5, calibration_bins=1)
     empty = MetricState.of(bytes(options.state_bytes), options.confusion_classes, scalars=0)
-    values = _values_of(options, StateSnapshot(empty, (), 0, None))
+    values = _values_of(options, StateSnapshot(empty, (), 0))
     return frozenset(values) | {"reference_updates"}
 
 
@@ -76,10 +76,8 @@ def _values_of(options: MetricOptions, snapshot: StateSnapshot) -> dict[str, Any
         "nonfinite_losses": state.nonfinite_losses,
         **counts_of(snapshot),
     }
-    if (sums := snapshot.class_sums) is not None:
-        values.update(_confusion_values(*sums))
     if state.confusion is not None:
-        values["confusion_matrix"] = state.confusion
+        values |= {**_confusion_values(state.confusion), "confusion_matrix": state.confusion}
     values.update(scalar_values_of(snapshot.names, state.scalars, ema))
     return values
 
@@ -91,9 +89,8 @@ def _exp(value: float) -> float:
         return math.inf
 
 
-def _confusion_values(
-    targets: NDArray[np.float64], predictions: NDArray[np.float64], correct: NDArray[np.float64]
-) -> dict[str, Any]:
+def _confusion_values(matrix: NDArray[np.float64]) -> dict[str, Any]:
+    targets, predictions, correct = matrix.sum(axis=1), matrix.sum(axis=0), np.diagonal(matrix)
     occurs = (targets != 0) | (predictions != 0)
     by_class = {
         "precision": shares(correct, predictions, occurs),

@@ -8,8 +8,6 @@ that reads or writes the tensor takes its offsets from here.
 from __future__ import annotations
 
 import re
-import struct
-from collections.abc import Sequence
 from importlib.resources import files
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -51,6 +49,11 @@ STATE_DTYPE, STATE_MERGES = _fields("STATE|ROWS", Scalar=SCALAR_DTYPE)
 """The state without its tails, which follow as float64; the confusion matrix, one row per target
 class, is the last of them."""
 
+_HEAD_DTYPE = np.dtype(
+    [(name, STATE_DTYPE[name]) for name in STATE_DTYPE.names or () if name != "scalars"]
+)
+"""The state without its running values, which are the last."""
+
 FIELDS = " ".join((*(STATE_DTYPE.names or ()), *(SCALAR_DTYPE.names or ())))
 """What the words of a state mean. Another version of this package may have others."""
 
@@ -85,45 +88,20 @@ class MetricState(SimpleNamespace):
     def of(cls, data: bytes | memoryview, classes: int, scalars: int) -> MetricState:
         """The state in these bytes, with so many classes in its confusion matrix (0: none) and so
         many running values in use."""
-        # By struct, not by numpy: a loop may read its metrics in every step.
-        state = cls(**_HEAD.unpack(data, 0))
+        words = np.frombuffer(data, _HEAD_DTYPE, 1).item(0)
+        head = dict(zip(_HEAD_DTYPE.names or (), words, strict=True))
+        head |= {name: tuple(head[name].tolist()) for name in ("correct", "correct_weight")}
+        state = cls(**head)
+        fields = SCALAR_DTYPE.names or ()
+        values = np.frombuffer(data, SCALAR_DTYPE, scalars, offset=_HEAD_DTYPE.itemsize)
         state.scalars = tuple(
-            RunningValue(**_SCALAR.unpack(data, _HEAD.size + slot * _SCALAR.size))
-            for slot in range(scalars)
+            RunningValue(**dict(zip(fields, each, strict=True))) for each in values.tolist()
         )
         state.confusion = None
         state.tail = np.frombuffer(data, np.float64, offset=STATE_DTYPE.itemsize)
         if classes:
             state.confusion = state.tail[-classes * classes :].reshape(classes, classes)
         return state
-
-
-class _Words:
-    """Fields that lie one after the other, as Python's numbers by their names."""
-
-    def __init__(self, dtype: np.dtype[np.void], names: Sequence[str]) -> None:
-        code, begin = "", 0
-        self._names: list[str] = []  # of single words, which come first
-        self._arrays: list[tuple[str, slice]] = []
-        for name in names:
-            field = dtype[name]
-            count = field.shape[0] if field.shape else 1
-            code += f"{count}{'Q' if field.base.kind == 'u' else 'd'}"
-            if field.shape:
-                self._arrays.append((name, slice(begin, begin + count)))
-            else:
-                assert not self._arrays, f"{name} comes after arrays"
-                self._names.append(name)
-            begin += count
-        self._struct = struct.Struct("<" + code)
-        self.size = self._struct.size
-
-    def unpack(self, data: bytes | memoryview, offset: int) -> dict[str, Any]:
-        words = self._struct.unpack_from(data, offset)
-        fields: dict[str, Any] = dict(zip(self._names, words, strict=False))
-        for name, part in self._arrays:
-            fields[name] = words[part]
-        return fields
 
 
 def word(field: str, dtype: np.dtype[np.void] = STATE_DTYPE) -> int:
@@ -133,13 +111,9 @@ def word(field: str, dtype: np.dtype[np.void] = STATE_DTYPE) -> int:
     return int(known[field][1]) // 8
 
 
+assert _HEAD_DTYPE.itemsize == 8 * word("scalars")
 RESET_OFFSET = 8 * word("count")
 """The bytes before it live through a reset."""
-
-_SCALAR = _Words(SCALAR_DTYPE, SCALAR_DTYPE.names or ())
-_HEAD = _Words(STATE_DTYPE, [each for each in STATE_DTYPE.names or () if each != "scalars"])
-assert _HEAD.size == 8 * word("scalars"), "the running values are the last"
-
 
 _MERGES = {**STATE_MERGES, **SCALAR_MERGES}
 _KEPT = frozenset(
@@ -162,22 +136,11 @@ class StateSnapshot(NamedTuple):
         state: the state.
         names: its running values, in the order of their slots.
         lost_updates: how many there were.
-        confusion_sums: of a confusion matrix that the state lacks, for each class: the sum of its
-            row, the sum of its column, and the element of the diagonal.
     """
 
     state: MetricState
     names: tuple[str, ...]
     lost_updates: int
-    confusion_sums: NDArray[np.float64] | None
-
-    @property
-    def class_sums(self) -> NDArray[np.float64] | None:
-        """The same of any confusion matrix; None where there is none."""
-        matrix = self.state.confusion
-        if matrix is None:
-            return self.confusion_sums
-        return np.stack([matrix.sum(axis=1), matrix.sum(axis=0), np.diagonal(matrix)])
 
     def since(self, before: StateSnapshot | None) -> StateSnapshot:
         """What was added since an earlier one, or since a reset after it. Extremes are those of all
@@ -194,13 +157,9 @@ class StateSnapshot(NamedTuple):
         # A reading that does not wait may lack the end of the tail.
         shared = min(len(now.tail), len(then.tail))
         state.tail, state.confusion = now.tail[:shared] - then.tail[:shared], None
-        sums = None
         if now.confusion is not None and then.confusion is not None:
             state.confusion = now.confusion - then.confusion
-        else:
-            own, earlier = self.class_sums, before.class_sums
-            sums = None if own is None or earlier is None else own - earlier
-        return StateSnapshot(state, self.names, self.lost_updates - before.lost_updates, sums)
+        return StateSnapshot(state, self.names, self.lost_updates - before.lost_updates)
 
     def updates_since(self, before: StateSnapshot | None) -> int:
         """How many updates there were since then, or numbers of one running value if there were

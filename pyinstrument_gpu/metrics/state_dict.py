@@ -95,7 +95,7 @@ def loaded(
     _move_scalars(data, state_dict["running_values"], all_names)
     data.view(np.uint64)[word("resets")] = resets
     state = MetricState.of(data.data, options.confusion_classes, len(all_names))
-    return data, StateSnapshot(state, tuple(all_names), int(state_dict["lost_updates"]), None)
+    return data, StateSnapshot(state, tuple(all_names), int(state_dict["lost_updates"]))
 
 
 def _move_scalars(data: NDArray[np.uint8], before: Sequence[str], now: Sequence[str]) -> None:

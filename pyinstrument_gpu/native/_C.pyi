@@ -227,13 +227,10 @@ class MetricAccumulator:
     def update_binary(
         self, state: Any, scratch: Any, logits: Any, target: Any, weight: Any
     ) -> bool | None: ...
-    def read(self, state: Any) -> tuple[bytes, int, bytes | None] | None:
-        """The newest state that is available without waiting, how many updates the device has lost,
-        and three sums for each class; None where there is none, and in host memory while an
-        addition by other means is under way.
-
-        The state lacks the confusion matrix of many classes. In host memory there are its sums in
-        place of it, as doubles: of all rows, all columns, and the elements of the diagonal."""
+    def read(self, state: Any) -> tuple[bytes, int] | None:
+        """The newest state that is available without waiting, and how many updates the device has
+        lost; None where there is none, and in host memory while an addition by other means is under
+        way. It lacks the confusion matrix of many classes."""
 
     def copy(self, state: Any, into: Any) -> bool:
         """Copy the whole state in host memory into a buffer of its size. False if it is elsewhere,

@@ -116,12 +116,6 @@ def test_a_matrix_knows_nothing_of_them() -> None:
         metrics.update_rows(correct=torch.zeros(5))
         values = metrics.compute()
         assert (values["accuracy@1"], values["recall_macro"]) == (0.8, 1)
-    metrics = pig.MetricAccumulator(topk=1, num_classes=20, confusion=True)
-    metrics.update(torch.eye(20), torch.arange(20))
-    metrics.update_rows(correct=torch.zeros(5))
-    reading = metrics.latest()
-    assert reading is not None and reading.update == 2
-    assert reading.values["f1_macro"] == 1
 
 
 def test_no_rows_at_all() -> None:
