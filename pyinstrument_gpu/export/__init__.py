@@ -198,9 +198,10 @@ def format_for(path: str | os.PathLike[str], format: str | None = None) -> str:
         written = "; for ".join(by_name.values())
         hint = f"For a folder, write {given + os.sep!r}; for {written}, name the format"
     if suffix == ".nsys-rep":
+        text = shlex.quote(given.removesuffix(suffix) + ".nvtxt")
         hint = (
             "Write NVTXT, and have Nsight Systems make the report of it: "
-            f"ImportNvtxt --cmd create -n {shlex.quote(given.removesuffix(suffix) + '.nvtxt')} -o {shlex.quote(given)}"
+            f"ImportNvtxt --cmd create -n {text} -o {shlex.quote(given)}"
         )
     raise ExportError(
         f"no format has the suffix {suffix!r} of {given!r}; known: {known}, and by name only: "
