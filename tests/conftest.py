@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from _pytest.assertion import rewrite
 from hypothesis import HealthCheck, settings
 
 # The rows of the table of faults are functions beside the test that runs them: their assertions say
@@ -57,6 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def _rewrite_tests(config: pytest.Config) -> None:
     """As pytest does when it imports them. All processes that run tests import them at the same
     time, and each would rewrite all of them, for a quarter of a minute."""
+    from _pytest.assertion import rewrite  # not public: what does this has no other name
+
     here = Path(__file__).parent
     for file in (*here.rglob("test_*.py"), *here.rglob("conftest.py"), *here.glob("faults/*.py")):
         pyc = rewrite.get_cache_dir(file) / (file.stem + rewrite.PYC_TAIL)

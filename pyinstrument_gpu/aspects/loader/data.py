@@ -175,23 +175,27 @@ class Loaders(Struct, frozen=True):
     loaders: Annotated[tuple[Loader, ...], Meta(max_length=MOST_LOADERS)] = ()
 
 
-def began_ns(anchor: Mapping[str, int]) -> int:
-    """When the run began, by the clock of batches."""
+def began_ns(anchor: Mapping[str, int]) -> int | None:
+    """When the run began, by the clock of batches; None unknown.
+
+    Args:
+        anchor: the clocks when the recording began, as far as they are known.
+    """
+    if "monotonic_ns" not in anchor or "run_ns" not in anchor:
+        return None
     return anchor["monotonic_ns"] - anchor["run_ns"]
 
 
-def on_timeline(known: Loaders | None, anchor: Mapping[str, int] | None) -> NDArray[np.void]:
-    """The batches of the first loader (`BATCH_DTYPE`).
-
-    Args:
-        anchor: the clocks when the recording began; None unknown, and then there are none.
-    """
-    made = () if known is None or not known.loaders else known.loaders[0].batches
-    rows = np.zeros(len(made) if anchor else 0, BATCH_DTYPE)
-    if anchor:
-        since_ns = began_ns(anchor)
-        for row, one in zip(rows, made, strict=True):
-            begin_ns, end_ns = one.begin_ns - since_ns, one.end_ns - since_ns
-            row["number"], row["worker"] = one.number, one.worker
-            row["host_begin_ns"], row["host_end_ns"] = begin_ns, end_ns
+def on_timeline(known: Loaders | None, anchor: Mapping[str, int]) -> NDArray[np.void]:
+    """The batches of the first loader (`BATCH_DTYPE`); none where it is not known when the run
+    began. `anchor` as that of `began_ns`."""
+    since_ns = began_ns(anchor)
+    if since_ns is None or known is None or not known.loaders:
+        return np.zeros(0, BATCH_DTYPE)
+    made = known.loaders[0].batches
+    rows = np.zeros(len(made), BATCH_DTYPE)
+    for row, one in zip(rows, made, strict=True):
+        row["number"], row["worker"] = one.number, one.worker
+        row["host_begin_ns"] = one.begin_ns - since_ns
+        row["host_end_ns"] = one.end_ns - since_ns
     return rows

@@ -64,6 +64,8 @@ def _add_stages(
     order = np.argsort(spans["host_begin_ns"], kind="stable")
     begins_ns, ends_ns = spans["host_begin_ns"][order], spans["host_end_ns"][order]
     run_ns = began_ns(run.anchor)
+    if run_ns is None:
+        return
     times_ns = np.array([batch.end_ns for batch in loader.long], np.int64) - run_ns
     late: dict[int, list[LongBatch]] = defaultdict(list)
     for batch, wait in zip(
