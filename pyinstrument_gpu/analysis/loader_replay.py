@@ -138,7 +138,8 @@ class LoaderModel:
             likely = (least + max(least, shared)) / 2
         waits_ns = [self.wait_with(workers, part) for part in (likely, least, max(likely, shared))]
         if not self.workers:
-            waits_ns[2] += _HANDING_NS
+            # What it takes to hand over a batch is not known, and may be as much as workers save.
+            waits_ns[2] = max(waits_ns[2] + _HANDING_NS, self.wait_ns)
         words = "1 worker" if workers == 1 else f"{workers} workers"
         return Prediction(words, workers, *waits_ns)
 
@@ -182,11 +183,11 @@ def model_of(run: Run, found: LoaderBatches) -> LoaderModel | None:
         return None
     asked_ns, given_ns = found.asked_ns[-count:], found.given_ns[-count:]
     prefetch = facts.loader_prefetch or _PREFETCH
-    # Each of the workers may have to start for its first batch.
+    # For their first batches workers, or the loop, may have to load what later ones reuse.
     since = np.arange(count) - np.maximum.accumulate(
         np.where(found.is_start[-count:], np.arange(count), -count)
     )
-    is_usual = since >= facts.loader_workers * prefetch
+    is_usual = since >= max(1, facts.loader_workers) * prefetch
     if not is_usual.any():
         return None
     waits_ns = (given_ns - asked_ns)[is_usual]

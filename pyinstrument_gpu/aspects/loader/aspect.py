@@ -206,7 +206,7 @@ def _of_loop(run: Run) -> LoaderWork | None:
     tree = tree_of_phase(run.stacks, BATCH_PHASE)
     return LoaderWork(
         workers=0,
-        batches=len(model.making_ns),
+        batches=len(analysis.of(run).batches.asked_ns),
         batch_ns=model.wait_ns,
         stages=_stages(run, tree, model.wait_ns),
         wait_ns=model.wait_ns,
