@@ -23,7 +23,7 @@ namespace {
 constexpr double kLongAheadNs = 2e6;
 /// One that is so long that reading takes less than this share of what it is too long is read also
 /// beyond that.
-constexpr double kMostOfExcess = 0.002;
+constexpr double kMostOfExcess = 0.005;
 /// A step that begins so soon after the last one begins with what was read at its end.
 constexpr int64_t kAtOnceNs = 10'000;
 /// The first readings take far longer than all others, and don't count.
@@ -85,7 +85,7 @@ struct HostUse::OfThread {
   // Of all steps, and what it took to read long ones.
   double steps_ns = 0;
   double long_cost_ns = 0;
-  double last_cost_ns = 0;
+  RecentMedian long_costs_ns;  ///< another program may have had the processor meanwhile
 
   int64_t duration_ns() const { return std::max(end_ns - begin_ns, int64_t{0}); }
 };
@@ -242,8 +242,9 @@ void HostUse::step_ends(uint32_t serial) noexcept {
   }
   if (takes_long && !is_long) own.has_missed = own.since.has_long = true;
   if (is_long) {
-    own.last_cost_ns = static_cast<double>(clock_->to_ns(read_ticks()) - own.end_ns);
-    own.long_cost_ns += own.last_cost_ns;
+    const int64_t cost_ns = clock_->to_ns(read_ticks()) - own.end_ns;
+    own.long_costs_ns.add(static_cast<uint64_t>(std::max(cost_ns, int64_t{0})));
+    own.long_cost_ns += static_cast<double>(own.long_costs_ns.value());
   }
   if (serial < kColdSteps || (!own.is_read && serial % kStepsPerUpdate != 0)) return;
   const int64_t cost_ns = own.cost_ns + clock_->to_ns(read_ticks()) - own.end_ns;
@@ -255,7 +256,7 @@ bool HostUse::is_cheap(const OfThread& own, int64_t duration_ns) const noexcept 
   const double excess_ns =
       static_cast<double>(duration_ns) - static_cast<double>(budget_.typical_ns());
   return own.long_cost_ns < kLongAheadNs + kBudget * own.steps_ns ||
-         own.last_cost_ns < kMostOfExcess * excess_ns;
+         static_cast<double>(own.long_costs_ns.value()) < kMostOfExcess * excess_ns;
 }
 
 std::optional<ThreadCounts> HostUse::used(OfThread& own, bool is_long) noexcept {
