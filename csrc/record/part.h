@@ -88,7 +88,7 @@ class Part {
   /// Another number whenever there may be something to take. It grows in steps of `kChange`, so
   /// that sums of several never agree by chance.
   virtual uint64_t activity() const { return changes_.load(std::memory_order_acquire); }
-  /// Another 95 ms are over, whether or not there is anything to take.
+  /// The harvester takes a turn, as it does every 95 ms, whether or not there is anything to take.
   virtual void tick() {}
   /// Whether what was recorded waits for a device.
   virtual bool is_waiting() const { return false; }

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from pyinstrument_gpu.errors import GateError
+from pyinstrument_gpu.export.atomic_file import atomic_write
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -101,9 +102,7 @@ class Journal:
     def save(self) -> None:
         if self._path is None:
             return
-        beside = self._path.with_suffix(".new")
-        with beside.open("wb") as file:
+        with atomic_write(self._path) as file:
             file.write(msgspec.json.encode(self._state))
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(self._path)

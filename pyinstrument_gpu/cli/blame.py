@@ -19,8 +19,13 @@ from pyinstrument_gpu.blame.blame import DEFAULT_MAX_RUNS, FEWEST_RUNS, Blame
 from pyinstrument_gpu.blame.commits import Checkouts, Commit, Repository
 from pyinstrument_gpu.blame.journal import Journal
 from pyinstrument_gpu.cli.compare import percent_option
-from pyinstrument_gpu.cli.gate import EXIT_SIGNAL, EXIT_UNCLEAR, end
-from pyinstrument_gpu.gate.gate import Progress
+from pyinstrument_gpu.cli.gate import (
+    EXIT_SIGNAL,
+    EXIT_UNCLEAR,
+    json_file_option,
+    progress_of,
+    show_output_option,
+)
 from pyinstrument_gpu.gate.sides import CommandSide, editable_packages
 
 
@@ -45,15 +50,9 @@ from pyinstrument_gpu.gate.sides import CommandSide, editable_packages
     show_default=True,
     help="Look for no change of PCT percent or less.",
 )
-@click.option(
-    "--json",
-    "json_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Also write the result to FILE as JSON.",
-)
+@json_file_option
 @click.option("--anew", is_flag=True, help="Don't go on from an earlier blame that was ended.")
-@click.option("--show-output", is_flag=True, help="Show what the commands write.")
+@show_output_option
 @click.argument("commits", metavar="")
 @click.argument("command", metavar="-- CMD...", nargs=-1, type=click.UNPROCESSED, required=True)
 @click.pass_context
@@ -81,8 +80,6 @@ def blame(
     good, dots, bad = commits.partition("..")
     if not dots or not good or not bad or bad.startswith("."):
         raise click.UsageError(f"write the commits as GOOD..BAD, not {commits!r}", context)
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        raise click.UsageError(f"--json: {json_file.absolute().parent} is not a directory", context)
     repository = Repository(Path.cwd())
     series = repository.commits(good, bad)
     question = json.dumps([series[0].sha, series[-1].sha, command, build, repository.subfolder])
@@ -96,11 +93,7 @@ def blame(
     folder.mkdir(parents=True, exist_ok=True)
     journal = Journal(folder)
     with contextlib.ExitStack() as leave:
-        progress = Progress(sys.stderr, in_one_line=not show_output)
-        leave.callback(progress.close)
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as it is under `nohup`
-                leave.callback(signal.signal, number, signal.signal(number, end))
+        progress = leave.enter_context(progress_of(show_output))
         try:
             if journal.worktrees is not None:  # left by a blame that was killed
                 repository.remove_worktrees(journal.worktrees)

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,6 +25,43 @@ from pyinstrument_gpu.gate.sides import CommandSide, command_sides, editable_pac
 
 EXIT_UNCLEAR = 5
 EXIT_SIGNAL = 128
+
+
+def _in_a_folder(context: click.Context, _: click.Parameter, file: Path | None) -> Path | None:
+    """Said before anything runs, not when there is a result to write."""
+    if file is not None and not file.absolute().parent.is_dir():
+        raise click.UsageError(f"--json: {file.absolute().parent} is not a directory", context)
+    return file
+
+
+json_file_option = click.option(
+    "--json",
+    "json_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    callback=_in_a_folder,
+    help="Also write the result to FILE as JSON.",
+)
+show_output_option = click.option(
+    "--show-output", is_flag=True, help="Show what the commands write."
+)
+
+
+@contextlib.contextmanager
+def progress_of(show_output: bool) -> Iterator[Progress]:
+    """How far a command is that runs others. A signal to end raises meanwhile, so that what runs
+    is ended, too."""
+    with contextlib.ExitStack() as leave:
+        progress = Progress(sys.stderr, in_one_line=not show_output)
+        leave.callback(progress.close)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as it is under `nohup`
+                leave.callback(signal.signal, number, signal.signal(number, _end))
+        yield progress
+
+
+def _end(number: int, _: FrameType | None) -> None:
+    sys.exit(EXIT_SIGNAL + number)
 
 
 @click.command(
@@ -75,14 +113,8 @@ EXIT_SIGNAL = 128
     metavar="DIR",
     help="Keep the runs and what the commands wrote in this new directory.",
 )
-@click.option(
-    "--json",
-    "json_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Also write the result to FILE as JSON.",
-)
-@click.option("--show-output", is_flag=True, help="Show what the commands write.")
+@json_file_option
+@show_output_option
 @click.argument("command", metavar="[--] CMD...", nargs=-1, type=click.UNPROCESSED, required=True)
 @click.pass_context
 def gate(
@@ -111,8 +143,6 @@ def gate(
         sides = command_sides(baseline, command, show_output)
     except (ValueError, GateError) as error:
         raise click.UsageError(str(error), context) from error
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        raise click.UsageError(f"--json: {json_file.absolute().parent} is not a directory", context)
     with contextlib.ExitStack() as leave:
         if output is None:
             place = Path(
@@ -120,14 +150,10 @@ def gate(
             )
         else:
             place = output
-        progress = Progress(sys.stderr, in_one_line=not show_output)
+        progress = leave.enter_context(progress_of(show_output))
         running = Gate(sides, plan, place, progress, known=_known(sides[0]))
         if output is not None:
             output.mkdir(parents=True)
-        leave.callback(progress.close)
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as it is under `nohup`
-                leave.callback(signal.signal, number, signal.signal(number, end))
         try:
             result = running.result()
         except KeyboardInterrupt:
@@ -171,8 +197,3 @@ def _append(page: str, text: str) -> None:
     except OSError as error:
         why = error.strerror or error
         click.echo(f"Warning: $GITHUB_STEP_SUMMARY can't be written: {page}: {why}", err=True)
-
-
-def end(number: int, _: FrameType | None) -> None:
-    """A signal to end raises, so that what runs is ended, too."""
-    sys.exit(EXIT_SIGNAL + number)

@@ -58,8 +58,7 @@ def repeated_reads(case: Case) -> Iterator[Guidance]:
         "5-10 %",
         *Worth(0.0, time_ns, case.step_ns),
         f"{calls:.2f} reads per step take {duration(time_ns)}: {case.lines(drained)} after "
-        f"{first}, "
-        "which has already waited",
+        f"{first}, which has already waited",
     )
 
 

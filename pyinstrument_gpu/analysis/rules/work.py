@@ -96,9 +96,8 @@ def batch_size(case: Case) -> Iterator[Guidance]:
         None,
         *Worth(0.0, host_ns / 2, case.step_ns),
         f"by the sample: the host computes for {duration(host_ns)} per step, "
-        f"{duration(fixed_ns)} of it in "
-        f"launch-bound phases ({names}), the same for any size as far as they launch; what the "
-        "device gains is open",
+        f"{duration(fixed_ns)} of it in launch-bound phases ({names}), the same for any size as "
+        "far as they launch; what the device gains is open",
     )
 
 

@@ -40,7 +40,7 @@ def late_batches(run: Run) -> Cause:
     found = _workers(run, spans)
     known: Any = run.loader
     loader = known.loaders[0] if known is not None and known.loaders else None
-    if workers and loader is not None and loader.workers == workers and run.anchor:
+    if workers and loader is not None and loader.workers == workers:
         _add_stages(run, loader, spans, found, notes)
     return Cause(
         name="late_batch",
