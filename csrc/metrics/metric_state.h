@@ -13,7 +13,6 @@
 #else
 #include <cmath>
 #define PIG_SHARED inline
-/// What the CPU's scans call with vectors, compiled for an instruction set.
 #define PIG_SHARED_INLINE [[gnu::always_inline]] inline
 #endif
 
@@ -35,36 +34,26 @@ constexpr I64 kMaxSnapshotClasses = 16;
 constexpr I64 kMaxSnapshotTail =
     kMaxSnapshotClasses * kMaxSnapshotClasses + kCalibrationSums * kMaxCalibrationBins;
 
-/// A field of the list where counts are of the type `Count` and other numbers of `Real`.
-template <typename Field, typename Count = U64, typename Real = double>
+/// A field of the list where counts are of the type `Count`.
+template <typename Field, typename Count = U64>
 struct FieldOf {
   using Type = Field;
   static constexpr int kCounts = 0;
 };
-template <typename Count, typename Real>
-struct FieldOf<U64, Count, Real> {
+template <typename Count>
+struct FieldOf<U64, Count> {
   using Type = Count;
   static constexpr int kCounts = 1;
 };
-template <typename Count, typename Real>
-struct FieldOf<double, Count, Real> {
-  using Type = Real;
-  static constexpr int kCounts = 0;
-};
-template <typename Count, typename Real, int kSize>
-struct FieldOf<double[kSize], Count, Real> {
-  using Type = Real[kSize];
-  static constexpr int kCounts = 0;
-};
 
 // What is found in the rows or elements of an update is a struct of numbers of one size each: first
-// kCounts of the type `Count`, then kReals of `Real`. A block of threads counts in 32 bits: 2^32
-// rows would take it hours. The CPU's scans have vectors of both.
+// kCounts of the type `Count`, then kReals doubles. A block of threads counts in 32 bits: 2^32 rows
+// would take it hours.
 
 /// What one update, or a part of its rows, adds.
-template <typename Count, typename Real = double>
+template <typename Count>
 struct TotalsOf {
-#define PIG_ROWS(type, name, merge) typename FieldOf<type, Count, Real>::Type name;
+#define PIG_ROWS(type, name, merge) typename FieldOf<type, Count>::Type name;
 #include "metrics/state_fields.h"
 
   static constexpr int kCounts = 0
@@ -151,7 +140,7 @@ struct Batch {
 };
 
 template <typename Real>
-PIG_SHARED_INLINE auto is_finite(Real x) {
+PIG_SHARED_INLINE bool is_finite(Real x) {
   return x - x == 0;
 }
 
