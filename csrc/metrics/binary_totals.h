@@ -102,6 +102,12 @@ PIG_SHARED LabelScore score_label(const BinaryOptions& options, double score, do
   return label;
 }
 
+/// The bin of a probability among the equal parts of 0 to 1.
+PIG_SHARED int calibration_bin(double probability, int bins) {
+  const int bin = static_cast<int>(probability * bins);
+  return bin < bins ? bin : bins - 1;
+}
+
 /// Where the parts of a label's weight go, by index from the tail's beginnings.
 struct LabelPlaces {
   I64 count;

@@ -41,13 +41,12 @@ class Scan {
   Scan(const Batch& batch, std::vector<ConfusionCell>& cells)
       : batch_(batch), cells_(cells), functions_(row_functions(batch.logits_format)) {
     rows_.classes = batch.classes;
-    rows_.row_stride = batch.class_stride == 1 ? batch.logits_strides[batch.dims - 1] : batch.classes;
+    rows_.row_stride =
+        batch.class_stride == 1 ? batch.logits_strides[batch.dims - 1] : batch.classes;
     rows_.predictions = batch.confusion != 0;
     rows_.weighted_sums = batch.label_smoothing != 0;
     rows_.class_weight = batch.class_weight;
     rows_.class_weight_sum = batch.class_weight_sum;
-    if (is_cross_entropy())
-      calibration_.resize(static_cast<size_t>(kCalibrationSums * batch.calibration_bins));
   }
 
   /// False where there is no memory for it.
@@ -71,7 +70,6 @@ class Scan {
   }
 
   const Totals& totals() const { return totals_; }
-  const std::vector<double>& calibration() const { return calibration_; }
 
  private:
   bool is_cross_entropy() const { return batch_.loss_kind == kCrossEntropy; }
@@ -132,15 +130,7 @@ class Scan {
       cells_[static_cast<size_t>(number)] = {static_cast<int>(row.target),
                                              static_cast<int>(scan.prediction), row.weight};
     if (!is_cross_entropy()) return;
-    const RowScores scores = score_row(batch_, row.target, scan.sums);
-    add_scores(scores, row.weight, totals_);
-    if (batch_.calibration_bins == 0) return;
-    const int bin = calibration_bin(scores.confidence, batch_.calibration_bins);
-    if (bin < 0) return;
-    double* const sums = &calibration_[static_cast<size_t>(kCalibrationSums * bin)];
-    sums[0] += row.weight;
-    sums[1] += row.weight * scores.confidence;
-    sums[2] += scan.rank == 0 ? row.weight : 0;
+    add_scores(score_row(batch_, row.target, scan.sums), row.weight, totals_);
   }
 
   const Batch& batch_;
@@ -148,7 +138,6 @@ class Scan {
   const RowFunctions& functions_;
   LogitRows rows_{};
   Totals totals_{};
-  std::vector<double> calibration_;
   std::vector<char> together_;  ///< the logits of a run, where they lie apart
 };
 
@@ -160,13 +149,11 @@ I64 bytes_of(const Batch& batch) {
 
 bool is_long(const Batch& batch) { return bytes_of(batch) >= kBytesPerPart; }
 
-Totals scan_on_cpu(const Batch& batch, std::vector<ConfusionCell>& cells,
-                   std::vector<double>& calibration, int max_threads) {
+Totals scan_on_cpu(const Batch& batch, std::vector<ConfusionCell>& cells, int max_threads) {
   const I64 parts = std::min(bytes_of(batch) / kBytesPerPart, batch.rows);
   if (parts < 2) {
     Scan scan(batch, cells);
     if (!scan.run(0, batch.rows)) throw std::bad_alloc();
-    calibration = scan.calibration();
     return scan.totals();
   }
   std::vector<Scan> scans(static_cast<size_t>(parts), Scan(batch, cells));
@@ -178,12 +165,7 @@ Totals scan_on_cpu(const Batch& batch, std::vector<ConfusionCell>& cells,
   if (!are_whole) throw std::bad_alloc();
   // In the order of the parts: sums of floating-point numbers depend on it.
   Totals sum{};
-  calibration = scans.front().calibration();
-  for (const Scan& scan : scans) {
-    add_totals(sum, scan.totals());
-    for (size_t i = 0; &scan != &scans.front() && i < calibration.size(); ++i)
-      calibration[i] += scan.calibration()[i];
-  }
+  for (const Scan& scan : scans) add_totals(sum, scan.totals());
   return sum;
 }
 

@@ -30,9 +30,8 @@ enum class Merge { kSum, kLeast, kGreatest };
 /// Confusion matrices up to this many classes are part of a snapshot: 2 KB, which each update sends
 /// over the bus.
 constexpr I64 kMaxSnapshotClasses = 16;
-/// As much of what follows the state, as doubles.
-constexpr I64 kMaxSnapshotTail =
-    kMaxSnapshotClasses * kMaxSnapshotClasses + kCalibrationSums * kMaxCalibrationBins;
+/// As much of what follows the state, as doubles: also a hundred bins of a calibration.
+constexpr I64 kMaxSnapshotTail = kMaxSnapshotClasses * kMaxSnapshotClasses + kCalibrationSums * 100;
 
 /// A field of the list where counts are of the type `Count`.
 template <typename Field, typename Count = U64>
@@ -92,8 +91,8 @@ struct State {
 
 #undef PIG_FIELD
 
-// Behind it, as the options want it, the bins of the calibration: double[bins][kCalibrationSums].
-// Behind them the confusion matrix: double[classes][classes], rows are targets.
+// Behind it, if the options want it, the confusion matrix: double[classes][classes], rows are
+// targets. What lies behind that of a BinaryAccumulator is in binary_totals.h.
 
 constexpr U64 kStateBytes = sizeof(State);
 
@@ -136,7 +135,6 @@ struct Batch {
   const double* class_weight;  ///< one for each class, or null: all are 1
   double class_weight_sum;     ///< the number of classes where there are no weights
   double label_smoothing;
-  int calibration_bins;  ///< of the state; 0: it has none
 };
 
 template <typename Real>
@@ -313,7 +311,6 @@ struct RowScores {
   double loss_weight;  ///< of the target's class: torch's mean divides by the sum of these
   double nll;          ///< negative log-likelihood of the target, not smoothed and not weighted
   double entropy;      ///< of the softmax, in nats
-  double confidence;   ///< the greatest probability
 };
 
 /// Everything is made of exp(x - max) / sum, never of exp(x - log-sum-exp): rounding that would
@@ -330,15 +327,7 @@ PIG_SHARED RowScores score_row(const Batch& batch, I64 target, const RowSums& su
         (1 - smoothing) * scores.loss + smoothing / static_cast<double>(batch.classes) *
                                             (batch.class_weight_sum * log_sum - sums.weighted_sum);
   scores.entropy = log_sum - sums.shift_sum / sums.exp_sum;
-  scores.confidence = 1 / sums.exp_sum;
   return scores;
-}
-
-/// The bin of a confidence among the equal parts of 0 to 1; -1 where it is NaN.
-PIG_SHARED int calibration_bin(double confidence, int bins) {
-  if (!(confidence >= 0)) return -1;
-  const int bin = static_cast<int>(confidence * bins);
-  return bin < bins ? bin : bins - 1;
 }
 
 /// `loss_at` is where the row's loss lies, if rows have their own.
@@ -473,10 +462,6 @@ PIG_SHARED void fold_update(const Batch& batch, Totals& rows, State& state) {
   state.loss_ema = batch.ema * state.loss_ema + (1 - batch.ema) * mean;
 }
 
-PIG_SHARED double* calibration_of(State& state) { return reinterpret_cast<double*>(&state + 1); }
-
-PIG_SHARED double* confusion_of(State& state, int calibration_bins) {
-  return calibration_of(state) + kCalibrationSums * calibration_bins;
-}
+PIG_SHARED double* confusion_of(State& state) { return reinterpret_cast<double*>(&state + 1); }
 
 }  // namespace pig::metrics
