@@ -90,29 +90,10 @@ Totals sum_of_parts(I64 elements, int max_threads, Scan scan) {
   return sum;
 }
 
-/// A row of several labels, while it is read.
-struct LabelRow {
-  I64 labels = 0;  ///< that count
-  I64 predicted = 0;
-  double weight = 0;
-
-  void add(double of_row, bool is_predicted) {
-    ++labels;
-    predicted += is_predicted ? 1 : 0;
-    weight = of_row;
-  }
-  void end(Totals& totals) {
-    if (labels != 0) totals.correct[kExactRows] += weight;
-    if (labels != 0 && labels == predicted) totals.correct[kExactWeight] += weight;
-    *this = {};
-  }
-};
-
 /// The labels `begin` to `end`, whole rows. What goes there is added to `tail`.
 Totals scan_some_labels(const BinaryOptions& options, const ElementBatch& batch,
                         const BinaryTail& tail, I64 begin, I64 end) {
   Totals totals{};
-  LabelRow row;
   I64 which = 0;  // the next element's label
   for_each_element<kBinaryOperands>(
       batch, begin, end, [&](const double (&numbers)[kBinaryOperands]) {
@@ -129,12 +110,8 @@ Totals scan_some_labels(const BinaryOptions& options, const ElementBatch& batch,
             bin[1] += weight * label.probability;
             if (label.is_true) bin[2] += weight;
           }
-          row.add(weight, label.predicted == label.is_true);
         }
-        if (options.labels != 0 && ++which == options.labels) {
-          which = 0;
-          row.end(totals);
-        }
+        if (options.labels != 0 && ++which == options.labels) which = 0;
       });
   return totals;
 }

@@ -236,15 +236,18 @@ struct LabelsParameters {
 
   PIG_SHARED bool is_used(int real) const {
     if (real == PIG_REAL(weight)) return true;
-    const int sum = real - PIG_REAL(correct);
-    return options.labels != 0 ? sum == kExactWeight || sum == kExactRows
-                               : sum >= kFirstOutcome && sum < kFirstOutcome + kBinaryCounts;
+    const int outcome = real - PIG_REAL(correct);
+    return options.labels == 0 && outcome >= 0 && outcome < kBinaryCounts;
   }
+  /// Where rows are one label each, a kernel has the four outcomes in `correct`: they are few, and
+  /// each label adds to one of them.
   PIG_SHARED void fold(Found<U64>& found, double, State& state) const {
     double* const counts = binary_tail(options, reinterpret_cast<double*>(&state + 1)).counts;
-    for (int i = 0; options.labels == 0 && i < kBinaryCounts; ++i)
-      counts[i] += found.correct[kFirstOutcome + i];
-    fold_binary(found, state);
+    for (int i = 0; i < kBinaryCounts; ++i) {
+      counts[i] += found.correct[i];
+      found.correct[i] = 0;
+    }
+    add_update(found, state);
   }
 };
 
