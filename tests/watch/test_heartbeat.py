@@ -187,7 +187,7 @@ def test_a_removed_file(path: Path) -> None:
     path.unlink()
     seen = watching.look(clocks_at(1 * S))
     assert isinstance(seen, LiveRun)
-    assert seen.heartbeat.words.endswith("step 5 (the file has been removed)")
+    assert seen.heartbeat.words.endswith("step 5 (the file has been moved or removed)")
     watching.close()
 
 
