@@ -138,8 +138,6 @@ def _overdue(run: Run, age_ns: int) -> str | None:
         run.steps[-1] if len(run.steps) else None,
         closed["end_ns"] - closed["begin_ns"],
         run.duration_ns + age_ns,
-        run.quiet,
-        run.environment,
     )
 
 
