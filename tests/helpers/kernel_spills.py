@@ -2,7 +2,8 @@
 """The kernels of the metrics by nvcc, which takes a minute for each architecture: which source was
 compiled without a warning and without a spill when that was last written down.
 
-`python -m tests.helpers.kernel_spills` compiles the source of today, and writes it down.
+`python -m tests.helpers.kernel_spills` compiles the source of today, and writes it down. Until then
+a test compiles it every time.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from pyinstrument_gpu.native import native
 
 ROOT = Path(__file__).parents[2]
 WRITTEN = Path(__file__).with_suffix(".json")
-WRITE = "python -m tests.helpers.kernel_spills"
 ARCHITECTURE = 90
 """The one that is written down."""
 
