@@ -75,8 +75,8 @@ class LoaderWork:
         stages: of fetching a batch, the longest first, ten at most; none where samples are few.
         samples: that these were found in.
         rows: the workers.
-        handing_ns: from when a batch was made to when the loop had it, by batches that it waited
-            for: pickling, shared memory, queues, pinning and unpickling. None unknown.
+        handing_ns: from when a batch was made, and asked for, to when the loop had it, at the
+            median: pickling, shared memory, queues, pinning and unpickling. None unknown.
         hung: batches that workers had not made, after very long.
         wait_ns: what the loop waited for a batch; None where the loader is not that of the steps.
         wait_share: that as a share of the time from one batch to the next.
@@ -196,7 +196,7 @@ def _of_workers(run: Run, loader: Loader, feeds_steps: bool) -> LoaderWork:
         wait_ns=None if model is None else model.wait_ns,
         wait_share=None if model is None else model.wait_share,
         predictions=() if model is None else _predictions(run, model, stages, loader.samples),
-        handing_ns=None if model is None else model.handing_ns,
+        handing_ns=None if model is None else model.usual_handing_ns,
         hung=loader.hung,
     )
 

@@ -285,7 +285,7 @@ def test_what_it_takes_to_hand_a_batch_over_is_said() -> None:
     (work,) = ASPECT.section(run)
     model = analysis.of(run).loader_model
     assert model is not None
-    assert work.handing_ns == model.handing_ns
+    assert work.handing_ns == model.usual_handing_ns
     assert "then handing it over" in run.report(verbose=True)
 
 
