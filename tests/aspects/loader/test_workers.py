@@ -120,16 +120,18 @@ class OneIsLong(Numbers):
         now_ns = time.perf_counter_ns()
         self.began_ns = self.began_ns or now_ns
         if index == 12:
-            read_slowly(3 * (now_ns - self.began_ns) + 150_000_000)
+            worker: Any = native.owner()  # which has looked at its samples last then
+            read_slowly(3 * (now_ns - min(self.began_ns, worker._seen_ns)) + 150_000_000)
         return super().__getitem__(index)
 
 
 def read_slowly(least_ns: int) -> None:
-    def sampled_ns() -> int:
-        return sum(node[3] for node in native.stacks()["nodes"])
+    def sampled() -> tuple[int, int]:
+        nodes = native.stacks()["nodes"]
+        return sum(node[2] for node in nodes), sum(node[3] for node in nodes)
 
-    end_ns = sampled_ns() + least_ns
-    while sampled_ns() < end_ns:
+    samples, time_ns = sampled()
+    while sampled()[0] < samples + 8 or sampled()[1] < time_ns + least_ns:
         pass
 
 
