@@ -2,7 +2,7 @@
 //
 // Samples the main thread's Python stack, and asks for nothing that would make that thread wait.
 //
-// A thread of ours wakes 66 times a second at most. While the main thread has given the GIL
+// A thread of ours wakes 50 times a second at most. While the main thread has given the GIL
 // away, as it has in the operators of torch, ours takes it for the microseconds that it needs to
 // walk the frames. While the main thread has the GIL, to want it would have the main thread give it
 // away after the switch interval, and wait until the machine runs our thread and then itself again.

@@ -85,9 +85,6 @@ class Watcher:
     def stalled(self) -> None:
         """The watchdog has noticed a stall. It must not raise."""
 
-    def quiet(self) -> None:
-        """Nothing has happened for longer than usual, long before a stall. It must not raise."""
-
     def stall_facts(self) -> tuple[dict[str, Any], str]:
         """What it knows of a stall: for the run, and as the end of the sentence for the user."""
         return {}, ""

@@ -640,7 +640,6 @@ def set_hooks(
     program_facts: Callable[[], None],
     request: Callable[[], None],
     stall: Callable[[], None],
-    quiet: Callable[[], None],
     statement: Callable[[Any, int], str | None],
     phase_name_error: type[Exception],
 ) -> None: ...

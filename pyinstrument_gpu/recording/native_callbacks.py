@@ -31,7 +31,6 @@ def install() -> None:
         program_facts=_look_at_program,
         request=_look_for_request,
         stall=_answer_stall,
-        quiet=_look_while_quiet,
         statement=_statement_at,
         phase_name_error=PhaseNameError,
     )
@@ -72,11 +71,6 @@ def _look_for_request() -> None:
 def _answer_stall() -> None:
     for watcher in _watchers():
         watcher.stalled()
-
-
-def _look_while_quiet() -> None:
-    for watcher in _watchers():
-        watcher.quiet()
 
 
 def _watchers() -> Iterable[Watcher]:
