@@ -258,7 +258,8 @@ def _parts(work: LoaderWork) -> Iterator[Part]:
     yield Sentence()
     if work.workers:
         workers = counted(work.workers, "worker")
-        yield Sentence(printable(f"Loader of {work.dataset}, {workers}"), "title")
+        made = f"{work.batches:,} batch{'es' * (work.batches != 1)}"
+        yield Sentence(printable(f"Loader of {work.dataset}, {workers}, {made}"), "title")
         yield Sentence(" ".join(_of_making(work)))
     else:
         yield Sentence("Loader without workers: the loop makes its batches itself", "title")
