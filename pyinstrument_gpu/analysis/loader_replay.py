@@ -155,11 +155,6 @@ class LoaderModel:
         return self.wait_ns / max(1.0, self.wait_ns + float(self.using_ns.mean()))
 
     @property
-    def usual_handing_ns(self) -> int | None:
-        """What handing over a batch takes at the median; None where there were no workers."""
-        return int(np.median(self.handing_ns)) if self.workers else None
-
-    @property
     def explains_run(self) -> bool:
         """Whether the replay with the workers that there were gives the wait that was measured."""
         if min(len(self.making_ns), len(self.using_ns)) < _LEAST_BATCHES:
