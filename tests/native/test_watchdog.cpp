@@ -32,11 +32,11 @@ struct Program {
       return times;
     });
   }
-  /// Nothing happens; the second in which that was noticed, or -1.
-  int64_t wait(int64_t seconds) {
+  /// Nothing happens; the second in which the first change came, or -1.
+  int64_t wait(int64_t seconds, Change change = Change::kBegan) {
     for (const int64_t end_s = now_s + seconds; now_s < end_s;) {
       ++now_s;
-      if (look() == Change::kBegan) return now_s;
+      if (look() == change) return now_s;
     }
     return -1;
   }
