@@ -82,4 +82,6 @@ def _look_at_program() -> None:
     """Bring what the active recording knows of the program up to date."""
     recording = active()
     if recording is not None:
-        recording._tell_of_program()
+        facts = recording._tell_of_program()
+        for watcher in recording.watchers.values():
+            watcher.program_is(facts)
