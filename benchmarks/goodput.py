@@ -8,9 +8,10 @@ Each job (benchmarks/goodput_job.py) has 1 to 3 ranks, in each attempt as many a
 killed at random by SIGKILL, all ranks at once or one before the others, some after they hang, and
 started again until it is through. A third of the jobs have a run id of torchrun, a third one of
 Slurm. Two truths are made from what the ranks wrote down, moment by moment and without the code
-that is judged: of all that happened, and of what happened until the last heartbeat of each run, as
-the file of a process that is killed is up to 0.1 s behind. Where ranks have fewer steps in common
-than a judgement needs, what they wait for each other is counted as the step that it is a part of.
+that is judged: of all that happened, and of what happened until the last heartbeat or step that is
+known of each rank: of one that is killed that may be up to 0.1 s before. Where ranks have fewer
+steps in common than a judgement needs, what they wait for each other is counted as the step that it
+is a part of.
 """
 
 from __future__ import annotations
@@ -36,10 +37,12 @@ from typing import Any
 import numpy as np
 
 from pyinstrument_gpu.core.condition import ProcessState
+from pyinstrument_gpu.core.file.shared_page import last_steps
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.goodput.advice import best_interval_ns
 from pyinstrument_gpu.goodput.life import job_life
 from pyinstrument_gpu.goodput.report import GoodputDocument, goodput_document
+from pyinstrument_gpu.goodput.run_times import run_times
 from pyinstrument_gpu.job.condition import Sighting
 from pyinstrument_gpu.job.own_work import MIN_STEPS
 
@@ -257,8 +260,9 @@ def _ends_ns(
         if path is None:
             continue  # it was killed before it began to record
         run = Run.load(path)
-        heartbeat_ns = (run.began_realtime_ns or 0) + run.duration_ns
-        found[rank] = heartbeat_ns if is_until_heartbeat or run.complete else of["killed_ns"]
+        left = last_steps(path, run.environment["run_id"])
+        known_ns = run_times(run, GONE, left).end_ns
+        found[rank] = known_ns if is_until_heartbeat or run.complete else of["killed_ns"]
     return found
 
 
