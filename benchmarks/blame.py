@@ -57,17 +57,21 @@ class Machine:
     def __init__(self, series: NDArray[np.float64], random: np.random.Generator) -> None:
         self._series, self._random = series, random
         self._place, self._left = 0, 0
-        self.runs = 0
 
     def signs(self, count: int) -> NDArray[np.int64]:
         """Which run of a pair was made first, at random."""
         return self._random.choice([-1, 1], count)
 
-    def next_time(self) -> float:
-        if not self._left:
-            self._place, self._left = int(self._random.integers(len(self._series))), _STRETCH
-        self._place, self._left, self.runs = self._place + 1, self._left - 1, self.runs + 1
-        return float(self._series[self._place % len(self._series)])
+    def next_times(self, count: int) -> NDArray[np.float64]:
+        places = []
+        while count:
+            if not self._left:
+                self._place, self._left = int(self._random.integers(len(self._series))), _STRETCH
+            some = min(count, self._left)
+            places.append(np.arange(self._place + 1, self._place + 1 + some))
+            self._place, self._left, count = self._place + some, self._left - some, count - some
+        found: NDArray[np.float64] = self._series[np.concatenate(places) % len(self._series)]
+        return found
 
 
 class TimedSide:
@@ -79,7 +83,7 @@ class TimedSide:
         self._machine, self._factor = machine, factor
 
     def record(self, name: str, folder: Path) -> Any:
-        step_ns = 1e6 * self._factor * self._machine.next_time()
+        step_ns = 1e6 * self._factor * float(self._machine.next_times(1)[0])
         run = SimpleNamespace(environment={}, steps=_STEPS, steps_ended=1, step_ns=step_ns)
         return [run]
 
@@ -97,8 +101,8 @@ def _comparison(before: Any, after: Any, **options: Any) -> Any:
     return SimpleNamespace(elapsed=elapsed, margin=margin, differences=none, warnings=())
 
 
-def _measured(name: str, commit: Commit, made: Any) -> Measured:
-    return Measured(name, commit.sha, 1, made[0].step_ns)
+def _measured(commit: Commit, made: Any) -> Measured:
+    return Measured(commit.sha, 1, made[0].step_ns)
 
 
 def simulated(
@@ -127,7 +131,7 @@ def fixed(machine: Machine, count: int, place: int | None, effect: float, pairs:
 
     def change(commit: int) -> tuple[float, float]:
         is_slow = place is not None and commit >= place
-        logs = np.log([[machine.next_time(), machine.next_time()] for _ in range(pairs)])
+        logs = np.log(machine.next_times(2 * pairs)).reshape(pairs, 2)
         changes = (logs[:, 1] - logs[:, 0]) * machine.signs(pairs) + is_slow * math.log1p(effect)
         return float(changes.mean()), float(changes.std(ddof=1)) / math.sqrt(pairs)
 

@@ -211,7 +211,7 @@ class Blame:
         """What all runs so far tell of where the change is."""
         runnable = [i for i, one in enumerate(self.commits) if one.sha not in self.journal.skipped]
         number = {self.commits[index].sha: place for place, index in enumerate(runnable)}
-        runs = [run for run in self.journal.runs if run.commit in number]
+        runs = [run for run in self.journal.runs.values() if run.commit in number]
         times_ns = [run.step_ns for run in runs]
         return places([number[run.commit] for run in runs], times_ns, runnable)
 
@@ -239,7 +239,7 @@ class Blame:
             _CantRunError: it is another, which is passed over from now on.
         """
         key = f"{folder.name}/{name}"
-        if any(run.name == key for run in self.journal.runs):
+        if key in self.journal.runs:
             return recorded_runs(name, folder)
         side = self._ready(commit)
         if self.progress is not None:
@@ -247,13 +247,13 @@ class Blame:
             self.progress.show(f"blame: run {count} of at most {self.max_runs}, {commit.text}")
         try:
             made = side.record(name, folder)
-            measured = _measured(key, commit, made)
-            expected = (self.journal.runs or [measured])[0].steps
+            measured = _measured(commit, made)
+            expected = next(iter(self.journal.runs.values()), measured).steps
             if measured.steps != expected:
                 raise GateError(f"it has {measured.steps} steps, and others have {expected}")
         except GateError as error:
             self._skip(commit, error)
-        self.journal.runs.append(measured)
+        self.journal.runs[key] = measured
         self.journal.save()
         return made
 
@@ -288,9 +288,9 @@ class _CommitSide:
         return self.blame.run(self.commit, name, folder)
 
 
-def _measured(name: str, commit: Commit, made: Observation) -> Measured:
+def _measured(commit: Commit, made: Observation) -> Measured:
     try:
         sample = run_samples([made])[0]
     except ValueError as error:
         raise GateError(str(error)) from error
-    return Measured(name, commit.sha, ranks_of(made)[0].steps_ended, sample.elapsed_ns)
+    return Measured(commit.sha, ranks_of(made)[0].steps_ended, sample.elapsed_ns)

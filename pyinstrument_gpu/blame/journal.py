@@ -16,13 +16,11 @@ class Measured(msgspec.Struct, frozen=True):
     """A finished run.
 
     Attributes:
-        name: by which it is found again; "ends/baseline-01", for example.
         commit: which commit ran, as its hash.
         steps: how many steps it had.
         step_ns: the elapsed time per step.
     """
 
-    name: str
     commit: str
     steps: int
     step_ns: float
@@ -48,7 +46,7 @@ class Confirmation(msgspec.Struct):
 class _State(msgspec.Struct):
     version: int = 1
     worktrees: str | None = None
-    runs: list[Measured] = msgspec.field(default_factory=list)
+    runs: dict[str, Measured] = msgspec.field(default_factory=dict)
     skipped: dict[str, str] = msgspec.field(default_factory=dict)
     confirmations: list[Confirmation] = msgspec.field(default_factory=list)
 
@@ -76,8 +74,8 @@ class Journal:
                 ) from error
 
     @property
-    def runs(self) -> list[Measured]:
-        """In the order in which they were made."""
+    def runs(self) -> dict[str, Measured]:
+        """In the order in which they were made, by name: "ends/baseline-01", for example."""
         return self._state.runs
 
     @property
