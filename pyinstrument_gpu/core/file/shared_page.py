@@ -26,9 +26,11 @@ _MOST_PAGES = 256
 def last_steps(path: Path, run_id: str) -> bytes | None:
     """The newest steps of the killed process whose run this is, as STEPS has them, the oldest
     first; None where they are not known here, or it lives."""
-    for place in (f"{path}{SUFFIX}", f"{FOLDER}/{_PREFIX}{run_id}"):
+    page = f"{FOLDER}/{_PREFIX}{run_id}"
+    for place in (f"{path}{SUFFIX}", page):
         with suppress(OSError), open(place, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # its process holds it while it lives
+            if place == page:  # which its process holds while it lives
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             data = file.read()
             if len(data) == _HEADER.size + MOST_STEPS * STEP_BYTES:
                 number, count, _ = _HEADER.unpack_from(data)
