@@ -159,8 +159,7 @@ class Blame:
     def _gate(self, stage: str, before: Commit, after: Commit, plan: Plan) -> GateResult:
         folder = self.folder / stage
         folder.mkdir(parents=True, exist_ok=True)
-        pair = before, after
-        sides = _CommitSide(self, pair, 0), _CommitSide(self, pair, 1)
+        sides = [_CommitSide(self, (before, after), number) for number in range(2)]
         return Gate(sides, plan, folder, random=self.random).result()
 
     def _result(
@@ -254,17 +253,17 @@ class Blame:
             GateError: one is of the first or the last commit, which can't be run.
             _CantRunError: one is of another, which is passed over from now on.
         """
-        names = {
-            name: commit
-            for name, commit in names.items()
-            if f"{folder.name}/{name}" not in self.journal.runs
-        }
-        for commit in names.values():  # builds take time, in which a machine drifts
+        runs = [
+            (n, one) for n, one in names.items() if f"{folder.name}/{n}" not in self.journal.runs
+        ]
+        for _, commit in runs:  # builds take time, in which a machine drifts
             self._ready(commit)
-        order = self.random.sample([*names], len(names)) if self.at_once else [*names]
         made: dict[str, Observation] = {}
-        for together in [order] if self.at_once else [[name] for name in order]:
-            self._run_together({name: names[name] for name in together}, folder, made)
+        if self.at_once and runs:
+            self._run_together(dict(self.random.sample(runs, len(runs))), folder, made)
+        else:
+            for name, commit in runs:
+                self._run_together({name: commit}, folder, made)
         return made
 
     def _run_together(
@@ -272,7 +271,7 @@ class Blame:
     ) -> None:
         count = len(self.journal.runs)
         block = count if self.at_once else count - count % BLOCK
-        if self.progress is not None and names:
+        if self.progress is not None:
             commits = ", ".join(commit.text for commit in names.values())
             number = f"run {count + len(names)} of at most {self.max_runs}"
             self.progress.show(f"blame: {number}, {commits}")
