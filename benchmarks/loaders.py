@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 from collections import defaultdict
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -74,29 +75,36 @@ def record(pipeline: Pipeline, workers: int) -> Run:
 
 def judge(pipeline: Pipeline, counts: list[int]) -> list[Judged]:
     runs = {workers: record(pipeline, workers) for workers in counts}
-    models = {workers: analysis.of(run).loader_model for workers, run in runs.items()}
     judged = []
-    for workers, model in models.items():
-        for others, truth in models.items():
-            if others == workers or others == 0 or model is None or truth is None:
+    for workers, run in runs.items():
+        known, model = run.processor, analysis.of(run).loader_model
+        for others in counts:
+            if others in (workers, 0):
                 continue
-            found = model.predicted(others)
-            known = runs[workers].processor
+            found = None
+            if model is not None and analysis.of(run).loader_predictions:
+                found = model.predicted(others)
             judged.append(
                 Judged(
                     pipeline.kind,
                     pipeline.computes,
                     workers,
                     others,
-                    model.explains_run and not analysis.of(runs[workers]).is_contended,
-                    found.wait_ns,
-                    found.least_ns,
-                    found.most_ns,
-                    truth.wait_ns,
+                    found is not None,
+                    found.wait_ns if found else 0.0,
+                    found.least_ns if found else 0.0,
+                    found.most_ns if found else 0.0,
+                    measured_ns(runs[others], others),
                     None if known is None else known.others,
                 )
             )
     return judged
+
+
+def measured_ns(run: Run, workers: int) -> float:
+    """The mean wait, without the first batches, which workers make ahead."""
+    found = analysis.of(run).batches
+    return float((found.given_ns - found.asked_ns)[2 * workers :].mean())
 
 
 def main() -> None:
@@ -116,14 +124,19 @@ def main() -> None:
     for one in judged:
         for kind in (one.kind, "all"):
             by_kind[kind].append(one)
-    print("| pipeline | predictions | not said | right | least was beaten |")
-    print("|---|---|---|---|---|")
+        by_kind[f"{one.recorded_with} workers, predicted for {one.predicted_for}"].append(one)
+    print("| pipeline | predictions | not said | right | least was beaten | median width, ms |")
+    print("|---|---|---|---|---|---|")
     for kind, ones in by_kind.items():
         said = [one for one in ones if one.is_said]
         right = sum(one.is_right for one in said)
         share = f"{right} ({100 * right / len(said):.1f} %)" if said else "-"
         beaten = sum(one.is_beaten for one in said)
-        print(f"| {kind} | {len(ones)} | {len(ones) - len(said)} | {share} | {beaten} |")
+        widths_ns = [one.most_ns - one.least_ns for one in said] or [0.0]
+        print(
+            f"| {kind} | {len(ones)} | {len(ones) - len(said)} | {share} | {beaten} "
+            f"| {statistics.median(widths_ns) / 1e6:.2f} |"
+        )
     if options.output:
         document = {
             "machine": describe_machine(),

@@ -9,9 +9,9 @@ own rate, in turn. Cost is the processor time that a tool adds, its own process 
 of what the program takes alone: other programs on the machine disturb that less than they do
 elapsed time, which is shown too. Ours is what samples add to a recording. Each is the median over
 rounds, of which every one has a run of all, with an interval that holds the true median with 96 %
-certainty: from the second least to the second greatest of nine. Ours may be lost in the noise. So
-there is also what was counted of it: the processor time of our thread, and the walks by the main
-thread.
+certainty: from the second least to the second greatest of nine. Both may be lost in the noise. So
+there is also what was counted of them: the processor time of our thread, and the walks by the main
+thread; and that of py-spy's process, without the time for which it stops the program.
 """
 
 from __future__ import annotations
@@ -92,6 +92,7 @@ def main(python: str) -> None:
     cpus: dict[str, list[float]] = {}
     tops: dict[str, list[str]] = {}
     counted: list[float] = []
+    counted_of_peer: list[float] = []
     ways = ("alone", "record", "stacks", "pyinstrument", "py-spy")
     load_before = os.getloadavg()[0]
     for _ in range(ROUNDS):
@@ -100,6 +101,8 @@ def main(python: str) -> None:
                 wall, cpu, own, top = _run(python, way, Path(folder))
             if way == "stacks":
                 counted.append(own / (cpu - own))
+            elif way == "py-spy":
+                counted_of_peer.append(own / (cpu - own))
             walls.setdefault(way, []).append(wall)
             cpus.setdefault(way, []).append(cpu)
             tops[way] = top
@@ -114,10 +117,12 @@ def main(python: str) -> None:
             f"{', '.join(tops[way])}"
         )
     print(f"our thread and its walks, as counted: {_text(counted)}")
-    for way in ways[3:]:
+    print(f"the process of py-spy, as counted: {_text(counted_of_peer)}")
+    usual = statistics.median(counted)
+    peers = {"pyinstrument": costs["pyinstrument"], "py-spy": statistics.median(counted_of_peer)}
+    for way, cost in peers.items():
         same = len({*tops["stacks"]} & {*tops[way]})
-        share = statistics.median(counted) / costs[way]
-        print(f"what was counted is {share:.3f} of the cost of {way}; {same} of 5 the same")
+        print(f"ours is {usual / cost:.3f} of the cost of {way}; {same} of 5 the same")
 
 
 def _added(times: dict[str, list[float]], way: str, bare: str) -> list[float]:
@@ -133,7 +138,7 @@ def _text(shares: list[float]) -> str:
 
 def _run(python: str, way: str, folder: Path) -> tuple[float, float, float, list[str]]:
     """The elapsed time of the program's loop, the processor time of the loop and of the tool, what
-    of it is counted to be ours, and the five functions with most time."""
+    of it is counted to be the tool's, and the five functions with most time."""
     (folder / "program.py").write_text(_PROGRAM)
     out = folder / ("out.gpurun" if way in ("record", "stacks") else "out")
     command = [python, str(folder / "program.py"), way, str(out)]
@@ -162,7 +167,8 @@ def _run(python: str, way: str, folder: Path) -> tuple[float, float, float, list
         process.returncode = 0
     wall, cpu, whole_cpu, own = map(float, words)
     if way == "py-spy":
-        cpu += use.ru_utime + use.ru_stime - whole_cpu
+        own = use.ru_utime + use.ru_stime - whole_cpu
+        cpu += own
     return wall, cpu, own, _top_five(way, out)
 
 

@@ -62,12 +62,9 @@ class alignas(64) ThreadState {
     return PIG_LIKELY(top == frames_.get()) ? kNoPath : innermost_of(tasks.current())->path;
   }
 
-  /// The path of the innermost open frame around a task, and the step in which it began. With the
-  /// GIL, in a recording of the state's.
-  std::pair<uint32_t, uint32_t> innermost(uintptr_t task) const {
-    const Frame* frame = innermost_of(task);
-    return {frame->path, frame->step};
-  }
+  /// The innermost open frame around a task; one without a path where there is none. With the GIL,
+  /// in a recording of the state's.
+  const Frame& innermost(uintptr_t task) const { return *innermost_of(task); }
 
   /// Opens a frame and returns its serial, or 0 when the stack is full.
   uint32_t begin(uint32_t phase, Caller caller) {

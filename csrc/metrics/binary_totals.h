@@ -16,7 +16,7 @@ namespace pig::metrics {
 
 /// What a BinaryAccumulator was made with.
 struct BinaryOptions {
-  I64 labels;  ///< of a row; 0: a row is one label, and exact matches are not counted
+  I64 labels;  ///< of a row; 0: a row is one label
   int bins;
   int calibration_bins;
   int from_logits;      ///< whether scores are logits; otherwise probabilities
@@ -102,6 +102,12 @@ PIG_SHARED LabelScore score_label(const BinaryOptions& options, double score, do
   return label;
 }
 
+/// The bin of a probability among the equal parts of 0 to 1.
+PIG_SHARED int calibration_bin(double probability, int bins) {
+  const int bin = static_cast<int>(probability * bins);
+  return bin < bins ? bin : bins - 1;
+}
+
 /// Where the parts of a label's weight go, by index from the tail's beginnings.
 struct LabelPlaces {
   I64 count;
@@ -117,23 +123,6 @@ PIG_SHARED LabelPlaces places_of(const BinaryOptions& options, const LabelScore&
   return {which * kBinaryCounts + outcome,
           2 * (which * options.bins + label.bin) + (label.is_true ? 1 : 0),
           I64{kCalibrationSums} * bin};
-}
-
-/// Where rows have several labels: the first two of `correct` are the weight of the rows whose
-/// labels were all predicted, and of all rows that have labels. A label that does not count is
-/// passed over.
-constexpr int kExactWeight = 0;
-constexpr int kExactRows = 1;
-/// Where rows are one label each, a kernel has the four outcomes from there on: they are few, and
-/// each label adds to one of them.
-constexpr int kFirstOutcome = 2;
-
-/// Adds what all labels of an update gave, but for the tail.
-PIG_SHARED void fold_binary(Totals& totals, State& state) {
-  state.correct_weight[0] += totals.correct[kExactRows];
-  for (int i = 0; i < kMaxTopk; ++i)
-    if (i != kExactWeight) totals.correct[i] = 0;
-  add_update(totals, state);
 }
 
 }  // namespace pig::metrics

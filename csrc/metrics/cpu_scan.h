@@ -15,12 +15,11 @@ struct ConfusionCell {
 };
 
 /// What all rows of a batch in host memory add. `cells` has one element per row if the batch is for
-/// a confusion matrix, and is filled. `calibration` becomes what the rows add to the bins.
+/// a confusion matrix, and is filled.
 ///
 /// Batches of a few megabytes and more are shared among up to `max_threads` threads of a pool. The
 /// sums do not depend on how many there were.
-Totals scan_on_cpu(const Batch& batch, std::vector<ConfusionCell>& cells,
-                   std::vector<double>& calibration, int max_threads);
+Totals scan_on_cpu(const Batch& batch, std::vector<ConfusionCell>& cells, int max_threads);
 
 /// Whether a scan takes longer than giving the GIL away and getting it back.
 bool is_long(const Batch& batch);

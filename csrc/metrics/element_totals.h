@@ -4,8 +4,6 @@
 // running value, rows of which only the results are known and not the logits, as fused losses give
 // them, and pairs of a prediction and a target. For the CPU and the kernels, so it includes nothing
 // but the state.
-//
-// There are no branches: on the CPU the numbers are vectors of several elements.
 #pragma once
 
 #include "metrics/element_batch.h"
@@ -13,38 +11,12 @@
 
 namespace pig::metrics {
 
-// --- for one element and for several ---
-
-/// Whether to look at what is rare. For several elements that takes longer than to do it.
-template <typename Mask>
-PIG_SHARED_INLINE bool may_be(const Mask& mask) {
-  if constexpr (sizeof(Mask) <= sizeof(int)) return mask;
-  return true;
-}
-
-template <typename Mask>
-PIG_SHARED_INLINE auto is_not(const Mask& mask) {
-  if constexpr (sizeof(Mask) <= sizeof(int))
-    return !mask;
-  else
-    return ~mask;
-}
-
-template <typename Mask, typename Count>
-PIG_SHARED_INLINE void count_if(const Mask& mask, Count& count) {
-  count += mask ? Count{} + 1 : Count{};
-}
-
-template <typename Mask, typename Real>
-PIG_SHARED_INLINE Real where(const Mask& mask, const Real& value) {
-  return mask ? value : Real{};
-}
+PIG_SHARED_INLINE double where(bool mask, double value) { return mask ? value : 0; }
 
 /// Widens a range to a value that is usable.
-template <typename Mask, typename Real>
-PIG_SHARED_INLINE void widen_if(const Mask& usable, const Real& value, Real& min, Real& max) {
-  const Real low = usable ? value : Real{} + infinity();
-  const Real high = usable ? value : Real{} - infinity();
+PIG_SHARED_INLINE void widen_if(bool usable, double value, double& min, double& max) {
+  const double low = usable ? value : infinity();
+  const double high = usable ? value : -infinity();
   min = low < min ? low : min;
   max = high > max ? high : max;
 }
@@ -60,12 +32,13 @@ PIG_SHARED_INLINE void widen_if(const Mask& usable, const Real& value, Real& min
 #define PIG_NONE(type, name, merge) PIG_NONE_OF_##type(Merge::merge),
 #define PIG_NONE_OF_Count(merge) \
   Count {}
-#define PIG_NONE_OF_Real(merge) Real{} + neutral_of(merge)
+#define PIG_NONE_OF_Real(merge) neutral_of(merge)
 
 /// A struct of these fields, F(type, name, merge); `none()` is what no element at all adds.
 #define PIG_TOTALS(Name, FIELDS)                                        \
-  template <typename Count, typename Real = double>                     \
+  template <typename Count>                                             \
   struct Name {                                                         \
+    using Real = double;                                                \
     FIELDS(PIG_MEMBER)                                                  \
     static constexpr int kCounts = 0 FIELDS(PIG_IS_COUNT);              \
     static constexpr int kReals = 0 FIELDS(PIG_IS_REAL);                \
@@ -111,36 +84,34 @@ using PairTotals = PairTotalsOf<U64>;
 // --- an element ---
 
 /// A weight of 0 leaves the value out, whatever it is: a mask can be a weight.
-template <typename Count, typename Real>
-PIG_SHARED_INLINE void add_value(const Real& value, const Real& weight, double shift,
-                                 ValueTotalsOf<Count, Real>& totals) {
-  const auto usable = is_finite(value) & is_finite(weight) & (weight > 0);
-  const Real counted = where(usable, weight);
-  const Real distance = where(usable, value - shift);
-  count_if(usable, totals.count);
+template <typename Count>
+PIG_SHARED_INLINE void add_value(double value, double weight, double shift,
+                                 ValueTotalsOf<Count>& totals) {
+  // Without branches: the kernels have no registers to spare.
+  const bool usable = is_finite(value) & is_finite(weight) & (weight > 0);
+  const double counted = where(usable, weight);
+  const double distance = where(usable, value - shift);
+  totals.count += usable ? 1 : 0;
   totals.weight += counted;
   totals.sum += counted * distance;
   totals.squares += counted * distance * distance;
   widen_if(usable, value, totals.min, totals.max);
-  const auto nonfinite = is_not(usable) & (weight != 0);
-  if (!may_be(nonfinite)) return;
-  count_if(nonfinite, totals.nonfinite);
-  const Real shown = is_finite(value) ? Real{} + not_a_number() : value;
-  totals.nonfinite_sum += where(nonfinite, shown);
+  if (!(!usable & (weight != 0))) return;
+  ++totals.nonfinite;
+  totals.nonfinite_sum += is_finite(value) ? not_a_number() : value;
 }
 
-template <typename Count, typename Real>
-PIG_SHARED_INLINE void add_pair(const Real& prediction, const Real& target, const Real& weight,
-                                double shift, PairTotalsOf<Count, Real>& totals) {
-  const Real difference = prediction - target;
-  const auto is_weight = is_finite(weight) & (weight > 0);
-  const auto usable = is_finite(difference * difference) & is_weight;
-  const Real counted = where(usable, weight);
-  const Real error = where(usable, difference);
-  const Real absolute = error < 0 ? -error : error;
-  const Real square = error * error;
-  const Real distance = where(usable, target - shift);
-  count_if(usable, totals.count);
+template <typename Count>
+PIG_SHARED_INLINE void add_pair(double prediction, double target, double weight, double shift,
+                                PairTotalsOf<Count>& totals) {
+  const double difference = prediction - target;
+  const bool is_weight = is_finite(weight) && weight > 0;
+  const bool usable = is_finite(difference * difference) && is_weight;
+  const double counted = where(usable, weight);
+  const double absolute = fabs(where(usable, difference));
+  const double square = absolute * absolute;
+  const double distance = where(usable, target - shift);
+  totals.count += usable ? 1 : 0;
   totals.weight += counted;
   totals.absolute += counted * absolute;
   totals.squares += counted * square;
@@ -149,10 +120,10 @@ PIG_SHARED_INLINE void add_pair(const Real& prediction, const Real& target, cons
   totals.target_squares += counted * distance * distance;
   widen_if(usable, absolute, totals.min, totals.max);
   widen_if(usable, target, totals.min_target, totals.max_target);
-  if (!may_be(is_not(usable))) return;
-  count_if(weight == 0, totals.ignored);
-  count_if(is_not(is_weight) & (weight != 0), totals.invalid);
-  count_if(is_weight & is_not(usable), totals.nonfinite);
+  if (usable) return;
+  totals.ignored += weight == 0 ? 1 : 0;
+  totals.invalid += !is_weight && weight != 0 ? 1 : 0;
+  totals.nonfinite += is_weight ? 1 : 0;
 }
 
 // What elements without weights add, in a format whose numbers `Number` holds exactly: the same as
@@ -222,25 +193,21 @@ struct PlainPairs {
 /// A row's numbers by RowOperand; those that were not given mean nothing. `batch` has the k of
 /// which something is known: all where there is a rank, 1 where it is known whether the row is
 /// correct. Its kind of loss is per row or none.
-template <typename Count, typename Real>
+template <typename Count>
 PIG_SHARED_INLINE void add_row_values(const Batch& batch, const ElementBatch& rows,
-                                      const Real (&row)[kRowOperands],
-                                      TotalsOf<Count, Real>& totals) {
+                                      const double (&row)[kRowOperands], TotalsOf<Count>& totals) {
   const bool has_rank = rows.operands[kRowRank].data != nullptr;
   const bool has_correct = rows.operands[kRowCorrect].data != nullptr;
-  const bool has_entropy = rows.operands[kRowEntropy].data != nullptr;
-  const auto is_masked = row[kRowMask] == 0;
-  auto usable = is_not(is_masked) & is_finite(row[kRowWeight]);
-  if (has_rank) usable = usable & (row[kRowRank] >= 0);
-  if (has_correct) usable = usable & ((row[kRowCorrect] == 0) | (row[kRowCorrect] == 1));
-  if (may_be(is_not(usable))) {
-    count_if(is_masked, totals.ignored);
-    count_if(is_not(is_masked) & is_not(usable), totals.invalid);
-  }
-  const Real weight = where(usable, row[kRowWeight]);
-  count_if(usable, totals.count);
+  const bool is_masked = row[kRowMask] == 0;
+  bool usable = !is_masked && is_finite(row[kRowWeight]);
+  if (has_rank) usable = usable && row[kRowRank] >= 0;
+  if (has_correct) usable = usable && (row[kRowCorrect] == 0 || row[kRowCorrect] == 1);
+  totals.ignored += is_masked ? 1 : 0;
+  totals.invalid += !is_masked && !usable ? 1 : 0;
+  const double weight = where(usable, row[kRowWeight]);
+  totals.count += usable ? 1 : 0;
   totals.weight += weight;
-  const Real rank = has_rank ? row[kRowRank] : 1 - row[kRowCorrect];
+  const double rank = has_rank ? row[kRowRank] : 1 - row[kRowCorrect];
 #if defined(__CUDACC__)
 #pragma unroll
 #endif
@@ -248,16 +215,16 @@ PIG_SHARED_INLINE void add_row_values(const Batch& batch, const ElementBatch& ro
     if (batch.topk[i] == 0) break;
     totals.correct[i] += where(rank < static_cast<double>(batch.topk[i]), weight);
   }
-  if (has_entropy) {
-    const auto is_known = usable & is_finite(row[kRowEntropy]);
+  if (rows.operands[kRowEntropy].data != nullptr) {
+    const bool is_known = usable && is_finite(row[kRowEntropy]);
     totals.entropy_sum += where(is_known, row[kRowEntropy] * weight);
     totals.entropy_weight += where(is_known, weight);
   }
   if (batch.loss_kind != kLossPerRow) return;
-  const auto is_known = usable & is_finite(row[kRowLoss]);
+  const bool is_known = usable && is_finite(row[kRowLoss]);
   totals.loss_sum += where(is_known, row[kRowLoss] * weight);
   totals.loss_weight += where(is_known, weight);
-  if (may_be(is_not(is_known))) count_if(usable & is_not(is_known), totals.nonfinite_losses);
+  totals.nonfinite_losses += usable && !is_known ? 1 : 0;
 }
 
 // --- all of an update ---

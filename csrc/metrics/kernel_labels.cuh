@@ -171,8 +171,7 @@ __device__ void add_labels(const LabelsParameters& p, const LabelTally& tally, I
           if (!label.counts) continue;
           const int outcome = tally.add(label, weight, 0);
 #pragma unroll
-          for (int i = 0; i < kBinaryCounts; ++i)
-            found.correct[kFirstOutcome + i] += outcome == i ? weight : 0;
+          for (int i = 0; i < kBinaryCounts; ++i) found.correct[i] += outcome == i ? weight : 0;
         }
       });
 }
@@ -296,10 +295,10 @@ __device__ bool add_plain_labels(const LabelsParameters& p, I64 begin, I64 end,
     }
   }
   // True positives, false positives, false and true negatives.
-  found.correct[kFirstOutcome] += both_count;
-  found.correct[kFirstOutcome + 1] += predicted_count - both_count;
-  found.correct[kFirstOutcome + 2] += true_count - both_count;
-  found.correct[kFirstOutcome + 3] += count - predicted_count - (true_count - both_count);
+  found.correct[0] += both_count;
+  found.correct[1] += predicted_count - both_count;
+  found.correct[2] += true_count - both_count;
+  found.correct[3] += count - predicted_count - (true_count - both_count);
   found.count += count;
   found.weight += count;
   return !others;
@@ -326,40 +325,20 @@ __device__ __noinline__ void add_label_rows(const LabelsParameters& p, const Lab
   double outcomes[kBinaryCounts] = {};  // of the lane's label, where a row has no more than lanes
   for (I64 row = first + static_cast<I64>(blockIdx.x) * kWarps + threadIdx.x / 32; row < end;
        row += step) {
-    bool wrong = false;
-    I64 last = -1;  // the last label that counts has the row's weight
-    double weight = 0;
-    for (I64 begin = 0; begin < labels; begin += 32) {
-      const I64 which = begin + lane;
-      if (which >= labels) break;
+    for (I64 which = lane; which < labels; which += 32) {
       const ElementOffsets at = element_offsets<kBinaryOperands>(p.batch, row * labels + which);
-      const double own_weight = load_operand(p.batch, kLabelWeight, at, 1);
+      const double weight = load_operand(p.batch, kLabelWeight, at, 1);
       const LabelScore label = score_label(p.options, load_operand(p.batch, kScore, at, 0),
-                                           load_operand(p.batch, kLabel, at, 0), own_weight, found);
+                                           load_operand(p.batch, kLabel, at, 0), weight, found);
       if (!label.counts) continue;
-      const int outcome = tally.add(label, own_weight, which);
+      const int outcome = tally.add(label, weight, which);
       if (labels > 32) {
-        atomicAdd(&tally.tail().counts[which * kBinaryCounts + outcome], own_weight);
+        atomicAdd(&tally.tail().counts[which * kBinaryCounts + outcome], weight);
       } else {
 #pragma unroll
-        for (int i = 0; i < kBinaryCounts; ++i) outcomes[i] += outcome == i ? own_weight : 0;
-      }
-      wrong |= label.predicted != label.is_true;
-      last = which;
-      weight = own_weight;
-    }
-    const bool is_exact = !__any_sync(0xFFFFFFFFu, wrong);
-    for (int distance = 16; distance > 0; distance /= 2) {
-      const I64 other = __shfl_xor_sync(0xFFFFFFFFu, last, distance);
-      const double other_weight = __shfl_xor_sync(0xFFFFFFFFu, weight, distance);
-      if (other > last) {
-        last = other;
-        weight = other_weight;
+        for (int i = 0; i < kBinaryCounts; ++i) outcomes[i] += outcome == i ? weight : 0;
       }
     }
-    if (lane != 0 || last < 0) continue;
-    found.correct[kExactRows] += weight;
-    if (is_exact) found.correct[kExactWeight] += weight;
   }
   if (labels > 32 || lane >= labels) return;
   for (int i = 0; i < kBinaryCounts; ++i)

@@ -23,20 +23,17 @@ constexpr I64 kLabelsUnderLock = 2048;
 bool MetricAccumulator::add(const UpdateParameters& update, State& state, int max_threads) {
   const Batch& batch = update.batch;
   std::vector<ConfusionCell> cells;
-  std::vector<double> calibration;
   Totals totals;
   const bool is_scanned = try_allocating([&] {
     if (batch.confusion != 0) cells.resize(static_cast<size_t>(batch.rows));
-    totals = scan_on_cpu(batch, cells, calibration, max_threads);
+    totals = scan_on_cpu(batch, cells, max_threads);
   });
   if (!is_scanned) return false;
   const std::lock_guard lock(mutex_);
   if (other_is_running_) return false;
-  for (size_t i = 0; i < calibration.size(); ++i) calibration_of(state)[i] += calibration[i];
   for (const ConfusionCell& cell : cells) {
     if (cell.target < 0) continue;
-    confusion_of(state, batch.calibration_bins)[cell.target * batch.classes + cell.predicted] +=
-        cell.weight;
+    confusion_of(state)[cell.target * batch.classes + cell.predicted] += cell.weight;
   }
   fold_update(batch, totals, state);
   note_update(state.updates);

@@ -193,7 +193,6 @@ std::optional<Batch> make_batch(const MetricOptions& options, const dlpack::Tens
   batch.ignore_index = options.ignore_index;
   std::copy_n(options.topk.begin(), options.topk_count, batch.topk);
   batch.confusion = options.confusion ? 1 : 0;
-  batch.calibration_bins = options.calibration_bins;
   batch.ema = options.ema;
   return batch;
 }

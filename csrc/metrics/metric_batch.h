@@ -34,7 +34,6 @@ struct MetricOptions {
   double label_smoothing = 0;
   std::vector<double> class_weight;  ///< of each class; empty: all are 1
   double class_weight_sum = 0;
-  int calibration_bins = 0;
   BinaryOptions binary{};
 
   /// How many of the first running values the accumulator's own updates add to.
@@ -49,16 +48,13 @@ struct MetricOptions {
       const I64 words = binary_tail_doubles(binary) - binary_histogram_doubles(binary);
       return words <= kMaxSnapshotTail ? static_cast<unsigned>(words) : 0;
     }
-    const auto matrix = confusion && !confusion_is_large() ? classes * classes : 0;
-    return static_cast<unsigned>(kCalibrationSums * calibration_bins + matrix);
+    return confusion && !confusion_is_large() ? static_cast<unsigned>(classes * classes) : 0;
   }
 
   U64 state_bytes() const {
     if (task == Task::kBinary)
       return kStateBytes + static_cast<U64>(binary_tail_doubles(binary)) * sizeof(double);
-    const I64 matrix = confusion ? classes * classes : 0;
-    return kStateBytes +
-           static_cast<U64>(kCalibrationSums * calibration_bins + matrix) * sizeof(double);
+    return kStateBytes + (confusion ? static_cast<U64>(classes * classes) * sizeof(double) : 0);
   }
   /// What readings have of it: large tails are left out.
   U64 reading_bytes() const {

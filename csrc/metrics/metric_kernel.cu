@@ -44,25 +44,18 @@ __device__ RowHead load_head(const Batch& batch, I64 row) {
 /// By the first thread of a group.
 __device__ void add_scores_of(const UpdateParameters& p, I64 target, double weight, const Row& row,
                               BlockTotals& totals) {
-  const RowScores scores =
-      score_row(p.batch, target, with_target(row.sums, row.target, p.batch.class_weight_sum));
-  add_scores(scores, weight, totals);
-  if (p.batch.calibration_bins == 0) return;
-  const int bin = calibration_bin(scores.confidence, p.batch.calibration_bins);
-  if (bin < 0) return;
-  double* const sums = calibration_of(*p.launch.state) + bin * kCalibrationSums;
-  atomicAdd(&sums[0], weight);
-  atomicAdd(&sums[1], weight * scores.confidence);
-  if (row.rank == 0) atomicAdd(&sums[2], weight);
+  add_scores(
+      score_row(p.batch, target, with_target(row.sums, row.target, p.batch.class_weight_sum)),
+      weight, totals);
 }
 
 /// The same as a function of its own, whose registers the scan of rows does without.
 __device__ __noinline__ void call_add_scores_of(const UpdateParameters& p, I64 target,
-                                                double weight, int rank, double target_logit,
+                                                double weight, double target_logit,
                                                 double reference, double greatest, double exp_sum,
                                                 double shift_sum, double weighted_sum,
                                                 BlockTotals& totals) {
-  const Row row{rank, 0, -1, target_logit, {reference, greatest, exp_sum, shift_sum, weighted_sum}};
+  const Row row{0, 0, -1, target_logit, {reference, greatest, exp_sum, shift_sum, weighted_sum}};
   add_scores_of(p, target, weight, row, totals);
 }
 
@@ -96,13 +89,11 @@ __device__ void add_row_of_logits(const UpdateParameters& p, const Group& group,
     add_scores_of(p, target, weight, row, totals);
   } else if constexpr (kScores) {
     const ExpSums& sums = row.sums;
-    call_add_scores_of(p, target, weight, row.rank, row.target, sums.reference, sums.greatest,
-                       sums.exp_sum, sums.shift_sum, sums.weighted_sum, totals);
+    call_add_scores_of(p, target, weight, row.target, sums.reference, sums.greatest, sums.exp_sum,
+                       sums.shift_sum, sums.weighted_sum, totals);
   }
   if (batch.confusion != 0)
-    atomicAdd(confusion_of(*p.launch.state, batch.calibration_bins) + target * batch.classes +
-                  row.predicted,
-              weight);
+    atomicAdd(confusion_of(*p.launch.state) + target * batch.classes + row.predicted, weight);
 }
 
 template <Format kFormat, typename Group, bool kScores>

@@ -97,14 +97,14 @@ PIG_SHARED void publish_words(const LaunchParameters& p, unsigned number, unsign
 //
 //   kKernel, kOperands
 //   kShifted, kWeight  the operand from which a shift is taken, and its weight; kNone: there is
-//   none add(numbers, shift, totals)  adds an element, or a vector of several, by their operands
+//   none add(numbers, shift, totals)  adds an element by its operands
 //   Plain, kPlain  what adds elements of which only the first kPlain operands were given, all of
 //   them in one format; kPlain is 0 where nothing does. `is_plain` of other elements is false
 //   kBlocks        as many run on a multiprocessor at once
 
 struct UpdateParameters {
-  template <typename Count, typename Real = double>
-  using Found = TotalsOf<Count, Real>;
+  template <typename Count>
+  using Found = TotalsOf<Count>;
   static constexpr bool kIsUpdate = true;
 
   LaunchParameters launch;
@@ -137,8 +137,8 @@ enum ElementKernel { kValuesKernel, kRowsKernel, kPairsKernel, kLabelsKernel, kE
 constexpr int kNoOperand = -1;
 
 struct ValuesParameters {
-  template <typename Count, typename Real = double>
-  using Found = ValueTotalsOf<Count, Real>;
+  template <typename Count>
+  using Found = ValueTotalsOf<Count>;
   static constexpr bool kIsUpdate = false;
   static constexpr ElementKernel kKernel = kValuesKernel;
   static constexpr int kOperands = kValueOperands, kShifted = kValue, kWeight = kValueWeight;
@@ -155,9 +155,9 @@ struct ValuesParameters {
   PIG_SHARED static bool is_plain(const double (&numbers)[kOperands]) {
     return is_finite(numbers[kValue]);
   }
-  template <typename Count, typename Real>
-  PIG_SHARED_INLINE void add(const Real (&numbers)[kOperands], double shift,
-                             Found<Count, Real>& totals) const {
+  template <typename Count>
+  PIG_SHARED_INLINE void add(const double (&numbers)[kOperands], double shift,
+                             Found<Count>& totals) const {
     add_value(numbers[kValue], numbers[kValueWeight], shift, totals);
   }
   PIG_SHARED void fold(Found<U64>& found, double shift, State& state) const {
@@ -166,8 +166,8 @@ struct ValuesParameters {
 };
 
 struct RowsParameters {
-  template <typename Count, typename Real = double>
-  using Found = TotalsOf<Count, Real>;
+  template <typename Count>
+  using Found = TotalsOf<Count>;
   static constexpr bool kIsUpdate = true;
   static constexpr ElementKernel kKernel = kRowsKernel;
   static constexpr int kOperands = kRowOperands, kShifted = kNoOperand, kWeight = kNoOperand;
@@ -184,9 +184,9 @@ struct RowsParameters {
       return rows.loss_kind == kLossPerRow;
     return real >= PIG_REAL(entropy_sum) && batch.operands[kRowEntropy].data != nullptr;
   }
-  template <typename Count, typename Real>
-  PIG_SHARED_INLINE void add(const Real (&numbers)[kOperands], double,
-                             Found<Count, Real>& totals) const {
+  template <typename Count>
+  PIG_SHARED_INLINE void add(const double (&numbers)[kOperands], double,
+                             Found<Count>& totals) const {
     add_row_values(rows, batch, numbers, totals);
   }
   PIG_SHARED void fold(Found<U64>& found, double, State& state) const {
@@ -195,8 +195,8 @@ struct RowsParameters {
 };
 
 struct PairsParameters {
-  template <typename Count, typename Real = double>
-  using Found = PairTotalsOf<Count, Real>;
+  template <typename Count>
+  using Found = PairTotalsOf<Count>;
   static constexpr bool kIsUpdate = true;
   static constexpr ElementKernel kKernel = kPairsKernel;
   static constexpr int kOperands = kRegressionOperands, kShifted = kTarget, kWeight = kPairWeight;
@@ -213,9 +213,9 @@ struct PairsParameters {
     const double error = numbers[kPrediction] - numbers[kTarget];
     return is_finite(error * error);
   }
-  template <typename Count, typename Real>
-  PIG_SHARED_INLINE void add(const Real (&numbers)[kOperands], double shift,
-                             Found<Count, Real>& totals) const {
+  template <typename Count>
+  PIG_SHARED_INLINE void add(const double (&numbers)[kOperands], double shift,
+                             Found<Count>& totals) const {
     add_pair(numbers[kPrediction], numbers[kTarget], numbers[kPairWeight], shift, totals);
   }
   PIG_SHARED void fold(Found<U64>& found, double shift, State& state) const {
@@ -224,8 +224,8 @@ struct PairsParameters {
 };
 
 struct LabelsParameters {
-  template <typename Count, typename Real = double>
-  using Found = TotalsOf<Count, Real>;
+  template <typename Count>
+  using Found = TotalsOf<Count>;
   static constexpr bool kIsUpdate = true;
   static constexpr ElementKernel kKernel = kLabelsKernel;
   static constexpr int kShifted = kNoOperand, kBlocks = 2;
@@ -236,15 +236,18 @@ struct LabelsParameters {
 
   PIG_SHARED bool is_used(int real) const {
     if (real == PIG_REAL(weight)) return true;
-    const int sum = real - PIG_REAL(correct);
-    return options.labels != 0 ? sum == kExactWeight || sum == kExactRows
-                               : sum >= kFirstOutcome && sum < kFirstOutcome + kBinaryCounts;
+    const int outcome = real - PIG_REAL(correct);
+    return options.labels == 0 && outcome >= 0 && outcome < kBinaryCounts;
   }
+  /// Where rows are one label each, a kernel has the four outcomes in `correct`: they are few, and
+  /// each label adds to one of them.
   PIG_SHARED void fold(Found<U64>& found, double, State& state) const {
     double* const counts = binary_tail(options, reinterpret_cast<double*>(&state + 1)).counts;
-    for (int i = 0; options.labels == 0 && i < kBinaryCounts; ++i)
-      counts[i] += found.correct[kFirstOutcome + i];
-    fold_binary(found, state);
+    for (int i = 0; i < kBinaryCounts; ++i) {
+      counts[i] += found.correct[i];
+      found.correct[i] = 0;
+    }
+    add_update(found, state);
   }
 };
 

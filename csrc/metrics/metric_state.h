@@ -13,7 +13,6 @@
 #else
 #include <cmath>
 #define PIG_SHARED inline
-/// What the CPU's scans call with vectors, compiled for an instruction set.
 #define PIG_SHARED_INLINE [[gnu::always_inline]] inline
 #endif
 
@@ -31,40 +30,29 @@ enum class Merge { kSum, kLeast, kGreatest };
 /// Confusion matrices up to this many classes are part of a snapshot: 2 KB, which each update sends
 /// over the bus.
 constexpr I64 kMaxSnapshotClasses = 16;
-/// As much of what follows the state, as doubles.
-constexpr I64 kMaxSnapshotTail =
-    kMaxSnapshotClasses * kMaxSnapshotClasses + kCalibrationSums * kMaxCalibrationBins;
+/// As much of what follows the state, as doubles: also a hundred bins of a calibration.
+constexpr I64 kMaxSnapshotTail = kMaxSnapshotClasses * kMaxSnapshotClasses + kCalibrationSums * 100;
 
-/// A field of the list where counts are of the type `Count` and other numbers of `Real`.
-template <typename Field, typename Count = U64, typename Real = double>
+/// A field of the list where counts are of the type `Count`.
+template <typename Field, typename Count = U64>
 struct FieldOf {
   using Type = Field;
   static constexpr int kCounts = 0;
 };
-template <typename Count, typename Real>
-struct FieldOf<U64, Count, Real> {
+template <typename Count>
+struct FieldOf<U64, Count> {
   using Type = Count;
   static constexpr int kCounts = 1;
 };
-template <typename Count, typename Real>
-struct FieldOf<double, Count, Real> {
-  using Type = Real;
-  static constexpr int kCounts = 0;
-};
-template <typename Count, typename Real, int kSize>
-struct FieldOf<double[kSize], Count, Real> {
-  using Type = Real[kSize];
-  static constexpr int kCounts = 0;
-};
 
 // What is found in the rows or elements of an update is a struct of numbers of one size each: first
-// kCounts of the type `Count`, then kReals of `Real`. A block of threads counts in 32 bits: 2^32
-// rows would take it hours. The CPU's scans have vectors of both.
+// kCounts of the type `Count`, then kReals doubles. A block of threads counts in 32 bits: 2^32 rows
+// would take it hours.
 
 /// What one update, or a part of its rows, adds.
-template <typename Count, typename Real = double>
+template <typename Count>
 struct TotalsOf {
-#define PIG_ROWS(type, name, merge) typename FieldOf<type, Count, Real>::Type name;
+#define PIG_ROWS(type, name, merge) typename FieldOf<type, Count>::Type name;
 #include "metrics/state_fields.h"
 
   static constexpr int kCounts = 0
@@ -103,8 +91,8 @@ struct State {
 
 #undef PIG_FIELD
 
-// Behind it, as the options want it, the bins of the calibration: double[bins][kCalibrationSums].
-// Behind them the confusion matrix: double[classes][classes], rows are targets.
+// Behind it, if the options want it, the confusion matrix: double[classes][classes], rows are
+// targets. What lies behind that of a BinaryAccumulator is in binary_totals.h.
 
 constexpr U64 kStateBytes = sizeof(State);
 
@@ -147,11 +135,10 @@ struct Batch {
   const double* class_weight;  ///< one for each class, or null: all are 1
   double class_weight_sum;     ///< the number of classes where there are no weights
   double label_smoothing;
-  int calibration_bins;  ///< of the state; 0: it has none
 };
 
 template <typename Real>
-PIG_SHARED_INLINE auto is_finite(Real x) {
+PIG_SHARED_INLINE bool is_finite(Real x) {
   return x - x == 0;
 }
 
@@ -324,7 +311,6 @@ struct RowScores {
   double loss_weight;  ///< of the target's class: torch's mean divides by the sum of these
   double nll;          ///< negative log-likelihood of the target, not smoothed and not weighted
   double entropy;      ///< of the softmax, in nats
-  double confidence;   ///< the greatest probability
 };
 
 /// Everything is made of exp(x - max) / sum, never of exp(x - log-sum-exp): rounding that would
@@ -341,15 +327,7 @@ PIG_SHARED RowScores score_row(const Batch& batch, I64 target, const RowSums& su
         (1 - smoothing) * scores.loss + smoothing / static_cast<double>(batch.classes) *
                                             (batch.class_weight_sum * log_sum - sums.weighted_sum);
   scores.entropy = log_sum - sums.shift_sum / sums.exp_sum;
-  scores.confidence = 1 / sums.exp_sum;
   return scores;
-}
-
-/// The bin of a confidence among the equal parts of 0 to 1; -1 where it is NaN.
-PIG_SHARED int calibration_bin(double confidence, int bins) {
-  if (!(confidence >= 0)) return -1;
-  const int bin = static_cast<int>(confidence * bins);
-  return bin < bins ? bin : bins - 1;
 }
 
 /// `loss_at` is where the row's loss lies, if rows have their own.
@@ -484,10 +462,6 @@ PIG_SHARED void fold_update(const Batch& batch, Totals& rows, State& state) {
   state.loss_ema = batch.ema * state.loss_ema + (1 - batch.ema) * mean;
 }
 
-PIG_SHARED double* calibration_of(State& state) { return reinterpret_cast<double*>(&state + 1); }
-
-PIG_SHARED double* confusion_of(State& state, int calibration_bins) {
-  return calibration_of(state) + kCalibrationSums * calibration_bins;
-}
+PIG_SHARED double* confusion_of(State& state) { return reinterpret_cast<double*>(&state + 1); }
 
 }  // namespace pig::metrics

@@ -47,8 +47,6 @@ constexpr int kCacheLine = 64;
 constexpr double kSure = 1.25;
 /// Like kBlock, where nobody asks for the greatest logit.
 constexpr I64 kLongBlock = 32768;
-/// The same where the logits of 256 rows lie side by side, with sums and without.
-constexpr I64 kColumnBlock = 16, kLongColumnBlock = 1024;
 
 // --- what the formats are ---
 
@@ -197,7 +195,7 @@ PIG_INLINE void store_sums(const LogitRows& rows, const RunningSums& running, do
   if (rows.weighted_sums) sums.weighted_sum = logit_sum - rows.class_weight_sum * running.max;
 }
 
-// --- rows whose logits lie one after the other ---
+// --- rows ---
 
 template <Format kFormat, typename Key>
 PIG_INLINE double sum_of_logits(const Key* logits, I64 length, const double* weights) {
@@ -344,131 +342,9 @@ PIG_INLINE void scan_row(const LogitRows& rows, const Key* row, I64 target, RowS
   }
 }
 
-// --- rows whose logits lie apart: class by class, so that memory is read in its order ---
-
-/// Ascending in torch.argmax's order, as an unsigned number: -0 and +0 have one key, and so have
-/// all NaNs, the greatest. The greatest number of all is no key: one can be added to any.
-template <Format kFormat, typename Key, typename Bits = std::make_unsigned_t<Key>>
-PIG_INLINE constexpr Bits argmax_key(Key logit) {
-  constexpr Bits kSign = static_cast<Bits>(kSignBit<Key>);
-  const auto bits = static_cast<Bits>(logit);
-  const auto size = static_cast<Bits>(bits & static_cast<Bits>(~kSign));
-  const auto key = static_cast<Bits>(bits >= kSign ? kSign - size : kSign + size);
-  return size > Logits<kFormat>::kInfinity ? static_cast<Bits>(~Bits{1}) : key;
-}
-
-template <Format kFormat, bool kSums, typename Key>
-PIG_INLINE void scan_columns(const LogitRows& rows, const Key* logits, RowScan* scans) {
-  using L = Logits<kFormat>;
-  using Real = typename L::Real;
-  using Bits = std::make_unsigned_t<Key>;
-  constexpr Bits kSign = static_cast<Bits>(kSignBit<Key>);
-  constexpr Bits kInfinity = static_cast<Bits>(kSign + L::kInfinity);
-  constexpr Bits kMinusInfinity = static_cast<Bits>(kSign - L::kInfinity);
-  const int count = rows.rows;
-  Bits keys[kRowsAtOnce], tops[kRowsAtOnce], counts[kRowsAtOnce], positions[kRowsAtOnce];
-  Bits greatest[kRowsAtOnce], greatest_here[kRowsAtOnce];
-  I64 greatest_begin[kRowsAtOnce];
-  Real maxima[kRowsAtOnce], exp_sums[kRowsAtOnce], shift_sums[kRowsAtOnce];
-  double logit_sums[kRowsAtOnce];
-  RunningSums running[kRowsAtOnce];
-  for (int i = 0; i < count; ++i) {
-    const I64 target = std::max<I64>(rows.targets[i], 0);
-    keys[i] = argmax_key<kFormat>(logits[target * rows.class_stride + i * rows.row_stride]);
-    tops[i] = greatest[i] = 0;
-    greatest_begin[i] = 0;
-    maxima[i] = 0;
-    logit_sums[i] = 0;
-    scans[i].rank = -1;  // each counts itself once
-  }
-  // Calls `each(row, logit)` for all rows of a class.
-  const auto for_each_row = [&](I64 c, auto each) __attribute__((always_inline)) {
-    const Key* const at = logits + c * rows.class_stride;
-    if (rows.row_stride == 1) {
-      for (int i = 0; i < count; ++i) each(i, at[i]);
-    } else {
-      for (int i = 0; i < count; ++i) each(i, at[i * rows.row_stride]);
-    }
-  };
-  constexpr I64 kLength = kSums ? kColumnBlock : kLongColumnBlock;
-  for (I64 begin = 0; begin < rows.classes; begin += kLength) {
-    const auto length = static_cast<int>(std::min(kLength, rows.classes - begin));
-    for (int i = 0; i < count; ++i) {
-      // Past the target a logit must be greater: below, by one more than the key.
-      positions[i] = static_cast<Bits>(std::clamp(rows.targets[i] - begin, I64{-1}, kLength) + 1);
-      counts[i] = greatest_here[i] = 0;
-    }
-    for (int c = 0; c < length; ++c) {
-      const auto here = static_cast<Bits>(c + 1);
-      for_each_row(begin + c, [&](int i, Key logit) __attribute__((always_inline)) {
-        const Bits key = argmax_key<kFormat>(logit);
-        const auto threshold = static_cast<Bits>(keys[i] + (here > positions[i]));
-        counts[i] = static_cast<Bits>(counts[i] + (key >= threshold));
-        tops[i] = std::max(tops[i], static_cast<Bits>(logit & kGreatest<Key>));
-        greatest_here[i] = std::max(greatest_here[i], key);
-      });
-    }
-    for (int i = 0; i < count; ++i) {
-      scans[i].rank += static_cast<I64>(counts[i]);
-      if (greatest_here[i] <= greatest[i]) continue;
-      greatest[i] = greatest_here[i];
-      greatest_begin[i] = begin;
-      if (!kSums || greatest[i] <= kMinusInfinity || greatest[i] >= kInfinity) continue;
-      const bool is_negative = greatest[i] < kSign;
-      const Real size =
-          L::real(static_cast<Key>(is_negative ? kSign - greatest[i] : greatest[i] - kSign));
-      maxima[i] = is_negative ? -size : size;
-      running[i].raise(maxima[i]);
-    }
-    if constexpr (kSums) {
-      for (int i = 0; i < count; ++i) exp_sums[i] = shift_sums[i] = 0;
-      for (int c = 0; c < length; ++c)
-        for_each_row(begin + c, [&](int i, Key logit) __attribute__((always_inline)) {
-          add_exponential<true>(L::real(logit), maxima[i], exp_sums[i], shift_sums[i]);
-        });
-      for (int i = 0; i < count; ++i) {
-        // As long as all logits are minus infinity, they have no maximum.
-        if (greatest[i] <= kMinusInfinity) continue;
-        running[i].exp_sum += exp_sums[i];
-        running[i].shift_sum += shift_sums[i];
-      }
-      for (int c = 0; rows.weighted_sums && c < length; ++c) {
-        const double weight = rows.class_weight == nullptr ? 1 : rows.class_weight[begin + c];
-        for_each_row(begin + c, [&](int i, Key logit) __attribute__((always_inline)) {
-          logit_sums[i] += weight * L::real(logit);
-        });
-      }
-    }
-  }
-  for (int i = 0; i < count; ++i) {
-    if (rows.targets[i] < 0) continue;
-    scans[i].finite = tops[i] < static_cast<Bits>(L::kInfinity);
-    scans[i].prediction = rows.targets[i];
-    const auto logit_of = [&](I64 c) __attribute__((always_inline)) {
-      return logits[c * rows.class_stride + i * rows.row_stride];
-    };
-    if (rows.predictions && scans[i].rank != 0) {
-      scans[i].prediction = greatest_begin[i];
-      while (argmax_key<kFormat>(logit_of(scans[i].prediction)) != greatest[i])
-        ++scans[i].prediction;
-    }
-    if constexpr (kSums) {
-      const bool is_valid = greatest[i] < kInfinity && greatest[i] > kMinusInfinity;
-      store_sums(rows, running[i], L::real(logit_of(rows.targets[i])), logit_sums[i], is_valid,
-                 scans[i].sums);
-    }
-  }
-}
-
-// --- both ---
-
 template <Format kFormat, bool kSums>
 PIG_INLINE void scan_rows(const LogitRows& rows, RowScan* scans) {
   const auto* const logits = static_cast<const typename Logits<kFormat>::Key*>(rows.logits);
-  if (rows.class_stride != 1) {
-    scan_columns<kFormat, kSums>(rows, logits, scans);
-    return;
-  }
   for (int i = 0; i < rows.rows; ++i) {
     // Of the rows that follow, what is read first: it may lie anywhere.
     const int ahead = std::min(i + 2, rows.rows - 1);

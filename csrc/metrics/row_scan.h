@@ -15,12 +15,11 @@ struct RowScan {
   RowSums sums;    ///< only where they were asked for
 };
 
-/// Rows of logits. Strides are in elements: logit c of row i is at `c * class_stride + i *
-/// row_stride`.
+/// Rows of logits that lie one after the other: logit c of row i is at `i * row_stride + c`, in
+/// elements.
 struct LogitRows {
   const void* logits;
   I64 classes;  ///< at least 1
-  I64 class_stride;
   I64 row_stride;
   int rows;            ///< up to kRowsAtOnce
   const I64* targets;  ///< classes, which is not checked, or negative for rows that are not scanned

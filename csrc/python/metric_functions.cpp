@@ -372,7 +372,6 @@ std::unique_ptr<MetricAccumulator> make(const std::string& task,
   options.label_smoothing = label_smoothing;
   options.class_weight = class_weight;
   options.class_weight_sum = class_weight_sum;
-  if (options.task == Task::kClassification) options.calibration_bins = calibration_bins;
   return std::make_unique<MetricAccumulator>(options, counts);
 }
 

@@ -79,7 +79,6 @@ PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
   set_thread_name_function(current_thread_name);
   notice_function = [](Notice notice) {
     if (notice == Notice::kStall) return answer_stall();
-    if (notice == Notice::kQuiet) return look_while_quiet();
     schedule_hook(notice);
   };
   Recorder::install_fork_handler();

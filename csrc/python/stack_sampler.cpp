@@ -2,7 +2,7 @@
 //
 // Samples the main thread's Python stack, and asks for nothing that would make that thread wait.
 //
-// A thread of ours wakes 66 times a second at most. While the main thread has given the GIL
+// A thread of ours wakes 50 times a second at most. While the main thread has given the GIL
 // away, as it has in the operators of torch, ours takes it for the microseconds that it needs to
 // walk the frames. While the main thread has the GIL, to want it would have the main thread give it
 // away after the switch interval, and wait until the machine runs our thread and then itself again.
@@ -36,6 +36,7 @@
 #include "python/eval_breaker.h"
 #include "python/gil_release.h"
 #include "python/opener.h"
+#include "python/phase_type.h"
 #include "python/python_error.h"
 #include "record/parts.h"
 #include "record/recording_thread.h"
@@ -56,6 +57,7 @@ constexpr std::chrono::milliseconds kLongestSleep{100};
 
 constexpr uint32_t kNoRoom = 0xFFFFFFFFu;
 constexpr uint32_t kOwnCode = 0xFFFFFFFEu;
+constexpr uint32_t kAnyPhase = 0xFFFFFFFFu;
 
 /// A line of a function. The reference keeps the address from being another function's.
 struct Place {
@@ -81,6 +83,7 @@ struct Sampler {
   Alarm alarm;
   PyThreadState* main = nullptr;
   ThreadState* main_state = nullptr;  ///< null until it has recorded something
+  uint32_t phase = kAnyPhase;         ///< in which samples are taken
   std::string own_folder;
   StackSamples samples;
   std::atomic<int64_t> stopped_ns{0};       ///< by all samples
@@ -150,30 +153,40 @@ bool walk(std::array<uint32_t, kMostFrames>& places, size_t& count) {
   return has_room;
 }
 
-/// Where a sample counts: its scope, and the innermost phase that has begun in it. As spans do,
-/// which belong to the step that was open when they began.
-std::pair<Scope, uint32_t> scope_and_path() {
+/// The innermost phase of the main thread; null until it has recorded something.
+const Frame* innermost_frame() {
   const auto main_thread = static_cast<uint64_t>(getpid());
   if (sampler.main_state == nullptr)
     sampler.main_state = parts().spans.threads().find_native(main_thread);
+  if (sampler.main_state == nullptr) return nullptr;
+  return &sampler.main_state->innermost(reinterpret_cast<uintptr_t>(sampler.main->context));
+}
+
+bool is_in_wanted_phase(const Frame* frame) {
+  if (sampler.phase == kAnyPhase) return true;
+  return frame != nullptr && frame->path != kNoPath && frame->phase == sampler.phase;
+}
+
+/// Where a sample counts: its scope, and the innermost phase that has begun in it. As spans do,
+/// which belong to the step that was open when they began.
+std::pair<Scope, uint32_t> scope_and_path(const Frame* frame) {
   const uint64_t step = open_step.load(std::memory_order_relaxed);
   const auto serial = step == kNoOpenStep ? kNoStep : static_cast<uint32_t>(step);
-  if (sampler.main_state == nullptr)
-    return {scope_of(serial, 0), kNoPath};  // the step is another thread's
-  const auto task = reinterpret_cast<uintptr_t>(sampler.main->context);
-  const auto [path, of_step] = sampler.main_state->innermost(task);
-  if (serial == kNoStep) return {Scope::kOutside, path};
+  if (frame == nullptr) return {scope_of(serial, 0), kNoPath};  // the step is another thread's
+  if (serial == kNoStep) return {Scope::kOutside, frame->path};
   const bool is_own = static_cast<uint32_t>(step >> 32) == sampler.main_state->serial();
   const Scope scope = parts().all_steps.is_profiled(serial)
                           ? Scope::kProfiledStep
                           : scope_of(serial, is_own ? kStepThread : 0);
-  return {scope, of_step == serial ? path : kNoPath};
+  return {scope, frame->step == serial ? frame->path : kNoPath};
 }
 
 /// With the GIL, by whichever thread: the main one does nothing meanwhile but this.
 void take_sample() {
   const int64_t begin_ns = now_ns();
   sampler.is_wanted.store(false);
+  const Frame* const frame = innermost_frame();
+  if (!is_in_wanted_phase(frame)) return sampler.samples.rest(begin_ns);
   const ErrorAside aside;  // drops our own: there may be no memory for a frame object
 #if PY_VERSION_HEX < 0x030C0000
   // A frame object may be the one that has the garbage collector run: here, and for long.
@@ -186,7 +199,7 @@ void take_sample() {
   if (collects) PyGC_Enable();
 #endif
   if (!try_allocating([&] {
-        const auto [scope, path] = scope_and_path();
+        const auto [scope, path] = scope_and_path(frame);
         sampler.samples.rest(sampler.rested_until_ns.load());
         sampler.samples.add(scope, path, std::span(places).first(count), begin_ns);
       }))
@@ -274,13 +287,17 @@ void stop_stacks() {
   for (const Place& place : std::exchange(sampler.places, {})) Py_DECREF(place.code);
 }
 
-bool start_stacks(unsigned long main_thread, std::string own_folder, bool by_itself) {
+bool start_stacks(unsigned long main_thread, std::string own_folder, bool by_itself,
+                  const py::object& phase) {
 #ifdef Py_GIL_DISABLED
   return false;
 #else
   const uint32_t recording = active_epoch.load(std::memory_order_relaxed);
   if (recording == 0) return false;
+  const Phase* const wanted = phase.is_none() ? nullptr : phase_argument(phase.ptr());
+  if (!phase.is_none() && wanted == nullptr) throw py::error_already_set();
   stop_stacks();
+  sampler.phase = wanted == nullptr ? kAnyPhase : wanted->id;
   sampler.main = state_of_thread(main_thread);
   if (sampler.main == nullptr || !makes_pending_calls(sampler.main)) return false;
   sampler.own_folder = std::move(own_folder);
@@ -330,7 +347,8 @@ void forget_stack_sampler_in_child() {
 }
 
 void add_stack_functions(py::module_& module) {
-  module.def("start_stacks", &start_stacks, "main_thread"_a, "own_folder"_a, "by_itself"_a = true);
+  module.def("start_stacks", &start_stacks, "main_thread"_a, "own_folder"_a, "by_itself"_a = true,
+             "phase"_a = py::none());
   module.def("sample_stack", [] {
     if (is_on(sampler.recording.load())) take_sample();
   });

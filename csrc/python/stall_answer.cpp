@@ -63,10 +63,10 @@ void settle(Answer& answer) {
 }
 
 /// Has Python answer, once it has the GIL.
-void answer_with_gil(const std::shared_ptr<Answer>& answer, Notice notice) noexcept {
+void answer_with_gil(const std::shared_ptr<Answer>& answer) noexcept {
   const bool has_answered = with_gil([&] {
     settle(*answer);
-    if (PyObject* function = python_hooks.notices[static_cast<size_t>(notice)])
+    if (PyObject* function = python_hooks.notices[static_cast<size_t>(Notice::kStall)])
       call_unraisably(function);
   });
   // Without memory nothing is said: nobody has waited for the GIL.
@@ -74,10 +74,10 @@ void answer_with_gil(const std::shared_ptr<Answer>& answer, Notice notice) noexc
 }
 
 /// Null where there is no thread for it.
-std::shared_ptr<Answer> have_answered(Notice notice) {
+std::shared_ptr<Answer> have_answered() {
   auto answer = std::make_shared<Answer>();
   open_answers.fetch_add(1);
-  if (start_thread([answer, notice] { answer_with_gil(answer, notice); })) return answer;
+  if (start_thread([answer] { answer_with_gil(answer); })) return answer;
   open_answers.fetch_sub(1);
   return nullptr;
 }
@@ -144,18 +144,12 @@ void answer_stall() noexcept {
     const auto stall = parts().stalls.log().newest();
     if (!stall || Py_IsInitialized() == 0) return;
     start_thread([] { try_allocating([] { run_stall_program(); }); });
-    const auto answer = have_answered(Notice::kStall);
+    const auto answer = have_answered();
     if (answer == nullptr) return;
     start_thread([answer, stall] {
       // Without memory nothing is said.
       try_allocating([&] { wait_for_answer(answer, stall->first, stall->second); });
     });
-  });
-}
-
-void look_while_quiet() noexcept {
-  try_allocating([] {
-    if (Py_IsInitialized() != 0 && open_answers.load() == 0) have_answered(Notice::kQuiet);
   });
 }
 

@@ -14,10 +14,6 @@ namespace pig {
 /// On the recorder's thread: a stall was noticed. Waits for nothing.
 void answer_stall() noexcept;
 
-/// On the recorder's thread: nothing has happened for longer than usual. Has Python note where the
-/// program is, once it has the GIL. Waits for nothing.
-void look_while_quiet() noexcept;
-
 /// Before the interpreter may end, without the GIL: waits for a thread that is about to take it.
 void wait_for_stall_answers(std::chrono::milliseconds patience);
 

@@ -57,7 +57,6 @@ enum class Notice {
   kProgramFacts,    ///< it is time to look again at what is known of the program
   kRequest,         ///< there is a control file beside the run file
   kStall,           ///< nothing happens any more
-  kQuiet,           ///< nothing has happened for longer than usual: long before that
 };
 /// Whom to tell; nobody when null.
 inline void (*notice_function)(Notice) = nullptr;

@@ -16,7 +16,7 @@ namespace pig {
 /// When a thread is looked at again. It knows the time only by being told.
 class SamplePace {
  public:
-  static constexpr int64_t kIntervalNs = 15'000'000;
+  static constexpr int64_t kIntervalNs = 20'000'000;
   /// An interval is up to so much longer, differently each time: samples that kept pace with the
   /// steps would always see the same.
   static constexpr int64_t kJitterNs = 3'000'000;

@@ -33,8 +33,6 @@ class Watchdog {
   /// A process that uses at least a tenth of a processor is at work, or spins: it may do so for ten
   /// times as long.
   static constexpr int64_t kBusyTimes = 10;
-  /// By default every 2 s: so long is worth an explanation to someone who looks.
-  static constexpr int64_t kQuietPart = 15;
   /// Of the time between two looks so much counts: where it was longer, the whole process, or the
   /// machine, stood still.
   static constexpr int64_t kMostBetweenLooksNs = 5'000'000'000;
@@ -56,8 +54,7 @@ class Watchdog {
     int64_t limit_ns;
     int64_t usual_ns;
   };
-  /// kQuiet comes long before a stall: nobody is told, but where the program is may be noted.
-  enum class Change { kNone, kQuiet, kBegan, kEnded };
+  enum class Change { kNone, kBegan, kEnded };
 
   /// `limit_ns` is the least time; 0: nothing is reported.
   void reset(int64_t limit_ns) {
@@ -66,7 +63,7 @@ class Watchdog {
   }
 
   /// Has a look at the time `now_ns`. `step_times` is asked once the time without progress has
-  /// reached the least limit, or what makes it quiet.
+  /// reached the least limit.
   template <typename Times>
   Change look(int64_t now_ns, const Progress& progress, Times step_times) {
     const int64_t since_look_ns = now_ns - looked_ns_;
@@ -78,7 +75,6 @@ class Watchdog {
     if (is_busy || has_moved) active_ns_ = now_ns;
     if (has_moved) {
       since_ns_ = now_ns;
-      next_quiet_ns_ = 0;
       return end();
     }
     quiet_ns_ +=
@@ -89,16 +85,8 @@ class Watchdog {
       quiet_ns_ = std::min(quiet_ns_, std::max<int64_t>(0, now_ns - since_ns_));
       if (is_stalled_ && since_ns_ > stall_.noticed_ns) return end();
     }
-    const int64_t unchanged_ns = now_ns - since_ns_;
-    const int64_t quiet_ns = std::max(limit_ns_ / kQuietPart, next_quiet_ns_);
-    if (limit_ns_ == 0 || is_stalled_ || (unchanged_ns < quiet_ns && quiet_ns_ < limit_ns_))
-      return Change::kNone;
+    if (limit_ns_ == 0 || is_stalled_ || quiet_ns_ < limit_ns_) return Change::kNone;
     const StepTimes times = step_times();
-    if (quiet_ns_ < limit_ns_) {
-      if (unchanged_ns < kStepTimes * times.usual_ns) return Change::kNone;
-      next_quiet_ns_ = unchanged_ns + limit_ns_ / kQuietPart;
-      return Change::kQuiet;
-    }
     const bool is_start = times.count < StepTracker::kFirstSteps;
     const int64_t limit_ns =
         std::max({limit_ns_ * (is_start ? kStartTimes : 1), kStepTimes * times.usual_ns * !is_start,
@@ -138,7 +126,6 @@ class Watchdog {
   int64_t since_ns_ = 0;   ///< when something happened last, CPU time apart
   int64_t active_ns_ = 0;  ///< when it was last looked at and something had, CPU time included
   int64_t quiet_ns_ = 0;
-  int64_t next_quiet_ns_ = 0;  ///< so long without change is the next kQuiet
   bool is_stalled_ = false;
   bool stalled_in_step_ = false;
   Stall stall_{};
@@ -336,7 +323,6 @@ class Stalls final : public Part {
                        });
     state.active_ns = watchdog_.active_ns();
     if (change == Watchdog::Change::kEnded) log_.end(state.now_ns);
-    if (change == Watchdog::Change::kQuiet) notify(Notice::kQuiet);
     log_.wait_no_longer(state.now_ns);
     if (change != Watchdog::Change::kBegan) return;
     StallLog::Place place = place_of(state);

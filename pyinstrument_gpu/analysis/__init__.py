@@ -179,14 +179,16 @@ class Analysis:
     @cached_property
     def loader_model(self) -> loader_replay.LoaderModel | None:
         """How batches were made and used, to be replayed with other workers."""
-        return loader_replay.model_of(self._run, self.batches)
+        return loader_replay.model_of(self._run, self.batches, self.contention)
 
     @cached_property
     def loader_predictions(self) -> tuple[loader_replay.Prediction, ...]:
-        """What the loop would wait with other workers; none where other programs take so much of
-        the processors that the times are theirs."""
-        model = None if self.is_contended else self.loader_model
-        return () if model is None else tuple(model.predictions())
+        """What the loop would wait with other workers; none where others may take so much of the
+        processors that the times are theirs."""
+        found, model = self.contention, self.loader_model
+        if model is None or (found is not None and found.is_large and not found.is_own):
+            return ()
+        return tuple(model.predictions())
 
     @cached_property
     def premises(self) -> Premises:

@@ -61,6 +61,7 @@ class LoaderBatches:
         given_ns: when it had the batch.
         arrived_ns: when the loader had made it: `given_ns` where the loop waited, before `asked_ns`
             where it did not; a negative number where nothing is known of it.
+        is_first: whether it is the first of a loop over the loader, such as an epoch.
         is_start: whether the loader was started for it, with nothing made ahead.
         may_start: the same, and where a single wait may have another reason.
         ready_ns: a batch that took no longer was there already.
@@ -71,6 +72,7 @@ class LoaderBatches:
     asked_ns: NDArray[np.int64]
     given_ns: NDArray[np.int64]
     arrived_ns: NDArray[np.int64]
+    is_first: NDArray[np.bool_]
     is_start: NDArray[np.bool_]
     may_start: NDArray[np.bool_]
     ready_ns: int
@@ -116,7 +118,8 @@ def batches(run: Run, timeline: HostTimeline) -> LoaderBatches:
     waited = given_ns - asked_ns > ready_ns
     facts = run.program_facts
     queue = (facts.loader_prefetch or QUEUE_PER_WORKER) * max(1, workers or 1)
-    is_start = waited & _are_starts(run, timeline, asked_ns)
+    is_first = _are_first(run, timeline, asked_ns)
+    is_start = waited & is_first
     interval_ns = _interval_ns(asked_ns, given_ns, waited, is_start, queue)
     if interval_ns is not None:
         # The workers must have begun with a batch that is waited for so long.
@@ -134,7 +137,9 @@ def batches(run: Run, timeline: HostTimeline) -> LoaderBatches:
     known = (last >= 0) & (interval_ns is not None) & (likely_ns <= asked_ns)
     before_ns = np.where(known, likely_ns, np.iinfo(np.int64).min)
     arrived_ns = np.where(waited, given_ns, before_ns)
-    return LoaderBatches(asked_ns, given_ns, arrived_ns, is_start, may_start, ready_ns, interval_ns)
+    return LoaderBatches(
+        asked_ns, given_ns, arrived_ns, is_first, is_start, may_start, ready_ns, interval_ns
+    )
 
 
 def _ready_ns(asked_ns: NDArray[np.int64], given_ns: NDArray[np.int64], workers: int | None) -> int:
@@ -171,12 +176,12 @@ def _interval_ns(
     return float(stretches_ns.sum() / counts.sum())
 
 
-def _are_starts(run: Run, timeline: HostTimeline, asked_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _are_first(run: Run, timeline: HostTimeline, asked_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
     """The first batch, and the first behind each phase `data start`."""
-    is_start = np.zeros(len(asked_ns), dtype=bool)
-    is_start[:1] = True
+    is_first = np.zeros(len(asked_ns), dtype=bool)
+    is_first[:1] = True
     starting = run.are_named((START_PHASE,))
     spans = run.spans[run.spans["thread"] == timeline.thread]
     first = np.searchsorted(asked_ns, spans["host_begin_ns"][starting[spans["path"]]])
-    is_start[first[first < len(asked_ns)]] = True
-    return is_start
+    is_first[first[first < len(asked_ns)]] = True
+    return is_first

@@ -61,16 +61,25 @@ class Contention:
         return others is not None and others > MANY_OTHERS * (processors or 1)
 
     @property
+    def is_throttled(self) -> bool:
+        return (self.throttled_share or 0.0) >= LARGE_SHARE / 2
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is the process, with those that it started, that takes its own processors."""
+        return self.others is not None and not self.has_many_others and not self.is_throttled
+
+    @property
     def cause(self) -> str:
         """What it waited for, in a clause; empty if that is unknown."""
         return ", and ".join(self._causes())
 
     def _causes(self) -> Iterator[str]:
-        if (self.throttled_share or 0.0) >= LARGE_SHARE / 2:
+        if self.is_throttled:
             yield "the CPU limit of its container or control group throttled it"
         if self.has_many_others:
             yield f"other processes used {self.others:.1f} of {_processors(self.processors)}"
-        elif self.others is not None and (self.throttled_share or 0.0) < LARGE_SHARE / 2:
+        elif self.is_own:
             yield (
                 f"it has more threads and processes at work than the {_processors(self.processors)}"
                 " that it may use"

@@ -10,7 +10,12 @@ nothing is said.
 
 How far other workers would change that depends on processors. A worker needs one for a part of the
 time that it takes for a batch. As the system shares them fairly, each gets as much as there is for
-all that want one: the workers, the loop, and other programs, which go on as they did.
+all that want one: the workers, the loop, and other programs, which go on as they did. What a
+processor does in its time changes too: two may be threads of one core, and all share memory.
+
+It also depends on what it takes to hand a batch over, from when it is made, or asked for if that is
+later, to when the loop has it. A worker that makes its next batch meanwhile has to let go of the
+GIL for that several times, so it can take as long as making one, and little where the worker waits.
 """
 
 from __future__ import annotations
@@ -22,13 +27,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.batches import LoaderBatches
+from pyinstrument_gpu.analysis.batches import READY_NS, LoaderBatches
+from pyinstrument_gpu.analysis.contention import Contention
+from pyinstrument_gpu.analysis.intervals import quantiles
 from pyinstrument_gpu.core.run import Run
 
 _LEAST_BATCHES, _MOST_BATCHES = 32, 1024
 _AGREES_SHARE, _AGREES_NS = 0.15, 500_000
 _HANDING_NS = 1_000_000
 """To get a batch from a worker takes up to so long, where the loop had none."""
+_HANDING_QUANTILES = [0.1, 0.9]
+_AT_WORK_SHARE = 0.3
+"""The loop is taken to work for at least this part of its time between batches, however long its
+thread waited for a processor in steps."""
+_SHARED_CORE = 1.5
+"""A processor takes up to so many times as long for the same work while another one of its core, or
+of its memory, is at work as well."""
 _PREFETCH = 2
 """torch's default."""
 _WORKERS_INSTEAD_OF_NONE = (1, 2, 4)
@@ -42,8 +56,9 @@ class Prediction:
         change: what would be changed, in words.
         workers: how many there would be.
         wait_ns: the likely wait.
-        least_ns: where no worker ever waits for a processor that others have.
-        most_ns: where each has to share them all the time.
+        least_ns: where no worker ever waits for a processor that others have, and batches are
+            handed over as fast as the fastest were.
+        most_ns: where each has to share them all the time, and batches are handed over slowly.
     """
 
     change: str
@@ -55,34 +70,62 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Processors:
-    """How the workers' time depends on processors.
+    """How the workers' time, and the loop's, depends on processors.
 
     Attributes:
         cores: how many there are.
-        others: how many are wanted by others than the workers, the loop's own among them.
+        others: how many are wanted by others than the workers and the loop.
         cpu_share: the part of the time of making a batch in which the worker ran; None where that
             is not known, and may be any.
         queued_share: that in which it was ready, and waited for a processor.
+        loop_queued_ns: for how long the loop did that between two batches, at most.
     """
 
     cores: int
-    others: float = 1.0
+    others: float = 0.0
     cpu_share: float | None = None
     queued_share: float = 0.0
+    loop_queued_ns: float = 0.0
+
+    @property
+    def _runs(self) -> float:
+        return 1.0 if self.cpu_share is None else self.cpu_share
+
+    def wanted(self, workers: int) -> float:
+        """How many are wanted, the loop's own among them."""
+        asleep = max(0.0, 1.0 - self._runs - self.queued_share)
+        return workers * self._runs / max(self._runs + asleep, 1e-9) + 1.0 + self.others
 
     def shared(self, workers: int) -> float:
         """How long it takes to make a batch where all share the processors, as a part of what it
         took."""
-        runs = 1.0 if self.cpu_share is None else self.cpu_share
-        asleep = max(0.0, 1.0 - runs - self.queued_share)
-        wanted = workers * runs / max(runs + asleep, 1e-9) + self.others
-        return runs * max(1.0, wanted / self.cores) + asleep
+        asleep = max(0.0, 1.0 - self._runs - self.queued_share)
+        return self._runs * max(1.0, self.wanted(workers) / self.cores) + asleep
 
     def undisturbed(self, workers: int) -> float:
         """The same where a worker waits for no processor, unless there are too few for all
         workers."""
         runs = self.cpu_share or 0.0
         return max(1.0 - self.queued_share, runs, runs * workers / self.cores)
+
+    def making(self, before: int, workers: int) -> tuple[float, float, float]:
+        """What it takes to make a batch with so many workers, as a part of what it took with those
+        that there were before: likely, at least and at most."""
+        shared, least = self.shared(workers), self.undisturbed(workers)
+        likely = max(least, shared / self.shared(max(1, before)))
+        if self.cpu_share is None:
+            likely = (least + max(least, shared)) / 2
+        most = max(likely, shared)
+        worked, work = (min(self.cores, self.wanted(max(1, n)) - 1.0) for n in (before, workers))
+        ratio = min(worked, work) / max(worked, work, 1e-9)
+        longer = min(_SHARED_CORE, 2.0 - ratio)
+        if work > worked:
+            most += self._runs * (longer - 1.0)
+            likely += self._runs * (longer - 1.0) / 3
+        else:
+            least -= min(least, self._runs) * (1.0 - 1.0 / longer)
+            likely -= min(likely, self._runs) * (1.0 - 1.0 / longer) / 3
+        return likely, least, most
 
 
 @dataclass(frozen=True)
@@ -92,7 +135,7 @@ class LoaderModel:
     Attributes:
         making_ns: of each batch, in the order of the loop.
         using_ns: from when the loop had a batch to when it asked for the next one.
-        handing_ns: from when a batch was made to when the loop had it.
+        handing_ns: of each batch, from when it was made and asked for to when the loop had it.
         workers: how many there were; 0: the loop made its batches itself.
         prefetch: how many batches each makes ahead.
         wait_ns: what the loop waited for a batch, as it was measured.
@@ -100,7 +143,7 @@ class LoaderModel:
 
     making_ns: NDArray[np.int64]
     using_ns: NDArray[np.int64]
-    handing_ns: int
+    handing_ns: NDArray[np.int64]
     workers: int
     prefetch: int
     processors: Processors
@@ -126,22 +169,44 @@ class LoaderModel:
             making_share: the part of its time that it takes to make a batch.
         """
         making_ns = np.rint(self.making_ns * making_share).astype(np.int64).tolist()
-        using_ns = self.using_ns.tolist()
-        return replayed_wait_ns(making_ns, using_ns, self.handing_ns, workers, self.prefetch)
+        using_ns, handing_ns = self.using_ns.tolist(), self.handing_ns.tolist()
+        return replayed_wait_ns(making_ns, using_ns, handing_ns, workers, self.prefetch)
 
     def predicted(self, workers: int) -> Prediction:
         """The wait with so many workers."""
-        shared = self.processors.shared(workers)
-        least = self.processors.undisturbed(workers)
-        likely = max(least, shared / self.processors.shared(max(1, self.workers)))
-        if self.processors.cpu_share is None:
-            likely = (least + max(least, shared)) / 2
-        waits_ns = [self.wait_with(workers, part) for part in (likely, least, max(likely, shared))]
+        likely, least, most = self.processors.making(self.workers, workers)
+        more_ns, usual_ns, less_ns = self._using_ns(workers)
+        low_ns, high_ns = quantiles(self.handing_ns, _HANDING_QUANTILES)
+        if workers != self.workers:
+            low_ns = min(low_ns, READY_NS)
+        handing_ns = np.rint([low_ns, high_ns]).astype(np.int64)
+        # A loop that works for longer waits less for workers.
+        waits_ns = [
+            replace(self, using_ns=usual_ns).wait_with(workers, likely),
+            self._like(more_ns, handing_ns[0]).wait_with(workers, least),
+            self._like(less_ns, handing_ns[1]).wait_with(workers, most),
+        ]
         if not self.workers:
             # What it takes to hand over a batch is not known, and may be as much as workers save.
             waits_ns[2] = max(waits_ns[2] + _HANDING_NS, self.wait_ns)
         words = "1 worker" if workers == 1 else f"{workers} workers"
-        return Prediction(words, workers, *waits_ns)
+        likely_ns, least_ns, most_ns = waits_ns
+        return Prediction(
+            words, workers, likely_ns, min(least_ns, likely_ns), max(most_ns, likely_ns)
+        )
+
+    def _like(self, using_ns: NDArray[np.int64], handing_ns: int) -> LoaderModel:
+        return replace(self, using_ns=using_ns, handing_ns=np.full_like(self.making_ns, handing_ns))
+
+    def _using_ns(self, workers: int) -> list[NDArray[np.int64]]:
+        """What the loop takes between batches with so many workers: at most, likely, at least."""
+        took_ns = self.using_ns.astype(float)
+        alone_ns = np.maximum(took_ns - self.processors.loop_queued_ns, _AT_WORK_SHARE * took_ns)
+        sharing_ns = alone_ns * max(1.0, self.processors.wanted(workers) / self.processors.cores)
+        further = np.maximum if workers >= self.workers else np.minimum
+        most_ns = np.maximum(alone_ns, further(took_ns, sharing_ns))
+        times_ns = most_ns, (alone_ns + most_ns) / 2, alone_ns
+        return [np.rint(time_ns).astype(np.int64) for time_ns in times_ns]
 
     def with_faster(self, stage: str, shares: tuple[float, float, float]) -> Prediction:
         """The wait if a stage took half as long.
@@ -172,77 +237,86 @@ class LoaderModel:
             yield replace(deeper, change=f"prefetch_factor={2 * self.prefetch}")
 
 
-def model_of(run: Run, found: LoaderBatches) -> LoaderModel | None:
+def model_of(
+    run: Run, found: LoaderBatches, contention: Contention | None = None
+) -> LoaderModel | None:
     """How the batches of the steps were made; None where too little is known of them.
 
     What workers made is known of the loader with most batches, if it has as many workers as the one
     that feeds the steps.
     """
-    facts, count = run.program_facts, min(len(found.asked_ns), _MOST_BATCHES)
-    if facts.loader_workers is None or count < 2:
+    facts = run.program_facts
+    if facts.loader_workers is None or len(found.asked_ns) < 2:
         return None
-    asked_ns, given_ns = found.asked_ns[-count:], found.given_ns[-count:]
-    prefetch = facts.loader_prefetch or _PREFETCH
-    # For their first batches workers, or the loop, may have to load what later ones reuse.
-    since = np.arange(count) - np.maximum.accumulate(
-        np.where(found.is_start[-count:], np.arange(count), -count)
-    )
-    is_usual = since >= max(1, facts.loader_workers) * prefetch
-    if not is_usual.any():
-        return None
-    waits_ns = (given_ns - asked_ns)[is_usual]
-    making_ns, handing_ns, loader = waits_ns, 0, None
-    if facts.loader_workers:
+    workers, prefetch = facts.loader_workers, facts.loader_prefetch or _PREFETCH
+    loader = None
+    if workers:
         known: Any = run.loader
         loader = known.loaders[0] if known is not None and known.loaders else None
-        if loader is None or loader.workers != facts.loader_workers or not len(run.loader_batches):
+        if loader is None or loader.workers != workers:
             return None
-        # The first ones may have to load what later ones reuse.
-        made = run.loader_batches
-        made = made[min(facts.loader_workers * prefetch, len(made) - 1) :]
-        making_ns = made["host_end_ns"] - made["host_begin_ns"]
-        ends_ns = np.sort(made["host_end_ns"])
-        handing_ns = _handing_ns(asked_ns, given_ns, found.waited[-count:], ends_ns)
+        timed = _made_by_workers(found, run.loader_batches, workers * prefetch)
+    else:
+        timed = _made_by_loop(found)
+    if timed is None:
+        return None
+    made, making_ns, handing_ns = timed
+    waits_ns = (found.given_ns - found.asked_ns)[made]
+    using_ns = found.asked_ns[made] - found.given_ns[made - 1]
+    queued_ns = 0.0
+    if contention is not None and workers:
+        queued_ns = (contention.share or 0.0) * float(waits_ns.mean() + using_ns.mean())
     return LoaderModel(
         making_ns=making_ns,
-        using_ns=(asked_ns[1:] - given_ns[:-1])[is_usual[1:]],
+        using_ns=using_ns,
         handing_ns=handing_ns,
-        workers=facts.loader_workers,
+        workers=workers,
         prefetch=prefetch,
-        processors=_processors(run, loader),
+        processors=_processors(run, loader, queued_ns),
         wait_ns=float(waits_ns.mean()),
     )
 
 
-def _handing_ns(
-    asked_ns: NDArray[np.int64],
-    given_ns: NDArray[np.int64],
-    waited: NDArray[np.bool_],
-    ends_ns: NDArray[np.int64],
-) -> int:
-    """From the end of making a batch to when the loop had it, where it waited for that; at most
-    what it waited."""
-    last = np.searchsorted(ends_ns, given_ns, side="right") - 1
-    is_late = (last >= 0) & waited
-    usual_ns = float(np.median(given_ns - asked_ns))
-    if not is_late.any():
-        return int(usual_ns)
-    return int(min(usual_ns, np.median(given_ns[is_late] - ends_ns[last[is_late]])))
+_Made = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+"""Places of batches among those of the loop, how long each was made, and handed over."""
 
 
-def _processors(run: Run, loader: Any) -> Processors:
+def _made_by_loop(found: LoaderBatches) -> _Made | None:
+    """The newest ones. For the first batch the loop may have to load what later ones reuse."""
+    made = np.flatnonzero(~found.is_first)[-_MOST_BATCHES:]
+    if not len(made):
+        return None
+    making_ns = (found.given_ns - found.asked_ns)[made]
+    return made, making_ns, np.zeros_like(making_ns)
+
+
+def _made_by_workers(found: LoaderBatches, known: NDArray[np.void], ahead: int) -> _Made | None:
+    """The newest ones of the last loop over the loader, without the first ones that workers made:
+    for them they may have to load what later ones reuse."""
+    known = known[np.argsort(known["number"], kind="stable")]
+    made = np.flatnonzero(found.is_first)[-1] + known["number"]
+    kept = (known["number"] >= ahead) & (made < len(found.asked_ns))
+    known, made = known[kept][-_MOST_BATCHES:], made[kept][-_MOST_BATCHES:]
+    handing_ns = found.given_ns[made] - np.maximum(found.asked_ns[made], known["host_end_ns"])
+    # A loop has no batch before it is made: otherwise these are not its batches.
+    if not len(made) or (handing_ns < 0).any():
+        return None
+    return made, known["host_end_ns"] - known["host_begin_ns"], handing_ns
+
+
+def _processors(run: Run, loader: Any, queued_ns: float) -> Processors:
     known: Any = run.processor
-    others = None if known is None else known.others
+    others = (None if known is None else known.others) or 0.0
     cores = run.environment.get("cores") or 1
     if loader is None:
-        return Processors(cores, 1.0 + (others or 0.0))
-    return Processors(cores, 1.0 + (others or 0.0), loader.cpu_share, loader.queued_share or 0.0)
+        return Processors(cores, others)
+    return Processors(cores, others, loader.cpu_share, loader.queued_share or 0.0, queued_ns)
 
 
 def replayed_wait_ns(
     making_ns: Sequence[int],
     using_ns: Sequence[int],
-    handing_ns: int,
+    handing_ns: Sequence[int],
     workers: int,
     prefetch: int,
 ) -> float:
@@ -250,7 +324,7 @@ def replayed_wait_ns(
 
     Without workers the loop makes each batch itself.
     """
-    count = min(len(making_ns), len(using_ns), _MOST_BATCHES)
+    count = min(len(making_ns), len(using_ns), len(handing_ns), _MOST_BATCHES)
     if not count:
         return 0.0
     if workers == 0:
@@ -264,7 +338,7 @@ def replayed_wait_ns(
         wanted_ns = got_ns[place - ahead] if place >= ahead else 0
         free_ns = made_ns[place - workers] if place >= workers else 0
         made_ns.append(max(wanted_ns, free_ns) + making_ns[place % count])
-        got_ns.append(max(asked_ns, made_ns[place]) + handing_ns)
+        got_ns.append(max(asked_ns, made_ns[place]) + handing_ns[place % count])
         if place >= (rounds - 1) * count:
             waited_ns += got_ns[place] - asked_ns
         asked_ns = got_ns[place] + using_ns[place % count]

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the peak of memory differs between two sides of runs, and what has grown or shrunk.
+"""How the peak of memory differs between two sides of runs.
 
 The peaks of runs of one program differ a little. So a difference is one only where each run of one
 side had more than every run of the other, and certain where that is rarely so by chance (the rank
-test of Mann and Whitney). What is held by kind is known around one backward pass of
-a run, and stands beside the peaks: it says what is different, not that nothing else is.
+test of Mann and Whitney).
 """
 
 from __future__ import annotations
@@ -17,22 +16,9 @@ from typing import Any
 
 from pyinstrument_gpu.core.run import Run
 
-LEAST_CHANGE = 0.01
+_LEAST_CHANGE = 0.01
 """Of the peak: what is worth a word."""
 _BY_CHANCE = 0.05
-
-
-@dataclass(frozen=True)
-class KindChange:
-    """How much was held of one kind around a backward pass, in the median of each side's runs."""
-
-    kind: str
-    before_bytes: float
-    after_bytes: float
-
-    @property
-    def change_bytes(self) -> float:
-        return self.after_bytes - self.before_bytes
 
 
 @dataclass(frozen=True)
@@ -42,20 +28,18 @@ class MemoryChange:
     Attributes:
         is_of_process: whether it is the resident memory of the process, and not that of a GPU.
         before_bytes, after_bytes: the peak of each run.
-        kinds: what is held, the largest change first; empty: not known of all runs.
     """
 
     is_of_process: bool
     before_bytes: tuple[int, ...]
     after_bytes: tuple[int, ...]
-    kinds: tuple[KindChange, ...]
 
     @property
     def differs(self) -> bool:
         """Whether each run of one side had more than all runs of the other."""
         before, after = self.before_bytes, self.after_bytes
         apart = max(min(after) - max(before), min(before) - max(after))
-        return apart > LEAST_CHANGE * statistics.median(before)
+        return apart > _LEAST_CHANGE * statistics.median(before)
 
     @property
     def is_significant(self) -> bool:
@@ -73,12 +57,5 @@ def memory_change(before: Sequence[Run], after: Sequence[Run]) -> MemoryChange |
         return None
     if len({one.device is None for one in every}) != 1:
         return None
-    kinds: list[KindChange] = []
-    if all(one.held is not None for one in every):
-        held = [[one.held.most_bytes for one in side] for side in sides]
-        for kind in held[0][0]:
-            medians = [statistics.median(one[kind] for one in side) for side in held]
-            kinds.append(KindChange(kind, *medians))
-    kinds.sort(key=lambda one: abs(one.change_bytes), reverse=True)
     peaks = [tuple(one.peak_bytes for one in side) for side in sides]
-    return MemoryChange(every[0].device is None, peaks[0], peaks[1], tuple(kinds))
+    return MemoryChange(every[0].device is None, peaks[0], peaks[1])

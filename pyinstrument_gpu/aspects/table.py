@@ -37,7 +37,7 @@ ASPECTS: tuple[AspectRow, ...] = (
     AspectRow(f"{_HERE}.compilations", "watch"),
     AspectRow(f"{_HERE}.throughput"),
     AspectRow(f"{_HERE}.operations", "profile_steps"),
-    AspectRow(f"{_HERE}.stacks", "watch", "stacks"),
+    AspectRow(f"{_HERE}.stacks", "watch"),
     AspectRow(f"{_HERE}.memory", "watch", "memory"),
     AspectRow(f"{_HERE}.energy", "watch", "energy"),
     AspectRow(f"{_HERE}.gpu_use", "watch"),

@@ -43,19 +43,12 @@ _WAIT_S = 1.0
     metavar="FILE",
     help="Write one HTML file with the job's life as a band, which opens without a network.",
 )
-@click.option(
-    "--width",
-    type=click.IntRange(min=20),
-    metavar="COLUMNS",
-    help="Format for this many columns.  [default: the width of the terminal]",
-)
 def goodput(
     paths: tuple[str, ...],
     price_per_hour: float | None,
     as_json: bool,
     as_prometheus: bool,
     html: str | None,
-    width: int | None,
 ) -> None:
     """Show what the time of a job went into, over all of its attempts.
 
@@ -65,8 +58,8 @@ def goodput(
     steps, steps computed again after a restart, start-up, checkpoints, evaluation, waiting for
     stragglers, hangs, and nothing between attempts, which add up to all of it.
     """
-    if as_json + as_prometheus + (html is not None) + (width is not None) > 1:
-        raise click.UsageError("give one of --json, --prometheus, --html and --width")
+    if as_json + as_prometheus + (html is not None) > 1:
+        raise click.UsageError("give one of --json, --prometheus and --html")
     found: dict[Path, None] = {}
     for path in map(Path, paths):
         found |= dict.fromkeys(files_in(path) if path.is_dir() else [path])
@@ -94,7 +87,7 @@ def goodput(
     elif as_prometheus:
         print(prometheus_text(document), end="")
     else:
-        print(goodput_report(document, width=width))
+        print(goodput_report(document))
 
 
 def _written(path: Path) -> tuple[int, int] | None:

@@ -40,19 +40,12 @@ STORE = "history"
     metavar="FILE",
     help="Write one HTML file with the series, which opens without a network.",
 )
-@click.option(
-    "--width",
-    type=click.IntRange(min=20),
-    metavar="COLUMNS",
-    help="Format for this many columns.  [default: the width of the terminal]",
-)
 def history(
     paths: tuple[str, ...],
     store: str | None,
     since: datetime | None,
     as_json: bool,
     html: str | None,
-    width: int | None,
 ) -> None:
     """Show what has become slower or faster over the runs of weeks, and since when.
 
@@ -62,8 +55,8 @@ def history(
     named with its date, the first commit that has it, its size with an interval, and what else
     changed at the same point: torch, host, GPU, driver or command.
     """
-    if as_json + (html is not None) + (width is not None) > 1:
-        raise click.UsageError("give one of --json, --html and --width")
+    if as_json and html is not None:
+        raise click.UsageError("give one of --json and --html")
     if store is None:
         if not paths:
             raise click.UsageError("give run files, a folder of them, or --store")
@@ -92,4 +85,4 @@ def history(
     elif as_json:
         print(json_text(document, most_rows=None))
     else:
-        print(history_report(document, width=width))
+        print(history_report(document))

@@ -40,12 +40,6 @@ if TYPE_CHECKING:
     "--rank", type=int, metavar="N", help="Of the ranks of a job, show only the run of rank N."
 )
 @click.option(
-    "--width",
-    type=click.IntRange(min=20),
-    metavar="COLUMNS",
-    help="Format for this many columns.  [default: the width of the terminal]",
-)
-@click.option(
     "--json",
     "as_json",
     is_flag=True,
@@ -86,7 +80,6 @@ def report(
     step: int | None,
     verbose: bool,
     rank: int | None,
-    width: int | None,
     as_json: bool,
     all_rows: bool,
     sections: tuple[str, ...],
@@ -108,8 +101,8 @@ def report(
         raise click.UsageError("--section and --phase are for --json")
     if output is not None and not as_html:
         raise click.UsageError("--output is for --html")
-    if as_html and (as_json or step is not None or width is not None):
-        raise click.UsageError("--html can't be combined with --json, --step or --width")
+    if as_html and (as_json or step is not None):
+        raise click.UsageError("--html can't be combined with --json or --step")
     paths, earlier = found_runs(given)
     line_of = partial(
         json_text, most_rows=None if all_rows else MOST_ROWS, sections=sections, phase=phase
@@ -117,7 +110,7 @@ def report(
     if rank is not None:
         paths = [_path_of_rank(given, rank)]
     elif step is None and are_of_a_job(given, paths):
-        _report_job(given, width, line_of if as_json else None, as_html, paths[0], output)
+        _report_job(given, line_of if as_json else None, as_html, paths[0], output)
         return
     say_what_is_left_out(earlier)
     names: list[str] = []
@@ -142,7 +135,7 @@ def report(
                 found = document_of(run, name) if step is None else step_document(run, step, name)
                 text = line_of(found)
             else:
-                text = run.report(step=step, verbose=verbose, file=name, width=width)
+                text = run.report(step=step, verbose=verbose, file=name)
         except KeyError as error:
             raise click.ClickException(f"{name}: {error.args[0]}") from error
         if len(paths) > 1 and not as_json:
@@ -177,7 +170,6 @@ def _path_of_rank(given: Sequence[str], rank: int) -> str:
 
 def _report_job(
     given: Sequence[str],
-    width: int | None,
     line_of: Callable[[JobDocument], str] | None,
     as_html: bool,
     first: str,
@@ -192,7 +184,7 @@ def _report_job(
         _write_job_page(job, document, first, output)
         return
     try:
-        print(job_report(document, width) if line_of is None else line_of(document))
+        print(job_report(document) if line_of is None else line_of(document))
     except KeyError as error:
         raise click.ClickException(error.args[0]) from error
 

@@ -44,8 +44,7 @@ def watch(target: str | None, as_json: bool, port: int | None, host: str) -> Non
 
     FILE is a run file, DIR a folder of them, of which the newest run is taken with all ranks of its
     job, and PID a process that records. Without any, it is the newest run below the working
-    directory, or the process of yours that records. A FILE that is not there yet is waited for. The
-    file is only read.
+    directory. A FILE that is not there yet is waited for. The file is only read.
     """
     if port is not None and as_json:
         raise click.UsageError("--prometheus can't be combined with --json")

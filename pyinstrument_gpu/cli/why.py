@@ -27,21 +27,13 @@ _WAIT_S = 1.0
 @click.command()
 @click.argument("paths", metavar="FOLDER|RUN...", nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON, not text.")
-@click.option(
-    "--width",
-    type=click.IntRange(min=20),
-    metavar="COLUMNS",
-    help="Format for this many columns.  [default: the width of the terminal]",
-)
-def why(paths: tuple[str, ...], as_json: bool, width: int | None) -> None:
+def why(paths: tuple[str, ...], as_json: bool) -> None:
     """Say which rank of a job stopped first, or holds up the others.
 
     FOLDER has the run files of the job's ranks, and RUN is one of them, or the run of a program
     alone. They may have been killed, or hang: files are only read, and if they are of this machine,
     /proc says whether their processes live.
     """
-    if as_json and width is not None:
-        raise click.UsageError("--width is for text")
     job, sightings = look(paths)
     if any(
         one.process is ProcessState.GONE and one.silent_ns is not None and one.silent_ns < FRESH_NS
@@ -53,7 +45,7 @@ def why(paths: tuple[str, ...], as_json: bool, width: int | None) -> None:
     if as_json:
         print(json_text(document, most_rows=None))
     else:
-        print(ending_report(document, width=width))
+        print(ending_report(document))
 
 
 def _attempts(job: Job) -> list[Attempt]:

@@ -114,6 +114,10 @@ class LiveView:
         """For the lines above all tables: some words, and a problem; empty if there is none."""
         return "", ""
 
+    def line(self, seen: Any) -> str:
+        """A line of its own above all tables; empty if there is none."""
+        return ""
+
     def figure(self, seen: Any) -> str:
         """One figure to compare ranks by; empty if there is none."""
         return ""

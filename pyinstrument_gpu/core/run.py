@@ -49,7 +49,7 @@ if TYPE_CHECKING:  # what runs hold of aspects is found by their table
     from pyinstrument_gpu.aspects.outputs.data import Outputs
     from pyinstrument_gpu.aspects.processor.data import Processor
     from pyinstrument_gpu.aspects.stacks.data import Stacks
-    from pyinstrument_gpu.aspects.stalls.data import Quiet, Stall
+    from pyinstrument_gpu.aspects.stalls.data import Stall
     from pyinstrument_gpu.aspects.startup.data import Startup
 
 
@@ -137,8 +137,6 @@ class Run:
             `COMPILATION_DTYPE`.
         stacks: Samples of the main thread's Python stack, if they were asked for.
         stalls: The times in which the program did nothing for far longer than its steps take.
-        quiet: Where the main thread was when nothing had happened for longer than usual the last
-            time; None if that was never so.
         error: Why the file could not be written to its end, or None.
     """
 
@@ -166,7 +164,6 @@ class Run:
         processor: Processor | None
         stacks: Stacks | None
         stalls: tuple[Stall, ...]
-        quiet: Quiet | None
 
     def __init__(
         self,

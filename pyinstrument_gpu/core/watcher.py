@@ -71,14 +71,19 @@ class Watcher:
             anchor: the clocks when the recording began, as its environment has them.
         """
 
+    def program_is(self, facts: Mapping[str, Any]) -> None:
+        """What is known of the program by now: after a second, then after twice as long each time.
+        A thread of the native module calls it. It must not raise.
+
+        Args:
+            facts: by the names of the fields of `ProgramFacts`.
+        """
+
     def look_for_request(self) -> None:
         """A request to the recording lies beside its run file."""
 
     def stalled(self) -> None:
         """The watchdog has noticed a stall. It must not raise."""
-
-    def quiet(self) -> None:
-        """Nothing has happened for longer than usual, long before a stall. It must not raise."""
 
     def stall_facts(self) -> tuple[dict[str, Any], str]:
         """What it knows of a stall: for the run, and as the end of the sentence for the user."""
@@ -92,7 +97,7 @@ class Watcher:
         """Write what is known by now: somebody is about to read the run."""
         recording = self._recording
         document = None if recording is None else self.document()
-        if document:
+        if document and recording is self._recording:  # it may have ended meanwhile
             native.set_document(recording, self.name, json.dumps(document).encode())
 
     def end(self) -> None:

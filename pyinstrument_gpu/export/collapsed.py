@@ -25,7 +25,7 @@ def write(
     Raises:
         ExportError: no run has any.
     """
-    if all(run.stacks is None for run in runs):
+    if all(run.stacks is None or not run.stacks.is_asked for run in runs):
         raise ExportError(
             "there are no stacks in this run: record it with --stacks, or record(stacks=True)"
         )

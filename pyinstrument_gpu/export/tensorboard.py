@@ -18,7 +18,7 @@ from pyinstrument_gpu.export.atomic_file import atomic_write
 from pyinstrument_gpu.export.phases_by_step import phases_by_step
 from pyinstrument_gpu.export.runs import ranks_of
 from pyinstrument_gpu.sinks.phase_times import PHASE_TIME_DTYPE
-from pyinstrument_gpu.sinks.scalars import MAX_PATHS, Point, scalars_of
+from pyinstrument_gpu.sinks.scalars import Point, scalars_of
 from pyinstrument_gpu.sinks.sink import RunUpdate, steps_of_metrics
 
 _VERSION = "brain.Event:2"
@@ -81,10 +81,8 @@ def _points(run: Run, advance: Callable[[int], None]) -> Iterator[Point]:
     )
     of_steps = replace(update, metrics=run.metrics[:0], metric_steps=update.metric_steps[:0])
     for some_steps, times, spans in phases_by_step(run, steps):
-        yield from scalars_of(
-            replace(of_steps, steps=some_steps, phase_times=times), MAX_PATHS, most
-        )
+        yield from scalars_of(replace(of_steps, steps=some_steps, phase_times=times), most)
         advance(spans)
         done += spans
-    yield from scalars_of(update, MAX_PATHS, most)
+    yield from scalars_of(update, most)
     advance(len(run.spans) - done)  # those outside steps

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.aspects.startup.aspect import StartupPart
 from pyinstrument_gpu.core.arrays import distinct, least_of
 from pyinstrument_gpu.core.condition import Condition, ProcessState
+from pyinstrument_gpu.core.file.attempts import AttemptFiles
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import JobError, RunFileError
-from pyinstrument_gpu.goodput.attempts import AttemptFiles, newest_job
+from pyinstrument_gpu.goodput.attempts import joined_by, newest_job
 from pyinstrument_gpu.goodput.division import (
     Bucket,
     Division,
@@ -156,8 +157,8 @@ def job_life(paths: Sequence[Path], look: Callable[[Run, Path], Sighting]) -> Jo
     """
     job, notes = newest_job(paths)
     attempts = []
-    for number, files in enumerate(job.attempts):
-        is_last = number == len(job.attempts) - 1
+    for number, files in enumerate(job):
+        is_last = number == len(job) - 1
         found = attempt_times(files, look if is_last else lambda run, path: _GONE)
         if found is not None:
             attempts.append(found)
@@ -178,7 +179,7 @@ def job_life(paths: Sequence[Path], look: Callable[[Run, Path], Sighting]) -> Jo
         tuple(numbered),
         steps,
         division_of(numbered),
-        job.joined_by if len(attempts) > 1 else "",
+        joined_by(job) if len(attempts) > 1 else "",
         (*notes, *notes_of_numbers, *_lag(numbered)),
     )
 

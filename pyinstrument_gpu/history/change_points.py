@@ -275,7 +275,8 @@ def _threshold(
         keys = random.random((some, len(codes))) + codes[order]
         rows = np.empty(keys.shape, np.int64)
         rows[:, order] = order[np.argsort(keys, axis=1)]
-        sums = np.cumsum(np.add.reduceat(scores[rows], begins, axis=1), axis=1)[:, :-1]
+        blocks = np.add.reduceat(np.take(scores, rows, axis=0), begins, axis=1)
+        sums = np.cumsum(blocks, axis=1)[:, :-1]
         largest = np.abs(sums * weights).max(axis=(1, 2))
         top = np.sort(np.append(top, largest))[-_EXCEEDED - 1 :]
         if len(top) > _EXCEEDED and top[0] >= found * (1 - 1e-5):

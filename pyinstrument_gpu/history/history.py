@@ -77,20 +77,6 @@ class SeriesChange:
 
 
 @dataclass(frozen=True)
-class FactChange:
-    """What else is not the same on both sides of a change.
-
-    Attributes:
-        what: it is.
-        before, after: its values there.
-    """
-
-    what: str
-    before: tuple[str, ...]
-    after: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class HistoryChange:
     """A change between two runs.
 
@@ -101,7 +87,7 @@ class HistoryChange:
         is_commit_known: whether all runs around it say their commit.
         series: what changed, the clearest first.
         same: what does not explain it: the series changed within one host, say.
-        changed: what changed at the same point, so it may be what explains it.
+        changed: what is not the same on both sides of it, so it may be what explains it.
         unknown: what may explain it or not.
         runs_before, runs_after: how many there are without another change.
     """
@@ -113,7 +99,7 @@ class HistoryChange:
     is_commit_known: bool
     series: tuple[SeriesChange, ...]
     same: tuple[str, ...]
-    changed: tuple[FactChange, ...]
+    changed: tuple[Difference, ...]
     unknown: tuple[str, ...]
     runs_before: int
     runs_after: int
@@ -409,7 +395,7 @@ def _explanations(
     values: NDArray[np.float64],
     cut: int,
     is_within: bool,
-) -> tuple[list[str], list[FactChange], list[str]]:
+) -> tuple[list[str], list[Difference], list[str]]:
     """What a change is not explained by, what changed with it, and what can't be told.
 
     Args:
@@ -429,7 +415,7 @@ def _explanations(
             unknown.append(word)
     for what, one in differing.items():
         if what != CODE[0] and _EXPLANATIONS.get(what) not in same and _is_apart(one, len(facts)):
-            changed.append(FactChange(what, one.before, one.after))
+            changed.append(one)
     return same, changed, unknown
 
 
@@ -440,14 +426,14 @@ def _is_apart(one: Difference, runs: int) -> bool:
     return not varies and set(one.before).isdisjoint(one.after)
 
 
-def _batch_changes(of: ProgramRuns, before: range, after: range) -> Iterator[FactChange]:
+def _batch_changes(of: ProgramRuns, before: range, after: range) -> Iterator[Difference]:
     """Steps that have another size are no longer the same steps."""
     for name in ("samples_per_step", "tokens_per_step"):
         sides = [of.columns[name][side.start : side.stop] for side in (before, after)]
         if all(len(side) and np.isfinite(side).all() for side in sides):
             one, other = (median(side.tolist()) for side in sides)
             if abs(other - one) > LEAST_CHANGE * one:
-                yield FactChange(name.replace("_", " "), (f"{one:,.6g}",), (f"{other:,.6g}",))
+                yield Difference(name.replace("_", " "), (f"{one:,.6g}",), (f"{other:,.6g}",))
 
 
 def _series_changes(of: ProgramRuns, point: ChangePoint) -> Iterator[SeriesChange]:

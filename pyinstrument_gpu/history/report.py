@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
+from pyinstrument_gpu.analysis.differences import Difference
 from pyinstrument_gpu.history.history import (
-    FactChange,
     HistoryChange,
     HistoryDocument,
     ProgramHistory,
@@ -155,7 +155,7 @@ def _either(words: Sequence[str]) -> str:
     return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def _fact_text(one: FactChange) -> str:
+def _fact_text(one: Difference) -> str:
     return f"{one.what} ({', '.join(one.before)} to {', '.join(one.after)})"
 
 

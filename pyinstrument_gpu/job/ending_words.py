@@ -339,13 +339,7 @@ class EndingWords:
 
     def _overdue(self, rank: RankData) -> str | None:
         silent_ns = self._sightings.get(rank.rank, Sighting()).silent_ns or 0
-        return overdue_words(
-            rank.end.step,
-            rank.step_ns,
-            rank.duration_ns + silent_ns,
-            rank.quiet,
-            rank.environment,
-        )
+        return overdue_words(rank.end.step, rank.step_ns, rank.duration_ns + silent_ns)
 
     def _named(self) -> RankData:
         assert self._found.rank is not None

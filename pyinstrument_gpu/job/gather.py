@@ -177,7 +177,6 @@ def rank_data(run: Run, file: str | None = None) -> RankData:
         collectives=_newest(run.collectives, max(1, _MOST_OPERATIONS // ranks)),
         waits=_waits(run, steps, spans, paths),
         stalls=run.stalls,
-        quiet=run.quiet,
         end=run_end(run),
     )
 

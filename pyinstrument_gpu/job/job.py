@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.aspects.collectives.data import Collectives
 from pyinstrument_gpu.aspects.memory.data import OutOfMemory
-from pyinstrument_gpu.aspects.stalls.data import Quiet, Stall
+from pyinstrument_gpu.aspects.stalls.data import Stall
 from pyinstrument_gpu.core.arrays import ArrayFields
 from pyinstrument_gpu.core.run import Run, above
 from pyinstrument_gpu.core.steps import Step
@@ -104,7 +104,6 @@ class RankData(ArrayFields):
         collectives: its collective operations, without the waits for them.
         waits: these; None if they were not looked for.
         stalls: what its watchdog saw.
-        quiet: where it was when nothing had happened for longer than usual, as in `Run.quiet`.
         end: where it was when its file was last written.
     """
 
@@ -130,7 +129,6 @@ class RankData(ArrayFields):
     collectives: Collectives = field(default_factory=Collectives)
     waits: RankWaits | None = None
     stalls: tuple[Stall, ...] = ()
-    quiet: Quiet | None = None
     end: RunEnd = field(default_factory=RunEnd)
 
 

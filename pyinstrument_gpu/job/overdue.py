@@ -3,13 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.aspects.stalls.data import Quiet
 from pyinstrument_gpu.core.steps import Step
 from pyinstrument_gpu.parts.words import duration, time_text
 
@@ -17,21 +13,14 @@ _LEAST_NS = 2 * 10**9
 _TIMES_MEDIAN = 10
 
 
-def overdue_words(
-    last: Step | None,
-    step_ns: NDArray[np.int64],
-    now_ns: int,
-    quiet: Quiet | None,
-    environment: Mapping[str, Any],
-) -> str | None:
-    """For how long the step has been open, or none has begun, compared to what is usual, and where
-    the main thread was; None where that is not worth a word.
+def overdue_words(last: Step | None, step_ns: NDArray[np.int64], now_ns: int) -> str | None:
+    """For how long the step has been open, or none has begun, compared to what is usual; None where
+    that is not worth a word.
 
     Args:
         last: the step that is open, or else the last one; None before the first.
         step_ns: how long steps took.
         now_ns: until when, since the run began.
-        quiet: where the main thread was seen.
     """
     is_open = last is not None and last.end_ns < 0
     since_ns = 0 if last is None else last.begin_ns if is_open else last.end_ns
@@ -41,18 +30,7 @@ def overdue_words(
         return None
     taken = time_text(taken_ns)
     text = f"the step has taken {taken} so far" if is_open else f"none has begun for {taken}"
-    text += usual_words(step_ns)
-    if quiet is None or quiet.seen_ns < since_ns:
-        return text
-    folders = [environment[key] for key in ("cwd", "program_folder") if environment.get(key)]
-    line = quiet.source.seen_from(folders)
-    where = f"at {line}"
-    if quiet.library is not None and not quiet.library.startswith("<"):  # not in an import
-        where = f"in {quiet.library}, called at {line}"
-    elif not quiet.function.startswith("<"):
-        where = f"in {quiet.function} at {line}"
-    seen = time_text(now_ns - quiet.seen_ns)
-    return f"{text}; {seen} ago the main thread was {where}"
+    return text + usual_words(step_ns)
 
 
 def usual_words(step_ns: NDArray[np.int64]) -> str:

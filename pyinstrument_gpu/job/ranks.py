@@ -308,7 +308,7 @@ class JobInfo:
         world_size: how many ranks the job had.
         ranks_read: of how many of them there is a run.
         hosts: on how many machines these ran.
-        command: the command line of the first of them.
+        command: the program and its arguments, as the first of them ran it; else its command line.
         torch: its version.
         duration_ns: the longest of their recordings.
     """
@@ -325,7 +325,7 @@ class JobInfo:
 def job_info(job: Job) -> JobInfo:
     hosts = {rank.environment.get("host") for rank in job.ranks}
     first = job.ranks[0].environment if job.ranks else {}
-    command = first.get("command")
+    command = first.get("arguments") or first.get("command")
     return JobInfo(
         job_id=job.job_id,
         world_size=job.world_size,

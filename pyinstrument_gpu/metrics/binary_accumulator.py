@@ -18,12 +18,11 @@ from pyinstrument_gpu.metrics.accumulator_options import (
 )
 from pyinstrument_gpu.metrics.addition import Addition
 from pyinstrument_gpu.metrics.reference import add_counts, flat
-from pyinstrument_gpu.metrics.state import CALIBRATION_SUMS, STATE_DTYPE, StateSnapshot, word
+from pyinstrument_gpu.metrics.state import CALIBRATION_SUMS, STATE_DTYPE, StateSnapshot
 from pyinstrument_gpu.metrics.values import (
     calibration_error,
     counts_of,
     curves_of,
-    ratio,
     ratios_of,
     scalar_values_of,
     with_averages,
@@ -177,14 +176,6 @@ def _add_labels(
         columns = (weights, weights * probability, torch.where(true, weights, 0))
         for column, added in enumerate(columns):
             calibration[:, column].index_add_(0, bins, added)
-
-    if options.num_labels is not None and len(scores):
-        rows = counted.view(-1, labels)
-        exact = (~rows | (true == predicted).view(-1, labels)).all(dim=1)
-        of_rows = weights.view(-1, labels).amax(dim=1)
-        reals = state.view(torch.float64)
-        reals[word("correct")] += torch.where(exact, of_rows, 0).sum()
-        reals[word("correct_weight")] += of_rows.sum()
     add_counts(state, counted, ignored, wrong, weights, nonfinite.sum())
 
 
@@ -233,8 +224,7 @@ class BinaryAccumulator(Accumulator):
 
     With `num_labels`, each of these ratios and areas and each error has three keys: `auroc_micro`
     is of all labels together, `auroc_macro` the mean over the labels of which it is known, and
-    `auroc_per_label` a NumPy array; likewise for the others. `exact_match` is the share of rows
-    whose labels were all predicted.
+    `auroc_per_label` a NumPy array; likewise for the others.
 
     Args:
         num_labels: the number of labels of a row, the last dimension of the logits; None: each
@@ -259,7 +249,7 @@ class BinaryAccumulator(Accumulator):
     _series = (
         "count",
         *(f"{ratio}{average}" for ratio in _RATIOS for average in ("", "_macro")),
-        *("exact_match", "ece", "nonfinite"),
+        *("ece", "nonfinite"),
     )
     _reserved = frozenset(
         {
@@ -268,8 +258,8 @@ class BinaryAccumulator(Accumulator):
                 for ratio in _RATIOS
                 for suffix in ("", "_micro", "_macro", "_per_label")
             ),
-            *("count", "exact_match", "ece", "nonfinite", "first_nonfinite_update", "ignored"),
-            *("invalid", "lost_updates", "reference_updates"),
+            *("count", "ece", "nonfinite", "first_nonfinite_update", "ignored", "invalid"),
+            *("lost_updates", "reference_updates"),
         }
     )
 
@@ -334,7 +324,6 @@ class BinaryAccumulator(Accumulator):
             else:
                 of_all = {name: float(ratios[0]) for name, ratios in pooled.items()}
                 values |= with_averages(by_label, of_all, "label")
-                values["exact_match"] = ratio(state.correct[0], state.correct_weight[0])
             if options.calibration_bins:
                 values["ece"] = calibration_error(calibration)
         values |= counts_of(snapshot)

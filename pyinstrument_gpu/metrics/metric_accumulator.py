@@ -16,9 +16,8 @@ from pyinstrument_gpu.metrics import reference
 from pyinstrument_gpu.metrics.accumulator import Accumulator
 from pyinstrument_gpu.metrics.addition import Addition
 from pyinstrument_gpu.metrics.options import MetricOptions
-from pyinstrument_gpu.metrics.state import CALIBRATION_SUMS, MetricState, StateSnapshot
+from pyinstrument_gpu.metrics.state import MetricState, StateSnapshot
 from pyinstrument_gpu.metrics.values import (
-    calibration_error,
     counts_of,
     ema_of,
     ratio,
@@ -46,7 +45,7 @@ _ROWS = Addition(
 def _reserved_keys() -> frozenset[str]:
     """Those of an accumulator with a confusion matrix, for all: ranks and later versions of a
     program may have one. And a series of recordings."""
-    options = MetricOptions(num_classes=1, confusion=True, ema=0.5, calibration_bins=1)
+    options = MetricOptions(num_classes=1, confusion=True, ema=0.5)
     empty = MetricState.of(bytes(options.state_bytes), options.confusion_classes, scalars=0)
     values = _values_of(options, StateSnapshot(empty, (), 0))
     return frozenset(values) | {"reference_updates"}
@@ -55,7 +54,6 @@ def _reserved_keys() -> frozenset[str]:
 def _values_of(options: MetricOptions, snapshot: StateSnapshot) -> dict[str, Any]:
     """The values of a state, as `MetricAccumulator.compute` describes them."""
     state, ema = snapshot.state, options.ema
-    bins = state.tail[: CALIBRATION_SUMS * options.calibration_bins].reshape(-1, CALIBRATION_SUMS)
     values: dict[str, Any] = {
         "count": state.count,
         "loss": ratio(state.loss_sum, state.loss_weight),
@@ -65,7 +63,6 @@ def _values_of(options: MetricOptions, snapshot: StateSnapshot) -> dict[str, Any
         **({} if ema is None else {"loss_ema": ema_of(state.loss_ema, state.finite_losses, ema)}),
         "perplexity": _exp(ratio(state.nll_sum, state.nll_weight)),
         "entropy": ratio(state.entropy_sum, state.entropy_weight),
-        **({"ece": calibration_error(bins)} if options.calibration_bins else {}),
         **{
             f"accuracy@{k}": ratio(correct, weight)
             for k, correct, weight in zip(
@@ -121,8 +118,7 @@ class MetricAccumulator(Accumulator):
     The values of `compute()` and `latest()` have the keys `count` (rows that count), `loss` (mean
     over them), `loss_min`, `loss_max` and `loss_last` (of the updates' means), `perplexity` (exp of
     the mean negative log-likelihood), `entropy` (mean entropy of the softmax, in nats; of updates
-    without a loss), `ece` with `calibration_bins`, `accuracy@k`, `nonfinite` (the sum of
-    `nonfinite_rows` and `nonfinite_losses`),
+    without a loss), `accuracy@k`, `nonfinite` (the sum of `nonfinite_rows` and `nonfinite_losses`),
     `first_nonfinite_update` (None if there was none), `ignored`, `invalid`, `lost_updates` (updates
     that could not be added because of an error; 0 unless there was a warning), the running values
     of `update_scalar`, and with a confusion matrix `precision_micro`, `precision_macro`,
@@ -148,9 +144,6 @@ class MetricAccumulator(Accumulator):
             `torch.nn.functional.cross_entropy`.
         class_weight: likewise the weight of each class, a tensor of `num_classes` finite numbers
             of 0 or more. It is copied, and waited for if it is on a device.
-        calibration_bins: number of bins, up to 100, for `ece`, the expected calibration error: how
-            far the greatest probability of the softmax is from the accuracy. 0 leaves it out. Only
-            updates without a loss add to it.
         name: is put before the names of the values in a recording, as in `val/loss`, to tell
             accumulators apart. Where several have the same one, or none, the second one that is
             read is called `val-2`, or `metrics-2`.
@@ -176,7 +169,6 @@ class MetricAccumulator(Accumulator):
         cross_entropy: bool = True,
         label_smoothing: float = 0.0,
         class_weight: Tensor | None = None,
-        calibration_bins: int = 0,
         name: str = "",
     ) -> None:
         super().__init__(
@@ -190,7 +182,6 @@ class MetricAccumulator(Accumulator):
                 cross_entropy,
                 label_smoothing,
                 class_weight,
-                calibration_bins,
             ),
             name,
         )
@@ -280,5 +271,5 @@ class MetricAccumulator(Accumulator):
         return [
             *("count", "loss", "loss_last", "loss_ema", "entropy"),
             *(f"accuracy@{k}" for k in self._options.topk),
-            *("nonfinite", "ece", "precision_macro", "recall_macro", "f1_macro"),
+            *("nonfinite", "precision_macro", "recall_macro", "f1_macro"),
         ]

@@ -15,12 +15,7 @@ from pyinstrument_gpu.metrics.accumulator_options import (
     check_ema,
     check_tensors,
 )
-from pyinstrument_gpu.metrics.state import (
-    CALIBRATION_SUMS,
-    MAX_CALIBRATION_BINS,
-    MAX_TOPK,
-    STATE_DTYPE,
-)
+from pyinstrument_gpu.metrics.state import MAX_TOPK, STATE_DTYPE
 from pyinstrument_gpu.metrics.torch_modes import outside_modes
 from pyinstrument_gpu.patching.tensor_device import is_fake
 
@@ -43,7 +38,6 @@ class MetricOptions(AccumulatorOptions):
     cross_entropy: bool = True
     label_smoothing: float = 0.0
     class_weight: Tensor | None = None
-    calibration_bins: int = 0
     _class_weight_on: dict[torch.device, Tensor] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
@@ -51,7 +45,7 @@ class MetricOptions(AccumulatorOptions):
     task: ClassVar[str] = "classification"
 
     def __post_init__(self) -> None:
-        num_classes, bins = self.num_classes, self.calibration_bins
+        num_classes = self.num_classes
         if len(self.topk) > MAX_TOPK or not all(type(k) is int and k >= 1 for k in self.topk):
             raise ValueError(f"topk must be up to {MAX_TOPK} whole numbers >= 1, got {self.topk!r}")
         if num_classes is not None and (type(num_classes) is not int or num_classes < 1):
@@ -79,14 +73,10 @@ class MetricOptions(AccumulatorOptions):
         if self.class_weight is not None:
             weights = _checked_class_weight(self.class_weight, num_classes)
             plain |= {"class_weight": weights, "num_classes": len(weights)}
-        if type(bins) is not int or not 0 <= bins <= MAX_CALIBRATION_BINS:
+        if not self.cross_entropy and (smoothing or self.class_weight is not None):
             raise ValueError(
-                f"calibration_bins must be an int from 0 to {MAX_CALIBRATION_BINS}, got {bins!r}"
-            )
-        if not self.cross_entropy and (smoothing or self.class_weight is not None or bins):
-            raise ValueError(
-                "label_smoothing, class_weight and calibration_bins are for the cross-entropy: "
-                "they need cross_entropy=True"
+                "label_smoothing and class_weight are for the cross-entropy: they need "
+                "cross_entropy=True"
             )
         for name, value in plain.items():
             object.__setattr__(self, name, value)
@@ -97,9 +87,7 @@ class MetricOptions(AccumulatorOptions):
 
     @property
     def state_bytes(self) -> int:
-        return STATE_DTYPE.itemsize + 8 * (
-            CALIBRATION_SUMS * self.calibration_bins + self.confusion_classes**2
-        )
+        return STATE_DTYPE.itemsize + 8 * self.confusion_classes**2
 
     def class_weight_on(self, device: torch.device) -> Tensor | None:
         # They are copied there once.

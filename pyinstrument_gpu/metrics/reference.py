@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pyinstrument_gpu.metrics.options import MetricOptions
-from pyinstrument_gpu.metrics.state import CALIBRATION_SUMS, SCALAR_DTYPE, STATE_DTYPE, word
+from pyinstrument_gpu.metrics.state import SCALAR_DTYPE, STATE_DTYPE, word
 
 _PART = 1 << 22
 """So many logits are in float64 at a time."""
@@ -118,11 +118,9 @@ def add_update(
         ranks = _ranks(rows, safe_targets)
         if loss is None and options.cross_entropy:
             scores = _cross_entropy(rows, safe_targets, options)
-            _calibrate(reals, scores.confidence, ranks == 0, weights, options)
         nonfinite_rows = (counted & ~rows.isfinite().all(dim=1)).sum()
         if options.confusion and len(rows):
-            bins = CALIBRATION_SUMS * options.calibration_bins
-            matrix = reals[STATE_DTYPE.itemsize // 8 + bins :]
+            matrix = reals[STATE_DTYPE.itemsize // 8 :]
             matrix.index_add_(0, safe_targets * classes + rows.argmax(dim=1), weights)
         for slot, k in enumerate(options.topk):
             reals[word("correct") + slot] += torch.where(ranks < k, weights, 0).sum()
@@ -185,7 +183,6 @@ class _Scores:
     loss_weight: Tensor
     nll: Tensor
     entropy: Tensor
-    confidence: Tensor
 
 
 def _cross_entropy(rows: Tensor, targets: Tensor, options: MetricOptions) -> _Scores:
@@ -214,24 +211,8 @@ def _cross_entropy(rows: Tensor, targets: Tensor, options: MetricOptions) -> _Sc
             smooth = all_weights * log_total - weighted.sum(dim=1)
             share = options.label_smoothing
             loss = (1 - share) * loss + share / rows.shape[1] * smooth
-        parts.append((loss, weight, nll, entropy, 1 / total))
+        parts.append((loss, weight, nll, entropy))
     return _Scores(*(torch.cat(each) for each in zip(*parts, strict=True)))
-
-
-def _calibrate(
-    reals: Tensor, confidence: Tensor, correct: Tensor, weights: Tensor, options: MetricOptions
-) -> None:
-    count = options.calibration_bins
-    if not count:
-        return
-    known = confidence >= 0
-    weights = torch.where(known, weights, 0)
-    confidence = torch.where(known, confidence, 0)
-    bins = (confidence * count).to(torch.int64).clamp(max=count - 1)
-    added = torch.stack([weights, weights * confidence, weights * correct], dim=1)
-    begin = STATE_DTYPE.itemsize // 8
-    tail = reals[begin : begin + count * CALIBRATION_SUMS]
-    tail.view(count, CALIBRATION_SUMS).index_add_(0, bins, added)
 
 
 def _add_loss(

@@ -22,7 +22,6 @@ _LIMITS = {
 MAX_TOPK = _LIMITS["kMaxTopk"]
 MAX_SCALARS = _LIMITS["kMaxScalars"]
 CALIBRATION_SUMS = _LIMITS["kCalibrationSums"]
-MAX_CALIBRATION_BINS = _LIMITS["kMaxCalibrationBins"]
 
 
 class Merge(NamedTuple):

@@ -20,10 +20,9 @@
 #ifdef PIG_LIMIT
 PIG_LIMIT(kMaxTopk, 8)
 PIG_LIMIT(kMaxScalars, 32)
-// Of the rows whose greatest probability lies in a bin: their weight, the sum of those
-// probabilities, and the weight of the rows predicted correctly.
+// Of the labels whose probability lies in a bin: their weight, the sum of those probabilities, and
+// the weight of those that are true.
 PIG_LIMIT(kCalibrationSums, 3)
-PIG_LIMIT(kMaxCalibrationBins, 100)
 #endif
 
 // A running value that update_scalar takes. The sums are of finite numbers.

@@ -31,7 +31,6 @@ def install() -> None:
         program_facts=_look_at_program,
         request=_look_for_request,
         stall=_answer_stall,
-        quiet=_look_while_quiet,
         statement=_statement_at,
         phase_name_error=PhaseNameError,
     )
@@ -74,11 +73,6 @@ def _answer_stall() -> None:
         watcher.stalled()
 
 
-def _look_while_quiet() -> None:
-    for watcher in _watchers():
-        watcher.quiet()
-
-
 def _watchers() -> Iterable[Watcher]:
     recording = active()
     return () if recording is None else recording.watchers.values()
@@ -88,4 +82,6 @@ def _look_at_program() -> None:
     """Bring what the active recording knows of the program up to date."""
     recording = active()
     if recording is not None:
-        recording._tell_of_program()
+        facts = recording._tell_of_program()
+        for watcher in recording.watchers.values():
+            watcher.program_is(facts)

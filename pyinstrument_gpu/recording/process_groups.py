@@ -41,7 +41,7 @@ class ProcessGroups:
             makes one is not built as the hooks expect, or a group does not say what it is.
     """
 
-    def __init__(self, tell: Callable[[], None]) -> None:
+    def __init__(self, tell: Callable[[], object]) -> None:
         self._tell = tell
         self._leave = self._has_made  # the same object each time: it tells whose hooks they are
         self._has_group = False

@@ -36,14 +36,14 @@ class ProgramWatch:
     """What is learnt while one recording goes on."""
 
     def __init__(self) -> None:
-        self._tell: Callable[[], None] | None = None
+        self._tell: Callable[[], object] | None = None
         self._accelerator: str | None = None
         self._streams: StreamWatch | None = None
         self._groups: ProcessGroups | None = None
         self._looks_for_groups = False
         self._undo: list[Callable[[], None]] = []
 
-    def begin(self, tell: Callable[[], None]) -> None:
+    def begin(self, tell: Callable[[], object]) -> None:
         """Look, as soon as torch is imported.
 
         Args:

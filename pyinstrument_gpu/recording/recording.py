@@ -450,10 +450,10 @@ class Recording:
     def _note_no_memory(self, error: MemoryError) -> None:
         self._no_memory = self._no_memory or error.with_traceback(None)  # which holds frames
 
-    def _tell_of_program(self) -> None:
-        """Bring what the environment says of the program up to date."""
+    def _tell_of_program(self) -> dict[str, Any]:
+        """Bring what the environment says of the program up to date, and return it."""
         if not self._program.is_on or self._pid != os.getpid() or not self._environment:
-            return
+            return {}
         try:
             facts = self._program.facts()
             if self._program.has_ranks:
@@ -464,8 +464,9 @@ class Recording:
                 # A new one: other threads may be reading the one that there is.
                 self._environment = {**self._environment, **known}
                 native.set_document(self, "environment", _encode(self._environment))
+            return facts
         except Exception:  # it may be called in the middle of the program: it stays as it is
-            return
+            return {}
 
     def note_step_number(self, number: int) -> None:
         """The next step has this number in the whole training, of which this run may be a later

@@ -36,7 +36,7 @@ class StreamWatch:
         not_hooked: functions that are not built as the hooks expect. Their calls are not seen.
     """
 
-    def __init__(self, tell: Callable[[], None]) -> None:
+    def __init__(self, tell: Callable[[], object]) -> None:
         self._tell = tell
         self._leave = lambda *_: (
             None

@@ -11,7 +11,7 @@ from typing import Any
 
 from pyinstrument_gpu.analysis.compare import MIN_RUNS, Comparison, PhaseChange, TimeChange
 from pyinstrument_gpu.analysis.differences import Difference, Differences
-from pyinstrument_gpu.analysis.memory_change import LEAST_CHANGE, MemoryChange
+from pyinstrument_gpu.analysis.memory_change import MemoryChange
 from pyinstrument_gpu.analysis.run_sample import OUTSIDE_PHASES, FinalValue
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, Table, table
 from pyinstrument_gpu.parts.words import (
@@ -254,17 +254,7 @@ def _memory(memory: MemoryChange | None) -> Iterator[Sentence]:
     after_bytes = statistics.median(memory.after_bytes)
     where = "of the process" if memory.is_of_process else "on the GPU"
     doubt = "" if memory.is_significant else " (which may be chance)"
-    text = f"Peak of memory {where}: {size(before_bytes)} -> {size(after_bytes)}{doubt}"
-    changes = [
-        f"{one.kind} {'+' if one.change_bytes > 0 else ''}{size(one.change_bytes)}"
-        for one in memory.kinds[:_MAX_NAMED]
-        if abs(one.change_bytes) >= LEAST_CHANGE * before_bytes
-    ]
-    if changes:
-        text += f"; held around a backward pass, {', '.join(changes)}"
-    elif memory.kinds:
-        text += "; what is held around a backward pass is about the same"
-    yield Sentence(text)
+    yield Sentence(f"Peak of memory {where}: {size(before_bytes)} -> {size(after_bytes)}{doubt}")
 
 
 def unmoved(comparison: Comparison) -> str:

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from pyinstrument_gpu.errors import SinkError, needed_for
-from pyinstrument_gpu.sinks.scalars import MAX_PATHS, STEPS_PER_UPDATE, scalars_of
+from pyinstrument_gpu.sinks.scalars import scalars_of
 from pyinstrument_gpu.sinks.sink import RunUpdate, Sink
 
 _PREFIX = "pyinstrument_gpu/"
@@ -25,22 +25,10 @@ class MLflowSink(Sink):
     Args:
         run_id: the id of the run, which remains the caller's. None takes the run that is active in
             the thread that adds the sink.
-        max_paths: the number of paths that have metrics of their own. Later ones are summed up as
-            "other".
-        steps_per_update: the most steps to log per update. If there are more, evenly spaced ones
-            are logged.
     """
 
-    def __init__(
-        self,
-        run_id: str | None = None,
-        *,
-        max_paths: int = MAX_PATHS,
-        steps_per_update: int = STEPS_PER_UPDATE,
-    ) -> None:
+    def __init__(self, run_id: str | None = None) -> None:
         self._run_id = run_id
-        self._max_paths = max_paths
-        self._steps_per_update = steps_per_update
         self._keys: dict[str, str] = {}
         self._client: Any = None
 
@@ -72,7 +60,7 @@ class MLflowSink(Sink):
         """Log the new steps and readings, a thousand values at a time."""
         from mlflow.entities import Metric
 
-        scalars = scalars_of(update, self._max_paths, self._steps_per_update)
+        scalars = scalars_of(update)
         metrics = (
             Metric(self._key(tag), value, round(walltime * 1e3), step)
             for tag, value, step, walltime in scalars

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyinstrument_gpu.core.paths import without_surrogates
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.errors import SinkError, needed_for
-from pyinstrument_gpu.sinks.scalars import STEPS_PER_UPDATE, PhasesOfStep, phases_of_steps
+from pyinstrument_gpu.sinks.scalars import MAX_STEPS, PhasesOfStep, phases_of_steps
 from pyinstrument_gpu.sinks.sink import RunUpdate, Sink
 from pyinstrument_gpu.version import __version__
 
@@ -63,30 +63,15 @@ class OTLPSink(Sink):
             that sends to a collector by OTLP over HTTP, as the environment says
             (`OTEL_EXPORTER_OTLP_ENDPOINT`, by default port 4318 of this machine;
             `OTEL_METRIC_EXPORT_INTERVAL`, by default a minute).
-        max_paths: the number of paths that have time series of their own. Later ones are summed up
-            as "other", so that the number of time series is bounded.
-        max_metrics: the number of metrics to pass on. Later ones are left out.
-        steps_per_update: the most steps to measure per update. If there are more, evenly spaced
-            ones are measured.
     """
 
-    def __init__(
-        self,
-        meter_provider: MeterProvider | None = None,
-        *,
-        max_paths: int = _MAX_PATHS,
-        max_metrics: int = _MAX_METRICS,
-        steps_per_update: int = STEPS_PER_UPDATE,
-    ) -> None:
+    def __init__(self, meter_provider: MeterProvider | None = None) -> None:
         if meter_provider is not None and not callable(getattr(meter_provider, "get_meter", None)):
             raise TypeError(
                 "meter_provider must be a MeterProvider of OpenTelemetry or None, got "
                 f"{meter_provider!r}"
             )
         self._provider = meter_provider
-        self._max_paths = max_paths
-        self._max_metrics = max_metrics
-        self._steps_per_update = steps_per_update
         self._export: _OTLPExport | None = None
         self._instruments: _Instruments | None = None
 
@@ -111,7 +96,7 @@ class OTLPSink(Sink):
     def write(self, update: RunUpdate) -> None:
         """Measure new steps and readings. Sending is up to the provider."""
         instruments = self._instruments or self._make_instruments(update.environment)
-        for step in phases_of_steps(update, self._max_paths, self._steps_per_update):
+        for step in phases_of_steps(update, _MAX_PATHS, MAX_STEPS):
             instruments.measure_step(step)
         if len(update.steps):
             instruments.set("step.index", int(update.steps["index"][-1]))
@@ -126,7 +111,7 @@ class OTLPSink(Sink):
         values = update.metrics[["name", "value"]].tolist()
         for index, (name, value) in zip(update.metric_steps.tolist(), values, strict=True):
             # OpenTelemetry takes no value that is not finite, and would warn of each.
-            if name < self._max_metrics and math.isfinite(value):
+            if name < _MAX_METRICS and math.isfinite(value):
                 its_name = {"metric.name": without_surrogates(update.metric_names[name])}
                 instruments.set("metric.value", value, its_name)
                 if index >= 0:

@@ -47,23 +47,11 @@ class PrometheusSink(Sink):
     Args:
         port: the port to listen on; 0 picks a free one.
         host: the address to listen on. With the default, only this machine can reach it.
-        max_paths: the number of paths that have time series of their own. Later ones are counted
-            as "other", so that the number of time series is bounded.
-        max_metrics: the number of metrics to serve. Later ones are left out.
     """
 
-    def __init__(
-        self,
-        port: int,
-        host: str = "127.0.0.1",
-        *,
-        max_paths: int = _MAX_PATHS,
-        max_metrics: int = _MAX_METRICS,
-    ) -> None:
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
         self._port = port
         self._host = host
-        self._max_paths = max_paths
-        self._max_metrics = max_metrics
         self._metrics: dict[str, float] = {}
         self._last_step_s: float | None = None
         self._slow_ns: dict[str, int] = {}
@@ -106,7 +94,7 @@ class PrometheusSink(Sink):
     def write(self, update: RunUpdate) -> None:
         """Prepare the answer to the next scrapes."""
         for name, value in update.metrics[["name", "value"]].tolist():
-            if name < self._max_metrics:
+            if name < _MAX_METRICS:
                 self._metrics[without_surrogates(update.metric_names[name])] = value
         if len(update.steps):
             end_ns = int(update.steps["end_ns"][-1])
@@ -115,7 +103,7 @@ class PrometheusSink(Sink):
             self._slow_steps = self._slow_steps or _SlowSteps(update.path)
             self._slow_ns = self._slow_steps.look()
         self._families = [
-            *_families(update, self._max_paths, self._metrics, self._last_step_s),
+            *_families(update, self._metrics, self._last_step_s),
             *_of_slow_steps(self._slow_ns),
         ]
 
@@ -160,7 +148,7 @@ def _of_slow_steps(excess_ns: Mapping[str, int]) -> Iterator[Metric]:
 
 
 def _families(
-    update: RunUpdate, max_paths: int, metrics: Mapping[str, float], last_step_s: float | None
+    update: RunUpdate, metrics: Mapping[str, float], last_step_s: float | None
 ) -> Iterator[Metric]:
     facts = {fact: update.environment.get(fact) for fact in _FACTS}
     info = {fact: str(value) for fact, value in facts.items() if value is not None}
@@ -170,7 +158,7 @@ def _families(
     yield _family("Counter", "spans", "Executions of phases.", {"": (update.phases_recorded,)})
     if update.totals is not None:
         yield from _of_steps(update.totals.steps)
-        labels = dict(zip(update.paths, labels_of(update.paths, max_paths), strict=True))
+        labels = dict(zip(update.paths, labels_of(update.paths, _MAX_PATHS), strict=True))
         yield from _of_phases(update.totals.phases, labels)
     if metrics:
         what = "Metrics of the training, as last read."

@@ -19,7 +19,9 @@ from pyinstrument_gpu.sinks.sink import RunUpdate
 GROUPS = {Scope.STEP: "phase", Scope.OTHER_THREADS: "other_threads"}
 """What the tags of each scope begin with."""
 MAX_PATHS = 64
-STEPS_PER_UPDATE = 100
+"""That have curves of their own; later ones are "other"."""
+MAX_STEPS = 100
+"""Of an update, and values of a metric. If a sink is given more, it gets evenly spaced ones."""
 
 
 class Point(NamedTuple):
@@ -60,33 +62,25 @@ class PhasesOfStep:
         return self.samples / (self.end_ns - self.begin_ns) * 1e9
 
 
-def scalars_of(update: RunUpdate, max_paths: int, steps_per_update: int) -> Iterator[Point]:
+def scalars_of(update: RunUpdate, most: int | None = None) -> Iterator[Point]:
     """All points of an update: those of its steps in their order, then its metrics as they were
-    read. Points with the same step and time are next to each other.
-
-    Args:
-        update: the update.
-        max_paths: the number of paths that have curves of their own; the others are "other".
-        steps_per_update: the most steps, and the most values of a metric. If there are more, evenly
-            spaced ones are taken.
-    """
+    read. Points with the same step and time are next to each other. At most so many of a curve."""
+    most = most or MAX_STEPS
     began_ns = update.began_realtime_ns
-    taken = _evenly_spaced(update.metrics["name"], steps_per_update)
+    taken = _evenly_spaced(update.metrics["name"], most)
     return chain(
-        _step_scalars(began_ns, phases_of_steps(update, max_paths, steps_per_update)),
+        _step_scalars(began_ns, phases_of_steps(update, MAX_PATHS, most)),
         _metric_scalars(
             began_ns, update.metric_names, update.metrics[taken], update.metric_steps[taken]
         ),
     )
 
 
-def phases_of_steps(
-    update: RunUpdate, max_paths: int, steps_per_update: int
-) -> Iterator[PhasesOfStep]:
-    """The steps of an update with their phases. Arguments as of `scalars_of`."""
+def phases_of_steps(update: RunUpdate, max_paths: int, most: int) -> Iterator[PhasesOfStep]:
+    """The steps of an update with their phases; paths after the first so many are "other"."""
     labels = labels_of(update.paths, max_paths)
     times = update.phase_times
-    steps = update.steps[:: max(1, -(-len(update.steps) // steps_per_update))]
+    steps = update.steps[:: max(1, -(-len(update.steps) // most))]
     first = np.searchsorted(times["step"], steps["index"]).tolist()
     last = np.searchsorted(times["step"], steps["index"], side="right").tolist()
     columns = ["index", "begin_ns", "end_ns", "samples"]

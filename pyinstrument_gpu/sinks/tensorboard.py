@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pyinstrument_gpu.sinks.scalars import MAX_PATHS, STEPS_PER_UPDATE, scalars_of
+from pyinstrument_gpu.sinks.scalars import scalars_of
 from pyinstrument_gpu.sinks.sink import RunUpdate, Sink
 
 
@@ -27,31 +27,19 @@ class TensorBoardSink(Sink):
         writer: a `torch.utils.tensorboard.SummaryWriter`, or anything with
             `add_scalar(tag, value, step, walltime)`. It remains the caller's: it is flushed but
             not closed.
-        max_paths: the number of paths that have curves of their own. Later ones are summed up as
-            "other".
-        steps_per_update: the most steps to write per update. If there are more, evenly spaced
-            ones are written.
     """
 
-    def __init__(
-        self,
-        writer: ScalarWriter,
-        *,
-        max_paths: int = MAX_PATHS,
-        steps_per_update: int = STEPS_PER_UPDATE,
-    ) -> None:
+    def __init__(self, writer: ScalarWriter) -> None:
         if not callable(getattr(writer, "add_scalar", None)):
             raise TypeError(
                 "writer must have add_scalar(tag, value, step, walltime), as torch's "
                 f"SummaryWriter does, got {writer!r}"
             )
         self._writer = writer
-        self._max_paths = max_paths
-        self._steps_per_update = steps_per_update
 
     def write(self, update: RunUpdate) -> None:
         """Write the scalars of new steps and readings."""
-        for scalar in scalars_of(update, self._max_paths, self._steps_per_update):
+        for scalar in scalars_of(update):
             self._writer.add_scalar(*scalar)
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any, Protocol
 
 from pyinstrument_gpu.errors import SinkError
-from pyinstrument_gpu.sinks.scalars import MAX_PATHS, STEPS_PER_UPDATE, Point, scalars_of
+from pyinstrument_gpu.sinks.scalars import Point, scalars_of
 from pyinstrument_gpu.sinks.sink import RunUpdate, Sink
 
 _PREFIX = "pyinstrument_gpu/"
@@ -32,24 +32,12 @@ class WandbSink(Sink):
     Args:
         run: what `wandb.init` returned. It remains the caller's, who finishes it after the
             recording.
-        max_paths: the number of paths that have names of their own. Later ones are summed up as
-            "other".
-        steps_per_update: the most steps to log per update. If there are more, evenly spaced ones
-            are logged.
     """
 
-    def __init__(
-        self,
-        run: WandbRun,
-        *,
-        max_paths: int = MAX_PATHS,
-        steps_per_update: int = STEPS_PER_UPDATE,
-    ) -> None:
+    def __init__(self, run: WandbRun) -> None:
         if not all(callable(getattr(run, name, None)) for name in ("log", "define_metric")):
             raise TypeError(f"run must be what wandb.init() returned, got {run!r}")
         self._run: Any = run
-        self._max_paths = max_paths
-        self._steps_per_update = steps_per_update
 
     def open(self) -> None:
         """Define the step axis.
@@ -66,7 +54,7 @@ class WandbSink(Sink):
 
     def write(self, update: RunUpdate) -> None:
         """Log the new steps and readings."""
-        scalars = scalars_of(update, self._max_paths, self._steps_per_update)
+        scalars = scalars_of(update)
         for (step, walltime), row in groupby(scalars, key=_step_and_time):
             values = {f"{_PREFIX}{scalar.tag}": scalar.value for scalar in row}
             self._run.log({_STEP: step, "_timestamp": walltime, **values})

@@ -58,7 +58,7 @@ class WatchApp(App[None]):
     """
 
     CSS = """
-    #heading { height: 4; }
+    #heading { height: auto; }
     #tabs, #keys { height: 1; }
     #keys { dock: bottom; background: $surface; }
     #filter { dock: bottom; height: 1; border: none; padding: 0; display: none; }

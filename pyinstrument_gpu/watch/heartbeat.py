@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from pyinstrument_gpu.core.condition import Condition, ProcessState, ProgramEnd
-from pyinstrument_gpu.core.file.follower import Whereabouts
 from pyinstrument_gpu.core.file.state import State
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.job.condition import (
@@ -53,7 +52,7 @@ def heartbeat(
     *,
     unchanged_ns: int,
     has_changed: bool,
-    whereabouts: Whereabouts = Whereabouts.HERE,
+    lost: str | None = None,
 ) -> Heartbeat:
     """How a recording is.
 
@@ -61,7 +60,7 @@ def heartbeat(
         sighting: of its process.
         unchanged_ns: how long it has been seen not to change.
         has_changed: whether it has been seen to change before that.
-        whereabouts: of its file.
+        lost: what has become of its file, as in `RunFollower`.
     """
     process = sighting.process
     is_at_least = sighting.silent_ns is None
@@ -100,18 +99,10 @@ def heartbeat(
             f"no heartbeat for {ago}, last {place}; whether its process lives can't be seen "
             "from here"
         )
-    if whereabouts is not Whereabouts.HERE:
-        words += f" ({_WHEREABOUTS[whereabouts]})"
+    if lost is not None:
+        words += f" ({lost})"
     is_known = not is_at_least or is_fresh or known_ns >= FRESH_NS
     return Heartbeat(condition, words, known_ns if is_known else None, is_at_least)
-
-
-_WHEREABOUTS = {
-    Whereabouts.MOVED: "the file has been moved",
-    Whereabouts.REMOVED: "the file has been removed",
-    Whereabouts.REPLACED: "the file has been replaced by something that is no run",
-    Whereabouts.SHORTENED: "another program has made the file shorter",
-}
 
 
 def _condition(
@@ -147,8 +138,6 @@ def _overdue(run: Run, age_ns: int) -> str | None:
         run.steps[-1] if len(run.steps) else None,
         closed["end_ns"] - closed["begin_ns"],
         run.duration_ns + age_ns,
-        run.quiet,
-        run.environment,
     )
 
 

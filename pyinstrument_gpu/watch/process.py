@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -102,16 +102,6 @@ def children(pid: int, proc: Path = Path("/proc")) -> list[int]:
     for one in found:
         found += parents.get(one, [])
     return found[1:]
-
-
-def own_processes(proc: Path = Path("/proc")) -> Iterator[int]:
-    """The processes of this user, but this one."""
-    for pid in _pids(proc):
-        try:
-            if os.stat(proc / str(pid)).st_uid == os.getuid() and pid != os.getpid():
-                yield pid
-        except OSError:
-            continue
 
 
 def _pids(proc: Path) -> list[int]:

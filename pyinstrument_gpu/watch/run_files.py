@@ -34,14 +34,13 @@ def run_files(target: str | None, proc: Path = Path("/proc")) -> Callable[[], li
     Raises:
         RunFileError: there is none; the message says what to do.
     """
-    if target is None:
-        return _of_anything(proc)
-    path = Path(target)
+    path = Path.cwd() if target is None else Path(target)
     if path.is_dir():
         newest = _newest(below(path))
         if newest is None:
             raise RunFileError(f"there is no run file ({SUFFIX}) in {path}. {HOW_TO_BEGIN}")
-        return _of_job(newest, path)
+        return _of_job(newest, path if target else newest.parent)
+    target = str(target)
     if not path.exists() and target.isascii() and target.isdecimal():
         found = _of_process(int(target), proc)
         return lambda: found
@@ -57,31 +56,6 @@ def _check(path: Path) -> None:
             follower.look()
         except RunFileError as error:
             raise type(error)(f"{path}: {error}") from None
-
-
-def _of_anything(proc: Path) -> Callable[[], list[Path]]:
-    newest = _newest(below(Path.cwd()))
-    if newest is not None:
-        return _of_job(newest, newest.parent)
-    found: dict[Path, int] = {}
-    for pid in process.own_processes(proc):
-        try:
-            found.update(dict.fromkeys(process.recorded_files(pid, proc)[0], pid))
-        except OSError:
-            continue
-    if not found:
-        raise RunFileError(
-            f"there is no run file ({SUFFIX}) below {Path.cwd()}, and no process of yours records "
-            f"into one. {HOW_TO_BEGIN}"
-        )
-    newest = _newest(found)
-    assert newest is not None
-    job = _of_job(newest, newest.parent)
-    others = set(found) - set(job())
-    if others:
-        lines = [f"    pyinstrument-gpu watch {pid}    {path}" for path, pid in found.items()]
-        raise RunFileError("\n".join(["several processes record; choose one:", *lines]))
-    return job
 
 
 def _of_process(pid: int, proc: Path) -> list[Path]:

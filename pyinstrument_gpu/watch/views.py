@@ -42,12 +42,15 @@ _SIGNS = {
 
 
 def heading(run: LiveRun | Unreadable, width: int) -> Text:
-    """Four lines: which run it is, how it is, its steps, memory and the recorder."""
+    """Four lines: which run it is, how it is, its steps, memory and the recorder; and what the loop
+    waits for."""
     if isinstance(run, Unreadable):
         lines = [Text(f"■ {printable(run.file)}"), Text(printable(run.reason))]
     else:
         words = Text(printable(run.heartbeat.words))
         lines = [_title(run), words, Text(_steps_line(run)), _health_line(run, width)]
+        of_aspects = (view.line(run.aspects[view.key]) for view in live_views())
+        lines += [Text(line) for line in of_aspects if line]
     for line in lines:
         line.truncate(max(1, width), overflow="ellipsis")
     return Text("\n").join(lines)

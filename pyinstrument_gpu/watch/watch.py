@@ -89,7 +89,7 @@ class WatchedRun:
             sighting_of(run.environment, state.anchor, run.duration_ns, clocks, self._process),
             unchanged_ns=clocks.monotonic_ns - self._changed_ns,
             has_changed=self._has_changed,
-            whereabouts=self._follower.whereabouts,
+            lost=self._follower.lost,
         )
 
 

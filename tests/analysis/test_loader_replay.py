@@ -17,7 +17,12 @@ times = st.lists(st.integers(0, 50), min_size=1, max_size=12)
 
 
 def simulated_waits(
-    making: list[int], using: list[int], handing: int, workers: int, prefetch: int, batches: int
+    making: list[int],
+    using: list[int],
+    handing: list[int],
+    workers: int,
+    prefetch: int,
+    batches: int,
 ) -> list[int]:
     """What torch's DataLoader does, with queues: each wait."""
     queues: list[deque[int]] = [deque() for _ in range(workers)]
@@ -58,7 +63,7 @@ def simulated_waits(
             made.add(done)
             is_busy[worker] = False
             begin(worker, done_at)
-        now = max(now, until(batch)) + handing
+        now = max(now, until(batch)) + handing[batch % len(handing)]
         waits.append(now - asked)
         while events and events[0][0] <= now:
             done_at, worker, done = heapq.heappop(events)
@@ -70,12 +75,12 @@ def simulated_waits(
     return waits
 
 
-@given(times, times, st.integers(0, 5), st.integers(1, 5), st.integers(1, 4))
+@given(times, times, times, st.integers(1, 5), st.integers(1, 4))
 def test_the_replay_waits_as_a_simulation_does(
-    making: list[int], using: list[int], handing: int, workers: int, prefetch: int
+    making: list[int], using: list[int], handing: list[int], workers: int, prefetch: int
 ) -> None:
-    count = min(len(making), len(using))
-    making, using = making[:count], using[:count]
+    count = min(len(making), len(using), len(handing))
+    making, using, handing = making[:count], using[:count], handing[:count]
     rounds = max(2, -(-3 * workers * prefetch // count))
     waits = simulated_waits(making, using, handing, workers, prefetch, rounds * count)
 
@@ -89,15 +94,19 @@ def test_without_workers_the_loop_waits_for_as_long_as_batches_take(
     making: list[int], using: list[int]
 ) -> None:
     count = min(len(making), len(using))
-    assert replayed_wait_ns(making, using, 7, 0, 2) == sum(making[:count]) / count
+    assert replayed_wait_ns(making, using, [7] * count, 0, 2) == sum(making[:count]) / count
 
 
 def model(
-    making_ns: int, using_ns: int, workers: int, wait_ns: float, processors: Processors
+    making_ns: int,
+    using_ns: int,
+    workers: int,
+    wait_ns: float,
+    processors: Processors,
+    handing_ns: int = 0,
 ) -> LoaderModel:
-    return LoaderModel(
-        np.full(64, making_ns), np.full(64, using_ns), 0, workers, 2, processors, wait_ns
-    )
+    making, using, handing = (np.full(64, time_ns) for time_ns in (making_ns, using_ns, handing_ns))
+    return LoaderModel(making, using, handing, workers, 2, processors, wait_ns)
 
 
 def test_workers_that_sleep_need_no_processors() -> None:
@@ -115,7 +124,7 @@ def test_more_batches_ahead_even_out_long_ones() -> None:
     making_ns = np.full(64, 10 * MS)
     making_ns[::16] = 50 * MS
     asleep = Processors(cores=2, cpu_share=0.0)
-    run = LoaderModel(making_ns, np.full(64, 15 * MS), 0, 1, 2, asleep, 0.0)
+    run = LoaderModel(making_ns, np.full(64, 15 * MS), np.zeros(64, int), 1, 2, asleep, 0.0)
     run = replace(run, wait_ns=run.wait_with(1))
     *_, deeper = run.predictions()
     assert deeper.change == "prefetch_factor=4"
@@ -142,10 +151,38 @@ def test_workers_that_compute_share_the_processors() -> None:
     busy = Processors(cores=2, cpu_share=2 / 3, queued_share=1 / 3)
     *_, most, _ = model(30 * MS, 5 * MS, 2, 10 * MS, busy).predictions()
     assert most.workers == 8
-    # Of 20 ms of computing two processors make a batch in 10 ms at best, and nine want them.
-    assert most.least_ns == 5 * MS
-    assert most.wait_ns == pytest.approx(6.25 * MS)  # 20 ms * 9/2 / 8 - 5 ms
-    assert most.most_ns == most.wait_ns
+    # Nine want two of them, so that a worker makes its batch of 20 ms in 90, and eight give one in
+    # 11.25. At most that is waited for, as the loop takes at least the 5 ms that it took.
+    assert most.most_ns == pytest.approx(6.25 * MS)
+    # But the loop has to share, too, and then takes up to 22.5 ms, so that it waits for none.
+    assert (most.wait_ns, most.least_ns) == (0, 0)
+
+
+def test_a_loop_that_waited_for_a_processor_takes_less_without_these_workers() -> None:
+    # Of its 12 ms it waited 4 for a processor, as two workers had both: one worker leaves it one.
+    busy = Processors(cores=2, cpu_share=1.0, loop_queued_ns=4 * MS)
+    one = model(20 * MS, 12 * MS, 2, 0, busy).predicted(1)
+    assert one.most_ns == 12 * MS
+    # A processor does up to half as much again while the other one rests.
+    assert one.least_ns == pytest.approx(20 / 1.5 * MS - 8 * MS, abs=1)
+
+
+def test_a_processor_does_less_while_the_others_work() -> None:
+    alone = Processors(cores=4, cpu_share=1.0)
+    two = model(40 * MS, 5 * MS, 1, 35 * MS, alone).predicted(2)
+    assert two.least_ns == 15 * MS
+    assert two.most_ns == 25 * MS
+    assert two.wait_ns == pytest.approx((40 * (1 + 0.5 / 3) / 2 - 5) * MS)
+
+
+def test_what_handing_over_takes_may_be_less_with_other_workers() -> None:
+    # It was 9 ms while the worker made its next batch. Two wait for the loop.
+    asleep = Processors(cores=2, cpu_share=0.0)
+    run = model(20 * MS, 15 * MS, 1, 9 * MS, asleep, handing_ns=9 * MS)
+    assert run.explains_run
+    one, two = run.predicted(1), run.predicted(2)
+    assert (one.least_ns, one.wait_ns, one.most_ns) == (9 * MS, 9 * MS, 9 * MS)
+    assert (two.least_ns, two.wait_ns, two.most_ns) == (300_000, 9 * MS, 9 * MS)
 
 
 def test_where_the_replay_does_not_explain_the_run_nothing_is_said() -> None:
@@ -155,5 +192,6 @@ def test_where_the_replay_does_not_explain_the_run_nothing_is_said() -> None:
 
 
 def test_a_few_batches_tell_nothing() -> None:
-    few = LoaderModel(np.full(31, MS), np.full(31, MS), 0, 1, 2, Processors(4), 0.0)
+    times_ns = np.full(31, MS)
+    few = LoaderModel(times_ns, times_ns, times_ns, 1, 2, Processors(4), float(MS))
     assert not few.explains_run

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the peak of memory differs between two sides of runs, and what of it."""
+"""Whether the peak of memory differs between two sides of runs."""
 
 from pyinstrument_gpu.analysis.compare import compare
 from pyinstrument_gpu.analysis.memory_change import MemoryChange, memory_change
-from pyinstrument_gpu.aspects.memory.data import HeldMemory, Memory, StepMemory
+from pyinstrument_gpu.aspects.memory.data import Memory
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.report.comparison import comparison_facts, comparison_report
 from tests.helpers.timed_runs import runs_of
@@ -11,15 +11,11 @@ from tests.helpers.timed_runs import runs_of
 MIB = 1 << 20
 
 
-def runs(*peaks_mib: float, activations_mib: int | None = 100, device: int | None = 0) -> list[Run]:
-    """Runs with these peaks, which differ in activations by what is given alone."""
+def runs(*peaks_mib: float, device: int | None = 0) -> list[Run]:
+    """Runs with these peaks."""
     made = runs_of(*[10.0] * len(peaks_mib))
     for run, peak_mib in zip(made, peaks_mib, strict=True):
-        held = None
-        if activations_mib is not None:
-            begin = HeldMemory(50 * MIB, activations_bytes=activations_mib * MIB)
-            held = StepMemory(step=1, begin=begin, end=HeldMemory(50 * MIB, 50 * MIB))
-        run.memory = Memory(device=device, steps=3, peak_bytes=int(peak_mib * MIB), held=held)
+        run.memory = Memory(device=device, steps=3, peak_bytes=int(peak_mib * MIB))
     return made
 
 
@@ -40,18 +36,10 @@ def test_peaks_that_lie_apart_differ_for_certain_where_there_are_enough() -> Non
     assert not change(runs(300), runs(302)).differs  # less than is worth a word
 
 
-def test_what_is_held_says_what_has_grown() -> None:
-    sides = runs(300, 300, 301, 301), runs(400, 401, 400, 401, activations_mib=200)
-    kinds = change(*sides).kinds
-    assert [(one.kind, one.change_bytes) for one in kinds[:2]] == [
-        ("activations", 100 * MIB),
-        ("parameters", 0),
-    ]
+def test_peaks_that_lie_apart_are_told() -> None:
+    sides = runs(300, 300, 301, 301), runs(400, 401, 400, 401)
     comparison = compare(*sides)
-    assert (
-        "Peak of memory on the GPU: 300.50 MiB -> 400.50 MiB; held around a backward pass, "
-        "activations +100.00 MiB"
-    ) in " ".join(comparison_report(comparison).split())
+    assert "Peak of memory on the GPU: 300.50 MiB -> 400.50 MiB\n" in comparison_report(comparison)
     facts = comparison_facts(comparison)["memory"]
     assert facts["is_significant"]
     assert facts["before_bytes"] == (300 * MIB, 300 * MIB, 301 * MIB, 301 * MIB)
@@ -59,7 +47,7 @@ def test_what_is_held_says_what_has_grown() -> None:
 
 def test_a_difference_that_may_be_chance_is_said_to_be_so() -> None:
     text = " ".join(comparison_report(compare(runs(300), runs(400))).split())
-    assert "300.00 MiB -> 400.00 MiB (which may be chance); what is held around" in text
+    assert "300.00 MiB -> 400.00 MiB (which may be chance)" in text
 
 
 def test_nothing_is_said_where_peaks_are_the_same_or_unknown() -> None:
@@ -67,5 +55,4 @@ def test_nothing_is_said_where_peaks_are_the_same_or_unknown() -> None:
     plain = runs_of(10.0)
     assert memory_change(plain, runs(300)) is None
     assert memory_change(runs(300, device=None), runs(300)) is None
-    assert change(runs(300, activations_mib=None), runs(400)).kinds == ()
     assert "Peak of memory" not in comparison_report(compare(plain, runs(300)))

@@ -64,8 +64,9 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(main, arguments, prog_name="pyinstrument-gpu")
+def invoke(*arguments: str, columns: int = 80) -> Result:
+    runner = CliRunner(env={"COLUMNS": str(columns)})
+    return runner.invoke(main, arguments, prog_name="pyinstrument-gpu")
 
 
 def command(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
@@ -125,7 +126,7 @@ def test_help_of_export_has_every_format() -> None:
 
 def test_report_prints_what_run_report_says(file: str) -> None:
     for options, verbose in (([], False), (["-v"], True)):
-        result = invoke("report", file, "--width", "90", *options)
+        result = invoke("report", file, *options, columns=90)
         assert (result.exit_code, result.stderr) == (0, "")
         report = Run.load(file).report(verbose=verbose, file=file, width=90, color=False)
         assert result.stdout == report + "\n"
@@ -210,7 +211,6 @@ def test_file_that_is_no_run_is_an_error(tmp_path: Path) -> None:
         ["nonsense"],
         ["nonsense.py"],
         ["report", "FILE", "--step", "one"],
-        ["report", "FILE", "--width", "3"],
         ["export"],
         ["export", "FILE"],
         ["export", "FILE", "out.xyz"],
@@ -543,8 +543,8 @@ def test_report_as_a_page(file: str, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("-o", "x.html"), "--output is for --html"),
-        (("--html", "--json"), "--html can't be combined with --json, --step or --width"),
-        (("--html", "--step", "1"), "--html can't be combined with --json, --step or --width"),
+        (("--html", "--json"), "--html can't be combined with --json or --step"),
+        (("--html", "--step", "1"), "--html can't be combined with --json or --step"),
     ],
 )
 def test_what_makes_no_sense_with_a_page(

@@ -23,7 +23,7 @@ LATE = 1
 
 
 def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(main, arguments)
+    return CliRunner(env={"COLUMNS": "100"}).invoke(main, arguments)
 
 
 def save_job(folder: Path, ranks: int = 2, name: str = "train", **facts: Any) -> list[str]:
@@ -54,7 +54,7 @@ def test_report_of_ranks_is_that_of_their_job(folder: Path) -> None:
     files = sorted(map(str, folder.iterdir()))
     expected = Job.load(folder).report(width=100, color=False) + "\n"
     for given in ([str(folder)], files, files[::-1]):
-        result = invoke("report", *given, "--width", "100")
+        result = invoke("report", *given)
         assert (result.exit_code, result.stdout) == (0, expected)
     assert "Ranks: 2 of 2" in expected
     assert "Where the step goes" not in expected
@@ -76,9 +76,9 @@ def test_report_as_json_is_one_line(folder: Path) -> None:
 def test_report_of_one_rank_is_that_of_its_run(folder: Path) -> None:
     file = str(folder / "train.rank1.gpurun")
     for options in ([], ["--json"], ["--step", "3"]):
-        given = invoke("report", str(folder), "--rank", "1", "--width", "90", *options)
+        given = invoke("report", str(folder), "--rank", "1", *options)
         assert given.exit_code == 0
-        assert given.stdout == invoke("report", file, "--width", "90", *options).stdout
+        assert given.stdout == invoke("report", file, *options).stdout
     result = invoke("report", str(folder), "--rank", "2")
     assert result.exit_code == 1
     assert result.stderr == "Error: there is no run of rank 2: the job has 2 ranks\n"
@@ -93,8 +93,8 @@ def test_earlier_attempts_in_a_folder_are_named_and_left_out(tmp_path: Path) -> 
     ):
         save(rank_run(0, {"data": [MS]}, environment={**alone, **facts}), tmp_path / name)
     first, second = f"{tmp_path}/a.gpurun", f"{tmp_path}/a.requeue1.gpurun"
-    result = invoke("report", str(tmp_path), "--width", "100")
-    assert result.stdout == invoke("report", second, "--width", "100").stdout
+    result = invoke("report", str(tmp_path))
+    assert result.stdout == invoke("report", second).stdout
     assert "an earlier attempt of the job" in result.stderr and first in result.stderr
     both = invoke("report", first, second, "--json")
     assert (both.stdout.count("\n"), both.stderr) == (2, "")
@@ -107,7 +107,7 @@ def test_one_file_of_a_rank_is_its_own_report(folder: Path) -> None:
 
 def test_missing_ranks_are_named(folder: Path) -> None:
     (folder / "train.rank0.gpurun").unlink()
-    output = invoke("report", str(folder), "--width", "100").stdout
+    output = invoke("report", str(folder)).stdout
     assert "! rank 0: there is no run file of it" in output
     assert "of 1 rank that is missing, nothing is known" in output.replace("\n", " ")
 

@@ -59,7 +59,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def goodput(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, ["goodput", *map(str, arguments)])
+    return CliRunner(env={"COLUMNS": "80"}).invoke(main, ["goodput", *map(str, arguments)])
 
 
 @given(st.lists(st.integers(0, 10**20), min_size=1, max_size=9).filter(any))
@@ -72,7 +72,7 @@ def test_percents_add_up_to_a_hundred(times_ns: list[int]) -> None:
 
 
 def test_the_text(folder: Path) -> None:
-    result = goodput(folder, "--price-per-hour", "360000", "--width", "80")
+    result = goodput(folder, "--price-per-hour", "360000")
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.startswith(TEXT)
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]

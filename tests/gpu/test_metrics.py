@@ -109,7 +109,7 @@ def test_the_loss_from_the_logits_against_the_cpu(
     logits[3] -= 300
     target = torch.randint(-1, classes + 1, (rows,), generator=generator)
     target[:5] = 0
-    options: dict[str, Any] = {"topk": (1, 2), "num_classes": classes, "calibration_bins": 10}
+    options: dict[str, Any] = {"topk": (1, 2), "num_classes": classes}
     if smoothed:
         class_weight = torch.rand(classes, generator=generator)
         options |= {"label_smoothing": 0.1, "class_weight": class_weight}

@@ -55,7 +55,6 @@ class Case:
     cross_entropy: bool = False
     label_smoothing: float = 0.0
     class_weight: Tensor | None = None
-    calibration_bins: int = 0
 
     @property
     def options(self) -> dict[str, Any]:
@@ -67,7 +66,6 @@ class Case:
             "cross_entropy": self.cross_entropy,
             "label_smoothing": self.label_smoothing,
             "class_weight": self.class_weight,
-            "calibration_bins": self.calibration_bins,
         }
 
     def rows(self) -> Tensor:
@@ -163,7 +161,6 @@ def random_case(generator: torch.Generator, cross_entropy: bool = False) -> Case
         cross_entropy=True,
         label_smoothing=(0.0, 0.1, 1.0)[below(3)],
         class_weight=class_weight,
-        calibration_bins=(0, 11)[below(2)],
     )
 
 
@@ -173,7 +170,6 @@ class RowScores(NamedTuple):
     loss: float
     nll: float
     entropy: float
-    confidence: float
 
     @classmethod
     def of(
@@ -187,7 +183,7 @@ class RowScores(NamedTuple):
         exactly."""
         top = max(row)
         if top == -math.inf or not all(logit < math.inf for logit in row):
-            return cls(math.nan, math.nan, math.nan, math.nan)
+            return cls(math.nan, math.nan, math.nan)
         shifts = [logit - top for logit in row]
         powers = list(map(math.exp, shifts))
         total = math.fsum(powers)
@@ -199,7 +195,7 @@ class RowScores(NamedTuple):
             of_all = math.fsum(w * (log_total - x) for w, x in zip(weights, shifts, strict=True))
             loss = (1 - label_smoothing) * loss + label_smoothing / len(row) * of_all
         weighted = math.fsum(p * x for p, x in zip(powers, shifts, strict=True) if p)
-        return cls(loss, nll, log_total - weighted / total, 1 / total)
+        return cls(loss, nll, log_total - weighted / total)
 
 
 Parts = list[tuple[float, float]]
@@ -225,9 +221,6 @@ def expected(cases: list[Case]) -> dict[str, Any]:
     nll: Parts = []
     entropy: Parts = []
     correct: dict[int, Parts] = {k: [] for k in cases[0].topk}
-    gaps: list[list[float]] = [[] for _ in range(cases[0].calibration_bins)]
-    weights_in_bins: list[float] = []
-    is_at_an_edge = False  # where rounding decides upon the bin
     error = 0.0  # of what is computed from logits
     means: list[float] = []
     for number, case in enumerate(cases, start=1):
@@ -270,12 +263,6 @@ def expected(cases: list[Case]) -> dict[str, Any]:
                     nll.append((weight * scores.nll, weight))
                 if math.isfinite(scores.entropy):
                     entropy.append((weight * scores.entropy, weight))
-                if gaps and not math.isnan(scores.confidence):
-                    at = min(scores.confidence * len(gaps), len(gaps) - 0.5)
-                    is_at_an_edge |= abs(at - round(at)) < 1e-4
-                    gap = gaps[int(at)]
-                    gap += weight * scores.confidence, -weight * (positions[row] == 0)
-                    weights_in_bins.append(weight)
             if math.isfinite(own):
                 here.append((weight * own, weight * share))
             else:
@@ -308,13 +295,7 @@ def expected(cases: list[Case]) -> dict[str, Any]:
         "entropy": mean_of(entropy),
         "perplexity": math.inf if of_nll > 709 else math.exp(of_nll),
     }
-    if gaps:
-        weight = math.fsum(weights_in_bins)
-        difference = math.fsum(abs(math.fsum(gap)) for gap in gaps)
-        computed["ece"] = difference / weight if weight else math.nan
     values.update((name, Computed(value, error)) for name, value in computed.items())
-    if is_at_an_edge:
-        values["ece"] = Computed(computed["ece"], math.inf)
     # Its logarithm has that error.
     error *= max(1.0, abs(of_nll)) if nll else 1.0
     values["perplexity"] = Computed(computed["perplexity"], error)
@@ -326,7 +307,7 @@ def expected(cases: list[Case]) -> dict[str, Any]:
 
 def computed(values: dict[str, Any], error: float = 1e-6) -> dict[str, Any]:
     """Values of which those that are computed from logits may be wrong by so much."""
-    names = ("loss", "loss_min", "loss_max", "loss_last", "perplexity", "entropy", "ece")
+    names = ("loss", "loss_min", "loss_max", "loss_last", "perplexity", "entropy")
     return values | {name: Computed(values[name], error) for name in names if name in values}
 
 

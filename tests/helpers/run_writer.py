@@ -16,7 +16,6 @@ import numpy as np
 from msgspec import to_builtins
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.aspects.stalls import QUIET
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.framing import PAYLOAD_BYTES, SLOT_BYTES, SLOTS_OFFSET
 from pyinstrument_gpu.core.file.items import (
@@ -121,10 +120,8 @@ def encode(run: Run) -> bytearray:
         writer.write_document(BlockType.COLLECTIVE_GROUPS, document)
     if run.stalls:
         writer.write_document(BlockType.STALLS, encode_stalls(run.stalls, run.paths))
-    of_aspects = {QUIET: run.quiet, "startup": run.startup}
-    if any(one is not None for one in of_aspects.values()):
-        known = {name: to_builtins(one) for name, one in of_aspects.items() if one is not None}
-        document = encode_json(known)
+    if run.startup is not None:
+        document = encode_json({"startup": to_builtins(run.startup)})
         writer.write_document(BlockType.ASPECTS, document)
     if run.operations is not None:
         document = encode_json(to_builtins(run.operations))

@@ -21,8 +21,9 @@ from tests.history.weeks import run_of_day, saved, weeks
 RUNS, AT = 30, 18
 
 
-def history(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, ["history", *map(str, arguments)])
+def history(*arguments: str | Path, columns: int = 80) -> Result:
+    runner = CliRunner(env={"COLUMNS": str(columns)})
+    return runner.invoke(main, ["history", *map(str, arguments)])
 
 
 def change(number: int, **facts: Any) -> dict[str, Any]:
@@ -56,7 +57,7 @@ def test_a_commit_that_made_the_backward_pass_slower(tmp_path: Path) -> None:
             spread=0.004,
         ),
     )
-    result = history(tmp_path, "--width", "400")
+    result = history(tmp_path, columns=400)
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert lines[0] == "train.py: 30 runs on 2 hosts, 1 Nov to 30 Nov"

@@ -53,7 +53,12 @@ def rank_of(number: int, data_ns: int = 10 * MS, steps: int = 100, **changes: An
     made: dict[str, Any] = {
         "rank": number,
         "file": f"job.rank{number}.gpurun",
-        "environment": {"host": "box", "command": ["train.py"], "torch": "2.13.0"},
+        "environment": {
+            "host": "box",
+            "command": ["python", "-m", "pyinstrument_gpu", "run", "train.py"],
+            "arguments": ["train.py"],
+            "torch": "2.13.0",
+        },
         "complete": True,
         "notes": (),
         "dropped": {"ring_full": 0},

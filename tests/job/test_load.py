@@ -255,6 +255,31 @@ def test_of_several_attempts_the_last_one_is_the_job(tmp_path: Path, last: str) 
     assert Job.load(earlier[:2]).notes == ()
 
 
+def test_a_damaged_file_of_an_earlier_attempt_is_left_out_with_it(tmp_path: Path) -> None:
+    for number, attempt in enumerate(("", ".restart1")):
+        anchor = {**ANCHOR, "realtime_ns": ANCHOR["realtime_ns"] + number}
+        for rank in range(2):
+            one = run(rank, job="x", run_id=f"{number}{rank:015x}", anchor=anchor)
+            save(one, tmp_path / f"job{attempt}.rank{rank}.gpurun")
+    damaged = tmp_path / "job.rank1.gpurun"
+    damaged.write_bytes(b"nothing")
+    job = Job.load(tmp_path)
+    assert job.missing == {}
+    assert job.earlier == ((f"{tmp_path}/job.rank0.gpurun", str(damaged)),)
+
+
+def test_ranks_that_are_left_of_an_earlier_job_are_of_another_attempt(tmp_path: Path) -> None:
+    """A job of two ranks was recorded over one of three."""
+    start: dict[str, Any] = {"command": ["python", "train.py"], "cwd": "/home"}
+    later = {**ANCHOR, "realtime_ns": ANCHOR["realtime_ns"] + 1}
+    saved(
+        tmp_path,
+        run(2, 3, run_id="a" * 16, **start),
+        *(run(rank, 2, anchor=later, **start) for rank in (0, 1)),
+    )
+    assert [rank.rank for rank in Job.load(tmp_path).ranks] == [0, 1]
+
+
 def test_a_rank_twice(tmp_path: Path) -> None:
     save(run(0), tmp_path / "a.gpurun")
     save(run(0), tmp_path / "b.gpurun")

@@ -24,6 +24,10 @@ from tests.job.jobs import (
 from tests.job.jobs import unknown as unknown_job
 
 
+def test_a_job_is_named_by_its_program_not_by_what_launched_it() -> None:
+    assert balanced().document().job.command == ("train.py",)
+
+
 @pytest.mark.parametrize(
     ("name", "verdict"),
     [

@@ -144,12 +144,10 @@ def expected(updates: list[tuple[Any, Any, Any]], labels: int, from_logits: bool
     outcomes = np.zeros((labels, 2, 2))  # by label: true, predicted
     calibration: list[list[float]] = [[] for _ in range(15)]
     calibration_weights: list[float] = []
-    exact = rows_weight = 0.0
     for scores, target, weight in updates:
         scores, target = (each.double().reshape(-1, labels).numpy() for each in (scores, target))
         weights = np.ones(len(scores)) if weight is None else weight.double().reshape(-1).numpy()
         for row_scores, row_target, w in zip(scores, target, weights, strict=True):
-            right = []
             for label, (score, t) in enumerate(zip(row_scores, row_target, strict=True)):
                 if t == -100 or w == 0:
                     counts["ignored"] += 1
@@ -168,18 +166,9 @@ def expected(updates: list[tuple[Any, Any, Any]], labels: int, from_logits: bool
                 outcomes[label, int(t), int(predicted)] += w
                 calibration[min(int(p * 15), 14)] += w * p, -w * t
                 calibration_weights.append(w)
-                right.append(predicted == t)
-            if right:
-                rows_weight += w
-                exact += w * all(right)
     total = math.fsum(calibration_weights)
     ece = math.fsum(abs(math.fsum(gap)) for gap in calibration) / total if total else nan
-    return {
-        **counts,
-        "outcomes": outcomes,
-        "ece": ece,
-        "exact_match": exact / rows_weight if rows_weight else nan,
-    }
+    return {**counts, "outcomes": outcomes, "ece": ece}
 
 
 def ratios(outcomes: Any) -> dict[str, float]:
@@ -254,8 +243,6 @@ def test_random_updates(seed: int) -> None:
             assert got[f"{name}_macro"] == pytest.approx(mean, nan_ok=True), name
             pooled = ratios(wanted["outcomes"].sum(axis=0))[name]
             assert got[f"{name}_micro"] == pytest.approx(pooled, nan_ok=True), name
-        if labels is not None:
-            assert got["exact_match"] == pytest.approx(wanted["exact_match"], nan_ok=True)
     assert_same(*computed)
 
 
@@ -306,7 +293,6 @@ def test_peers_of_several_labels() -> None:
         "recall_micro": classification.MultilabelRecall(4, average="micro"),
         "precision_macro": classification.MultilabelPrecision(4, average="macro"),
         "accuracy_micro": classification.MultilabelAccuracy(4, average="micro"),
-        "exact_match": classification.MultilabelExactMatch(4),
     }
     for name, peer in peers.items():
         peer.update(logits, true)
@@ -383,9 +369,9 @@ def test_copies_resets_checkpoints_and_running_values() -> None:
 
     values = copied.compute()
     assert (values["loss"], values["loss_ema"]) == (2.5, 2.25 / 0.75)
-    assert (values["exact_match"], values["count"]) == (1, 6)
+    assert (values["recall_micro"], values["count"]) == (1, 6)
     values = metrics.compute()
-    assert (values["exact_match"], values["count"]) == (0, 2)
+    assert (values["recall_micro"], values["count"]) == (0, 2)
     metrics.load_state_dict(saved)
     assert_same(metrics.compute(), copied.compute())
     with pytest.raises(ValueError, match="num_labels=2 instead of 3"):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an update without a loss computes from the logits: cross-entropy, perplexity, entropy and
-calibration. Random cases are in test_accumulator.py."""
+"""What an update without a loss computes from the logits: cross-entropy, perplexity and entropy.
+Random cases are in test_accumulator.py."""
 
 from __future__ import annotations
 
@@ -185,8 +185,8 @@ def test_nothing_to_compute() -> None:
         (torch.randn(0, 5), torch.zeros(0, dtype=torch.long)),
         (torch.randn(3, 0), torch.zeros(3, dtype=torch.long)),
     ):
-        values = values_of(logits, target, calibration_bins=5)
-        for name in ("loss", "loss_last", "perplexity", "entropy", "ece"):
+        values = values_of(logits, target)
+        for name in ("loss", "loss_last", "perplexity", "entropy"):
             assert math.isnan(values[name])
         assert (values["count"], values["nonfinite"]) == (0, 0)
 
@@ -213,32 +213,6 @@ def test_updates_with_and_without_a_loss() -> None:
     assert values["perplexity"] == pytest.approx(math.exp(values["loss"]), rel=1e-12)
     alone = values_of(logits, target)
     assert values["entropy"] == alone["entropy"]
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_calibration(dtype: Any) -> None:
-    generator = torch.Generator().manual_seed(3)
-    logits = (torch.randn(500, 7, generator=generator) * 2).to(dtype)
-    target = torch.randint(7, (500,), generator=generator)
-    gaps: list[list[float]] = [[] for _ in range(10)]
-    for row, right in zip(logits.tolist(), target.tolist(), strict=True):
-        confidence = RowScores.of(row, 0).confidence
-        assert abs(confidence * 10 - round(confidence * 10)) > 1e-5  # no rounding changes the bin
-        gaps[int(confidence * 10)].append(confidence - (row.index(max(row)) == right))
-    error = math.fsum(abs(math.fsum(gap)) for gap in gaps) / 500
-
-    options = {"calibration_bins": 10, "num_classes": 7}
-    values = values_of(logits, target, **options)
-    assert values["ece"] == pytest.approx(error, rel=1e-6)
-    # Beside a confusion matrix that readings have, and one that they have not.
-    for classes in (7, 30):
-        wider = torch.nn.functional.pad(logits, (0, classes - 7), value=-math.inf)
-        metrics = pig.MetricAccumulator(num_classes=classes, confusion=True, calibration_bins=10)
-        metrics.update(wider, target)
-        reading = metrics.latest()
-        assert reading is not None
-        assert reading.values["ece"] == metrics.compute()["ece"] == pytest.approx(error, rel=1e-6)
-        assert metrics.compute()["confusion_matrix"].sum() == 500
 
 
 def test_predictions_of_blocks() -> None:
@@ -275,9 +249,9 @@ def large_batch() -> tuple[Any, Any]:
 
 def test_callers_share_the_pool() -> None:
     logits, target = large_batch()
-    alone = values_of(logits, target, calibration_bins=10)
+    alone = values_of(logits, target)
     torch.set_num_threads(4)
-    metrics = [pig.MetricAccumulator(topk=1, calibration_bins=10) for _ in range(4)]
+    metrics = [pig.MetricAccumulator(topk=1) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda each: each.update(logits, target), metrics))
     # Not only nearly: the parts of a batch do not depend on the threads.
@@ -310,13 +284,10 @@ def test_a_forked_child_has_a_pool_of_its_own() -> None:
     [
         ({"label_smoothing": 1.5}, "label_smoothing must be from 0 to 1, got 1.5"),
         ({"label_smoothing": math.nan}, "label_smoothing"),
-        ({"calibration_bins": 101}, "calibration_bins must be an int from 0 to 100, got 101"),
-        ({"calibration_bins": True}, "calibration_bins"),
         ({"class_weight": torch.ones(3), "num_classes": 4}, "has 3 weights, num_classes is 4"),
         ({"class_weight": torch.tensor([1.0, -2.0])}, "finite and not negative, got -2.0"),
         ({"class_weight": torch.ones(2, 2)}, r"shape \(2, 2\)"),
         ({"class_weight": [1.0]}, "must be a tensor, got list"),
-        ({"cross_entropy": False, "calibration_bins": 3}, "they need cross_entropy=True"),
         ({"cross_entropy": False, "label_smoothing": 0.1}, "they need cross_entropy=True"),
     ],
 )
@@ -337,13 +308,13 @@ def test_class_weights_are_the_number_of_classes() -> None:
 
 def test_ranks_and_checkpoints_know_the_options() -> None:
     weight = torch.tensor([1.0, 2.0, 3.0])
-    metrics = pig.MetricAccumulator(topk=1, class_weight=weight, calibration_bins=4)
+    metrics = pig.MetricAccumulator(topk=1, class_weight=weight)
     metrics.update(torch.eye(3), torch.arange(3))
     saved = metrics.state_dict()
-    same = pig.MetricAccumulator(topk=1, class_weight=weight.double(), calibration_bins=4)
+    same = pig.MetricAccumulator(topk=1, class_weight=weight.double())
     same.load_state_dict(saved)
     assert same.compute() == metrics.compute()
     for options in ({"class_weight": weight + 1}, {"label_smoothing": 0.1}, {}):
-        other = pig.MetricAccumulator(topk=1, **{"calibration_bins": 4, **options})
+        other = pig.MetricAccumulator(topk=1, **options)
         with pytest.raises(ValueError, match="class_weight"):
             other.load_state_dict(saved)

@@ -131,7 +131,7 @@ def test_series_of_other_accumulators() -> None:
         "r/noise": (2, 1.5),
     }
     assert last["auroc"] == last["f1"] == (2, 1)
-    assert last["labels/exact_match"] == last["labels/auroc_macro"] == (2, 1)
+    assert last["labels/accuracy_macro"] == last["labels/auroc_macro"] == (2, 1)
     assert not [name for name in last if "target" in name or "per_label" in name]
 
 

@@ -191,16 +191,11 @@ void run_update(void** parameters) {
   const std::lock_guard lock(metric_kernels);
   metrics::State& state = *p.launch.state;
   std::vector<metrics::ConfusionCell> cells(p.batch.confusion != 0 ? p.batch.rows : 0);
-  std::vector<double> calibration;
-  metrics::Totals found = metrics::scan_on_cpu(p.batch, cells, calibration, 1);
+  metrics::Totals found = metrics::scan_on_cpu(p.batch, cells, 1);
   metrics::fold_update(p.batch, found, state);
-  for (size_t i = 0; i < calibration.size(); ++i)
-    metrics::calibration_of(state)[i] += calibration[i];
   for (const metrics::ConfusionCell& cell : cells)
     if (cell.target >= 0)
-      metrics::confusion_of(
-          state, p.batch.calibration_bins)[cell.target * p.batch.classes + cell.predicted] +=
-          cell.weight;
+      metrics::confusion_of(state)[cell.target * p.batch.classes + cell.predicted] += cell.weight;
   publish(p.launch);
 }
 

@@ -86,8 +86,7 @@ int launch(cuda::Kernel kernel, unsigned blocks, unsigned, unsigned, unsigned th
     launches.back().snapshot = launch.snapshot;
     if (!kernels_run || capture_status != cuda::kNotCapturing) return cuda::kSuccess;
     std::vector<ConfusionCell> no_cells;
-    std::vector<double> no_bins;
-    Totals found = scan_on_cpu(p.batch, no_cells, no_bins, 1);
+    Totals found = scan_on_cpu(p.batch, no_cells, 1);
     fold_update(p.batch, found, *launch.state);
   }
   publish(*launch.state, launch.snapshot);

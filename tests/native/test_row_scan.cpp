@@ -24,19 +24,17 @@ constexpr Format kFormats[] = {kFloat64, kFloat32, kFloat16, kBfloat16};
 
 size_t bytes_of(Format format) { return format == kFloat64 ? 8 : format == kFloat32 ? 4 : 2; }
 
-/// Rows that lie one after the other, or side by side; all of it is asked for.
-LogitRows rows_of(const void* logits, I64 classes, I64 class_stride, I64 row_stride, int rows,
-                  const I64* targets, const double* class_weight) {
+/// All of a row is asked for.
+LogitRows row_of(const void* logits, I64 classes, const I64* target, const double* class_weight) {
   double class_weight_sum = 0;
   for (I64 c = 0; c < classes; ++c) class_weight_sum += class_weight[c];
-  return {logits,  classes, class_stride, row_stride,   rows,
-          targets, true,    true,         class_weight, class_weight_sum};
+  return {logits, classes, classes, 1, target, true, true, class_weight, class_weight_sum};
 }
 
 /// What a row's functions find, which has to be the same.
 RowScan scan_of_row(const void* row, Format format, I64 classes, I64 target) {
   const std::vector<double> weights(static_cast<size_t>(classes), 0.5);
-  const LogitRows rows = rows_of(row, classes, 1, classes, 1, &target, weights.data());
+  const LogitRows rows = row_of(row, classes, &target, weights.data());
   RowScan rank, both;
   functions[format - kFloat64].rank(rows, &rank);
   functions[format - kFloat64].rank_and_sums(rows, &both);
@@ -47,12 +45,12 @@ RowScan scan_of_row(const void* row, Format format, I64 classes, I64 target) {
 }
 
 /// The definition, with the kernel's functions.
-RowScan reference(const void* data, Format format, I64 classes, I64 stride, I64 target) {
-  const double own = load_real(data, format, target * stride);
+RowScan reference(const void* data, Format format, I64 classes, I64 target) {
+  const double own = load_real(data, format, target);
   RowScan result{};
   result.finite = true;
   for (I64 c = 0; c < classes; ++c) {
-    const double x = load_real(data, format, c * stride);
+    const double x = load_real(data, format, c);
     result.finite = result.finite && is_finite(x);
     if (std::isnan(own)) {
       result.rank += std::isnan(x) && c < target;
@@ -78,26 +76,25 @@ void check_near(double got, long double exact, double tolerance, long double add
 
 /// Against their definitions, where every class has the weight 0.5. These are summed in long
 /// double: sums in double would differ by as much as those that are checked.
-void check_sums(const RowSums& got, const void* data, Format format, I64 classes, I64 stride,
-                I64 target) {
+void check_sums(const RowSums& got, const void* data, Format format, I64 classes, I64 target) {
   double max = -std::numeric_limits<double>::infinity();
   for (I64 c = 0; c < classes; ++c) {
-    const double x = load_real(data, format, c * stride);
+    const double x = load_real(data, format, c);
     max = std::isnan(x) || x > max ? x : max;
   }
   long double exp_sum = 0, shift_sum = 0, weighted_sum = 0, added = 0;
   for (I64 c = 0; c < classes; ++c) {
-    const long double shift = static_cast<long double>(load_real(data, format, c * stride)) - max;
+    const long double shift = static_cast<long double>(load_real(data, format, c)) - max;
     exp_sum += std::exp(shift);
     shift_sum += std::isinf(shift) ? 0 : std::exp(shift) * shift;
     weighted_sum += 0.5L * shift;
-    added += std::fabs(0.5 * load_real(data, format, c * stride)) + std::fabs(0.5 * max);
+    added += std::fabs(0.5 * load_real(data, format, c)) + std::fabs(0.5 * max);
   }
   const double tolerance = format == kFloat64 ? 1e-14 : 3e-7;
   check_near(got.exp_sum, exp_sum, tolerance, exp_sum);
   if (std::isnan(exp_sum)) return;  // then of the others is nothing to be said
   CHECK_EQ(got.max, max);
-  CHECK_EQ(got.target, load_real(data, format, target * stride));
+  CHECK_EQ(got.target, load_real(data, format, target));
   check_near(got.shift_sum, shift_sum, tolerance, exp_sum - shift_sum);
   if (std::isfinite(static_cast<double>(added)))
     check_near(got.weighted_sum, weighted_sum, 1e-14, added);
@@ -132,12 +129,12 @@ void test_ranks_of_rows() {
           const I64 target = i == 0   ? 0
                              : i == 1 ? classes - 1
                                       : static_cast<I64>(random() % static_cast<uint64_t>(classes));
-          const RowScan wanted = reference(row.data(), format, classes, 1, target);
+          const RowScan wanted = reference(row.data(), format, classes, target);
           const RowScan got = scan_of_row(row.data(), format, classes, target);
           CHECK_EQ(got.rank, wanted.rank);
           CHECK_EQ(got.finite, wanted.finite);
-          CHECK_EQ(reference(row.data(), format, classes, 1, got.prediction).rank, 0);
-          check_sums(got.sums, row.data(), format, classes, 1, target);
+          CHECK_EQ(reference(row.data(), format, classes, got.prediction).rank, 0);
+          check_sums(got.sums, row.data(), format, classes, target);
         }
       }
 }
@@ -153,39 +150,6 @@ void test_long_rows_of_ties() {
         CHECK(got.finite);
       }
     }
-}
-
-void test_ranks_of_columns() {
-  std::mt19937 random(2);
-  for (const Format format : kFormats)
-    for (const I64 classes : {I64{1}, I64{2}, I64{9}, I64{70}, I64{40'000}})
-      for (const I64 row_stride : {I64{1}, I64{3}}) {
-        const int rows = classes > 1000 ? 3 : 1 + static_cast<int>(random() % kRowsAtOnce);
-        const I64 class_stride = rows * row_stride + 1;
-        const auto logits =
-            random_row(random, format, static_cast<size_t>(classes * class_stride), true);
-        std::vector<I64> targets(static_cast<size_t>(rows));
-        for (I64& target : targets)
-          target = static_cast<I64>(random() % static_cast<uint64_t>(classes));
-        const std::vector<double> weights(static_cast<size_t>(classes), 0.5);
-        const LogitRows side_by_side = rows_of(logits.data(), classes, class_stride, row_stride,
-                                               rows, targets.data(), weights.data());
-        std::vector<RowScan> got(targets.size()), ranks(targets.size());
-        functions[format - kFloat64].rank_and_sums(side_by_side, got.data());
-        functions[format - kFloat64].rank(side_by_side, ranks.data());
-        for (int row = 0; row < rows; ++row) {
-          const auto at = static_cast<size_t>(row);
-          const char* const first =
-              logits.data() + static_cast<size_t>(row * row_stride) * bytes_of(format);
-          const RowScan wanted = reference(first, format, classes, class_stride, targets[at]);
-          for (const RowScan& each : {got[at], ranks[at]}) {
-            CHECK_EQ(each.rank, wanted.rank);
-            CHECK_EQ(each.finite, wanted.finite);
-            CHECK_EQ(reference(first, format, classes, class_stride, each.prediction).rank, 0);
-          }
-          check_sums(got[at].sums, first, format, classes, class_stride, targets[at]);
-        }
-      }
 }
 
 /// Every half, by its definition.
@@ -237,7 +201,6 @@ int main() {
     functions = set;
     test_ranks_of_rows();
     test_long_rows_of_ties();
-    test_ranks_of_columns();
   }
   for (const Format format : kFormats)
     CHECK(&row_functions(format) == &sets.back()[format - kFloat64]);

@@ -32,11 +32,11 @@ struct Program {
       return times;
     });
   }
-  /// Nothing happens; the second in which the first change came, or -1.
-  int64_t wait(int64_t seconds, Change change = Change::kBegan) {
+  /// Nothing happens; the second in which that was noticed, or -1.
+  int64_t wait(int64_t seconds) {
     for (const int64_t end_s = now_s + seconds; now_s < end_s;) {
       ++now_s;
-      if (look() == change) return now_s;
+      if (look() == Change::kBegan) return now_s;
     }
     return -1;
   }
@@ -46,19 +46,6 @@ struct Program {
     return look();
   }
 };
-
-void before_that_it_is_quiet() {
-  Program program;
-  program.step();
-  CHECK_EQ(program.wait(100, Change::kQuiet), 3);
-  CHECK_EQ(program.wait(100, Change::kQuiet), 5);
-  program.step();
-  program.times.usual_ns = 2 * kSecondNs;
-  const int64_t began_s = program.now_s;
-  CHECK_EQ(program.wait(100, Change::kQuiet), began_s + 20);
-  CHECK_EQ(program.wait(100), began_s + 30);
-  CHECK_EQ(program.wait(100, Change::kQuiet), -1);
-}
 
 void it_is_noticed_at_the_limit_and_once() {
   Program program;
@@ -73,7 +60,7 @@ void it_is_noticed_at_the_limit_and_once() {
   CHECK(program.step() == Change::kNone);
 }
 
-void step_times_are_asked_for_only_where_it_is_quiet() {
+void step_times_are_asked_for_at_the_limit_only() {
   Program program;
   for (int second = 0; second < 100; ++second) {
     program.step();
@@ -241,9 +228,8 @@ void stalls_become_a_document() {
 }  // namespace
 
 int main() {
-  before_that_it_is_quiet();
   it_is_noticed_at_the_limit_and_once();
-  step_times_are_asked_for_only_where_it_is_quiet();
+  step_times_are_asked_for_at_the_limit_only();
   it_is_off_without_a_limit();
   until_ten_steps_have_ended_it_waits_three_times_as_long();
   long_steps_have_a_longer_limit();

@@ -160,7 +160,6 @@ def startup(recording_ms: int) -> Startup:
             interval("optimizer", "AdamW", -1_520, 1_325, 64),
         ),
         short_ns={"import": 20 * MS},
-        packages={"torch": 900 * MS, "torch._dynamo": 500 * MS, "sympy": 400 * MS},
     )
 
 

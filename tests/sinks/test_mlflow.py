@@ -10,6 +10,7 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step
+from pyinstrument_gpu.sinks import scalars
 from tests.helpers.clock import fake_clock
 from tests.helpers.sink_training import CURVES, LOSSES, STEP_ENDS_NS, Curves, metric_curves, train
 from tests.helpers.sinks import KeepingSink
@@ -81,9 +82,12 @@ def test_metrics_of_a_recording(store: Any, run_id: str) -> None:
 
 
 @pytest.mark.thorough
-def test_run_by_its_id_and_more_values_than_one_call_takes(store: Any) -> None:
+def test_run_by_its_id_and_more_values_than_one_call_takes(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_id = store.create_run(store.get_experiment_by_name("test").experiment_id).info.run_id
-    sink = pig.MLflowSink(run_id, steps_per_update=10_000)
+    monkeypatch.setattr(scalars, "MAX_STEPS", 10_000)
+    sink = pig.MLflowSink(run_id)
     with fake_clock() as tick, pig.record() as recording:
         recording.add_sink(sink, interval_s=3600)
         for number in range(1_200):

@@ -11,6 +11,7 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step
+from pyinstrument_gpu.sinks import otlp
 from tests.helpers.clock import fake_clock
 from tests.helpers.device_program import Program, attached_cuda
 from tests.helpers.script import run_script
@@ -227,10 +228,13 @@ def test_provider_of_the_program() -> None:
     provider.shutdown()
 
 
-def test_number_of_series_is_bounded(collector: Collector) -> None:
+def test_number_of_series_is_bounded(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     accumulator = pig.MetricAccumulator()
-    sink = pig.OTLPSink(max_paths=1, max_metrics=2, steps_per_update=2)
+    monkeypatch.setattr(otlp, "MAX_STEPS", 2)
+    monkeypatch.setattr(otlp, "_MAX_PATHS", 1)
+    monkeypatch.setattr(otlp, "_MAX_METRICS", 2)
+    sink = pig.OTLPSink()
     with fake_clock() as tick, pig.record() as recording:
         recording.add_sink(sink, interval_s=3600)
         for _ in range(4):

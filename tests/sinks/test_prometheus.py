@@ -21,6 +21,7 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step, gpu_steps
+from pyinstrument_gpu.sinks import prometheus
 from tests.helpers.clock import fake_clock
 from tests.helpers.device_program import Program, assert_exact, attached_cuda
 from tests.helpers.script import run_script
@@ -241,9 +242,10 @@ def test_metrics_have_their_newest_values() -> None:
     }
 
 
-def test_number_of_metrics_is_bounded() -> None:
+def test_number_of_metrics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    sink, after = pig.PrometheusSink(port=0, max_metrics=2), KeepingSink()
+    monkeypatch.setattr(prometheus, "_MAX_METRICS", 2)
+    sink, after = pig.PrometheusSink(port=0), KeepingSink()
     metrics = pig.MetricAccumulator(topk=1, name="a\n")
     with fake_clock(), pig.record() as recording:
         recording.add_sink(sink, interval_s=SOON_S)
@@ -282,8 +284,9 @@ def test_samples_that_are_not_known() -> None:
     assert ("pyinstrument_gpu_samples_total", ()) not in samples
 
 
-def test_number_of_series_is_bounded() -> None:
-    sink = pig.PrometheusSink(0, max_paths=2)
+def test_number_of_series_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prometheus, "_MAX_PATHS", 2)
+    sink = pig.PrometheusSink(0)
     with fake_clock() as tick, pig.record() as recording:
         recording.add_sink(sink, interval_s=SOON_S)
         with gpu_step():

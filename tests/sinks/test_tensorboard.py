@@ -19,6 +19,7 @@ from pyinstrument_gpu.core.schema import METRIC_DTYPE
 from pyinstrument_gpu.core.steps import Steps
 from pyinstrument_gpu.export import export, ranges
 from pyinstrument_gpu.export.tensorboard import write
+from pyinstrument_gpu.sinks import scalars
 from tests.helpers.clock import fake_clock
 from tests.helpers.device_program import Program, assert_exact, attached_cuda
 from tests.helpers.made_runs import ANCHOR, run_of
@@ -105,19 +106,20 @@ def test_with_the_writer_of_torch(tmp_path: Path) -> None:
 def test_of_many_steps_at_once_evenly_spaced_ones_are_written() -> None:
     writer = KeepingWriter()
     with pig.record() as recording:
-        recording.add_sink(pig.TensorBoardSink(writer, steps_per_update=10), interval_s=3600)
-        for _ in range(95):
+        recording.add_sink(pig.TensorBoardSink(writer), interval_s=3600)
+        for _ in range(250):
             with gpu_step():
                 pass
 
-    assert [step for step, _, _ in writer.curves["step/time_ms"]] == list(range(0, 95, 10))
+    assert [step for step, _, _ in writer.curves["step/time_ms"]] == list(range(0, 250, 3))
 
 
-def test_more_paths_than_welcome() -> None:
+def test_more_paths_than_welcome(monkeypatch: pytest.MonkeyPatch) -> None:
     """A path named "other" is in good company."""
     writer = KeepingWriter()
+    monkeypatch.setattr(scalars, "MAX_PATHS", 2)
     with fake_clock() as tick, pig.record() as recording:
-        recording.add_sink(pig.TensorBoardSink(writer, max_paths=2))
+        recording.add_sink(pig.TensorBoardSink(writer))
         with gpu_step():
             for name in ("other", "a", "b", "c"):
                 with gpu_phase(name):

@@ -12,6 +12,7 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step
+from pyinstrument_gpu.sinks import scalars
 from tests.helpers.clock import fake_clock
 from tests.helpers.sink_training import CURVES, LOSSES, STEP_ENDS_NS, Curves, metric_curves, train
 from tests.helpers.sinks import KeepingSink
@@ -148,7 +149,7 @@ def test_run_that_was_finished_before(offline: Path) -> None:
         pig.start(sinks=[pig.WandbSink(run)])
 
 
-def test_more_paths_and_steps_than_welcome() -> None:
+def test_more_paths_and_steps_than_welcome(monkeypatch: pytest.MonkeyPatch) -> None:
     class KeepingRun:
         def __init__(self) -> None:
             self.rows: list[Row] = []
@@ -159,7 +160,9 @@ def test_more_paths_and_steps_than_welcome() -> None:
             self.rows.append(row)
 
     run = KeepingRun()
-    sink = pig.WandbSink(run, max_paths=1, steps_per_update=2)
+    monkeypatch.setattr(scalars, "MAX_PATHS", 1)
+    monkeypatch.setattr(scalars, "MAX_STEPS", 2)
+    sink = pig.WandbSink(run)
     with fake_clock() as tick, pig.record() as recording:
         recording.add_sink(sink, interval_s=3600)
         for _ in range(4):

@@ -12,8 +12,15 @@ from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.batches import BATCH_PHASE
 from pyinstrument_gpu.analysis.loader_replay import LoaderModel, Prediction
 from pyinstrument_gpu.aspects.loader import NAME
-from pyinstrument_gpu.aspects.loader.data import Loader, Loaders, WorkerTimes, on_timeline
+from pyinstrument_gpu.aspects.loader.data import (
+    HungBatch,
+    Loader,
+    Loaders,
+    WorkerTimes,
+    on_timeline,
+)
 from pyinstrument_gpu.aspects.loader.late_batches import late_batches
+from pyinstrument_gpu.aspects.loader.live import LiveLoader
 from pyinstrument_gpu.aspects.loader.stages import LineTree, stages_of, tree_of_phase
 from pyinstrument_gpu.core.aspect import DocumentAspect
 from pyinstrument_gpu.core.cause import Cause
@@ -66,8 +73,11 @@ class LoaderWork:
         read_bytes: that a worker reads for a batch; None unknown.
         starting_ns: from its start to when a worker could make batches, the mean.
         stages: of fetching a batch, the longest first, ten at most; none where samples are few.
-        samples: that these were found in; None where they were another section's.
+        samples: that these were found in.
         rows: the workers.
+        handing_ns: from when a batch was made to when the loop had it, by batches that it waited
+            for: pickling, shared memory, queues, pinning and unpickling. None unknown.
+        hung: batches that workers had not made, after very long.
         wait_ns: what the loop waited for a batch; None where the loader is not that of the steps.
         wait_share: that as a share of the time from one batch to the next.
         predictions: what it would wait with other workers, more batches made ahead, or the longest
@@ -82,7 +92,7 @@ class LoaderWork:
     wait_ns: float | None
     wait_share: float | None
     predictions: tuple[Prediction, ...]
-    samples: int | None = None
+    samples: int = 0
     dataset: str | None = None
     epochs: int | None = None
     busy_share: float | None = None
@@ -91,6 +101,8 @@ class LoaderWork:
     read_bytes: float | None = None
     starting_ns: float | None = None
     rows: tuple[WorkerTimes, ...] = ()
+    handing_ns: int | None = None
+    hung: tuple[HungBatch, ...] = ()
 
 
 class LoaderAspect(DocumentAspect):
@@ -100,6 +112,7 @@ class LoaderAspect(DocumentAspect):
     document = Loaders
     noted = "the workers of loaders"
     heading = "Loader"
+    live = LiveLoader()
     section_type = tuple[LoaderWork, ...]
     about = "what the workers of DataLoaders did, and what others would."
 
@@ -164,8 +177,8 @@ def _of_workers(run: Run, loader: Loader, feeds_steps: bool) -> LoaderWork:
     waiting_ns = sum(row.waiting_ns for row in rows)
     read = [row.read_bytes for row in rows]
     model = analysis.of(run).loader_model if feeds_steps else None
-    tree = LineTree(loader.functions, loader.places, loader.nodes)
-    stages = _stages(run, tree, making_ns / batches) if loader.samples >= _LEAST_SAMPLES else ()
+    tree = LineTree(loader.functions, loader.places, loader.nodes, loader.samples)
+    stages = _stages(run, tree, making_ns / batches)
     return LoaderWork(
         dataset=loader.dataset,
         workers=loader.workers,
@@ -183,6 +196,8 @@ def _of_workers(run: Run, loader: Loader, feeds_steps: bool) -> LoaderWork:
         wait_ns=None if model is None else model.wait_ns,
         wait_share=None if model is None else model.wait_share,
         predictions=() if model is None else _predictions(run, model, stages, loader.samples),
+        handing_ns=None if model is None else model.handing_ns,
+        hung=loader.hung,
     )
 
 
@@ -204,19 +219,21 @@ def _of_loop(run: Run) -> LoaderWork | None:
     if model is None or model.wait_share < _LEAST_WAIT_SHARE:
         return None
     tree = tree_of_phase(run.stacks, BATCH_PHASE)
+    stages = _stages(run, tree, model.wait_ns)
     return LoaderWork(
         workers=0,
         batches=len(analysis.of(run).batches.asked_ns),
         batch_ns=model.wait_ns,
-        stages=_stages(run, tree, model.wait_ns),
+        stages=stages,
+        samples=tree.samples,
         wait_ns=model.wait_ns,
         wait_share=model.wait_share,
-        predictions=analysis.of(run).loader_predictions,
+        predictions=_predictions(run, model, stages, tree.samples),
     )
 
 
 def _stages(run: Run, tree: LineTree, batch_ns: float) -> tuple[LoaderStage, ...]:
-    stages = stages_of(tree)
+    stages = stages_of(tree) if tree.samples >= _LEAST_SAMPLES else []
     whole_ns = sum(stage.time_ns for stage in stages)
     return tuple(
         LoaderStage(
@@ -243,13 +260,12 @@ def _parts(work: LoaderWork) -> Iterator[Part]:
         yield Sentence(" ".join(_of_making(work)))
     else:
         yield Sentence("Loader without workers: the loop makes its batches itself", "title")
-    if work.stages:
-        title = "of making a batch"
-        if work.samples is not None:
-            title += f", by {counted(work.samples, 'sample')}"
-        yield table([title, "%", "per batch", "line"], [[*_stage_rows(work)]])
-    elif not work.workers:
-        yield Sentence("Which functions make them: run --stacks tells.", "note")
+    if rows := [*_stage_rows(work)]:
+        title = f"of making a batch, by {counted(work.samples, 'sample')}"
+        yield table([title, "%", "per batch", "line"], [rows])
+    for one in work.hung:
+        words = f"Worker {one.worker} (process {one.process}) was asked for batch {one.number}"
+        yield Sentence(f"{words}, and had not made it {duration(one.for_ns)} later.", "warn")
     if work.predictions:
         rows = [
             Row(printable(one.change), [duration(one.wait_ns), _range(one)])
@@ -283,6 +299,8 @@ def _stage_rows(work: LoaderWork) -> Iterator[Row]:
     for one in work.stages:
         cells = [small_percent(one.share, 1), duration(one.batch_ns), printable(one.line or "")]
         yield Row(printable(one.name), cells)
+    if work.handing_ns is not None:
+        yield Row("then handing it over", ["", duration(work.handing_ns), ""])
 
 
 ASPECT = LoaderAspect()

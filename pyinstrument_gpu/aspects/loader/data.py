@@ -94,6 +94,21 @@ class LineTime(Struct, frozen=True, array_like=True):
     time_ns: Count
 
 
+class HungBatch(Struct, frozen=True):
+    """A batch that a worker had not made when this was written, after much longer than any other.
+
+    Attributes:
+        process: the worker's.
+        number: in the order in which the loop gets them.
+        for_ns: for how long.
+    """
+
+    worker: _Worker
+    process: Count
+    number: Count
+    for_ns: Count
+
+
 class LongBatch(Struct, frozen=True, array_like=True):
     """A batch that took at least twice as long as the worker's others, of any epoch.
 
@@ -110,7 +125,8 @@ class LongBatch(Struct, frozen=True, array_like=True):
 
 
 class Loader(Struct, frozen=True, kw_only=True):
-    """The workers of DataLoaders over datasets of one class.
+    """The workers of DataLoaders over one dataset, where they are forked; else over datasets of one
+    class.
 
     Attributes:
         dataset: the class.
@@ -122,6 +138,7 @@ class Loader(Struct, frozen=True, kw_only=True):
         places: the function, as an index, and the line.
         nodes: of the tree of what the workers did where they didn't wait, each behind the one
             around it.
+        hung: those that hang.
         long: the newest batches that took long, by their ends, as far as samples found them.
         samples: how many these are.
         unknown_ns: the time of samples whose stack is not known.
@@ -135,6 +152,7 @@ class Loader(Struct, frozen=True, kw_only=True):
     functions: Annotated[tuple[tuple[_Text, _Text], ...], Meta(max_length=MOST_NODES)] = ()
     places: Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=MOST_NODES)] = ()
     nodes: Annotated[tuple[LineTime, ...], Meta(max_length=MOST_NODES)] = ()
+    hung: Annotated[tuple[HungBatch, ...], Meta(max_length=MOST_WORKERS)] = ()
     long: Annotated[tuple[LongBatch, ...], Meta(max_length=MOST_LONG)] = ()
     samples: Count = 0
     unknown_ns: Count = 0

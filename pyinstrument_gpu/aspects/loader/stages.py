@@ -23,6 +23,8 @@ _PASSED = {
     *("fetch", "__getitem__", "__getitems__", "__iter__", "__next__", "<listcomp>", "<genexpr>"),
     *("_call_impl", "_wrapped_call_impl"),
 }
+_PIPELINES = "webdataset/filters.py", "webdataset/pipeline.py", "webdataset/tariterators.py"
+"""Generators over generators: each is called by the one behind it."""
 _CALLS = {"__call__", "forward"}
 _CONTAINERS = {"Compose", "BaseCompose", "Sequential", "OneOf", "SomeOf", "RandomApply"}
 
@@ -48,12 +50,14 @@ class LineTree(NamedTuple):
     functions: Sequence[tuple[str, str]]
     places: Sequence[tuple[int, int]]
     nodes: Sequence[LineTime]
+    samples: int = 0
 
 
 def tree_of_phase(stacks: Any, phase: str) -> LineTree:
     """What the main thread did in a phase in steps, as far as `--stacks` has sampled it."""
     numbers: dict[int, int] = {}
     nodes: list[LineTime] = []
+    samples = 0
     for number, node in enumerate(() if stacks is None else stacks.nodes):
         if node.scope is not None:
             is_phase = node.scope is Scope.STEP and node.place >= 0
@@ -62,7 +66,10 @@ def tree_of_phase(stacks: Any, phase: str) -> LineTree:
         elif node.parent in numbers:
             numbers[number] = len(nodes)
             nodes.append(LineTime(numbers[node.parent], node.place, node.time_ns))
-    return LineTree((), (), ()) if not nodes else LineTree(stacks.functions, stacks.places, nodes)
+            samples += node.samples
+    if not nodes:
+        return LineTree((), (), ())
+    return LineTree(stacks.functions, stacks.places, nodes, samples)
 
 
 def stages_of(tree: LineTree) -> list[Stage]:
@@ -130,4 +137,5 @@ class _Division:
 
 def _is_passed(line: SourceLine) -> bool:
     *owners, name = line.function.replace(".<locals>", "").split(".")
-    return name in _PASSED or (name in _CALLS and bool(owners) and owners[-1] in _CONTAINERS)
+    is_container = name in _CALLS and bool(owners) and owners[-1] in _CONTAINERS
+    return name in _PASSED or is_container or line.file.endswith(_PIPELINES)

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -18,6 +19,8 @@ from pyinstrument_gpu.patching.import_hook import when_imported
 
 _MODULE = "torch.utils.data._utils.worker"
 _LOOP = "_worker_loop"
+_HUNG, _HUNG_NS = 3, 2_000_000_000
+"""A batch hangs that takes longer than so many times the worker's longest, and than this."""
 _SUMS = (
     *("batches", "making_ns", "waiting_ns", "cpu_ns", "other_cpu_ns"),
     *("queued_ns", "read_bytes", "minor_faults", "major_faults"),
@@ -57,6 +60,24 @@ class LoaderWatch(Watcher):
         if table is not None:
             table.close()
 
+    def program_is(self, facts: Mapping[str, Any]) -> None:
+        """Also for who follows the run, and if the program is killed."""
+        with suppress(Exception):
+            self.write()
+
+    def quiet(self) -> None:
+        with suppress(Exception):
+            self.write()
+
+    def stall_facts(self) -> tuple[dict[str, Any], str]:
+        loaders = (self.document() or {"loaders": ()})["loaders"]
+        return {}, "".join(
+            f"; worker {one['worker']} of the loader of {loader['dataset']} (process "
+            f"{one['process']}) was asked for batch {one['number']} {one['for_ns'] / 1e9:.0f} s ago"
+            for loader in loaders
+            for one in loader["hung"]
+        )
+
     def document(self) -> dict[str, Any] | None:
         table = self._table
         loaders = [] if table is None else together(table.read())
@@ -74,9 +95,9 @@ class LoaderWatch(Watcher):
 
 def together(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What workers have written, by loader: the one with most batches first."""
-    loaders: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    loaders: dict[tuple[str, int, int], list[dict[str, Any]]] = {}
     for one in found:
-        loaders.setdefault((one["dataset"], one["workers"]), []).append(one)
+        loaders.setdefault((one["dataset"], one["workers"], one["address"]), []).append(one)
     made = [_loader(ones) for ones in loaders.values()]
     made.sort(key=lambda one: -sum(row["batches"] for row in one["rows"]))
     return made[:MOST_LOADERS]
@@ -84,7 +105,15 @@ def together(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _loader(found: list[dict[str, Any]]) -> dict[str, Any]:
     rows: dict[int, dict[str, Any]] = {}
+    epochs: dict[int, int] = {}
+    hung: list[dict[str, int]] = []
     for one in found:
+        epochs[one["iterator"]] = max(one["epochs"], epochs.get(one["iterator"], 0))
+        number, since_ns = one["open"]
+        for_ns = time.perf_counter_ns() - since_ns if since_ns else 0
+        if for_ns > max(_HUNG_NS, _HUNG * one["longest_ns"]):
+            batch = {"worker": one["worker"], "process": one["process"]}
+            hung.append({**batch, "number": number, "for_ns": for_ns})
         row = rows.setdefault(
             one["worker"],
             {
@@ -112,9 +141,10 @@ def _loader(found: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "dataset": found[0]["dataset"],
         "workers": found[0]["workers"],
-        "iterators": len({one["iterator"] for one in found}),
+        "iterators": sum(epochs.values()),
         "rows": [rows[worker] for worker in sorted(rows)],
         "batches": batches[-MOST_BATCHES:],
+        "hung": hung,
         **_one_tree([(one["worker"], one["stacks"]) for one in found if one["stacks"] is not None]),
     }
 

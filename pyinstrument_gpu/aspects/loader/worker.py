@@ -76,7 +76,7 @@ class WorkerLoop:
         with suppress(Exception):
             # Workers of a worker are not the recording's, nor is what isn't called as torch does.
             if self._recorder in (None, os.getppid()) and not options:
-                watched = _WatchedWorker(self._table, args)
+                watched = _WatchedWorker(self._table, args, self._recorder is not None)
         try:
             loop(*args, **options)
         finally:
@@ -87,23 +87,31 @@ class WorkerLoop:
 
 class _WatchedWorker:
     """One that is watched, in its own process. It owns the recorder there, in which nothing but the
-    sampling of the stack is used."""
+    sampling of the stack is used.
+
+    Args:
+        is_forked: whether its dataset has the address that it has in the recording's process.
+    """
 
     path = _path = None
 
-    def __init__(self, table: WorkerTable, args: tuple[Any, ...]) -> None:
+    def __init__(self, table: WorkerTable, args: tuple[Any, ...], is_forked: bool) -> None:
         self.facts: dict[str, Any] = {}
         self.watchers: dict[str, Any] = {}
         slot = table.claim()
         if slot is None:
             raise OSError("there is no slot")
         self._slot = slot
+        slot.begins(0, 0)
         dataset = args[1]
         self._known: dict[str, Any] = {
             "worker": args[_WORKER],
+            "process": os.getpid(),
             "workers": args[_WORKERS],
             "dataset": type(dataset).__qualname__[:MOST_TEXT],
+            "address": id(dataset) if is_forked else 0,
             "iterator": args[_BASE_SEED],
+            "epochs": 1,
             "began_ns": time.perf_counter_ns(),
         }
         self._batches: deque[tuple[int, int, int]] = deque(maxlen=MOST_BATCHES)
@@ -151,25 +159,31 @@ class _WatchedWorker:
     def _sampled(self) -> dict[str, Any] | None:
         return _tree(self._long) if self._is_sampled else self._stacks
 
-    def _tell_of_program(self) -> None:
+    def _tell_of_program(self) -> dict[str, Any]:
         """Nobody asks for what a recording knows of the program."""
+        return {}
 
     def _gets(self, *args: Any, **options: Any) -> Any:
         began_ns = time.perf_counter_ns()
         if self._ready_ns is None:
             self._ready_ns = began_ns
             self._before = _counted()
+        asked = None
         with self._wait:
             try:
-                return self._get(*args, **options)
+                asked = self._get(*args, **options)
+                return asked
             finally:
                 self._begin_ns = time.perf_counter_ns()
                 self._waiting_ns += self._begin_ns - began_ns
                 if self._begin_ns - self._seen_ns >= _COST_SHARE * self._look_ns:
                     self._look()
+                if type(asked) is tuple and type(asked[0]) is int:
+                    self._slot.begins(asked[0], self._begin_ns)
 
     def _puts(self, made: Any, *args: Any, **options: Any) -> Any:
         end_ns = time.perf_counter_ns()
+        self._slot.begins(0, 0)
         result = self._put(made, *args, **options)
         number = made[0]
         if type(number) is int and type(made[1]).__module__ not in _NO_BATCH:
@@ -180,6 +194,9 @@ class _WatchedWorker:
             self._making_ns += took_ns
             self._longest_ns = max(self._longest_ns, took_ns)
             self._batches.append((number, self._begin_ns, end_ns))
+        elif type(number) is not int:  # another epoch begins, which numbers its batches anew
+            self._batches.clear()
+            self._known["epochs"] += 1
         if self._next_ns <= end_ns:
             with suppress(Exception):
                 self._write(end_ns)

@@ -27,6 +27,7 @@ SLOTS = 64
 TEXT_BYTES = 192 << 10
 _NUMBER = struct.Struct("=Q")
 _HEAD = struct.Struct("=II")
+_OPEN = struct.Struct("=QQ")
 _TRIES = 3
 
 
@@ -75,9 +76,11 @@ class WorkerTable:
         return None
 
     def read(self) -> list[dict[str, Any]]:
-        """What the slots say, those of workers that have ended among them."""
-        found = (_Slot(self._memory, place).read() for place in range(self._slots))
-        return [one for one in found if one is not None]
+        """What the slots say, those of workers that have ended among them; as `open` the number of
+        the batch that a worker was asked for and has not made, and since when, or 0 for none."""
+        slots = [_Slot(self._memory, place) for place in range(self._slots)]
+        found = ((slot.read(), slot.open_batch()) for slot in slots)
+        return [{**one, "open": batch} for one, batch in found if one is not None]
 
     def close(self) -> None:
         """Give the descriptor back. The memory goes with this object: another thread may be about
@@ -99,6 +102,14 @@ class _Slot:
     def written_ns(self) -> int:
         """When it was written last; 0 where it never was."""
         return int(_NUMBER.unpack_from(self._memory, self.begin + 8)[0])
+
+    def open_batch(self) -> tuple[int, int]:
+        number, begin_ns = _OPEN.unpack_from(self._memory, self.begin + 16)
+        return number, begin_ns
+
+    def begins(self, number: int, begin_ns: int) -> None:
+        """This is what `open_batch` returns from now on."""
+        _OPEN.pack_into(self._memory, self.begin + 16, number, begin_ns)
 
     def write(self, value: dict[str, Any], now_ns: int) -> bool:
         """Returns False where the value has no room, and the slot says what it said before."""

@@ -110,7 +110,7 @@ class StacksAspect(DocumentAspect):
 
     def section(self, run: Run) -> StackSamples | None:
         stacks: Stacks | None = run.stacks
-        if stacks is None or not stacks.nodes:
+        if stacks is None or not stacks.nodes or not stacks.is_asked:
             return None
         phases = tuple(_phase(run, tree) for tree in _shown(stacks))
         return StackSamples(

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Mapping
 from types import CodeType
 from typing import Any
 
@@ -23,18 +24,29 @@ class StackWatch(Watcher):
     Args:
         by_itself: whether samples are taken. Otherwise they are where `native.sample_stack` is
             called.
+        is_asked: whether they are taken in any case. Otherwise only in the phase "data", once it is
+            known that the loop makes its batches itself.
     """
 
     name = NAME
     _is_sampled = False
 
-    def __init__(self, by_itself: bool = True) -> None:
-        self._by_itself = by_itself
+    def __init__(self, by_itself: bool = True, is_asked: bool = True) -> None:
+        self._by_itself, self._is_asked = by_itself, is_asked
 
     def begin(self, recording: ActiveRecording) -> None:
         super().begin(recording)
+        if self._is_asked:
+            self._start()
+
+    def program_is(self, facts: Mapping[str, Any]) -> None:
+        if not self._is_sampled and not self._is_asked and facts.get("loader_workers") == 0:
+            self._start(native.gpu_phase("data"))
+
+    def _start(self, *phase: Any) -> None:
         main = threading.main_thread().ident or 0
-        self._is_sampled = native.start_stacks(main, os.fsencode(OWN_FOLDER), self._by_itself)
+        own = os.fsencode(OWN_FOLDER)
+        self._is_sampled = native.start_stacks(main, own, self._by_itself, *phase)
 
     def end(self) -> None:
         is_on = self.is_on
@@ -42,12 +54,13 @@ class StackWatch(Watcher):
         if is_on:
             native.stop_stacks()
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any] | None:
         if not self._is_sampled:
-            return {"is_sampled": False}
+            return {"is_sampled": False} if self._is_asked else None
         found = native.stacks()
         functions, places = numbered_places(found["places"], _function)
-        return {"is_sampled": True, **found, "places": places, "functions": functions}
+        known = {"is_sampled": True, "is_asked": self._is_asked}
+        return {**known, **found, "places": places, "functions": functions}
 
 
 def _function(code: CodeType) -> tuple[str, str]:
@@ -61,5 +74,5 @@ def _function(code: CodeType) -> tuple[str, str]:
     return file[-MOST_TEXT:], name[:MOST_TEXT]
 
 
-def watcher(options: object) -> Watcher:
-    return StackWatch()
+def watcher(options: Any) -> Watcher:
+    return StackWatch(is_asked=options.stacks)

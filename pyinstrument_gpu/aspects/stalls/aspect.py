@@ -3,19 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.aspects.stalls import QUIET
-from pyinstrument_gpu.aspects.stalls.data import Quiet, Stall, decode_stalls
+from pyinstrument_gpu.aspects.stalls.data import Stall, decode_stalls
 from pyinstrument_gpu.core.aspect import DocumentAspect
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found
-from pyinstrument_gpu.core.file.json_document import decode_object
 from pyinstrument_gpu.core.schema import has_device_times
 
 
@@ -25,14 +22,6 @@ class StallsAspect(DocumentAspect):
     name = noted = "stalls"
     block = BlockType.STALLS
     missing = ()
-
-    def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        return {**super().attributes(given), QUIET: given.get(QUIET)}
-
-    def read(self, found: Found) -> dict[str, Any]:
-        what = "where the program was while nothing happened"
-        quiet = found.document(QUIET, what, lambda data: decode_object(data, QUIET, Quiet))
-        return {**super().read(found), QUIET: quiet}
 
     def decode(self, data: bytes, found: Found) -> tuple[Stall, ...]:
         stalls = decode_stalls(data, found.tables.paths, len(found.tables.threads))

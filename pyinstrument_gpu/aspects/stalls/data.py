@@ -14,7 +14,6 @@ from msgspec import Meta, Struct
 
 from pyinstrument_gpu.core.file.device_clocks import TIME_LIMIT_NS
 from pyinstrument_gpu.core.file.json_document import Count, decode_object
-from pyinstrument_gpu.core.record import SourceLine
 
 _MOST_STALLS = 8
 _MOST_TEXT = 1 << 18
@@ -95,27 +94,6 @@ class Stall(_StallFacts, frozen=True):
     device_event_ns: int | None = None
     groups: tuple[GroupProgress, ...] = ()
     call: DistributedCall | None = None
-
-
-class Quiet(Struct, frozen=True):
-    """Where the main thread was when nothing had happened for longer than usual, long before the
-    watchdog calls it a stall.
-
-    Attributes:
-        seen_ns: when that was looked up, in ns since the run began. It may have moved since.
-        file, line, function: the innermost line of the program, as in `SourceLine`.
-        library: the function of a library that it was in; None if it was in none.
-    """
-
-    seen_ns: _Time
-    file: _Name
-    line: Count
-    function: _Name
-    library: _Name | None = None
-
-    @property
-    def source(self) -> SourceLine:
-        return SourceLine(self.file, self.line, self.function)
 
 
 class _Progress(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -9,13 +9,11 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from types import FrameType
 from typing import Any
 
-from pyinstrument_gpu.aspects.stalls import QUIET
 from pyinstrument_gpu.core.launcher import launcher_number
-from pyinstrument_gpu.core.record import is_installed
 from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.hidden_frames import OWN_FOLDER
@@ -78,24 +76,6 @@ class StallWatch(Watcher):
                 who = "" if self._rank is None else f"rank {self._rank}: "
                 print_error(f"pyinstrument_gpu: {who}{sentence}{place}")
 
-    def quiet(self) -> None:
-        """Write down where the main thread is. A thread of the native module calls this, perhaps
-        while the main one imports something: so nothing is imported here."""
-        with contextlib.suppress(Exception):
-            recording = self._recording
-            frames = [f for f in _frames(_main_frame()) if not _is_ours(f)]
-            program = next((f for f in frames if not is_installed(f.f_code.co_filename)), None)
-            if recording is None or program is None:
-                return
-            facts = {
-                "seen_ns": native.read_clocks()[0],
-                "file": program.f_code.co_filename[-_MOST_TEXT:],
-                "line": program.f_lineno or 0,  # in what the compiler has made for no line
-                "function": program.f_code.co_name[:_MOST_TEXT],
-                "library": frames[0].f_code.co_name[:_MOST_TEXT] if frames[0] != program else None,
-            }
-            native.set_document(recording, QUIET, json.dumps(facts).encode())
-
     def _moves(self) -> bool:
         """Whether the stack of the main thread changes from one look to the next."""
         stack = _stack(_main_frame())
@@ -109,16 +89,6 @@ class StallWatch(Watcher):
 def _main_frame() -> FrameType | None:
     ident = threading.main_thread().ident
     return None if ident is None else sys._current_frames().get(ident)
-
-
-def _frames(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
-def _is_ours(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.startswith((OWN_FOLDER, "<frozen "))
 
 
 def distributed_call(frame: FrameType | None) -> tuple[str, int | None] | None:

@@ -49,7 +49,6 @@ _LEAST_SHARE = 0.05
 _LEAST_PART = 0.05
 _LEAST_ITEM = 0.01
 _MOST_NAMED = 3
-_MOST_PACKAGES = 5
 
 
 @dataclass(frozen=True)
@@ -85,19 +84,6 @@ class StartupPart:
 
 
 @dataclass(frozen=True)
-class PackageImports:
-    """What a package took to be imported, the first step included.
-
-    Attributes:
-        package: its name; of torch, that of each package in it.
-        own_ns: without what it imports of other packages.
-    """
-
-    package: str
-    own_ns: int
-
-
-@dataclass(frozen=True)
 class StartupTimes:
     """What a program did before its first step. The parts and what is not covered add up.
 
@@ -108,7 +94,6 @@ class StartupTimes:
         not_covered_ns: what is known of no part.
         first_step_ns: how long the first step took; None if it did not end.
         first_step_parts: those that take a twentieth of it or more.
-        packages: the one that took longest first, if it took a hundredth of all.
         lost: times that found no room, which are not covered.
         not_seen: parts of which some could not be observed.
     """
@@ -119,7 +104,6 @@ class StartupTimes:
     not_covered_ns: int
     first_step_ns: int | None
     first_step_parts: tuple[StartupPart, ...]
-    packages: tuple[PackageImports, ...]
     lost: int | None
     not_seen: tuple[str, ...]
 
@@ -162,11 +146,6 @@ def startup_times(run: Run) -> StartupTimes | None:
             StartupPart(one.part, one.time_ns, ())
             for one in (_divided(spans, first_ns, last_ns) if has_ended else ())
             if one.time_ns >= _LEAST_PART * (last_ns - first_ns)
-        ),
-        packages=tuple(
-            PackageImports(name, own_ns)
-            for name, own_ns in sorted(found.packages.items(), key=lambda item: -item[1])
-            if name != _OWN_PACKAGE and own_ns >= _LEAST_ITEM * (first_ns - begin_ns)
         ),
         lost=found.lost or None,
         not_seen=tuple(PART_WORDS[part] for part in found.not_seen),
@@ -283,10 +262,6 @@ class StartupAspect(DocumentAspect):
             row("until the first step", times.total_ns),
         ]
         yield table([unit.name, "time", "%"], [rows, sums])
-        if times.packages:
-            packages = times.packages[:_MOST_PACKAGES]
-            own = ", ".join(f"{one.package} {duration(one.own_ns)}" for one in packages)
-            yield Sentence(printable(f"Imports by package, without what each imports: {own}"))
         if times.lost:
             yield Sentence(f"{counted(times.lost, 'more time')} found no room", "warn")
 

@@ -10,11 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from pyinstrument_gpu.aspects.startup import (
-    MOST_INTERVALS,
-    MOST_PACKAGES,
-    MOST_TEXT,
-)
+from pyinstrument_gpu.aspects.startup import MOST_INTERVALS, MOST_TEXT
 from pyinstrument_gpu.core.file.device_clocks import TIME_LIMIT_NS
 from pyinstrument_gpu.core.file.json_document import Count
 
@@ -55,8 +51,6 @@ class Startup(Struct, frozen=True, kw_only=True):
         intervals: the longer ones, in the order in which they ended.
         short_ns: by part, the time of those that are too short for the list, outside of all others
             and before the first step.
-        packages: by its name, how long the modules of a package took to be imported, without what
-            they imported of others. The largest.
         lost: how many intervals found no room.
         not_seen: parts of which some function could not be observed.
     """
@@ -68,6 +62,5 @@ class Startup(Struct, frozen=True, kw_only=True):
     first_step_ns: _Time | None = None
     intervals: Annotated[tuple[Interval, ...], Meta(max_length=MOST_INTERVALS + 1)] = ()
     short_ns: dict[_Part, Count] = {}
-    packages: Annotated[dict[_Text, Count], Meta(max_length=MOST_PACKAGES)] = {}
     lost: Count = 0
     not_seen: tuple[_Part, ...] = ()

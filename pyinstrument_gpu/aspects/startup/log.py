@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 from pyinstrument_gpu.aspects.startup import (
@@ -28,7 +28,6 @@ from pyinstrument_gpu.aspects.startup import (
     IMPORT,
     MODEL,
     MOST_INTERVALS,
-    MOST_PACKAGES,
     MOST_TEXT,
     OPTIMIZER,
     WORKERS,
@@ -41,9 +40,8 @@ from pyinstrument_gpu.patching.import_hook import when_imported
 
 _KEPT_IMPORT_NS = 10_000_000
 _KEPT_NS = 1_000_000
-_GAP_NS = 1_000_000
-"""Between modules of torch that are made one after another."""
-_MOST_NAMES = 1000
+_GAP_NS = 20_000_000
+"""The most between modules and values of parameters that are made in one go."""
 _NEVER = 0  # `Glance.NEVER`, of a module that needs torch
 _HOOKED = (
     ("torch.nn.modules.module", "Module.to", DEVICE),
@@ -75,11 +73,9 @@ class StartupLog:
         self._undo: list[Callable[[], None]] = []
         # The same objects each time: they tell whose hooks they are.
         self._leave, self._filled = self._ends, self._filling_ends
-        self._constructors: set[CodeType] = set()
         self._imports: list[list[Any]] = []
         self._open = 0
-        self._building: _Building | None = None
-        self._packages: dict[str, int] = {}
+        self._building: dict[str, Any] | None = None
         self._intervals: list[dict[str, Any]] = []
         self._short_ns: dict[str, int] = {}
         self._lost = 0
@@ -110,19 +106,16 @@ class StartupLog:
                 self._undo.pop()()
         native.unhook(self._leave)
         native.unhook(self._filled)
-        self._constructors.clear()
         self._close_building()
 
     def facts(self) -> dict[str, Any]:
         """As the document has them, with times of the monotonic clock."""
         building = self._building
-        packages = sorted(self._packages.items(), key=lambda item: -item[1])
         return {
             "watched_ns": self._watched_ns,
             "program_ns": self.program_ns,
-            "intervals": [*self._intervals, *([] if building is None else building.interval())],
+            "intervals": [*self._intervals, *([] if building is None else [dict(building)])],
             "short_ns": dict(self._short_ns),
-            "packages": dict(packages[:MOST_PACKAGES]),
             "lost": self._lost,
             "not_seen": self._not_seen,
         }
@@ -177,14 +170,14 @@ class StartupLog:
         is_inner = self._imports and threading.get_ident() == self._thread
         if not is_inner and not self._is_of_startup():
             return None
-        entry = [IMPORT, str(args[0]), time.monotonic_ns(), 0]
+        entry = [IMPORT, str(args[0]), time.monotonic_ns()]
         self._imports.append(entry)
         return entry
 
     def _ends(self, token: Any, args: tuple[Any, ...], succeeded: bool) -> None:
         now_ns = time.monotonic_ns()
-        if isinstance(token, _Building):
-            token.end_ns = now_ns
+        if isinstance(token, dict):
+            token["end_ns"] = now_ns
             return
         if token[0] == IMPORT:
             self._import_ends(token, now_ns)
@@ -196,14 +189,8 @@ class StartupLog:
     def _import_ends(self, entry: list[Any], now_ns: int) -> None:
         while self._imports and self._imports.pop() is not entry:
             pass
-        _, name, begin_ns, inner_ns = entry
-        took_ns = now_ns - begin_ns
-        package = _package(name)
-        if package in self._packages or len(self._packages) < _MOST_NAMES:
-            self._packages[package] = self._packages.get(package, 0) + took_ns - inner_ns
-        if self._imports:
-            self._imports[-1][3] += took_ns
-        else:
+        if not self._imports:
+            _, name, begin_ns = entry
             self._note(IMPORT, name, begin_ns, now_ns, _KEPT_IMPORT_NS)
 
     def _note(self, part: str, name: str, begin_ns: int, end_ns: int, kept_ns: int) -> None:
@@ -220,75 +207,33 @@ class StartupLog:
     # Modules of torch. Nothing tells when the outermost constructor ends, so the last of what
     # happens inside of it does: modules and values of parameters that are made.
 
-    def _module_begins(self, args: tuple[Any, ...], _: object) -> _Building | None:
+    def _module_begins(self, args: tuple[Any, ...], _: object) -> dict[str, Any] | None:
         if not self._is_of_startup():
             return None
-        frame, building = sys._getframe(1), self._building
-        if building is not None and building.is_running(frame):
-            return building
-        outer = self._constructor(frame, type(args[0]))
         now_ns = time.monotonic_ns()
-        if outer is None:
-            return None
-        if building is not None and now_ns - building.end_ns < _GAP_NS:
-            building.follow(outer)
-            return building
-        self._close_building()
-        self._building = _Building(outer, type(args[0]).__name__, now_ns)
+        if self._building is None or now_ns - self._building["end_ns"] >= _GAP_NS:
+            self._close_building()
+            frame: FrameType | None = sys._getframe(1)
+            while frame is not None and frame.f_code.co_name == "__init__":
+                frame = frame.f_back
+            noted = {"part": MODEL, "name": type(args[0]).__name__[:MOST_TEXT]}
+            times = {"begin_ns": now_ns, "end_ns": now_ns}
+            self._building = {**noted, **times, **_program_line(frame)}
         return self._building
 
-    def _constructor(self, frame: FrameType | None, kind: type) -> FrameType | None:
-        """The outermost constructor of a module that is running. It is known by its code: to look
-        at the variables of a frame would keep them, before Python 3.13, until it returns."""
-        for base in kind.__mro__:
-            code = getattr(inspect.unwrap(vars(base).get("__init__", object)), "__code__", None)
-            if code is not None and len(self._constructors) < _MOST_NAMES:
-                self._constructors.add(code)
-        found = None
-        while frame is not None:
-            if frame.f_code in self._constructors:
-                found = frame
-            frame = frame.f_back
-        return found
-
-    def _filling_begins(self, args: tuple[Any, ...], _: object) -> _Building | None:
+    def _filling_begins(self, args: tuple[Any, ...], _: object) -> dict[str, Any] | None:
         building = self._building
-        if building is None or not self._is_of_startup():
+        if building is None or time.monotonic_ns() - building["end_ns"] >= _GAP_NS:
             return None
-        return building if building.is_running(sys._getframe(1)) else None
+        return building if self._is_of_startup() else None
 
-    def _filling_ends(self, building: _Building, _: object, __: object) -> None:
-        building.end_ns = time.monotonic_ns()
+    def _filling_ends(self, building: dict[str, Any], _: object, __: object) -> None:
+        building["end_ns"] = time.monotonic_ns()
 
     def _close_building(self) -> None:
         building, self._building = self._building, None
         if building is not None and len(self._intervals) < MOST_INTERVALS:
-            self._intervals += building.interval()
-
-
-class _Building:
-    """Modules that are being made, by one constructor after another."""
-
-    def __init__(self, frame: FrameType, name: str, begin_ns: int) -> None:
-        self._name = name
-        self._begin_ns = self.end_ns = begin_ns
-        self._place = _program_line(frame.f_back)
-        self.follow(frame)
-
-    def follow(self, frame: FrameType) -> None:
-        # Not the frame itself, which would keep what is in it.
-        self._frame: tuple[int, CodeType] = id(frame), frame.f_code
-
-    def is_running(self, frame: FrameType | None) -> bool:
-        while frame is not None:
-            if (id(frame), frame.f_code) == self._frame:
-                return True
-            frame = frame.f_back
-        return False
-
-    def interval(self) -> list[dict[str, Any]]:
-        times = {"begin_ns": self._begin_ns, "end_ns": self.end_ns}
-        return [{"part": MODEL, "name": self._name[:MOST_TEXT], **times, **self._place}]
+            self._intervals.append(building)
 
 
 def _leave_out() -> None:
@@ -307,12 +252,6 @@ def _program_line(frame: FrameType | None) -> dict[str, Any]:
             library = library or {"file": file[-MOST_TEXT:], "line": frame.f_lineno}
         frame = frame.f_back
     return library or {}
-
-
-def _package(module: str) -> str:
-    """What a module counts for: of torch each part, of which some take longer than all others."""
-    names = module.split(".")
-    return ".".join(names[: 2 if names[0] == "torch" else 1])[:MOST_TEXT]
 
 
 def process_began_ns() -> int | None:

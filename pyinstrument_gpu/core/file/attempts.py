@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which run files are of the last attempt of a job, and which of those after which a launcher
-started it again."""
+"""Which run files are attempts of one job, after each of which it was started again.
+
+Runs with one id of a launcher (torchrun's run id with one program, Slurm's job id with one command)
+are of one job. So are runs of one command in one folder that follow each other, as where somebody
+submits a job again. Options that say where to go on from are no part of a command. Attempts also
+have the names that recordings give them, "job.rank0.gpurun" and then "job.restart1.rank0.gpurun".
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyinstrument_gpu.core.condition import ProgramEnd
+from pyinstrument_gpu.core.job_membership import is_of_a_job
 from pyinstrument_gpu.errors import RunFileError
 
 if TYPE_CHECKING:
@@ -18,111 +25,158 @@ if TYPE_CHECKING:
 
 EARLIER = "left out: runs of"
 _ATTEMPT = re.compile(r"\.(?:requeue|restart)\d+(?=\.)")
-_MOST_NAMES = 8
 _RANK = re.compile(r"rank[-_=.]?(\d+)", re.IGNORECASE)
+_RESUME = re.compile(
+    r"-{0,2}[\w.-]*(?:resum|restart|continu|resto[re]|ckpt|checkpoint)[^=]*(=.*)?", re.I
+)
+_LATE_START_NS = 10**9
+"""So long after the others of its machine have ended a rank may begin, and be of their attempt."""
+_CLOCKS_APART_NS = 60 * 10**9
+"""By so much the clocks of machines may differ before attempts of two are taken to overlap."""
+_MOST_NAMES = 8
+
+
+@dataclass
+class AttemptFiles:
+    """The run files of an attempt.
+
+    Attributes:
+        job: the launcher, the id that it gives the job, and the program; None without an id.
+        files: by rank, 0 for a program alone, its file, and what says which job that is of; the
+            earliest first.
+        names: their folders and names, without the ranks.
+        marks: by machine, how its launcher counts attempts, as its runs and their names have it.
+        end_ns: the last heartbeat of all.
+    """
+
+    job: tuple[str, str, Hashable] | None
+    files: dict[int, tuple[Path, Run]] = field(default_factory=dict)
+    names: set[Hashable] = field(default_factory=set)
+    marks: dict[str | None, Hashable] = field(default_factory=dict)
+    end_ns: int = 0
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for _, run in self.files.values()]
+
+    @property
+    def paths(self) -> list[Path]:
+        return [path for path, _ in self.files.values()]
+
+    @property
+    def begin_ns(self) -> int:
+        return _begin_ns(next(iter(self.files.values()))[1])
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether each of its runs has ended, and none by an error."""
+        return all(
+            run.complete and not ProgramEnd.of(run.environment).has_failed for run in self.runs
+        )
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it says that steps had been done before it."""
+        noted = [one for run in self.runs for one in run.environment.get("step_numbers", ())[:1]]
+        return any(one["number"] > 0 for one in noted)
+
+    def overlaps(self, later: AttemptFiles) -> bool:
+        """Whether both went on at one time, by more than clocks of different machines differ."""
+        slack_ns = 0 if self.marks.keys() & later.marks.keys() else _CLOCKS_APART_NS
+        return later.begin_ns + slack_ns < self.end_ns
+
+    def add(self, path: Path, run: Run) -> None:
+        self.files[_rank(run)] = path, run
+        self.names.add(_without_rank(path))
+        self.marks.setdefault(run.environment.get("host"), _mark(path, run))
+        self.end_ns = max(self.end_ns, _begin_ns(run) + run.duration_ns)
+
+    def takes(self, path: Path, run: Run) -> bool:
+        """Whether a run that begins no earlier may be another rank of it: by its name, or else by
+        when it began. The agents of two machines may count restarts apart from each other."""
+        host, first = run.environment.get("host"), next(iter(self.files.values()))[1]
+        slack_ns = _LATE_START_NS if host in self.marks else _CLOCKS_APART_NS
+        return (
+            _rank(run) not in self.files
+            and self.job == _launcher_id(run)
+            and run.environment.get("world_size") == first.environment.get("world_size")
+            and (
+                _without_rank(path) in self.names
+                or (
+                    self.marks.get(host, mark := _mark(path, run)) == mark
+                    and _begin_ns(run) <= self.end_ns + slack_ns
+                )
+            )
+        )
 
 
 def of_last_attempts(paths: Sequence[Path]) -> tuple[list[Path], list[list[Path]]]:
     """The files without those of attempts after which a job was started again; and these, by
-    attempt, the earliest first.
+    attempt, the earliest first. Programs alone are of one job where their names say so."""
 
-    Attempts of one job have the names that recordings give them, "job.rank0.gpurun" and then
-    "job.restart1.rank0.gpurun"; or they are ranks with one run id of torchrun, or of one command in
-    one folder. The last one is that which began last, since files of an earlier job may still be
-    there.
-    """
-    attempts = _by_name(paths)
-    if len(attempts) == 1:  # no file need be read
+    def keys(path: Path, run: Run) -> list[Hashable]:
+        name = path.parent, _ATTEMPT.sub("", _RANK.sub("", path.name))
+        return [*(keys_of_job(path, run) if is_of_a_job(run) else ()), name]
+
+    if len(paths) < 2:
         return list(paths), []
-    jobs: list[list[_Attempt]] = []
-    for attempt in sorted(attempts, key=lambda one: one.began_ns):
-        of_job = next((job for job in jobs if any(map(attempt.is_of_job_of, job))), None)
-        if of_job is None:
-            jobs.append([attempt])
-            continue
-        same = next((one for one in of_job if attempt.may_be(one)), None)
-        if same is None:
-            of_job.append(attempt)
-        else:
-            same.add(attempt)
-    last = {path for job in jobs for path in job[-1].paths}
-    earlier = sorted((one for job in jobs for one in job[:-1]), key=lambda one: one.began_ns)
-    return [path for path in paths if path in last], [one.paths for one in earlier]
+    found, unknown = known_runs(paths)
+    earlier = [one for job in jobs_of(found, keys) for one in job[:-1]]
+    earlier.sort(key=lambda one: one.begin_ns)
+    files = [one.paths for one in earlier]
+    for path in unknown:
+        for attempt, of_attempt in zip(earlier, files, strict=True):
+            if _without_rank(path) in attempt.names:
+                of_attempt.append(path)
+    left_out = {path for of_attempt in files for path in of_attempt}
+    return [path for path in paths if path not in left_out], files
 
 
-@dataclass
-class _Attempt:
-    """Files that are named as of one attempt of a job.
-
-    Attributes:
-        names: each of the job, and what marks the attempt.
-        ranks: as the names have them, or else the files.
-        run: what the first of them that can be read is of.
-    """
-
-    names: set[tuple[str, tuple[str, ...]]]
-    paths: list[Path]
-    run: Run | None
-    ranks: set[int]
-
-    @property
-    def began_ns(self) -> int:
-        return -1 if self.run is None else self.run.began_realtime_ns or -1
-
-    def add(self, other: _Attempt) -> None:
-        self.names |= other.names
-        self.paths += other.paths
-        self.ranks |= other.ranks
-
-    def is_of_job_of(self, other: _Attempt) -> bool:
-        if {name for name, _ in self.names} & {name for name, _ in other.names}:
-            return True
-        if self.run is None or other.run is None:
-            return False
-        of_ranks = all(run.environment.get("world_size", 1) > 1 for run in (self.run, other.run))
-        job, command = (
-            [[run.environment.get(key) for key in keys] for run in (self.run, other.run)]
-            for keys in (["job"], ["command", "cwd"])
-        )
-        return of_ranks and any(a == b and None not in a for a, b in (job, command))
-
-    def may_be(self, other: _Attempt) -> bool:
-        """Whether files of other names are of the same attempt."""
-        if {name for name, _ in self.names} & {name for name, _ in other.names}:
-            return False
-        if self.run is None or other.run is None or self.ranks & other.ranks:
-            return False
-        from pyinstrument_gpu.core.job_membership import not_one_job  # needs numpy
-
-        return not_one_job([self.run, other.run], ["", ""]) is None
-
-
-def _by_name(paths: Sequence[Path]) -> list[_Attempt]:
-    found: dict[tuple[str, tuple[str, ...]], dict[str, list[Path]]] = {}
+def known_runs(paths: Sequence[Path]) -> tuple[list[tuple[Path, Run]], list[Path]]:
+    """The runs that say which they are and when they began, each once and the earliest first; and
+    the files of which nothing is known."""
+    found: dict[str, tuple[Path, Run]] = {}
+    unknown = []
     for path in paths:
-        key = _RANK.sub("", _ATTEMPT.sub("", path.name)), tuple(_ATTEMPT.findall(path.name))
-        found.setdefault(key, {}).setdefault(path.name, []).append(path)
-    groups: list[tuple[tuple[str, tuple[str, ...]], list[Path]]] = []
-    for key, by_name in found.items():
-        if all(len(alike) == 1 for alike in by_name.values()):
-            groups.append((key, [path for (path,) in by_name.values()]))
-            continue
-        # The same name in several folders: each has files of its own job.
-        by_folder: dict[Path, list[Path]] = {}
-        for path in (path for alike in by_name.values() for path in alike):
-            by_folder.setdefault(path.parent, []).append(path)
-        groups += [(key, files) for files in by_folder.values()]
-    if len(groups) == 1:
-        return [_Attempt({groups[0][0]}, groups[0][1], None, set())]
-    return [_attempt(*group) for group in groups]
+        run = identity(path)
+        if run is None or not run.environment or run.began_realtime_ns is None:
+            unknown.append(path)
+        else:
+            found.setdefault(run.environment.get("run_id", str(path)), (path, run))
+    return sorted(found.values(), key=lambda one: _begin_ns(one[1])), unknown
 
 
-def _attempt(name: tuple[str, tuple[str, ...]], paths: list[Path]) -> _Attempt:
-    run = next((run for run in map(identity, paths) if run is not None), None)
-    ranks = {int(found[1]) for path in paths if (found := _RANK.search(path.name))}
-    if not ranks and run is not None:
-        ranks = {run.environment.get("rank", -1)}
-    return _Attempt({name}, list(paths), run, ranks)
+def jobs_of(
+    found: Sequence[tuple[Path, Run]], keys_of: Callable[[Path, Run], Sequence[Hashable]]
+) -> list[list[AttemptFiles]]:
+    """The attempts of each job, in the order in which they began.
+
+    Args:
+        found: runs, the earliest first.
+        keys_of: what a run has in common with those of its job, the surest first.
+    """
+    jobs: list[list[AttemptFiles]] = []
+    job_of: dict[Hashable, list[AttemptFiles]] = {}
+    for path, run in found:
+        keys = keys_of(path, run)
+        job = next((job_of[key] for key in keys if key in job_of), [])
+        attempt = next((one for one in reversed(job) if one.takes(path, run)), None)
+        if attempt is None:
+            attempt = AttemptFiles(_launcher_id(run))
+            attempt.add(path, run)
+            if not job or (job[-1].job != attempt.job and job[-1].overlaps(attempt)):
+                job = []
+                jobs.append(job)
+            job.append(attempt)
+        else:
+            attempt.add(path, run)
+        job_of |= dict.fromkeys(keys, job)
+    return jobs
+
+
+def keys_of_job(path: Path, run: Run) -> list[Hashable]:
+    """A launcher's id, and the command with its folder, as far as they are known."""
+    return [key for key in (_launcher_id(run), _command(run)) if key is not None]
 
 
 def identity(path: Path) -> Run | None:
@@ -150,8 +204,56 @@ def identity(path: Path) -> Run | None:
 
 def earlier_left_out(earlier: Sequence[Sequence[Path]]) -> str:
     """What to say of files of earlier attempts."""
-    files = [str(path) for paths in earlier for path in paths]
-    more = len(files) - _MOST_NAMES
-    names = " ".join(files[:_MOST_NAMES]) + (f" and {more:,} more" if more > 0 else "")
     count = "an earlier attempt" if len(earlier) == 1 else f"{len(earlier)} earlier attempts"
+    names = named([path for paths in earlier for path in paths], " ")
     return f"{EARLIER} {count} of the job, whose ends `pyinstrument-gpu why` tells: {names}"
+
+
+def named(paths: Sequence[Path], between: str = ", ") -> str:
+    """The names of the first of some files."""
+    more = f" and {len(paths) - _MOST_NAMES:,} more" if len(paths) > _MOST_NAMES else ""
+    return between.join(map(str, paths[:_MOST_NAMES])) + more
+
+
+def _begin_ns(run: Run) -> int:
+    return run.began_realtime_ns or 0
+
+
+def _rank(run: Run) -> int:
+    rank: int = run.environment.get("rank", 0)
+    return rank
+
+
+def _without_rank(path: Path) -> Hashable:
+    return path.parent, _RANK.sub("", path.name)
+
+
+def _mark(path: Path, run: Run) -> Hashable:
+    return run.environment.get("restarts"), *_ATTEMPT.findall(path.name)
+
+
+def _launcher_id(run: Run) -> tuple[str, str, Hashable] | None:
+    facts = run.environment
+    if "job" in facts:
+        return "torchrun's run id", facts["job"], (facts.get("arguments") or [None])[0]
+    if "slurm_job" in facts:
+        return "Slurm's job id", facts["slurm_job"], _command(run)
+    return None
+
+
+def _command(run: Run) -> Hashable | None:
+    """The program's words, without those that say where to go on from, and its folder."""
+    given = run.environment.get("arguments") or run.environment.get("command")
+    if not given or "cwd" not in run.environment:
+        return None
+    words: list[str] = []
+    is_value = False
+    for word in given:
+        if is_value and not word.startswith("-"):
+            is_value = False
+            continue
+        option = _RESUME.fullmatch(word) if words else None  # the first is the program
+        is_value = option is not None and option[1] is None and word.startswith("-")
+        if option is None or not (word.startswith("-") or option[1]):
+            words.append(word)
+    return (*words, run.environment["cwd"])

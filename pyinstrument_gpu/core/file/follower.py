@@ -18,7 +18,6 @@ Three things make that work without a word from the writer:
 
 from __future__ import annotations
 
-import enum
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -72,28 +71,18 @@ _MOST_PARTS = 4096
 _KNOWN_TYPES = frozenset(BlockType)
 
 
-class Whereabouts(enum.Enum):
-    """What has become of the file that is being followed, as seen at its path."""
-
-    HERE = "here"
-    MOVED = "moved"
-    """It has another name now."""
-    REMOVED = "removed"
-    REPLACED = "replaced"
-    """Something that is no run file is in its place."""
-    SHORTENED = "shortened"
-    """Another program has made it shorter, after which its recorder writes no more."""
-
-
 class RunFollower:
     """Follows the run file at a path, and the next one that takes its place there.
 
     A file that is moved or removed is followed further as long as nothing else is at the path.
+
+    Attributes:
+        lost: what has become of the file, in words; None while it is at its path.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
-        self.whereabouts = Whereabouts.HERE
+        self.lost: str | None = None
         self._file: _File | None = None
 
     def look(self, most_blocks: int = MOST_BLOCKS) -> Blocks:
@@ -108,11 +97,11 @@ class RunFollower:
                 any more.
         """
         file = self._find()
-        if self.whereabouts is Whereabouts.REPLACED and not file.is_that_run():
+        if self.lost is not None and not file.is_that_run():
             return file.blocks  # overwritten in place: what was read is all that there is
         blocks = file.look(most_blocks)
-        if file.is_shortened and self.whereabouts is Whereabouts.HERE:
-            self.whereabouts = Whereabouts.SHORTENED
+        if file.is_shortened and self.lost is None:
+            self.lost = "another program has made the file shorter"
         return blocks
 
     def close(self) -> None:
@@ -126,22 +115,19 @@ class RunFollower:
         try:
             status = os.stat(self.path)
             if known is not None and known.is_file(status) and known.is_that_run():
-                self.whereabouts = Whereabouts.HERE
+                self.lost = None
                 return known
             new = _File(self.path)
         except (OSError, RunFileError) as error:
             if known is None:
                 raise
-            if not isinstance(error, FileNotFoundError):
-                self.whereabouts = Whereabouts.REPLACED
-            elif known.status().st_nlink == 0:
-                self.whereabouts = Whereabouts.REMOVED
-            else:
-                self.whereabouts = Whereabouts.MOVED
+            is_gone = isinstance(error, FileNotFoundError)
+            what = "moved or removed" if is_gone else "replaced by something that is no run"
+            self.lost = f"the file has been {what}"
             return known
         self.close()
         self._file = new
-        self.whereabouts = Whereabouts.HERE
+        self.lost = None
         return new
 
 

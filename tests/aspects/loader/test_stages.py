@@ -99,6 +99,32 @@ def test_a_function_of_the_program_that_a_library_calls_is_a_stage() -> None:
     ]
 
 
+def test_generators_over_generators_are_passed_by() -> None:
+    filters = str(LIBRARIES / "webdataset/filters.py")
+    pipeline: list[Line] = [
+        (str(LIBRARIES / "webdataset/pipeline.py"), "DataPipeline.iterator", 80),
+        (filters, "_batched", 500),
+        (filters, "_map", 410),
+    ]
+    tar: Line = (str(LIBRARIES / "webdataset/tariterators.py"), "tar_file_iterator", 170)
+    assert stages(
+        (
+            [
+                LOOP,
+                FETCHING,
+                *pipeline,
+                (str(LIBRARIES / "webdataset/autodecode.py"), "Decoder", 8),
+            ],
+            6,
+        ),
+        (
+            [LOOP, FETCHING, *pipeline, tar, ("/usr/lib/python3.11/tarfile.py", "TarFile.next", 9)],
+            3,
+        ),
+        ([LOOP, FETCHING, *pipeline, tar], 1),
+    ) == [("Decoder", "", 6), ("TarFile.next", "", 3), ("tar_file_iterator:170", "", 1)]
+
+
 def test_what_the_worker_does_beside_fetching_is_no_stage() -> None:
     assert stages(([LOOP], 5), ([LOOP, (OWN, "init", 1)], 4)) == []
     assert stages_of(LineTree((), (), ())) == []

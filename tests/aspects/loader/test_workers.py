@@ -18,6 +18,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torch.utils.data._utils import worker as torch_worker
 
 import pyinstrument_gpu as pig
+from pyinstrument_gpu import analysis
+from pyinstrument_gpu.aspects.loader import watch
 from pyinstrument_gpu.aspects.loader.aspect import ASPECT
 from pyinstrument_gpu.aspects.loader.data import Loader
 from pyinstrument_gpu.aspects.loader.worker import WorkerLoop
@@ -138,8 +140,7 @@ def test_a_late_batch_has_its_worker_and_its_stage() -> None:
     assert long.end_ns - long.begin_ns >= 150_000_000
     (cause,) = ASPECT.causes(run)
     late = cause.intervals[cause.intervals["note"] >= 2]
-    longest = cause.intervals[np.argmax(cause.intervals["end_ns"] - cause.intervals["begin_ns"])]
-    assert longest in late
+    longest = late[np.argmax(late["end_ns"] - late["begin_ns"])]
     assert cause.notes[longest["note"]].startswith("worker 1, read_slowly at ")
 
 
@@ -174,11 +175,40 @@ def test_a_worker_that_dies_does_so_as_ever_and_leaves_what_it_has_written(
 ) -> None:
     recording = pig.record()
     with pytest.raises(error, match=words), recording:
-        for _ in pig.gpu_steps(DataLoader(dataset, batch_size=4, num_workers=1)):
+        # A tensor is fetched from the worker, and torch passes the error of that on.
+        for _ in pig.gpu_steps(DataLoader(dataset, batch_size=4, num_workers=1, collate_fn=len)):
             pass
     # torch's handler of SIGCHLD may have raised its error in the end of the recording.
     (row,) = the_loader(recording.stop()).rows
     assert 1 <= row.batches <= 5  # without the third, and after it those that were asked for
+
+
+def test_persistent_workers_number_the_batches_of_each_epoch_anew() -> None:
+    with pig.record() as recording:
+        torch_loader = DataLoader(Numbers(), batch_size=4, num_workers=2, persistent_workers=True)
+        for _ in range(3):
+            for _ in pig.gpu_steps(torch_loader):
+                pass
+        del torch_loader  # its workers end
+    loader = the_loader(recording.run)
+    assert [(row.processes, row.batches) for row in loader.rows] == [(1, 9), (1, 9)]
+    assert loader.iterators == 3
+    assert [batch.number for batch in loader.batches] == [*range(6)]
+
+
+def test_two_data_sets_of_one_class_have_loaders_of_their_own() -> None:
+    class Few(Numbers):
+        def __len__(self) -> int:
+            return 8
+
+    training, validation = Few(), Few()
+    with pig.record() as recording:
+        for dataset in (training, validation, training):
+            for _ in pig.gpu_steps(DataLoader(dataset, batch_size=4, num_workers=1)):
+                pass
+    assert recording.run.loader is not None
+    made = [(one.iterators, one.rows[0].batches) for one in recording.run.loader.loaders]
+    assert made == [(2, 4), (1, 2)]
 
 
 class Recording(Numbers):
@@ -214,6 +244,82 @@ def test_workers_that_nobody_watched_are_unknown() -> None:
     assert any("workers of the loader" in one for one in ASPECT.unknown(recording.run))
 
 
+class Hanging(Numbers):
+    """Whose first item takes until the other process says so."""
+
+    def __init__(self, begun: Any, go_on: Any) -> None:
+        self.begun, self.go_on = begun, go_on
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 4:
+            self.begun.set()
+            self.go_on.wait()
+        return super().__getitem__(index)
+
+
+def test_a_batch_that_a_worker_hangs_in_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_HUNG_NS", 0)
+    monkeypatch.setattr(watch, "_HUNG", 0)
+    begun, go_on = FORK.Event(), FORK.Event()
+    with pig.record() as recording:
+        loader = DataLoader(Hanging(begun, go_on), batch_size=4, num_workers=1)
+        batches = iter(pig.gpu_steps(loader))
+        next(batches)
+        begun.wait()
+        run = recording.snapshot()
+        facts, words = recording.watchers["loader"].stall_facts()
+        go_on.set()
+        assert len([*batches]) == 5
+    (hung,) = the_loader(run).hung
+    assert (hung.worker, hung.number) == (0, 1)
+    assert hung.for_ns > 0
+    assert facts == {}
+    assert words.startswith(f"; worker 0 of the loader of Hanging (process {hung.process}) was ")
+    assert f"Worker 0 (process {hung.process}) was asked for batch 1" in run.report(verbose=True)
+    assert the_loader(recording.run).hung == ()
+
+
+def test_what_it_takes_to_hand_a_batch_over_is_said() -> None:
+    run = recorded(Numbers(), epochs=8)
+
+    (work,) = ASPECT.section(run)
+    model = analysis.of(run).loader_model
+    assert model is not None
+    assert work.handing_ns == model.handing_ns
+    assert "then handing it over" in run.report(verbose=True)
+
+
+def test_a_loop_that_makes_its_batches_itself_is_sampled_while_it_does() -> None:
+    def sampled() -> tuple[int, int]:
+        found = native.stacks()
+        return sum(node[2] for node in found["nodes"]), found["rested_ns"]
+
+    class Slow(Numbers):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return decode_here()
+
+    def decode_here() -> torch.Tensor:
+        before = sampled()[0]
+        while sampled()[0] < before + 1:
+            pass
+        return torch.zeros(1)
+
+    with pig.record() as recording:
+        recording.watchers["stacks"].program_is({"loader_workers": 1})
+        assert not native.stacks()["nodes"]
+        recording.watchers["stacks"].program_is({"loader_workers": 0})
+        for _ in pig.gpu_steps(DataLoader(Slow(), batch_size=4)):
+            samples, rested_ns = sampled()
+            while sampled()[1] == rested_ns:
+                pass
+            assert sampled()[0] == samples
+    (work,) = ASPECT.section(recording.run)
+    assert work.workers == 0
+    assert work.samples >= 20
+    assert work.stages[0].name.endswith("decode_here")
+    assert "Lines of Python" not in recording.run.report(verbose=True)
+
+
 # --- the shared memory ---
 
 
@@ -222,6 +328,10 @@ def in_a_fork(function: Any, *args: Any) -> int | None:
     process.start()
     process.join()
     return process.exitcode
+
+
+def workers_in(table: WorkerTable) -> list[Any]:
+    return [one["worker"] for one in table.read()]
 
 
 def claim_and_write(table: WorkerTable, value: dict[str, Any], now_ns: int) -> None:
@@ -238,7 +348,7 @@ def test_each_process_has_a_slot_of_its_own_while_it_lives() -> None:
     for place in range(3):
         assert in_a_fork(claim_and_write, table, {"worker": place}, 2 + place) == 0
     # The others have ended, so the newest has taken over from the one before.
-    assert table.read() == [{"worker": "own"}, {"worker": 2}]
+    assert workers_in(table) == ["own", 2]
     table.close()
 
 
@@ -255,7 +365,7 @@ def kill_in_the_middle(table: WorkerTable) -> None:
 def test_what_a_killed_process_had_written_is_read() -> None:
     table = WorkerTable(slots=1)
     assert in_a_fork(kill_in_the_middle, table) == -signal.SIGKILL
-    assert table.read() == [{"worker": 2}]
+    assert workers_in(table) == [2]
     table.close()
 
 
@@ -265,7 +375,7 @@ def test_a_text_without_room_leaves_the_one_before() -> None:
     assert slot is not None
     assert slot.write({"worker": 1}, 1)
     assert not slot.write({"worker": "x" * TEXT_BYTES}, 2)
-    assert table.read() == [{"worker": 1}]
+    assert workers_in(table) == [1]
     table.close()
 
 
@@ -281,7 +391,7 @@ def test_a_process_that_is_not_forked_is_given_the_memory() -> None:
     loop = ForkingPickler.loads(ForkingPickler.dumps(WorkerLoop(table, recorder=1)))
     slot = loop._table.claim()
     assert slot.write({"worker": 3}, 1)
-    assert table.read() == [{"worker": 3}]
+    assert workers_in(table) == [3]
     assert (loop.original, loop._recorder) == (None, None)
     loop._table.close()
     table.close()

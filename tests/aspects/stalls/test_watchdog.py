@@ -99,35 +99,6 @@ def test_where_the_program_waits(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert error.endswith("\n")
 
 
-def test_where_the_main_thread_is_long_before(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "a.gpurun"
-    follower = RunFollower(path)
-    with pig.record(path, watchdog_s=15 * LIMIT_S):
-        quick_steps()
-        go_on = threading.Event()
-
-        def look() -> None:
-            try:
-                while Run.from_blocks(follower.look()).quiet is None:
-                    time.sleep(0.05)
-            finally:
-                go_on.set()
-
-        thread = threading.Thread(target=look)
-        thread.start()
-        with gpu_step():
-            go_on.wait(PATIENCE_S)
-        thread.join()
-    quiet = Run.load(path).quiet
-    assert quiet is not None
-    assert quiet.file == __file__
-    assert quiet.function == "test_where_the_main_thread_is_long_before"
-    assert quiet.library == "wait"
-    assert capsys.readouterr().err == ""
-
-
 def test_a_recording_may_be_stopped_meanwhile(tmp_path: Path) -> None:
     path = tmp_path / "a.gpurun"
     recording = pig.start(path, watchdog_s=LIMIT_S)

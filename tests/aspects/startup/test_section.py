@@ -50,7 +50,6 @@ LAUNCHED = Startup(
         interval("batch", "", ZERO_S + 4.9, ZERO_S + 7),
     ),
     short_ns={"import": S // 10},
-    packages={"torch": S, "torch._dynamo": S // 2, "pyinstrument_gpu": 3 * S},
 )
 
 
@@ -76,8 +75,7 @@ Python's start                100.0    1.7
 fetching batches              100.0    1.7
 ---------------------------  ------  -----
 not covered                  1300.0   21.7
-until the first step         6000.0  100.0
-Imports by package, without what each imports: torch 1.00 s, torch._dynamo 500 ms"""
+until the first step         6000.0  100.0"""
     )
     short = printed(summary(document_of(run), 120), 120)
     words = (

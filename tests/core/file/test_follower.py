@@ -12,7 +12,7 @@ import pytest
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.core.file import follower
 from pyinstrument_gpu.core.file.blocks import BlockType
-from pyinstrument_gpu.core.file.follower import KEPT_BLOCKS, RunFollower, Whereabouts
+from pyinstrument_gpu.core.file.follower import KEPT_BLOCKS, RunFollower
 from pyinstrument_gpu.core.file.framing import SLOT_BYTES, SLOTS_OFFSET
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import RunFileDamagedError, RunFileVersionError
@@ -164,10 +164,10 @@ def test_a_file_that_is_overwritten_by_the_next_run(path: Path, followed: RunFol
     assert run_of(followed).environment["host"] == "h1"
     overwrite(path, b"")
     assert run_of(followed).environment["host"] == "h1"
-    assert followed.whereabouts.name == "REPLACED"
+    assert followed.lost == "the file has been replaced by something that is no run"
     overwrite(path, second.final)
     assert_same(run_of(followed), Run.from_bytes(second.final))
-    assert followed.whereabouts.name == "HERE"
+    assert followed.lost is None
 
 
 def test_a_file_that_another_one_replaces(path: Path, followed: RunFollower) -> None:
@@ -180,27 +180,27 @@ def test_a_file_that_another_one_replaces(path: Path, followed: RunFollower) -> 
     other.rename(path)
     overwrite(moved, first.final)  # its recorder goes on
     assert_same(run_of(followed), Run.from_bytes(first.final))
-    assert followed.whereabouts.name == "REPLACED"
+    assert followed.lost == "the file has been replaced by something that is no run"
     overwrite(path, second.final)
     assert run_of(followed).environment["host"] == "h2"
-    assert followed.whereabouts.name == "HERE"
+    assert followed.lost is None
 
 
-@pytest.mark.parametrize("change", [Whereabouts.MOVED, Whereabouts.REMOVED])
+@pytest.mark.parametrize("is_removed", [False, True])
 def test_a_file_that_is_gone_is_followed_further(
-    path: Path, followed: RunFollower, change: Whereabouts
+    path: Path, followed: RunFollower, is_removed: bool
 ) -> None:
     recording = Recording(seed=3, ticks=2)
     overwrite(path, recording.versions[0])
     followed.look()
     with open(path, "r+b") as file:
-        if change is Whereabouts.MOVED:
-            path.rename(path.with_name("other"))
-        else:
+        if is_removed:
             path.unlink()
+        else:
+            path.rename(path.with_name("other"))
         file.write(recording.final)
     assert_same(run_of(followed), Run.from_bytes(recording.final))
-    assert followed.whereabouts == change
+    assert followed.lost == "the file has been moved or removed"
 
 
 def test_a_file_that_is_made_shorter(path: Path, followed: RunFollower) -> None:
@@ -209,7 +209,7 @@ def test_a_file_that_is_made_shorter(path: Path, followed: RunFollower) -> None:
     run = run_of(followed)
     os.truncate(path, 70_000)
     assert_same(run_of(followed), run)
-    assert followed.whereabouts.name == "SHORTENED"
+    assert followed.lost == "another program has made the file shorter"
 
 
 def test_a_file_that_ends_anywhere(path: Path) -> None:

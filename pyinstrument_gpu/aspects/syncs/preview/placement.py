@@ -63,7 +63,6 @@ class Placement:
         self._device = _Storages()
         self._presumed = _Storages()
         self._pinned = _Storages()
-        self._loaded = _Storages()
         self.has_moved = False
         """Whether anything was moved to a device."""
 
@@ -82,34 +81,15 @@ class Placement:
             self._presumed.add(storage)  # for what shares it
         return storage in self._presumed
 
-    def holds(self, storage: torch.UntypedStorage) -> bool:
-        """Whether a storage is on the device."""
-        return storage in self._here
-
     def inherit(self, tensor: torch.Tensor) -> None:
         """Put the result of a computation on the device."""
         self._here.add(_storage_of(tensor))
 
-    def restore(self, storage: torch.UntypedStorage, on_device: bool | None) -> None:
-        """Put what comes from a file where it was saved from; None where that is not known, because
-        another process saved it, which may not have run on a GPU."""
-        if on_device:
-            self._here.add(storage)
-        elif on_device is None:
-            self._loaded.add(storage)
-
-    def may_be_loaded_there(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor of the host comes from a file that might have been saved on a GPU."""
-        return _storage_of(tensor) in self._loaded
-
     def put(self, tensor: torch.Tensor, on_device: bool) -> None:
         """Put a tensor, and all that share its storage, where the program moves it."""
         storage = _storage_of(tensor)
-        if storage is not None:
-            self.put_storage(storage, on_device)
-
-    def put_storage(self, storage: torch.UntypedStorage, on_device: bool) -> None:
-        """Put a storage where the program moves it."""
+        if storage is None:
+            return
         if on_device:
             if not self.has_moved:
                 self.has_moved = True

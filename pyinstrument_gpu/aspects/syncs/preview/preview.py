@@ -22,7 +22,6 @@ from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from pyinstrument_gpu.aspects.syncs.allow import is_sync_allowed
-from pyinstrument_gpu.aspects.syncs.preview.checkpoints import Checkpoints
 from pyinstrument_gpu.aspects.syncs.preview.device_argument import is_device, makes_beside
 from pyinstrument_gpu.aspects.syncs.preview.patches import Patches, keep_warning_locations, unheard
 from pyinstrument_gpu.aspects.syncs.preview.placement import PLAIN, Placement, size_of, storage_key
@@ -57,7 +56,6 @@ class Preview:
     def __init__(self) -> None:
         self._patches = Patches()
         self._placement = Placement(native.sync_placed)
-        self._checkpoints = Checkpoints(self._placement, self._record)
         self._thread = _ThisThread()
         self._mode = _Following(self)
         self._hooks = Hooks(self._leave_one_hot)
@@ -92,7 +90,6 @@ class Preview:
         for name in ("_share_fd_cpu_", "_share_filename_cpu_"):
             # Only memory of the host is copied to be shared with other processes.
             patches.wrap(torch.UntypedStorage, name, self._inside)
-        self._checkpoints.install(patches)
         from torch.utils.data import DataLoader, dataloader
 
         patches.wrap(DataLoader, "_get_iterator", self._iterating)
@@ -155,7 +152,7 @@ class Preview:
             frame = _calling_frame()
             if operator in READ:
                 kind = kind_of_read(frame)
-            if kind is not SyncKind.H2D_PAGEABLE or not self._lies_there_on_gpu(frame, args):
+            if kind is not SyncKind.H2D_PAGEABLE or not self._may_lie_there(frame):
                 self._record(kind, frame, _size(kind, args))
         elif (
             self._placement.has_moved and operator not in _NO_DOUBT and _is_unplaced(tensors, there)
@@ -163,13 +160,10 @@ class Preview:
             self._doubt(SyncKind.UNPLACED, _calling_frame())
         return tensors
 
-    def _lies_there_on_gpu(self, frame: FrameType, args: tuple[Any, ...]) -> bool:
-        """Whether what an operator copies to the device would already be there on a GPU: in a
-        program that moves nothing, or if it was saved on a GPU."""
-        if not self._placement.has_moved:
-            return True
-        is_loading = frame.f_code.co_name in _LOADING
-        return is_loading and self._placement.may_be_loaded_there(args[1])
+    def _may_lie_there(self, frame: FrameType) -> bool:
+        """Whether what an operator copies to the device may already be there on a GPU: in a program
+        that moves nothing, or where it comes from a checkpoint."""
+        return not self._placement.has_moved or frame.f_code.co_name in _LOADING
 
     def after(self, operator: Any, kwargs: dict[str, Any], tensors: list[Any], result: Any) -> None:
         """Say where the results of an operator lie."""
