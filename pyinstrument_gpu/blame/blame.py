@@ -52,7 +52,7 @@ _POWER = 0.9
 _RUNS_OF_A_BLOCK = 200
 
 
-class Program(Protocol):
+class Runnable(Protocol):
     """A commit that is ready to be run, such as a `CommandSide`."""
 
     def begun(
@@ -105,7 +105,7 @@ class Blame:
     """
 
     commits: Sequence[Commit]
-    side_of: Callable[[Commit], Program]
+    side_of: Callable[[Commit], Runnable]
     folder: Path
     journal: Journal
     max_runs: int = DEFAULT_MAX_RUNS
@@ -113,7 +113,7 @@ class Blame:
     progress: Progress | None = None
     at_once: bool = False
     random: Random = field(default_factory=SystemRandom)
-    _sides: dict[str, Program] = field(default_factory=dict, init=False)
+    _sides: dict[str, Runnable] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         if self.max_runs < FEWEST_RUNS:
@@ -309,7 +309,7 @@ class Blame:
             raise GateError(f"it has {measured.steps} steps, and others have {expected}")
         return measured
 
-    def _ready(self, commit: Commit) -> Program:
+    def _ready(self, commit: Commit) -> Runnable:
         if commit.sha not in self._sides:
             try:
                 self._sides[commit.sha] = self.side_of(commit)
