@@ -33,10 +33,10 @@ struct Program {
     });
   }
   /// Nothing happens; the second in which that was noticed, or -1.
-  int64_t wait(int64_t seconds) {
+  int64_t wait(int64_t seconds, Change change = Change::kBegan) {
     for (const int64_t end_s = now_s + seconds; now_s < end_s;) {
       ++now_s;
-      if (look() == Change::kBegan) return now_s;
+      if (look() == change) return now_s;
     }
     return -1;
   }
@@ -164,7 +164,7 @@ void a_busy_process_may_take_ten_times_as_long() {
 void a_stall_that_is_withdrawn_begins_anew() {
   Program program;
   program.step();
-  CHECK_EQ(program.wait(100, Change::kBegan), 31);
+  CHECK_EQ(program.wait(100), 31);
   program.watchdog.withdraw();
   CHECK_EQ(program.watchdog.active_ns(), 31 * kSecondNs);
   // It was none, so that it says nothing of how long pauses last here.
