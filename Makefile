@@ -44,7 +44,8 @@ demo:  ## train on handwritten digits, write digits.gpurun, print the report
 	$(BIN)/python examples/digits.py --output digits.gpurun --overwrite
 
 test: native $(INSTALLED)  ## native and Python tests, without those marked thorough or slow
-	$(BIN)/ctest --test-dir $(NATIVE) --output-on-failure --no-tests=error --parallel $(WORKERS) --label-exclude slow
+	$(BIN)/ctest --test-dir $(NATIVE) --output-on-failure --no-tests=error --parallel $(WORKERS) \
+	    --label-exclude slow
 	$(BIN)/pytest $(PARALLEL) -m "$(SELECTED)" $(TESTS)
 
 test-all: native $(INSTALLED) package $(call cross,aarch64)  ## every test, also for aarch64, and an install as users do it
@@ -136,7 +137,7 @@ aarch64: AARCH64_FLAGS = -O1
 aarch64: aarch64-module  ## build for aarch64 with a cross compiler; run the native tests if qemu-user is installed
 	$(COMPILE) $(AARCH64)
 	@if command -v qemu-aarch64 qemu-aarch64-static; then set -x; \
-	    $(BIN)/ctest --test-dir $(AARCH64) --output-on-failure --no-tests=error --parallel $(WORKERS); \
+	    $(BIN)/ctest --test-dir $(AARCH64) --label-exclude slow --output-on-failure --no-tests=error --parallel $(WORKERS); \
 	else echo "the native tests were not run on aarch64: qemu-aarch64 is not installed"; fi
 
 # It shows that all of csrc compiles, for which nothing need be optimized.
@@ -168,7 +169,7 @@ sanitize-memory: $(INSTALLED)
 	$(SANITIZE) -B build/asan -DCMAKE_CXX_FLAGS="-O1 -g1 -fno-omit-frame-pointer \
 	    -fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=all"
 	$(COMPILE) build/asan
-	$(BIN)/ctest --test-dir build/asan --output-on-failure --no-tests=error --parallel $(WORKERS)
+	$(BIN)/ctest --test-dir build/asan --label-exclude slow --output-on-failure --no-tests=error --parallel $(WORKERS)
 	mkdir -p build/asan/package/pyinstrument_gpu/native
 	ln -sfn $(filter-out %/native %__pycache__,$(wildcard $(CURDIR)/pyinstrument_gpu/*)) build/asan/package/pyinstrument_gpu
 	ln -sfn $(wildcard $(CURDIR)/pyinstrument_gpu/native/*.py*) build/asan/package/pyinstrument_gpu/native
