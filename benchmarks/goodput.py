@@ -8,9 +8,10 @@ Each job (benchmarks/goodput_job.py) has 1 to 3 ranks, in each attempt as many a
 killed at random by SIGKILL, all ranks at once or one before the others, some after they hang, and
 started again until it is through. A third of the jobs have a run id of torchrun, a third one of
 Slurm. Two truths are made from what the ranks wrote down, moment by moment and without the code
-that is judged: of all that happened, and of what happened until the last heartbeat of each run, as
-the file of a process that is killed is up to 0.1 s behind. Where ranks have fewer steps in common
-than a judgement needs, what they wait for each other is counted as the step that it is a part of.
+that is judged: of all that happened, and of what happened until the last heartbeat or step that is
+known of each rank: of one that is killed that may be up to 0.1 s before. Of steps behind the last
+heartbeat it is not known who waited; there, and where ranks have fewer others in common than a
+judgement needs, what they wait for each other is counted as the step that it is a part of.
 """
 
 from __future__ import annotations
@@ -36,10 +37,12 @@ from typing import Any
 import numpy as np
 
 from pyinstrument_gpu.core.condition import ProcessState
+from pyinstrument_gpu.core.file.shared_page import last_steps
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.goodput.advice import best_interval_ns
 from pyinstrument_gpu.goodput.life import job_life
 from pyinstrument_gpu.goodput.report import GoodputDocument, goodput_document
+from pyinstrument_gpu.goodput.run_times import run_times
 from pyinstrument_gpu.job.condition import Sighting
 from pyinstrument_gpu.job.own_work import MIN_STEPS
 
@@ -200,7 +203,7 @@ def _rank_truth(path: Path, until_ns: int) -> RankTruth:
     return found
 
 
-def truth_of(folder: Path, is_until_heartbeat: bool) -> dict[str, float]:
+def truth_of(folder: Path, is_all: bool) -> dict[str, float]:
     """The buckets in ns, and the counts of steps."""
     claims: list[tuple[str, int, int]] = []
     done: set[int] = set()
@@ -208,11 +211,15 @@ def truth_of(folder: Path, is_until_heartbeat: bool) -> dict[str, float]:
     begin_ns = end_ns = 0
     for attempt, path in enumerate(sorted(folder.glob("truth-?.json"))):
         of = json.loads(path.read_text())
-        ends_ns = _ends_ns(folder, attempt, of, is_until_heartbeat)
-        ranks = [
-            _rank_truth(folder / f"truth-{attempt}-{rank}.jsonl", until_ns)
-            for rank, until_ns in ends_ns.items()
-        ]
+        heartbeats_ns, known_ns, killed_ns = _ends_ns(folder, attempt, of)
+        ends_ns = killed_ns if is_all else known_ns
+        waiting, ranks = (
+            [
+                _rank_truth(folder / f"truth-{attempt}-{rank}.jsonl", until_ns)
+                for rank, until_ns in until.items()
+            ]
+            for until in (heartbeats_ns, ends_ns)
+        )
         if not ends_ns:
             continue
         begin_ns, end_ns = begin_ns or of["began_ns"], max(ends_ns.values())
@@ -220,7 +227,7 @@ def truth_of(folder: Path, is_until_heartbeat: bool) -> dict[str, float]:
         claims.append(("startup", of["began_ns"], max(one.first_ns for one in ranks)))
         if any(one.has_hung for one in ranks):
             claims.append(("hung", max(one.last_ns for one in ranks), end_ns))
-        own_ns = _own_ns(ranks)
+        own_ns = _own_ns(ranks if is_all else waiting)
         of_attempt: set[int] = set()
         for number in sorted({number for one in ranks for number in one.begun}):
             since_ns = min(one.begun[number] for one in ranks if number in one.begun)
@@ -248,18 +255,19 @@ def truth_of(folder: Path, is_until_heartbeat: bool) -> dict[str, float]:
     }
 
 
-def _ends_ns(
-    folder: Path, attempt: int, of: dict[str, Any], is_until_heartbeat: bool
-) -> dict[int, int]:
-    found = {}
+def _ends_ns(folder: Path, attempt: int, of: dict[str, Any]) -> tuple[dict[int, int], ...]:
+    """By rank the last heartbeat, the last that is known, and the end."""
+    heartbeats_ns, known_ns, ends_ns = {}, {}, {}
     for rank in range(of["ranks"]):
         path = _file(folder, attempt, rank, of["ranks"])
         if path is None:
             continue  # it was killed before it began to record
         run = Run.load(path)
-        heartbeat_ns = (run.began_realtime_ns or 0) + run.duration_ns
-        found[rank] = heartbeat_ns if is_until_heartbeat or run.complete else of["killed_ns"]
-    return found
+        left = last_steps(path, run.environment.get("run_id", ""))
+        heartbeats_ns[rank] = (run.began_realtime_ns or 0) + run.duration_ns
+        known_ns[rank] = run_times(run, GONE, left).end_ns
+        ends_ns[rank] = known_ns[rank] if run.complete else of["killed_ns"]
+    return heartbeats_ns, known_ns, ends_ns
 
 
 def _file(folder: Path, attempt: int, rank: int, ranks: int) -> Path | None:
@@ -312,9 +320,7 @@ def _sums(claims: Sequence[tuple[str, int, int]], begin_ns: int, end_ns: int) ->
     return sums
 
 
-def judged(
-    document: GoodputDocument, truth: dict[str, float], is_until_heartbeat: bool
-) -> dict[str, Any]:
+def judged(document: GoodputDocument, truth: dict[str, float], is_all: bool) -> dict[str, Any]:
     """What the division of a job differs by from the truth."""
     found = {one.bucket: one.time_ns or 0 for one in document.buckets}
     apart = {name: found[name] - truth[name] for name in ORDER}
@@ -326,7 +332,7 @@ def judged(
         and abs(document.wall_ns - wall_ns) <= max(0.001 * wall_ns, _BEGIN_NS),
         "wall_apart_ms": (document.wall_ns - wall_ns) / 1e6,
         "productive": document.steps.productive
-        - (document.steps.unseen if is_until_heartbeat else 0)
+        - (0 if is_all else document.steps.unseen)
         - int(truth["productive_steps"]),
         "recomputed": document.steps.recomputed - int(truth["recomputed_steps"]),
         "apart_ms": {name: round(ns / 1e6, 3) for name, ns in apart.items()},
@@ -385,17 +391,17 @@ def main() -> None:
         document = goodput_document(
             job_life(sorted(of_job.glob("*.gpurun")), lambda run, path: GONE)
         )
-        both = [judged(document, truth_of(of_job, flag), flag) for flag in (True, False)]
+        both = [judged(document, truth_of(of_job, flag), flag) for flag in (False, True)]
         found.append(
             {
                 "seed": seed,
                 "attempts": len(document.attempts),
-                "until_heartbeat": both[0],
+                "known": both[0],
                 "all": both[1],
             }
         )
         print(json.dumps(found[-1]), flush=True)
-    for which in ("until_heartbeat", "all"):
+    for which in ("known", "all"):
         of = [one[which] for one in found]
         print(
             f"{which}: of {len(of)} jobs, sums within 0.1 %: {sum(one['sums'] for one in of)}, "

@@ -27,6 +27,7 @@ struct Session {
   const Clock& clock;
   DropCounters& drops;
   const RecordingOptions& options;
+  uint64_t run_id = 0;
 };
 
 /// Why there is a harvest.

@@ -103,7 +103,7 @@ ClockAnchor Recorder::start(const RecordingOptions& options) {
     statistics_cost_ns_ = 0;
     heartbeat_ns_ = 0;
     harvest_due_ns_ = 0;
-    for (Part* part : parts_) part->reset({clock_, drops_, options});
+    for (Part* part : parts_) part->reset({clock_, drops_, options, run_id_});
     restate(*log_, Part::Copy::kAllButHistory);
     anchor = anchor_ = clock_.anchor();
     RunState state;

@@ -15,6 +15,7 @@
 #include "base/throwing.h"
 #include "hot/active_recording.h"
 #include "hot/span.h"
+#include "log/shared_page.h"
 #include "record/part.h"
 #include "record/statistic.h"
 
@@ -102,6 +103,8 @@ class StepTracker final : public Part {
     undecided_.store(kNoStep, std::memory_order_relaxed);
     dropped_below_.store(0, std::memory_order_relaxed);
     publish(kNoOpenStep);
+    page_.remove();
+    if (session.options.path) page_.open(session.run_id, *session.options.path);
   }
 
   /// Steps that begin from now on are profiled, until this is taken back: the open one is then the
@@ -222,6 +225,8 @@ class StepTracker final : public Part {
 
   uint64_t activity() const override { return kChange * changes(); }
 
+  void abandon() override { page_.abandon(); }
+
   /// A step whose end depends on what follows is still open.
   void take(Harvest& harvest) override {
     const std::lock_guard lock(mutex_);
@@ -242,6 +247,9 @@ class StepTracker final : public Part {
   void drain(Harvest& harvest) override {
     restate(harvest.log, Copy::kTables);
     harvest.log.append(taken_);
+    if (!harvest.final()) return;
+    const std::lock_guard lock(mutex_);
+    page_.remove();
   }
   /// Those that were dropped, as far as they were taken.
   void restate(RunLog& log, Copy) override {
@@ -318,6 +326,7 @@ class StepTracker final : public Part {
                         samples,
                         open.items,
                         open.flags | flags};
+    page_.note(step);
     const bool is_kept = try_allocating([&] {
       if (pending_.size() < kMaxPending) {
         pending_.push_back(step);
@@ -379,6 +388,7 @@ class StepTracker final : public Part {
   size_t dropped_taken_ = 0;  ///< so many of them, at the last harvest
   StepTotals totals_;
   StepTotals profiled_totals_;
+  SharedPage page_;
   Statistic settled_;  ///< durations after the first steps, without those that were profiled
 };
 

@@ -20,8 +20,8 @@ from pyinstrument_gpu.parts.words import counted
 
 
 def newest_job(paths: Sequence[Path]) -> tuple[list[AttemptFiles], list[str]]:
-    """The attempts of the job whose last one began last, in their order, and notes on the files that
-    are not of it.
+    """The attempts of the job whose last one began last, in their order, and notes on the files
+    that are not of it.
 
     Raises:
         JobError: no file can be read, or two jobs of one command ran at one time and nothing tells

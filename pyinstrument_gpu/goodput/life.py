@@ -22,6 +22,7 @@ from pyinstrument_gpu.aspects.startup.aspect import StartupPart
 from pyinstrument_gpu.core.arrays import distinct, least_of
 from pyinstrument_gpu.core.condition import Condition, ProcessState
 from pyinstrument_gpu.core.file.attempts import AttemptFiles
+from pyinstrument_gpu.core.file.shared_page import last_steps
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import JobError, RunFileError
 from pyinstrument_gpu.goodput.attempts import joined_by, newest_job
@@ -34,7 +35,7 @@ from pyinstrument_gpu.goodput.division import (
 )
 from pyinstrument_gpu.goodput.run_times import RunTimes, run_times
 from pyinstrument_gpu.job import analysis
-from pyinstrument_gpu.job.condition import LAG_NS, Sighting
+from pyinstrument_gpu.job.condition import Sighting
 from pyinstrument_gpu.job.gather import job_of, rank_data
 from pyinstrument_gpu.job.job import RankData
 from pyinstrument_gpu.job.stragglers import lateness
@@ -180,7 +181,7 @@ def job_life(paths: Sequence[Path], look: Callable[[Run, Path], Sighting]) -> Jo
         steps,
         division_of(numbered),
         joined_by(job) if len(attempts) > 1 else "",
-        (*notes, *notes_of_numbers, *_lag(numbered)),
+        (*notes, *notes_of_numbers),
     )
 
 
@@ -198,7 +199,9 @@ def attempt_times(
         except (OSError, RunFileError) as error:
             notes.append(f"left out: {path}: {str(error).removeprefix(f'{path}: ')}")
             continue
-        found[rank], environments[rank] = run_times(run, look(run, path)), run.environment
+        environments[rank], seen = run.environment, look(run, path)
+        left = None if run.complete else last_steps(path, run.environment.get("run_id", ""))
+        found[rank] = run_times(run, seen, left)
         if run.environment.get("world_size", 1) > 1 and "rank" in run.environment:
             ranks.append(rank_data(run, str(path)))
     if not found:
@@ -246,6 +249,13 @@ def attempt_times(
             "alike, and the checkpoints and evaluations among them are not told apart"
         )
     ended = {run.ended for run in runs}
+    if not has_hung and any(
+        run.ended == Condition.CUT_OFF and not run.has_all_steps for run in runs
+    ):
+        notes.append(
+            "it was killed, and its file ends up to 0.1 s before that, on a busy machine 0.3 s: "
+            "the last steps may be missing"
+        )
     return AttemptTimes(
         files=tuple(str(path) for path, _ in files.files.values()),
         ranks=(len(found), world_size),
@@ -419,18 +429,3 @@ def division_of(attempts: Sequence[AttemptTimes]) -> Division:
         max(one.end_ns for one in attempts),
         {bucket: np.concatenate(rows) for bucket, rows in claims.items()},
     )
-
-
-def _lag(attempts: Sequence[AttemptTimes]) -> list[str]:
-    """How many steps may have been done that no file has."""
-    most = 0
-    for one in attempts:
-        lengths_ns = np.diff(one.steps[one.is_done]).ravel()
-        if one.ended == Condition.CUT_OFF and not one.has_hung and len(lengths_ns):
-            most += LAG_NS // max(1, int(np.median(lengths_ns)))
-    if not most:
-        return []
-    return [
-        "the file of a process that was killed ends up to 0.1 s before it, on a busy machine 0.3 "
-        f"s: up to {counted(most, 'more step')} may have been done, and computed again"
-    ]

@@ -18,6 +18,9 @@ from pyinstrument_gpu.aspects.startup.aspect import StartupTimes, startup_times
 from pyinstrument_gpu.core.arrays import distinct, least_of
 from pyinstrument_gpu.core.clocks import began_ns
 from pyinstrument_gpu.core.condition import Condition, ProcessState, ProgramEnd
+from pyinstrument_gpu.core.file.items import STEP_ITEM
+from pyinstrument_gpu.core.file.shared_page import MOST_STEPS
+from pyinstrument_gpu.core.file.steps import step_columns
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import STEP_DTYPE
 from pyinstrument_gpu.job.condition import LAG_NS, Sighting, hanging_ns
@@ -29,7 +32,7 @@ class RunTimes:
 
     Attributes:
         began_ns: when its process began; its recording, where that is not known.
-        end_ns: its end, or its last heartbeat, or now if it goes on.
+        end_ns: its end, or its last heartbeat or step, or now if it goes on.
         steps: those that it has (`STEP_DTYPE`), the last perhaps cut off. The times of those that
             are no longer in the history are spread evenly.
         is_done: by step, whether it was not cut off.
@@ -40,6 +43,7 @@ class RunTimes:
         startup: its parts; None where they are not known.
         ended: how; RUNNING if it goes on, and LOST if that can't be seen.
         not_kept: how many of the steps are no longer in the history.
+        has_all_steps: whether those are there that ended behind the last heartbeat.
     """
 
     began_ns: int
@@ -53,6 +57,7 @@ class RunTimes:
     startup: StartupTimes | None
     ended: Condition
     not_kept: int
+    has_all_steps: bool
 
     def shifted(self, by_ns: int) -> RunTimes:
         """The same by a clock that is so much ahead."""
@@ -71,10 +76,11 @@ class RunTimes:
         )
 
 
-def run_times(run: Run, seen: Sighting) -> RunTimes:
+def run_times(run: Run, seen: Sighting, last_steps: bytes | None = None) -> RunTimes:
     """What is kept of a run that says when it began.
 
     Args:
+        last_steps: as `shared_page.last_steps` has them.
         seen: what could be seen of its process.
     """
     end_ns, of_program = run.duration_ns, ProgramEnd.of(run.environment)
@@ -90,6 +96,9 @@ def run_times(run: Run, seen: Sighting) -> RunTimes:
     elif seen.process == ProcessState.UNKNOWN:
         ended = Condition.LOST
     steps, not_kept = _all_steps(run)
+    if last_steps is not None:
+        steps = _with_last_steps(steps, last_steps)
+        end_ns = max(end_ns, int(steps["end_ns"].max(initial=0)))
     is_done = np.ones(len(steps), bool)
     if len(steps) and not steps["complete"][-1]:
         # One that `break` has left is done; one that an exception has left is not.
@@ -112,6 +121,7 @@ def run_times(run: Run, seen: Sighting) -> RunTimes:
         startup=startup_times(run),
         ended=ended,
         not_kept=not_kept,
+        has_all_steps=run.complete or last_steps is not None,
     )
     return found.shifted(run.began_realtime_ns or 0)
 
@@ -137,10 +147,22 @@ def _all_steps(run: Run) -> tuple[NDArray[np.void], int]:
     return np.concatenate([before, kept]), lost
 
 
+def _with_last_steps(steps: NDArray[np.void], last_steps: bytes) -> NDArray[np.void]:
+    """The steps with those of the page that ended later. There are none if the oldest in the page
+    did: others may lie between."""
+    newest = np.frombuffer(last_steps, STEP_ITEM)
+    closed = steps[steps["end_ns"] >= 0]
+    newest = newest[newest["end_ns"] > closed["end_ns"].max(initial=-1)]
+    if not 0 < len(newest) < MOST_STEPS:
+        return steps
+    index = int(closed["index"].max(initial=-1)) + 1 + np.arange(len(newest))
+    return np.concatenate([closed, step_columns(newest, index)])
+
+
 def _hung_since_ns(run: Run, steps: NDArray[np.void]) -> int | None:
     """By its watchdog, or where it had none, by when the program was last seen to do anything."""
     closed = run.steps.closed
-    done_ns = int(closed["end_ns"][closed["complete"]].max(initial=-1))
+    done_ns = int(steps["end_ns"][steps["complete"]].max(initial=-1))
     for stall in run.stalls:
         if stall.since_ns >= done_ns:
             # The watchdog looks ten times a second. What happened last is known better, if it is a

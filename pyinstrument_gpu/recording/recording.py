@@ -22,6 +22,7 @@ from pyinstrument_gpu.core.file.run_path import (
     path_of_attempt,
     path_of_rank,
 )
+from pyinstrument_gpu.core.file.shared_page import keep_last_steps
 from pyinstrument_gpu.core.watcher import watchers_of
 from pyinstrument_gpu.errors import RecordingActiveError, RecordingError, RunPathError
 from pyinstrument_gpu.native import DISABLED, native, require_native
@@ -317,6 +318,7 @@ class Recording:
             other._make_way()
         if self._path is not None:
             check_writable(self._path)
+            keep_last_steps()
             if active() is None and not self._options.overwrite:
                 interactive.set_aside(self._path)
         opened: list[Sink] = []

@@ -12,10 +12,14 @@ import pytest
 from pyinstrument_gpu.aspects.stalls.data import Stall
 from pyinstrument_gpu.aspects.startup.data import Startup
 from pyinstrument_gpu.core.condition import Condition, ProcessState
+from pyinstrument_gpu.core.file.items import STEP_ITEM, columns
+from pyinstrument_gpu.core.file.shared_page import MOST_STEPS
 from pyinstrument_gpu.core.steps import Steps
 from pyinstrument_gpu.errors import JobError
+from pyinstrument_gpu.goodput import life
 from pyinstrument_gpu.goodput.attempts import newest_job
 from pyinstrument_gpu.goodput.life import job_life
+from pyinstrument_gpu.goodput.run_times import run_times
 from pyinstrument_gpu.job.condition import Sighting
 from tests.goodput.lives import (
     BEFORE_NS,
@@ -93,6 +97,38 @@ def test_steps_in_no_file_that_the_next_attempt_shows(tmp_path: Path) -> None:
     life = life_of(tmp_path, attempt(0, 10, start=0), attempt(1000, 5, start=13))
     assert (life.steps.productive, life.steps.recomputed, life.steps.unseen) == (18, 0, 3)
     assert any(one.startswith("3 productive steps are in no file") for one in life.notes)
+
+
+def test_steps_behind_the_last_heartbeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step that was open then has ended, and two more have."""
+    paths = saved(tmp_path, attempt(0, 10), attempt(1000, 5, start=10))
+    whole = rank_run(0, {"forward": [STEP_NS] * 13}, gap_ns=0).steps.array
+    page = columns(whole, STEP_ITEM, serial=whole["index"], flags=1).tobytes()
+    left = {paths[0]: page[5 * STEP_ITEM.itemsize :], paths[1]: b""}
+    monkeypatch.setattr(life, "last_steps", lambda path, run_id: left[path])
+    found = job_life(paths, lambda run, path: GONE)
+    assert (found.steps.productive, found.steps.recomputed, found.steps.cut_off) == (15, 3, 1)
+    assert ms_of(found) == {
+        "startup": 200,
+        "productive": 130 + 20,
+        "recomputed": 30 + 5,
+        "dead": 1000 - 230,
+    }
+    assert not any("steps may be missing" in one for one in found.notes)
+
+
+def test_without_a_page_the_last_steps_may_be_missing(tmp_path: Path) -> None:
+    notes = life_of(tmp_path, attempt(0, 10)).notes
+    assert any("the last steps may be missing" in one for one in notes)
+
+
+def test_steps_that_may_lie_between_are_not_made_up() -> None:
+    """Those in the page all ended after those in the file."""
+    run = attempt(0, 10)
+    later = np.zeros(MOST_STEPS, STEP_ITEM)
+    later["begin_ns"] = later["end_ns"] = 10**9 + np.arange(MOST_STEPS)
+    assert len(run_times(run, GONE, later[1:].tobytes()).steps) == 10 + MOST_STEPS - 1
+    assert len(run_times(run, GONE, later.tobytes()).steps) == 11
 
 
 def test_a_second_loop_that_tells_its_number(tmp_path: Path) -> None:
