@@ -287,6 +287,7 @@ def compare(
     confidence: float = CONFIDENCE,
     price_per_hour: float | None = None,
     in_pairs: bool = False,
+    undisturbed: bool = False,
 ) -> Comparison:
     """Compare the runs without a change with those that have it.
 
@@ -302,6 +303,8 @@ def compare(
             in random order. Then only the changes within pairs count, and all times are brought to
             the level of all pairs: what both runs of a pair have in common, such as a drift or
             other processes that stay for a while, is no noise.
+        undisturbed: whether `elapsed` and the phases are what calls take undisturbed
+            (`run_samples`): for runs that were made at once.
 
     Raises:
         ValueError: a side has no run, a run has no complete step, no time passes in its steps, one
@@ -312,7 +315,7 @@ def compare(
     if not before or not after:
         raise ValueError("a comparison needs at least one run on each side")
     _check_separate(before, after)
-    samples = run_samples([*before, *after])
+    samples = run_samples([*before, *after], undisturbed)
     if in_pairs:
         if len(before) != len(after):
             raise ValueError(f"{len(before)} and {len(after)} runs can't be pairs")
@@ -392,7 +395,7 @@ def compare(
         differences=differences(_runs(before), _runs(after)),
         warnings=(
             *machine.warnings(in_pairs),
-            *_warnings(_runs(before), _runs(after), sides, order),
+            *_warnings(_runs(before), _runs(after), sides, order, undisturbed),
             *_differing(finals),
         ),
     )
@@ -533,6 +536,8 @@ def _relative(
     before, after = sides
     base = float(before.mean()) or math.inf
     change = float(after.mean()) / base - 1
+    if in_pairs:
+        change = paired(before / base, after / base).mean
     error, freedom = _error(before / base, after / base, noise_percent, in_pairs)
     if error is None:
         return change, None, None
@@ -567,7 +572,7 @@ def _error(
 ) -> tuple[float | None, float]:
     """The standard error of the difference of the means (None: not known) and the degrees of
     freedom."""
-    error, freedom = (paired if in_pairs else welch)(before, after)
+    error, freedom = paired(before, after)[1:] if in_pairs else welch(before, after)
     if noise_percent is None:
         if len(before) + len(after) < MIN_RUNS:
             error = None
@@ -655,7 +660,10 @@ def _difference(
     if len(before_ns) + len(after_ns) >= MIN_RUNS:
         # Shared among them (Bonferroni).
         interval_ns = difference_interval(*times, 1 - (1 - confidence) / among, in_pairs)
-    return float(times[0].mean()), float(times[1].mean()), interval_ns
+    before_mean_ns, after_mean_ns = (float(side.mean()) for side in times)
+    if in_pairs:
+        after_mean_ns = before_mean_ns + paired(*times).mean
+    return before_mean_ns, after_mean_ns, interval_ns
 
 
 def _warnings(
@@ -663,6 +671,7 @@ def _warnings(
     after: Sequence[Run],
     sides: Sequence[Sequence[RunSample]],
     order: Order,
+    at_once: bool,
 ) -> list[str]:
     warnings = []
     if any(not sample.is_end_known for side in sides for sample in side):
@@ -676,7 +685,7 @@ def _warnings(
             "other programs) looks like a change, so the interval is as wide as the drift allows. "
             f"{_RECORD_IN_TURN}"
         )
-    if order.alternates:
+    if order.alternates and not at_once:
         warnings.append(
             "each run was followed by one of the other side: what happens in every second run "
             f"can't be told from a difference between the sides. {_RECORD_IN_TURN}"

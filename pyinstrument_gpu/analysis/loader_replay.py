@@ -293,14 +293,18 @@ def _made_by_loop(found: LoaderBatches) -> _Made | None:
 def _made_by_workers(found: LoaderBatches, known: NDArray[np.void], ahead: int) -> _Made | None:
     """The newest ones of the last loop over the loader, without the first ones that workers made:
     for them they may have to load what later ones reuse."""
-    known = known[np.argsort(known["number"], kind="stable")]
-    made = np.flatnonzero(found.is_first)[-1] + known["number"]
-    kept = (known["number"] >= ahead) & (made < len(found.asked_ns))
-    known, made = known[kept][-_MOST_BATCHES:], made[kept][-_MOST_BATCHES:]
-    handing_ns = found.given_ns[made] - np.maximum(found.asked_ns[made], known["host_end_ns"])
-    # A loop has no batch before it is made: otherwise these are not its batches.
-    if not len(made) or (handing_ns < 0).any():
+    if not len(known):
         return None
+    # A loop has no batch before it is made, and no other loop has any of them.
+    earliest = np.searchsorted(found.given_ns, known["host_end_ns"]) - known["number"]
+    first = int(earliest.max())
+    has_first = known["number"].min() == 0
+    made = first + known["number"]
+    kept = (known["number"] >= ahead) & (made >= 0) & (made < len(found.asked_ns))
+    known, made = known[kept][-_MOST_BATCHES:], made[kept][-_MOST_BATCHES:]
+    if not len(made) or not (has_first or (first >= 0 and found.is_first[first])):
+        return None
+    handing_ns = found.given_ns[made] - np.maximum(found.asked_ns[made], known["host_end_ns"])
     return made, known["host_end_ns"] - known["host_begin_ns"], handing_ns
 
 

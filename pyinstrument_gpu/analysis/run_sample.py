@@ -9,7 +9,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,10 @@ from pyinstrument_gpu.core.step_values import TOKENS, WITHOUT_PADDING, values_of
 OUTSIDE_PHASES = "outside phases"
 """What no phase accounts for, inside steps or outside."""
 _BATCH = 5
+_UNDISTURBED = 0.02
+"""So many calls take less than the time that is called undisturbed. The shortest alone may be of
+another kind, and with several programs for each processor, few calls are undisturbed."""
+_FEWEST_CALLS = 10
 Observation: TypeAlias = Run | Sequence[Run]
 """What is one observation: a run, or the runs of the ranks of a job, which depend on each other."""
 FAMILY_CONFIDENCE = 0.95
@@ -121,7 +125,7 @@ def warmup_steps(durations_ns: NDArray[np.int64]) -> int:
     return _BATCH * int(np.argmin(errors))
 
 
-def run_samples(observations: Sequence[Observation]) -> list[RunSample]:
+def run_samples(observations: Sequence[Observation], undisturbed: bool = False) -> list[RunSample]:
     """The observations over the same steps: what all of them have done from the end of the
     longest warm-up to the end of the shortest run. A drift that they share then cancels. If steps
     were profiled in one of them, these are left out: what counts is the longest row of steps that
@@ -131,6 +135,12 @@ def run_samples(observations: Sequence[Observation]) -> list[RunSample]:
 
     A job takes as long as the rank that takes longest; of its phases each takes as long as on the
     median rank.
+
+    Args:
+        undisturbed: whether calls of a phase, and what is left of steps, count as long as the
+            fastest fiftieth of them takes at most. Where other programs keep all processors busy,
+            the rest tells of them; what is rarer than steps and was called fewer than ten times
+            does not count at all.
 
     Raises:
         ValueError: a run has no complete step, or no time passes in its steps; the ranks of a job
@@ -148,7 +158,7 @@ def run_samples(observations: Sequence[Observation]) -> list[RunSample]:
     durations_ns = [(of_run["end_ns"] - of_run["begin_ns"])[row] for of_run in of_runs]
     begin = row.start + max(map(warmup_steps, durations_ns))
     samples = [
-        _sample(ranks, [of_run[: row.stop] for of_run in of_ranks_steps], begin)
+        _sample(ranks, [of_run[: row.stop] for of_run in of_ranks_steps], begin, undisturbed)
         for ranks, of_ranks_steps in zip(of_ranks, steps, strict=True)
     ]
     for number, sample in enumerate(samples):
@@ -183,7 +193,9 @@ def _common_steps(ranks: Sequence[Run], name: str) -> list[NDArray[np.void]]:
     return steps
 
 
-def _sample(ranks: Sequence[Run], steps: Sequence[NDArray[np.void]], begin: int) -> RunSample:
+def _sample(
+    ranks: Sequence[Run], steps: Sequence[NDArray[np.void]], begin: int, undisturbed: bool
+) -> RunSample:
     known = np.logical_and.reduce(list(map(_device_known, ranks, steps)))
     end = len(known)
     begins = begin + np.flatnonzero(np.append(True, known)[begin:end])
@@ -192,7 +204,7 @@ def _sample(ranks: Sequence[Run], steps: Sequence[NDArray[np.void]], begin: int)
     if is_known:
         begin, end = int(begins[0]), int(ends[-1])
     samples = [
-        _sample_of_rank(run, of_run[begin:end], is_known)
+        _sample_of_rank(run, of_run[begin:end], is_known, undisturbed)
         for run, of_run in zip(ranks, steps, strict=True)
     ]
     return samples[0] if len(samples) == 1 else _together(samples)
@@ -246,7 +258,9 @@ def _medians(times_ns: Sequence[Mapping[str, float]], whole_ns: float) -> dict[s
     return {**medians, OUTSIDE_PHASES: whole_ns - sum(medians.values())}
 
 
-def _sample_of_rank(run: Run, steps: NDArray[np.void], is_known: bool) -> RunSample:
+def _sample_of_rank(
+    run: Run, steps: NDArray[np.void], is_known: bool, undisturbed: bool
+) -> RunSample:
     step_ns = float((steps["end_ns"] - steps["begin_ns"]).mean())
     waits_ns = step_waits_ns(run, steps)
     end_ns = _end_ns(run, steps)
@@ -264,7 +278,7 @@ def _sample_of_rank(run: Run, steps: NDArray[np.void], is_known: bool) -> RunSam
     outside &= ~around & (begins_ns >= steps["begin_ns"][0]) & (begins_ns < end_ns)
     parents = run.path_parents[spans["path"]]
     is_outermost = (parents < 0) | np.isin(parents, distinct(spans["path"][around]))
-    return RunSample(
+    sample = RunSample(
         steps=len(steps),
         is_end_known=is_known,
         elapsed_ns=elapsed_ns,
@@ -278,6 +292,48 @@ def _sample_of_rank(run: Run, steps: NDArray[np.void], is_known: bool) -> RunSam
         outside=_outermost(run, outside & is_outermost, len(steps)),
         slow_ns=_slow_ns(run, steps),
         cause_ns=_cause_ns(run, steps),
+    )
+    return _undisturbed(run, steps, end_ns, inside, outside, sample) if undisturbed else sample
+
+
+def _undisturbed(
+    run: Run,
+    steps: NDArray[np.void],
+    end_ns: int,
+    inside: NDArray[np.bool_],
+    outside: NDArray[np.bool_],
+    sample: RunSample,
+) -> RunSample:
+    """The sample with the times that are undisturbed."""
+
+    def per_step_ns(times_ns: NDArray[Any]) -> float:
+        if len(times_ns) < min(_FEWEST_CALLS, len(steps)):
+            return 0.0
+        each_ns = max(float(np.quantile(times_ns, _UNDISTURBED)), 0.0)
+        return each_ns * len(times_ns) / len(steps)
+
+    self_ns, paths = run.span_self_ns, run.spans["path"]
+    inside, outside = inside & (self_ns >= 0), outside & (self_ns >= 0)
+    of_paths = [
+        {run.paths[i]: per_step_ns(self_ns[chosen & (paths == i)]) for i in distinct(paths[chosen])}
+        for chosen in (inside, outside)
+    ]
+    chosen = inside | outside
+    places = steps["begin_ns"].searchsorted(run.spans["host_begin_ns"][chosen], "right") - 1
+    rests_ns = np.diff(steps["begin_ns"], append=end_ns)
+    rests_ns = rests_ns - np.bincount(np.maximum(places, 0), self_ns[chosen], len(steps))
+    phase_ns, outside_ns = {**of_paths[0], OUTSIDE_PHASES: per_step_ns(rests_ns)}, of_paths[1]
+    step_ns = sum(phase_ns.values())
+    elapsed_ns = step_ns + sum(outside_ns.values())
+    return replace(
+        sample,
+        elapsed_ns=elapsed_ns,
+        step_ns=step_ns,
+        wait_ns=0.0,
+        phase_ns=phase_ns,
+        outside_ns=outside_ns,
+        slow_ns=0.0,
+        cause_ns={},
     )
 
 

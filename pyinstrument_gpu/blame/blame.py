@@ -16,12 +16,13 @@ part in choosing the commit, the interval is not biased by the choice either.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random, SystemRandom
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from pyinstrument_gpu.analysis.compare import (
     CONFIDENCE,
@@ -34,10 +35,9 @@ from pyinstrument_gpu.analysis.run_sample import Observation, ranks_of, run_samp
 from pyinstrument_gpu.blame.commits import Commit
 from pyinstrument_gpu.blame.journal import Confirmation, Journal, Measured
 from pyinstrument_gpu.blame.search import BLOCK, Places, places
-from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import GateError
-from pyinstrument_gpu.gate.gate import DEFAULT_RUNS, Gate, GateResult, Plan, Progress
-from pyinstrument_gpu.gate.sides import Side, recorded_runs
+from pyinstrument_gpu.gate.gate import DEFAULT_RUNS, SIDES, Gate, GateResult, Plan, Progress
+from pyinstrument_gpu.gate.sides import recorded_runs
 
 DEFAULT_MAX_RUNS = 200
 _FEWEST_OF_A_SIDE = MIN_RUNS // 2
@@ -50,6 +50,14 @@ gives as well, and with proof."""
 _MOST_TESTS = 4
 _POWER = 0.9
 _RUNS_OF_A_BLOCK = 200
+
+
+class Runnable(Protocol):
+    """A commit that is ready to be run, such as a `CommandSide`."""
+
+    def begun(
+        self, name: str, folder: Path
+    ) -> contextlib.AbstractContextManager[Callable[[], Observation]]: ...
 
 
 class _CantRunError(GateError):
@@ -88,6 +96,8 @@ class Blame:
         folder: where runs are kept.
         max_runs: of all commits together.
         margin_percent: a change up to which times are called the same.
+        at_once: whether runs that are compared are made at the same time, so that other programs
+            disturb all of them, and what their phases take undisturbed is compared.
         random: decides on the order of the runs.
 
     Raises:
@@ -95,14 +105,15 @@ class Blame:
     """
 
     commits: Sequence[Commit]
-    side_of: Callable[[Commit], Side]
+    side_of: Callable[[Commit], Runnable]
     folder: Path
     journal: Journal
     max_runs: int = DEFAULT_MAX_RUNS
     margin_percent: float = DEFAULT_MARGIN_PERCENT
     progress: Progress | None = None
+    at_once: bool = False
     random: Random = field(default_factory=SystemRandom)
-    _sides: dict[str, Side] = field(default_factory=dict, init=False)
+    _sides: dict[str, Runnable] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         if self.max_runs < FEWEST_RUNS:
@@ -142,12 +153,13 @@ class Blame:
             margin_percent=self.margin_percent,
             confidence=confidence,
             in_pairs=True,
+            undisturbed=self.at_once,
         )
 
     def _gate(self, stage: str, before: Commit, after: Commit, plan: Plan) -> GateResult:
         folder = self.folder / stage
         folder.mkdir(parents=True, exist_ok=True)
-        sides = _CommitSide(self, before), _CommitSide(self, after)
+        sides = [_CommitSide(self, (before, after), number) for number in range(2)]
         return Gate(sides, plan, folder, random=self.random).result()
 
     def _result(
@@ -213,51 +225,91 @@ class Blame:
         number = {self.commits[index].sha: place for place, index in enumerate(runnable)}
         runs = [run for run in self.journal.runs.values() if run.commit in number]
         times_ns = [run.step_ns for run in runs]
-        return places([number[run.commit] for run in runs], times_ns, runnable)
+        blocks = [run.block for run in runs]
+        return places([number[run.commit] for run in runs], times_ns, runnable, blocks)
 
     def _run_block(self, found: Places) -> bool:
         """Whether all of its commits could be run."""
         commits = [self.commits[found.runnable[i]] for i in found.next_commits(self.random)]
+        if self.at_once:  # two runs in one checkout might write the same files
+            commits = [*dict.fromkeys(commits)]
         folder = self.folder / "search"
         folder.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(_CantRunError):  # later blocks do without it
-            for commit in commits:  # builds take time, in which a machine drifts
-                self._ready(commit)
-            for commit in commits:
-                name = f"{len(self.journal.runs) + 1:04}-{commit.short}"
-                self.run(commit, name, folder)
-                for file in folder.glob(f"{name}.*"):  # it was measured
-                    file.unlink()
-            return True
-        return False
+        first = len(self.journal.runs) + len(self.journal.skipped) + 1
+        names = {f"{i:04}-{commit.short}": commit for i, commit in enumerate(commits, first)}
+        try:
+            self.run(names, folder)
+        except _CantRunError:  # later blocks do without it
+            return False
+        finally:
+            for file in itertools.chain.from_iterable(folder.glob(f"{name}.*") for name in names):
+                file.unlink()  # it was measured
+        return True
 
-    def run(self, commit: Commit, name: str, folder: Path) -> Observation:
-        """A run of the commit, made now or before.
+    def run(self, names: Mapping[str, Commit], folder: Path) -> dict[str, Observation]:
+        """Make runs of commits, but for those that were made before.
 
         Raises:
-            GateError: it is the first or the last commit, and can't be run.
-            _CantRunError: it is another, which is passed over from now on.
+            GateError: one is of the first or the last commit, which can't be run.
+            _CantRunError: one is of another, which is passed over from now on.
         """
-        key = f"{folder.name}/{name}"
-        if key in self.journal.runs:
-            return recorded_runs(name, folder)
-        side = self._ready(commit)
-        if self.progress is not None:
-            count = len(self.journal.runs) + 1
-            self.progress.show(f"blame: run {count} of at most {self.max_runs}, {commit.text}")
-        try:
-            made = side.record(name, folder)
-            measured = _measured(commit, made)
-            expected = next(iter(self.journal.runs.values()), measured).steps
-            if measured.steps != expected:
-                raise GateError(f"it has {measured.steps} steps, and others have {expected}")
-        except GateError as error:
-            self._skip(commit, error)
-        self.journal.runs[key] = measured
-        self.journal.save()
+        runs = [
+            (n, one) for n, one in names.items() if f"{folder.name}/{n}" not in self.journal.runs
+        ]
+        for _, commit in runs:  # builds take time, in which a machine drifts
+            self._ready(commit)
+        made: dict[str, Observation] = {}
+        if self.at_once and runs:
+            self._run_together(dict(self.random.sample(runs, len(runs))), folder, made)
+        else:
+            for name, commit in runs:
+                self._run_together({name: commit}, folder, made)
         return made
 
-    def _ready(self, commit: Commit) -> Side:
+    def _run_together(
+        self, names: Mapping[str, Commit], folder: Path, made: dict[str, Observation]
+    ) -> None:
+        count = len(self.journal.runs)
+        block = count if self.at_once else count - count % BLOCK
+        if self.progress is not None:
+            commits = ", ".join(commit.text for commit in names.values())
+            number = f"run {count + len(names)} of at most {self.max_runs}"
+            self.progress.show(f"blame: {number}, {commits}")
+        failed: list[tuple[Commit, GateError]] = []
+        with contextlib.ExitStack() as leave:
+            begun: dict[str, Callable[[], Observation]] = {}
+            for name, commit in names.items():
+                try:
+                    begun[name] = leave.enter_context(self._ready(commit).begun(name, folder))
+                except GateError as error:
+                    failed.append((commit, error))
+            for name, recorded in begun.items():
+                try:
+                    made[name] = recorded()
+                    measured = self._measured(names[name], block, made[name])
+                except GateError as error:
+                    failed.append((names[name], error))
+                    continue
+                self.journal.runs[f"{folder.name}/{name}"] = measured
+        self.journal.save()
+        for commit, why in failed:
+            self._skip(commit, why)
+
+    def _measured(self, commit: Commit, block: int, made: Observation) -> Measured:
+        ranks = ranks_of(made)
+        if self.at_once and ranks[0].environment.get("gpus"):
+            raise GateError("it uses a GPU, on which runs at once would wait for each other")
+        try:
+            sample = run_samples([made], self.at_once)[0]
+        except ValueError as error:
+            raise GateError(str(error)) from error
+        measured = Measured(commit.sha, block, ranks[0].steps_ended, sample.elapsed_ns)
+        expected = next(iter(self.journal.runs.values()), measured).steps
+        if measured.steps != expected:
+            raise GateError(f"it has {measured.steps} steps, and others have {expected}")
+        return measured
+
+    def _ready(self, commit: Commit) -> Runnable:
         if commit.sha not in self._sides:
             try:
                 self._sides[commit.sha] = self.side_of(commit)
@@ -275,22 +327,18 @@ class Blame:
 
 @dataclass(frozen=True)
 class _CommitSide:
-    """A commit as a side of a gate."""
+    """A commit as a side of a gate, and the one on the other side."""
 
     blame: Blame
-    commit: Commit
+    pair: tuple[Commit, Commit]
+    number: int
 
     @property
     def text(self) -> str:
-        return self.commit.text
+        return self.pair[self.number].text
 
-    def record(self, name: str, folder: Path) -> Run | Sequence[Run]:
-        return self.blame.run(self.commit, name, folder)
-
-
-def _measured(commit: Commit, made: Observation) -> Measured:
-    try:
-        sample = run_samples([made])[0]
-    except ValueError as error:
-        raise GateError(str(error)) from error
-    return Measured(commit.sha, ranks_of(made)[0].steps_ended, sample.elapsed_ns)
+    def record(self, name: str, folder: Path) -> Observation:
+        run = name.rpartition("-")[2]
+        names = {f"{side}-{run}": one for side, one in zip(SIDES, self.pair, strict=True)}
+        made = self.blame.run(names if self.blame.at_once else {name: names[name]}, folder)
+        return made[name] if name in made else recorded_runs(name, folder)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pyinstrument_gpu.errors import GateError
-from pyinstrument_gpu.gate.sides import last_lines, run_in_group
+from pyinstrument_gpu.gate.sides import in_group, last_lines
 
 _OF_ANOTHER_PLACE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
 """What git's hooks set: it would send git to the user's own checkout."""
@@ -131,7 +131,8 @@ class Checkouts:
     def _run_build(self, build: str, folder: Path, log: Path) -> None:
         with contextlib.ExitStack() as leave:
             output = None if self._show_output else leave.enter_context(log.open("wb"))
-            code = run_in_group(["/bin/sh", "-c", build], folder, os.environ, output, build)
+            words = ["/bin/sh", "-c", build]
+            code = leave.enter_context(in_group(words, folder, os.environ, output, build)).wait()
         if code:
             tail = "" if self._show_output else last_lines(log)
             raise GateError(f"its build ended with exit code {code}: {build}{tail}")

@@ -17,11 +17,13 @@ class Measured(msgspec.Struct, frozen=True):
 
     Attributes:
         commit: which commit ran, as its hash.
+        block: the same number for runs that were made side by side, larger for later ones.
         steps: how many steps it had.
         step_ns: the elapsed time per step.
     """
 
     commit: str
+    block: int
     steps: int
     step_ns: float
 

@@ -11,8 +11,8 @@ reliability, ours are times: the likelihood is that of one step in the mean of n
 the size of both unknown (Smith, A Bayesian approach to inference about a change-point in a sequence
 of random variables, Biometrika 62, 1975).
 
-The machine drifts meanwhile. So runs are made in blocks, in an order drawn at random, and only
-differences within a block count: each has a mean of its own.
+The machine drifts meanwhile. So runs are made in blocks, in an order drawn at random or at once,
+and only differences within a block count: each has a mean of its own.
 
 These probabilities are a guide, and no proof: they suppose that one commit alone changed the time.
 """
@@ -72,7 +72,12 @@ class Places:
         return random.sample(chosen, len(chosen))
 
 
-def places(commits: Sequence[int], times_ns: Sequence[float], runnable: Sequence[int]) -> Places:
+def places(
+    commits: Sequence[int],
+    times_ns: Sequence[float],
+    runnable: Sequence[int],
+    blocks: Sequence[int],
+) -> Places:
     """What runs tell of the places, by Bayes' rule.
 
     Args:
@@ -81,20 +86,21 @@ def places(commits: Sequence[int], times_ns: Sequence[float], runnable: Sequence
         times_ns: what a step took in each of them.
         runnable: the commits that can be run, as indices of all. Before any run, each commit is
             as suspect as any other.
+        blocks: the number of the block of each run, in ascending order.
 
     Raises:
         MissingDependencyError: scipy is not installed.
     """
     with needed_for("comparing runs", "scipy", "compare"):
         from scipy import special
-    blocks = np.arange(len(commits)) // BLOCK
-    times = _within(np.log(np.asarray(times_ns, np.float64)), blocks)
+    of_run = np.unique(np.asarray(blocks), return_inverse=True)[1].astype(np.int64)
+    times = _within(np.log(np.asarray(times_ns, np.float64)), of_run)
     reach = _CLIP * _MAD_TO_SD * float(np.median(np.abs(times)))
-    times = _within(np.clip(times, -reach, reach), blocks)
+    times = _within(np.clip(times, -reach, reach), of_run)
     is_later = np.asarray(commits) > np.arange(len(runnable) - 1)[:, None]  # one row for each place
-    steps = _within(is_later.astype(np.float64), blocks)
+    steps = _within(is_later.astype(np.float64), of_run)
     weights = (steps**2).sum(axis=1)
-    freedom = max(len(commits) - int(blocks[-1]) - 2, 1)
+    freedom = max(len(commits) - int(of_run[-1]) - 2, 1)
     with np.errstate(divide="ignore", invalid="ignore"):
         effects = np.where(weights > 0, steps @ times / weights, 0.0)
         rests = np.maximum(times @ times - effects**2 * weights, np.finfo(float).tiny)

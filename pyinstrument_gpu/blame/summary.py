@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pyinstrument_gpu.analysis.compare import PhaseChange
+from pyinstrument_gpu.analysis.compare import Comparison, PhaseChange, Slowdown
 from pyinstrument_gpu.blame.blame import BlameResult
 from pyinstrument_gpu.blame.commits import Commit
 from pyinstrument_gpu.gate.gate import GateResult
@@ -34,12 +34,13 @@ def _lines(result: BlameResult) -> Iterator[str]:
         changed = meaning(result.ends).replace("The candidate", "The last commit")
         yield changed.replace("the candidate", "the last commit")
     else:
-        yield (
-            f"No commit is named: {runs} don't show which one it is. --max-runs allows more, and "
-            "the same command goes on from here"
-        )
+        yield f"No commit is named: {runs} don't show which one it is"
         yield f"From the first commit to the last: {verdict_line(result.ends)}"
         yield f"Probably one of these, which is not shown: {_listed(result.likely)}"
+    if found is None and result.ends.slowdown is not Slowdown.NOT_SLOWER:
+        yield "With a larger --max-runs the same command goes on from here. Longer runs tell more"
+        if not result.ends.plan.undisturbed:
+            yield "--at-once shows smaller changes where other programs keep the processors busy"
     for commit, reason in result.skipped.items():
         yield f"{commit.text} can't be run: {reason.splitlines()[0]}"
     for warning in (found or result.ends).warnings:
@@ -60,11 +61,11 @@ def _listed(commits: Sequence[Commit]) -> str:
 
 def _change_text(found: GateResult) -> str:
     """The phase that became longer most, beyond the noise; all of the time if there is none."""
-    phase = slowest_phase(found)
+    phase = slowest_phase(found.comparison)
     if phase is None or phase.interval_ns is None:
         elapsed = found.comparison.elapsed
         low, high = elapsed.interval or (0.0, 0.0)
-        where = f"elapsed time per {found.comparison.unit}"
+        where = f"{found.time} time per {found.comparison.unit}"
         return f"{where} {_percents(elapsed.change, low, high)}, in no phase beyond the noise"
     name = f"{phase.path} outside steps" if phase.is_outside else phase.path
     if not phase.before_ns:
@@ -73,9 +74,11 @@ def _change_text(found: GateResult) -> str:
     return f"{name} {_percents(phase.change_ns / phase.before_ns, low, high)}"
 
 
-def slowest_phase(found: GateResult) -> PhaseChange | None:
-    longer = (phase for phase in found.comparison.significant_phases if phase.change_ns > 0)
-    return max(longer, key=lambda phase: phase.change_ns, default=None)
+def slowest_phase(found: Comparison) -> PhaseChange | None:
+    """That which became longer most, if that is beyond the noise: no smaller one in its place."""
+    slowest = max(found.phases, key=lambda phase: phase.change_ns)
+    is_longer = slowest.change_ns > 0 and slowest in found.significant_phases
+    return slowest if is_longer else None
 
 
 def _percents(change: float, low: float, high: float) -> str:
@@ -85,7 +88,7 @@ def _percents(change: float, low: float, high: float) -> str:
 def facts(result: BlameResult) -> dict[str, Any]:
     """All of it, for JSON."""
     found = result.confirmation
-    phase = None if found is None else slowest_phase(found)
+    phase = None if found is None else slowest_phase(found.comparison)
     return {
         "result": text(result).splitlines()[0],
         "suspects": _facts_of(result.suspects),

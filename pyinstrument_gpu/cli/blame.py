@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from pyinstrument_gpu.analysis.compare import DEFAULT_MARGIN_PERCENT
+from pyinstrument_gpu.analysis.compare import DEFAULT_MARGIN_PERCENT, Slowdown
 from pyinstrument_gpu.blame import summary
 from pyinstrument_gpu.blame.blame import DEFAULT_MAX_RUNS, FEWEST_RUNS, Blame
 from pyinstrument_gpu.blame.commits import Checkouts, Commit, Repository
@@ -29,7 +29,7 @@ from pyinstrument_gpu.cli.gate import (
 from pyinstrument_gpu.gate.sides import CommandSide, editable_packages
 
 
-@click.command(options_metavar="GOOD..BAD [OPTIONS]")
+@click.command()
 @click.option(
     "--build",
     metavar="COMMAND",
@@ -50,10 +50,16 @@ from pyinstrument_gpu.gate.sides import CommandSide, editable_packages
     show_default=True,
     help="Look for no change of PCT percent or less.",
 )
+@click.option(
+    "--at-once",
+    is_flag=True,
+    help="Run commits at the same time, and compare what phases take undisturbed: for a program "
+    "without a GPU, on a machine that others keep busy.",
+)
 @json_file_option
 @click.option("--anew", is_flag=True, help="Don't go on from an earlier blame that was ended.")
 @show_output_option
-@click.argument("commits", metavar="")
+@click.argument("commits", metavar="GOOD..BAD")
 @click.argument("command", metavar="-- CMD...", nargs=-1, type=click.UNPROCESSED, required=True)
 @click.pass_context
 def blame(
@@ -64,6 +70,7 @@ def blame(
     build: str | None,
     max_runs: int,
     margin_percent: float,
+    at_once: bool,
     json_file: Path | None,
     anew: bool,
     show_output: bool,
@@ -82,7 +89,8 @@ def blame(
         raise click.UsageError(f"write the commits as GOOD..BAD, not {commits!r}", context)
     repository = Repository(Path.cwd())
     series = repository.commits(good, bad)
-    question = json.dumps([series[0].sha, series[-1].sha, command, build, repository.subfolder])
+    ends = series[0].sha, series[-1].sha
+    question = json.dumps([*ends, command, build, repository.subfolder, at_once])
     folder = (
         repository.git_folder
         / "pyinstrument-gpu"
@@ -105,7 +113,7 @@ def blame(
                 return CommandSide(command, checkouts.of(commit), show_output)
 
             result = Blame(
-                series, side_of, folder, journal, max_runs, margin_percent, progress
+                series, side_of, folder, journal, max_runs, margin_percent, progress, at_once
             ).result()
         except KeyboardInterrupt:
             progress.close()
@@ -123,7 +131,7 @@ def blame(
         )
     if json_file is not None:
         json_file.write_text(json.dumps(summary.facts(result), indent=2) + "\n")
-    if result.suspects or not result.ends.is_slower:
+    if result.suspects or result.ends.slowdown is Slowdown.NOT_SLOWER:
         shutil.rmtree(folder, ignore_errors=True)
     if not result.suspects:
         context.exit(EXIT_UNCLEAR)

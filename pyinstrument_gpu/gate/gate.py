@@ -112,6 +112,7 @@ class Plan:
         confidence: with which the intervals of all looks hold together.
         in_pairs: whether only the differences of neighbouring runs count, one of each side: what
             drifts is then no noise, at the cost of half of the degrees of freedom.
+        undisturbed: whether what phases take undisturbed is compared instead of the elapsed time.
 
     Raises:
         ValueError: it can't be done.
@@ -124,6 +125,7 @@ class Plan:
     price_per_hour: float | None = None
     confidence: float = CONFIDENCE
     in_pairs: bool = False
+    undisturbed: bool = False
 
     def __post_init__(self) -> None:
         if self.runs < MIN_RUNS // 2:
@@ -172,6 +174,11 @@ class GateResult:
     @property
     def is_slower(self) -> bool:
         return self.slowdown is Slowdown.SLOWER
+
+    @property
+    def time(self) -> str:
+        """Which time was compared, in a word."""
+        return "undisturbed" if self.plan.undisturbed else "elapsed"
 
 
 @dataclass
@@ -222,6 +229,7 @@ class Gate:
                 confidence=look.confidence,
                 price_per_hour=self.plan.price_per_hour,
                 in_pairs=self.plan.in_pairs,
+                undisturbed=self.plan.undisturbed,
             )
             found = slowdown(comparison, self.plan.limit_percent / 100)
             if found is not Slowdown.UNCLEAR:

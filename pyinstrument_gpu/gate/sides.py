@@ -13,7 +13,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import IO, Protocol
@@ -119,12 +119,24 @@ class CommandSide:
         return command if place is None else f"{command} (in {place})"
 
     def record(self, name: str, folder: Path) -> list[Run]:
+        with self.begun(name, folder) as recorded:
+            return recorded()
+
+    @contextlib.contextmanager
+    def begun(self, name: str, folder: Path) -> Iterator[Callable[[], list[Run]]]:
+        """A run that has begun, as a function that waits for its end and returns what `record`
+        does. Leaving by an exception ends it."""
         path, log = folder / f"{name}.gpurun", folder / f"{name}.log"
         words = self.command.recorded_into(os.path.abspath(path))
         environment = {**os.environ, **self._environment}
         with contextlib.ExitStack() as leave:
             output = None if self._show_output else leave.enter_context(log.open("wb"))
-            code = run_in_group(words, self.working_directory, environment, output, self.text)
+            group = in_group(words, self.working_directory, environment, output, self.text)
+            process = leave.enter_context(group)
+            yield lambda: self._recorded(process.wait(), name, folder)
+
+    def _recorded(self, code: int, name: str, folder: Path) -> list[Run]:
+        log = folder / f"{name}.log"
         if code:
             how = f"was ended by {_signal(-code)}" if code < 0 else f"ended with exit code {code}"
             raise GateError(f"{name} {how}: {self.text}{self._tail(log)}")
@@ -133,7 +145,7 @@ class CommandSide:
             return [self._checked(run, name, log) for run in ranks]
         why = (
             "PYINSTRUMENT_GPU in the environment turns recording off"
-            if environment.get("PYINSTRUMENT_GPU", "").lower() in OFF
+            if {**os.environ, **self._environment}.get("PYINSTRUMENT_GPU", "").lower() in OFF
             else "it wrote no run file"
         )
         raise GateError(f"{name} was not recorded, {why}: {self.text}{self._tail(log)}")
@@ -184,15 +196,16 @@ def last_lines(log: Path) -> str:
     return "\nThe last lines that it wrote:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-def run_in_group(
+@contextlib.contextmanager
+def in_group(
     words: Sequence[str],
     working_directory: Path | None,
     environment: Mapping[str, str],
     output: IO[bytes] | None,
     text: str,
-) -> int:
-    """Run a command to its end, and return its exit code. It is a group of its own, which is ended
-    as a whole where an exception, of a signal for example, ends the wait for it.
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A command that runs, to be waited for. It is a group of its own, which is ended as a whole
+    where an exception, of a signal for example, ends the wait for it.
 
     Args:
         output: where it writes; None for standard error of this process.
@@ -221,7 +234,7 @@ def run_in_group(
         raise GateError(f"can't run {text}: {place}: {error.strerror}") from error
     try:
         unblock()
-        return process.wait()
+        yield process
     except BaseException:
         _stop(process)
         raise

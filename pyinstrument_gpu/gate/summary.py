@@ -23,7 +23,8 @@ _MAX_PHASES = 5
 def verdict_line(result: GateResult) -> str:
     """The result in one line: what, by how much, and how sure that is."""
     elapsed, unit = result.comparison.elapsed, result.comparison.unit
-    line = f"{result.slowdown.value}: {100 * elapsed.change:+.2f} % elapsed time per {unit}"
+    change = f"{100 * elapsed.change:+.2f} % {result.time} time per {unit}"
+    line = f"{result.slowdown.value}: {change}"
     confidence = f"{confidence_percent(result.comparison.confidence)} interval"
     return f"{line} ({confidence} {interval_text(elapsed)})"
 

@@ -12,12 +12,18 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from numpy.typing import ArrayLike
+from scipy import stats
 
 import pyinstrument_gpu
 from pyinstrument_gpu.analysis.compare import POWER, Comparison, Verdict, compare
 from pyinstrument_gpu.analysis.differences import Difference
-from pyinstrument_gpu.analysis.inference import t_quantile, welch
-from pyinstrument_gpu.analysis.run_sample import OUTSIDE_PHASES, final_values, warmup_steps
+from pyinstrument_gpu.analysis.inference import paired, t_quantile, welch
+from pyinstrument_gpu.analysis.run_sample import (
+    OUTSIDE_PHASES,
+    final_values,
+    run_samples,
+    warmup_steps,
+)
 from pyinstrument_gpu.aspects.processor.data import Processor
 from pyinstrument_gpu.cli import main
 from pyinstrument_gpu.core.run import Run
@@ -713,6 +719,56 @@ def test_package_without_scipy_says_what_to_install(monkeypatch: pytest.MonkeyPa
 
 BUSY = Processor(10**10, 2, busy_ns=2 * 10**10, own_ns=10**9)
 ALONE = Processor(10**10, 2, busy_ns=10**9, own_ns=10**9)
+
+
+@pytest.mark.parametrize("count", [3, 9, 10, 20])
+def test_pairs_have_trimmed_means_from_ten_on(count: int) -> None:
+    random = np.random.default_rng(count)
+    before, after = random.normal(10, 5, count), random.normal(11, 5, count)
+    after[0] += 1000
+    changes = after - before
+    mean, error, freedom = paired(before, after)
+    assert mean == pytest.approx(stats.trim_mean(changes, 0.1))
+    cut = count // 10
+    if cut:
+        assert mean < 10
+        assert error == pytest.approx(stats.mstats.trimmed_stde(changes, (0.1, 0.1)))
+    else:
+        assert error == pytest.approx(stats.sem(changes))
+    assert freedom == count - 1 - 3 * cut
+
+
+def test_undisturbed_times_are_those_of_the_fastest() -> None:
+    # Two of ten steps are undisturbed, and of those backward is 2 ms longer on one side.
+    random = np.random.default_rng(1)
+
+    def runs(backward_ms: float) -> list[Run]:
+        made = []
+        for _ in range(3):
+            disturbed = np.where(np.arange(40) % 5, random.uniform(1.5, 9, 40), 1)
+            phases = {"forward": 5 / (8 + backward_ms), "backward": backward_ms / (8 + backward_ms)}
+            made.append(made_run((8 + backward_ms) * MS * disturbed, phases))
+        return made
+
+    before, after = runs(2), runs(4)
+    assert compare(before, after, in_pairs=True).verdict is Verdict.AMBIGUOUS
+    found = compare(before, after, in_pairs=True, undisturbed=True)
+    assert found.elapsed.change == pytest.approx(0.2, abs=1e-4)
+    assert [(one.path, round(one.change_ns / MS, 2)) for one in found.significant_phases] == [
+        ("backward", 2.0)
+    ]
+    assert [round(one.before_ns / MS, 2) for one in found.phases] == [2.0, 5.0, 3.0]
+
+
+@pytest.mark.parametrize(("calls", "forward_ns"), [(20, 5e6), (10, 2.5e6), (9, 0)])
+def test_what_is_called_too_seldom_is_not_undisturbed(calls: int, forward_ns: float) -> None:
+    run = made_run([10 * MS] * 20)
+    seldom = np.flatnonzero(run.spans["step"] >= calls)
+    run.spans["thread"][seldom] = 1  # of another thread
+    run.span_self_ns[seldom] = -1
+    sample = run_samples([run], undisturbed=True)[0]
+    assert sample.phase_ns.get("forward") == pytest.approx(forward_ns)
+    assert sample.elapsed_ns == pytest.approx(sum(sample.phase_ns.values()))
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which commit a blame names, of commits whose runs are made up."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 
+from pyinstrument_gpu.analysis.compare import compare
 from pyinstrument_gpu.blame import summary
 from pyinstrument_gpu.blame.blame import FEWEST_RUNS, Blame, BlameResult
 from pyinstrument_gpu.blame.commits import Commit
@@ -28,11 +31,20 @@ class Runner:
     """Runs of commits on a machine that becomes slower. From the commit `place` on, backward takes
     a tenth more of what a step took before."""
 
-    def __init__(self, place: int, noise: float = 0.01, steps: Callable[[int], int] = lambda _: 2):
+    def __init__(
+        self,
+        place: int,
+        noise: float = 0.01,
+        steps: Callable[[int], int] = lambda _: 2,
+        **environment: Any,
+    ):
+        self._environment = environment
         self._place, self._steps, self._noise = place, steps, noise
         self._random = np.random.default_rng(1)
         self.broken: set[int] = set()
         self.made: list[int] = []
+        self.at_work: list[int] = []
+        self.together: list[tuple[int, ...]] = []
         self.most = 10_000
 
     def side_of(self, commit: Commit) -> "_Side":
@@ -44,26 +56,37 @@ class Runner:
         if number in self.broken:
             raise GateError("it ended with exit code 1\nin a second line")
         self.made.append(number)
+        self.together.append(tuple(self.at_work))
         level = 10 * MS * np.exp(0.01 * len(self.made) + self._random.normal(0, self._noise))
         slower = 0.1 * (number >= self._place)
         phases = {"forward": 0.5 / (1 + slower), "backward": (0.4 + slower) / (1 + slower)}
-        return made_run([level * (1 + slower)] * self._steps(number), phases)
+        steps_ns = [level * (1 + slower)] * self._steps(number)
+        return made_run(steps_ns, phases, **self._environment)
 
 
 class _Side:
     def __init__(self, runner: Runner, number: int) -> None:
         self._runner, self._number = runner, number
-        self.text = "made up"
 
-    def record(self, name: str, folder: Path) -> Run:
-        run = self._runner.run(self._number)
-        save(run, folder / f"{name}.gpurun")
-        return run
+    @contextlib.contextmanager
+    def begun(self, name: str, folder: Path) -> Iterator[Callable[[], Run]]:
+        self._runner.at_work.append(self._number)
+
+        def recorded() -> Run:
+            run = self._runner.run(self._number)
+            save(run, folder / f"{name}.gpurun")
+            return run
+
+        yield recorded
+        self._runner.at_work.remove(self._number)
 
 
-def blame(runner: Runner, folder: Path, max_runs: int = 150, seed: int = 1) -> BlameResult:
-    journal = Journal(folder)
-    return Blame(COMMITS, runner.side_of, folder, journal, max_runs, random=Random(seed)).result()
+def blame(
+    runner: Runner, folder: Path, max_runs: int = 150, seed: int = 1, at_once: bool = False
+) -> BlameResult:
+    blamed = Blame(COMMITS, runner.side_of, folder, Journal(folder), max_runs, at_once=at_once)
+    blamed.random = Random(seed)
+    return blamed.result()
 
 
 @pytest.mark.parametrize("place", [1, 8])
@@ -76,6 +99,37 @@ def test_the_commit_and_its_phase_are_named(place: int, tmp_path: Path) -> None:
     assert result.confirmation is not None
     low, high = result.confirmation.comparison.elapsed.interval or (0, 0)
     assert low < 0.1 < high
+
+
+def test_a_phase_within_the_noise_is_not_replaced_by_a_smaller_one() -> None:
+    def runs(forward_ms: list[float], backward_ms: float) -> list[Run]:
+        return [
+            made_run([(one + backward_ms) * MS] * 20, {"forward": one / (one + backward_ms)})
+            for one in forward_ms
+        ]
+
+    before = runs([10.0, 10.1, 10.2, 10.0, 10.1, 10.2], 10)
+    noisy = compare(before, runs([10, 14, 11, 15, 12, 14], 11), in_pairs=True)
+    assert [phase.path for phase in noisy.significant_phases] == ["outside phases"]
+    assert summary.slowest_phase(noisy) is None
+    clear = compare(before, runs([10.1, 10.2, 10.1, 10.2, 10.1, 10.2], 11), in_pairs=True)
+    assert (summary.slowest_phase(clear) or clear.phases[1]).path == "outside phases"
+
+
+def test_at_once_commits_run_beside_each_other(tmp_path: Path) -> None:
+    runner = Runner(5, steps=lambda _: 20)
+    result = blame(runner, tmp_path, at_once=True)
+    assert result.suspects == (COMMITS[5],)
+    assert "undisturbed time per step" in summary.text(result)
+    groups = [group for group in runner.together if group]
+    assert {len(group) for group in groups} <= {2, 3, 4}
+    assert all(len(set(group)) == len(group) for group in groups)  # each in its own checkout
+
+
+def test_at_once_what_uses_a_gpu_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(GateError, match=r"can't be run: it uses a GPU"):
+        blame(Runner(5, gpus=["H100"]), tmp_path, at_once=True)
+    assert blame(Runner(5), tmp_path).suspects == (COMMITS[5],)
 
 
 def test_without_a_change_no_commit_is_named(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ cp "$6/$(cat ../work)-$((count % 7)).gpurun" "$3"
 """
 TRAINING = """\
 from pyinstrument_gpu import gpu_phase, gpu_steps
-for _ in gpu_steps(range(12)):
+for _ in gpu_steps(range(50)):
     with gpu_phase("forward"):
         sum(range(WORK))
 """
@@ -49,7 +49,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "code").mkdir(parents=True)
     monkeypatch.chdir(folder)
     git("init", "--quiet")
-    for number, work in enumerate(("1000", "no number", "1000", "100000", "100000")):
+    for number, work in enumerate(("10000", "no number", "10000", "20000", "20000")):
         (folder / "work.in").write_text(work)
         (folder / "code" / "train.py").write_text(TRAINING.replace("WORK", work))
         (folder / "number").write_text(str(number))
@@ -69,7 +69,7 @@ def player(tmp_path: Path) -> tuple[str, ...]:
     folder = tmp_path / "player"
     folder.mkdir()
     (folder / "count").touch()
-    for work, level in (("1000", 10), ("100000", 11)):
+    for work, level in (("10000", 10), ("20000", 11)):
         for number, factor in enumerate(SPREAD):
             save(made_run([level * factor * MS] * 20), folder / f"{work}-{number}.gpurun")
     path = folder / "pyinstrument-gpu"
@@ -85,7 +85,7 @@ def check_found(repository: Path, *command: str) -> None:
     before = git("status", "--porcelain")
     result_file = repository.parent / "result.json"
     options = ("--build", "cp ../work.in ../work", "--json", str(result_file), "--max-runs", "40")
-    result = invoke("HEAD~4..HEAD", *options, "--", *command)
+    result = invoke("HEAD~4..HEAD", *options, *command)
     assert result.exit_code == 0, result.output
     facts = json.loads(result_file.read_text())
     assert [suspect["subject"] for suspect in facts["suspects"]] == ["Change 3"]
@@ -99,12 +99,26 @@ def check_found(repository: Path, *command: str) -> None:
 
 
 def test_a_commit_of_a_real_repository_is_found(repository: Path, player: tuple[str, ...]) -> None:
-    check_found(repository, *player)
+    check_found(repository, "--", *player)
 
 
 @pytest.mark.slow
 def test_a_commit_is_found_by_real_recordings(repository: Path) -> None:
-    check_found(repository, sys.executable, "train.py")
+    check_found(repository, "--at-once", "--", sys.executable, "train.py")
+
+
+def test_an_unclear_result_says_what_to_do_and_is_gone_on_from(
+    repository: Path, player: tuple[str, ...]
+) -> None:
+    # Both ends are the same, and no three runs show that within no margin.
+    options = ("--build", "cp ../work.in ../work", "--margin", "0", "--max-runs")
+    result = invoke("HEAD~1..HEAD", *options, "24", "--", *player)
+    assert result.exit_code == 5, result.output
+    assert result.stdout.startswith("No commit is named after 6 runs: UNCLEAR")
+    assert "With a larger --max-runs the same command goes on from here" in result.stdout
+    assert "--at-once shows smaller changes" in result.stdout
+    invoke("HEAD~1..HEAD", *options, "32", "--", *player)
+    assert len((repository.parent / "player" / "count").read_text()) == 8  # two more
 
 
 def test_a_build_that_fails_at_an_end_is_an_error_and_leaves_no_checkout(repository: Path) -> None:

@@ -123,6 +123,15 @@ _COMMANDS = (
 )
 """Each of a run file."""
 
+_THEN = (
+    "Then four of all reports, pages, exports, comparisons and commands are made of it, drawn by "
+    "chance."
+)
+_REFUSED_OR_USED = (
+    "The file is refused with a `RunFileError`, or each of them gives output or an error of this "
+    "package."
+)
+
 _COUNTS = (0, 1, 2**31, 2**61, 2**62, 2**63 - 1)
 
 VALUES: tuple[Any, ...] = (
@@ -137,12 +146,12 @@ VALUES: tuple[Any, ...] = (
 
 @FAULTS.fault(
     done="A field of what a file says of its machine and program has a value of another type, "
-    "out of range, or made to be a path.",
-    holds="It is left out, and `Run.notes` name it. Each report, export and comparison gives "
-    "output or an error of this package, and writes nowhere but where it was told to.",
-    times=3,
-    thorough_times=6,
-    slow_times=1500,
+    f"out of range, or made to be a path. {_THEN}",
+    holds="It is left out, and `Run.notes` name it. Each of them gives output or an error of this "
+    "package, and writes nowhere but where it was told to.",
+    times=6,
+    thorough_times=12,
+    slow_times=4482,
 )
 def environment_of_other_values(trial: Trial) -> None:
     environment = _with_another_value(ENVIRONMENT, trial.random)
@@ -155,12 +164,11 @@ def environment_of_other_values(trial: Trial) -> None:
 
 @FAULTS.fault(
     done="A field of what a file says of the state of its recording has a value of another type or "
-    "out of range.",
-    holds="The file is refused with a `RunFileError`, or each report, export and comparison gives "
-    "output or an error of this package.",
-    times=2,
-    thorough_times=5,
-    slow_times=500,
+    f"out of range. {_THEN}",
+    holds=_REFUSED_OR_USED,
+    times=4,
+    thorough_times=10,
+    slow_times=1486,
 )
 def state_of_other_values(trial: Trial) -> None:
     run = _made(ENVIRONMENT)
@@ -177,12 +185,11 @@ def state_of_other_values(trial: Trial) -> None:
 
 @FAULTS.fault(
     done="A field of what a file says of profiled operations, memory, energy or the state of its "
-    "recording is missing or has another value, at any depth.",
-    holds="The file is refused with a `RunFileError`, or each report, export and comparison gives "
-    "output or an error of this package.",
-    times=4,
-    thorough_times=6,
-    slow_times=980,
+    f"recording is missing or has another value, at any depth. {_THEN}",
+    holds=_REFUSED_OR_USED,
+    times=8,
+    thorough_times=12,
+    slow_times=2980,
 )
 def documents_of_other_values(trial: Trial) -> None:
     data = _file(ENVIRONMENT)
@@ -201,12 +208,13 @@ def documents_of_other_values(trial: Trial) -> None:
 
 
 @FAULTS.fault(
-    done="A time of a span, step, metric, sync or of the whole run is one that no clock gets to.",
-    holds="What follows is left out, or the file is refused with a `RunFileError`, and each "
-    "report, export and comparison gives output or an error of this package.",
-    times=2,
-    thorough_times=5,
-    slow_times=500,
+    done="A time of a span, step, metric, sync or of the whole run is one that no clock gets to. "
+    f"{_THEN}",
+    holds="What follows is left out, or the file is refused with a `RunFileError`, and each of "
+    "them gives output or an error of this package.",
+    times=4,
+    thorough_times=10,
+    slow_times=1486,
 )
 def impossible_times(trial: Trial) -> None:
     anchor = {**_ANCHOR, "realtime_ns": 2**62 - 1}  # far from that of the other ranks
@@ -309,10 +317,10 @@ def _file(environment: dict[str, Any]) -> bytes:
 
 
 def _use(
-    trial: Trial, environment: dict[str, Any], data: bytes | None = None, most: int | None = None
+    trial: Trial, environment: dict[str, Any], data: bytes | None = None, most: int = 4
 ) -> str:
-    """Read the file, and do with it all that can be done with a file, or so much of that, drawn by
-    chance. Returns whether it was "read" or "refused"."""
+    """Read the file, and do with it so much of what can be done with a file, drawn by chance.
+    Returns whether it was "read" or "refused"."""
     data = _file(environment) if data is None else data
     # Deep, so that a path of several "..", still inside, can be told.
     folder = trial.directory / "a" / "b" / "c" / "d"
@@ -325,7 +333,7 @@ def _use(
     except PyinstrumentGpuError:
         _watch(file)
         return "refused"
-    for use in uses if most is None else trial.random.sample(uses, most):
+    for use in trial.random.sample(uses, most):
         use(run)
     written = [path for path in trial.directory.rglob("*") if path.is_file()]
     assert all(folder in path.parents for path in written), written

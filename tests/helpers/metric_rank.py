@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ranks of a job that merges its metrics, each of which writes what it got as JSON: those that
-torchrun starts, or so many forks: `python -m tests.helpers.metric_rank FOLDER BATCHES [FORKS]`."""
+"""The ranks of a job that merges its metrics, each of which writes what it got as JSON: one that
+finds its number where torchrun puts it, or so many forks:
+`python -m tests.helpers.metric_rank FOLDER BATCHES [FORKS]`."""
 
 import json
 import sys

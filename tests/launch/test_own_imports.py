@@ -89,7 +89,8 @@ def test_program_that_does_not_import_its_own_modules_executes_none(
     [
         "click",
         "numpy",
-        *(pytest.param(n, marks=pytest.mark.thorough) for n in ("json", *LATE) if n != "numpy"),
+        *(pytest.param(n, marks=pytest.mark.thorough) for n in ("json", "rich")),
+        *(pytest.param(n, marks=pytest.mark.slow) for n in LATE if n not in ("numpy", "rich")),
     ],
 )
 def test_script_that_is_called_like_one_of_our_modules_is_executed_once(

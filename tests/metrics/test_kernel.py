@@ -3,53 +3,30 @@
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-import subprocess
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.helpers import kernel_spills
+
 ARCHITECTURES = [75, 80, 86, 89, 90, 100, 120]
-ENTRIES = 29
 
 
+@pytest.fixture
 def nvcc() -> str:
-    home = os.environ.get("CUDA_HOME")
-    found = shutil.which("nvcc") or (home and shutil.which("nvcc", path=f"{home}/bin"))
-    if not found:
+    found = kernel_spills.nvcc()
+    if found is None:
         pytest.skip("there is no nvcc on the path or in CUDA_HOME")
     return found
 
 
-@pytest.mark.parametrize(
-    "architecture",
-    [
-        pytest.param(each, marks=pytest.mark.thorough if each == 90 else pytest.mark.slow)
-        for each in ARCHITECTURES
-    ],
-)
-def test_no_warning_and_no_spill(architecture: int, tmp_path: Path) -> None:
-    options = [
-        "-std=c++17",
-        f"-I{ROOT / 'csrc'}",
-        f"-I{ROOT / 'pyinstrument_gpu'}",
-        f"-arch=sm_{architecture}",
-        "-cubin",
-    ]
-    options += ["-Xptxas", "-v,-warn-spills", "--Werror", "all-warnings"]
-    source = ROOT / "csrc" / "metrics" / "metric_kernel.cu"
-    result = subprocess.run(
-        [nvcc(), *options, "-o", tmp_path / "kernel.cubin", source],
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_no_warning_and_no_spill(nvcc: str, architecture: int) -> None:
+    kernel_spills.check(nvcc, architecture)
 
-    assert result.returncode == 0, result.stderr
-    assert "warning" not in result.stderr
-    spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", result.stderr)
-    assert len(spills) >= ENTRIES
-    assert set(spills) == {("0", "0")}
+
+@pytest.mark.thorough
+def test_the_source_of_today_compiles(nvcc: str) -> None:
+    """The same source by the same compiler is the same kernel: one that was written down is not
+    compiled again."""
+    if kernel_spills.written().get(kernel_spills.release(nvcc)) != kernel_spills.source():
+        kernel_spills.check(nvcc, kernel_spills.ARCHITECTURE)

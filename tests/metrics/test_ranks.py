@@ -15,25 +15,24 @@ pytest.importorskip("torch")
 
 from tests.helpers import metric_rank
 from tests.helpers.metric_cases import assert_same
-from tests.helpers.python_server import run_fresh_python, run_python
+from tests.helpers.python_server import run_python, run_ranks
 
 BATCHES = 9
 
 
 @pytest.mark.parametrize(
-    ("launcher", "world_size"),
-    [("fork", 4), pytest.param("torchrun", 2, marks=pytest.mark.thorough)],
+    ("told", "world_size"),
+    [("arguments", 4), pytest.param("as torchrun does", 2, marks=pytest.mark.thorough)],
 )
-def test_ranks_equal_one_process(launcher: str, world_size: int, tmp_path: Path) -> None:
+def test_ranks_equal_one_process(told: str, world_size: int, tmp_path: Path) -> None:
     # Not by the interface of the host's name, which need not be known.
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
     command: list[object] = ["-m", "tests.helpers.metric_rank", tmp_path, BATCHES]
-    if launcher == "fork":
-        done = run_python(*command, world_size, environment=environment)
+    if told == "arguments":
+        ranks = [run_python(*command, world_size, environment=environment)]
     else:
-        torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}"]
-        done = run_fresh_python(*torchrun, *command, environment=environment)
-    assert done.returncode == 0, done.stderr
+        ranks = run_ranks(world_size, *command, environment=environment)
+    assert {done.returncode for done in ranks} == {0}, [done.stderr for done in ranks]
 
     results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(world_size)]
     wanted = metric_rank.plain(metric_rank.accumulate(range(BATCHES)).compute())

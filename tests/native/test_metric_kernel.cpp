@@ -2,10 +2,11 @@
 //
 // Launches of the metric kernel that run at once, in every order of their blocks up to a number of
 // changes between them, and in many random ones: an update is added as a whole or counted as lost,
-// and the update after it is exact.
+// and the update after it is exact. Arguments: that number of changes, and of random orders.
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -24,6 +25,9 @@ using emulated::Machine;
 using emulated::Stop;
 
 namespace {
+
+size_t most_delays = 3;
+unsigned random_orders = 56;  // four of each rate of changes
 
 constexpr int kMaxRows = 600;
 constexpr I64 kClasses = 2;
@@ -264,17 +268,18 @@ void report(const char* what, const Seen& seen) {
 
 void test_updates_in_one_slot() {
   for (const auto& updates : {std::vector<Update>{kOne, kOther}, {kOfThreeBlocks, kOther}}) {
-    const Seen seen = run_at_once(updates, EveryOrder(4));
+    const Seen seen = run_at_once(updates, EveryOrder(most_delays));
     report("in one slot", seen);
     CHECK(seen.with_lost != 0 && seen.with_lost != seen.orders);
   }
-  report("in one slot, at random", run_at_once({kOne, kOther}, RandomOrders(200)));
-  report("in one slot, at random", run_at_once({kOne, kOther, kOfThreeBlocks}, RandomOrders(200)));
+  report("in one slot, at random", run_at_once({kOne, kOther}, RandomOrders(random_orders)));
+  report("in one slot, at random",
+         run_at_once({kOne, kOther, kOfThreeBlocks}, RandomOrders(random_orders)));
 }
 
 void test_an_update_of_one_block_needs_no_slot() {
-  CHECK_EQ(run_at_once({kOne, kOfOneBlock}, EveryOrder(4)).with_lost, 0u);
-  CHECK_EQ(run_at_once({kOfOneBlock, kOfOneBlockToo}, EveryOrder(4)).with_lost, 0u);
+  CHECK_EQ(run_at_once({kOne, kOfOneBlock}, EveryOrder(most_delays)).with_lost, 0u);
+  CHECK_EQ(run_at_once({kOfOneBlock, kOfOneBlockToo}, EveryOrder(most_delays)).with_lost, 0u);
 }
 
 /// Values of a tensor, which add to a running value, but are no update.
@@ -316,8 +321,8 @@ void test_values_in_the_slot_of_an_update() {
 void test_updates_in_slots_of_their_own() {
   Update other = kOther;
   other.slot = 1;
-  CHECK_EQ(run_at_once({kOne, other}, EveryOrder(4)).with_lost, 0u);
-  CHECK_EQ(run_at_once({kOne, other}, RandomOrders(200)).with_lost, 0u);
+  CHECK_EQ(run_at_once({kOne, other}, EveryOrder(most_delays)).with_lost, 0u);
+  CHECK_EQ(run_at_once({kOne, other}, RandomOrders(random_orders)).with_lost, 0u);
 }
 
 void test_a_scalar_beside_an_update() {
@@ -370,7 +375,11 @@ void test_what_is_published() {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  if (argc > 2) {
+    most_delays = std::strtoul(argv[1], nullptr, 10);
+    random_orders = static_cast<unsigned>(std::strtoul(argv[2], nullptr, 10));
+  }
   test_what_is_published();
   test_updates_in_one_slot();
   test_an_update_of_one_block_needs_no_slot();

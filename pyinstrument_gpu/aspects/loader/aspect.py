@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.batches import BATCH_PHASE
 from pyinstrument_gpu.analysis.loader_replay import LoaderModel, Prediction
@@ -75,8 +77,8 @@ class LoaderWork:
         stages: of fetching a batch, the longest first, ten at most; none where samples are few.
         samples: that these were found in.
         rows: the workers.
-        handing_ns: from when a batch was made to when the loop had it, by batches that it waited
-            for: pickling, shared memory, queues, pinning and unpickling. None unknown.
+        handing_ns: from when a batch was made and asked for to when the loop had it, the median:
+            pickling, shared memory, queues, pinning and unpickling. None unknown.
         hung: batches that workers had not made, after very long.
         wait_ns: what the loop waited for a batch; None where the loader is not that of the steps.
         wait_share: that as a share of the time from one batch to the next.
@@ -101,7 +103,7 @@ class LoaderWork:
     read_bytes: float | None = None
     starting_ns: float | None = None
     rows: tuple[WorkerTimes, ...] = ()
-    handing_ns: int | None = None
+    handing_ns: float | None = None
     hung: tuple[HungBatch, ...] = ()
 
 
@@ -196,7 +198,7 @@ def _of_workers(run: Run, loader: Loader, feeds_steps: bool) -> LoaderWork:
         wait_ns=None if model is None else model.wait_ns,
         wait_share=None if model is None else model.wait_share,
         predictions=() if model is None else _predictions(run, model, stages, loader.samples),
-        handing_ns=None if model is None else model.handing_ns,
+        handing_ns=None if model is None else float(np.median(model.handing_ns)),
         hung=loader.hung,
     )
 
@@ -256,7 +258,8 @@ def _parts(work: LoaderWork) -> Iterator[Part]:
     yield Sentence()
     if work.workers:
         workers = counted(work.workers, "worker")
-        yield Sentence(printable(f"Loader of {work.dataset}, {workers}"), "title")
+        made = f"{work.batches:,} batch{'es' * (work.batches != 1)}"
+        yield Sentence(printable(f"Loader of {work.dataset}, {workers}, {made}"), "title")
         yield Sentence(" ".join(_of_making(work)))
     else:
         yield Sentence("Loader without workers: the loop makes its batches itself", "title")

@@ -21,12 +21,16 @@ from pyinstrument_gpu.core.statistics import Scope
 _FETCH = "torch/utils/data/_utils/fetch.py"
 _PASSED = {
     *("fetch", "__getitem__", "__getitems__", "__iter__", "__next__", "<listcomp>", "<genexpr>"),
-    *("_call_impl", "_wrapped_call_impl"),
+    *("_call_impl", "_wrapped_call_impl", "apply_with_params"),
 }
 _PIPELINES = "webdataset/filters.py", "webdataset/pipeline.py", "webdataset/tariterators.py"
 """Generators over generators: each is called by the one behind it."""
 _CALLS = {"__call__", "forward"}
-_CONTAINERS = {"Compose", "BaseCompose", "Sequential", "OneOf", "SomeOf", "RandomApply"}
+_CONTAINERS = {
+    *("Compose", "BaseCompose", "Sequential", "OneOf", "SomeOf", "RandomApply"),
+    *("Transform", "_RandomApplyTransform", "BasicTransform"),
+}
+"""Classes whose calls are those of what they contain, or of what is derived from them."""
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ class LoaderWatch(Watcher):
         with suppress(Exception):
             self.write()
 
-    def quiet(self) -> None:
+    def stalled(self) -> None:
         with suppress(Exception):
             self.write()
 

@@ -165,6 +165,7 @@ class _WatchedWorker:
 
     def _gets(self, *args: Any, **options: Any) -> Any:
         began_ns = time.perf_counter_ns()
+        self._slot.begins(0, 0)  # also where an iterable dataset has ended, and makes none
         if self._ready_ns is None:
             self._ready_ns = began_ns
             self._before = _counted()
@@ -183,7 +184,6 @@ class _WatchedWorker:
 
     def _puts(self, made: Any, *args: Any, **options: Any) -> Any:
         end_ns = time.perf_counter_ns()
-        self._slot.begins(0, 0)
         result = self._put(made, *args, **options)
         number = made[0]
         if type(number) is int and type(made[1]).__module__ not in _NO_BATCH:

@@ -99,6 +99,38 @@ def test_a_function_of_the_program_that_a_library_calls_is_a_stage() -> None:
     ]
 
 
+def test_transforms_that_a_class_of_the_library_calls_are_told_apart() -> None:
+    v2 = str(LIBRARIES / "torchvision/transforms/v2/_transform.py")
+    call = (v2, "Transform.forward", 68)
+    assert stages(
+        (
+            [
+                LOOP,
+                FETCHING,
+                ITEM,
+                call,
+                (str(LIBRARIES / "v2/_geometry.py"), "Resize.transform", 9),
+            ],
+            5,
+        ),
+        (
+            [
+                LOOP,
+                FETCHING,
+                ITEM,
+                call,
+                (str(LIBRARIES / "v2/_misc.py"), "Normalize.transform", 3),
+            ],
+            4,
+        ),
+        ([LOOP, FETCHING, ITEM, call], 1),
+    ) == [
+        ("Resize.transform", "train.py:10", 5),
+        ("Normalize.transform", "train.py:10", 4),
+        ("Transform.forward:68", "train.py:10", 1),
+    ]
+
+
 def test_generators_over_generators_are_passed_by() -> None:
     filters = str(LIBRARIES / "webdataset/filters.py")
     pipeline: list[Line] = [

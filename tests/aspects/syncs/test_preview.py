@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The preview: loops in the style of public programs, with the lines that would wait for a GPU.
+"""The preview: a loop in the style of a public program, and lines of others, with those that would
+wait for a GPU. More loops are previewed under `run` (tests/launch/test_training_programs.py).
 
 A comment behind a line says what waits there and how often in the whole run. Every other line must
 not be listed.
@@ -93,143 +94,6 @@ print(model.generate(context, 2)[0].tolist())  # tolist 1
 result = [loss.detach(), *model.parameters()]
 """
 
-MNIST = """
-import torch
-from torch import nn
-from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
-use_cuda = torch.cuda.is_available()
-device = torch.device("cuda" if use_cuda else "cpu")
-def train(model, device, loader, optimizer):
-    model.train()
-    for batch_idx, (data, target) in enumerate(loader):
-        data, target = data.to(device), target.to(device)  # h2d_pageable 8
-        optimizer.zero_grad()
-        loss = F.nll_loss(model(data), target)
-        loss.backward()
-        optimizer.step()
-        if batch_idx % 2 == 0:
-            print("loss {:.6f}".format(loss.item()))  # item 2
-def test(model, device, loader):
-    model.eval()
-    test_loss, correct = 0, 0
-    with torch.no_grad():
-        for data, target in loader:
-            data, target = data.to(device), target.to(device)  # h2d_pageable 8
-            output = model(data)
-            test_loss += F.nll_loss(output, target, reduction="sum").item()  # item 4
-            pred = output.argmax(dim=1, keepdim=True)
-            correct += pred.eq(target.view_as(pred)).sum().item()  # item 4
-    print(test_loss, correct)
-dataset = TensorDataset(torch.randn(16, 6), torch.randint(0, 3, (16,)))
-loader = DataLoader(dataset, batch_size=4, shuffle=True)
-model = nn.Sequential(nn.Linear(6, 3), nn.Dropout(), nn.LogSoftmax(dim=1))
-model = model.to(device)  # h2d_pageable 2
-optimizer = torch.optim.Adadelta(model.parameters())
-scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-train(model, device, loader, optimizer)
-test(model, device, loader)
-scheduler.step()
-result = list(model.parameters())
-"""
-
-GAN = """
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
-cpu = torch.device("cpu")
-loader = DataLoader(TensorDataset(torch.randn(8, 4)), batch_size=4, pin_memory=True)
-netD = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1), nn.Sigmoid())
-netD.to(device)  # h2d_pageable 9
-netG = nn.Sequential(nn.Linear(2, 4), nn.Tanh()).to(device)  # h2d_pageable 2
-criterion = nn.BCELoss()
-fixed_noise = torch.randn(4, 2, device=device)
-optD = torch.optim.Adam(netD.parameters())
-optG = torch.optim.Adam(netG.parameters())
-images, D_losses = [], []
-for i, (real,) in enumerate(loader):
-    netD.zero_grad()
-    real = real.to(device, non_blocking=True)
-    label = torch.full((real.size(0),), 1.0, dtype=torch.float, device=device)
-    output = netD(real).view(-1)
-    errD_real = criterion(output, label)
-    errD_real.backward()
-    D_x = output.mean().item()  # item 2
-    noise = torch.randn(real.size(0), 2, device=device)
-    fake = netG(noise)
-    label.fill_(0.0)
-    errD = criterion(netD(fake.detach()).view(-1), label) + errD_real.detach()
-    errD.backward()
-    optD.step()
-    netG.zero_grad()
-    label.fill_(1.0)
-    errG = criterion(netD(fake).view(-1), label)
-    errG.backward()
-    optG.step()
-    print(f"{errD:.4f} {D_x:.4f}")  # format 2
-    D_losses.append(errD.detach().to(cpu))  # to_cpu 2
-    with torch.no_grad():
-        fake = netG(fixed_noise).detach().cpu()  # cpu 2
-    images.append(fake.numpy())
-    print(fake.mean().item(), torch.stack(D_losses).mean().item())
-result = [*netD.parameters(), *netG.parameters()]
-"""
-
-WORD_MODEL = """
-import math, torch
-from torch import nn
-args_cuda = False
-device = torch.device("cuda" if args_cuda else "cpu")
-def batchify(data, size):
-    count = data.size(0) // size
-    data = data.narrow(0, 0, count * size).view(size, -1).t().contiguous()
-    return data.to(device)  # h2d_pageable 1
-def get_batch(source, i):
-    length = min(5, len(source) - 1 - i)
-    return source[i:i + length], source[i + 1:i + 1 + length].view(-1)
-def repackage(h):
-    return h.detach() if isinstance(h, torch.Tensor) else tuple(repackage(v) for v in h)
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.encoder, self.rnn = nn.Embedding(12, 6), nn.LSTM(6, 6)
-        self.decoder = nn.Linear(6, 12)
-        nn.init.uniform_(self.encoder.weight, -0.1, 0.1)
-    def forward(self, words, hidden):
-        output, hidden = self.rnn(self.encoder(words), hidden)
-        return self.decoder(output).view(-1, 12), hidden
-    def init_hidden(self, size):
-        weight = next(self.parameters())
-        return weight.new_zeros(1, size, 6), weight.new_zeros(1, size, 6)
-train_data = batchify(torch.randint(0, 12, (64,)), 4)
-model = Model().to(device)  # h2d_pageable 7
-criterion = nn.CrossEntropyLoss()
-hidden, total_loss = model.init_hidden(4), 0.0
-for batch, i in enumerate(range(0, train_data.size(0) - 1, 5)):
-    words, targets = get_batch(train_data, i)
-    model.zero_grad()
-    hidden = repackage(hidden)
-    output, hidden = model(words, hidden)
-    loss = criterion(output, targets)
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.25)
-    for p in model.parameters():
-        p.data.add_(p.grad, alpha=-0.1)
-    total_loss += loss.item()  # item 3
-    if math.isnan(total_loss):
-        break
-state = torch.get_rng_state()
-input = torch.randint(12, (1, 1), dtype=torch.long).to(device)  # h2d_pageable 1
-with torch.no_grad():
-    output, hidden = model(input, model.init_hidden(1))
-    weights = output.squeeze().div(1.0).exp().cpu()  # cpu 1
-    word = torch.multinomial(weights, 1)[0]
-    input.fill_(word)
-    print(word.item())
-result = list(model.parameters())
-"""
-
 OTHERS = """
 import copy, torch
 from torch import nn
@@ -253,6 +117,10 @@ same = torch.equal(y, y)  # compare 1
 half = y.to(torch.float64)
 host = half.sum().to("cpu")  # to_cpu 1
 host = host.detach()
+filled = torch.zeros(2, device=device).fill_(host)
+moved = filled.to(torch.device("cpu"))  # to_cpu 1
+print(moved.mean().item(), torch.stack([moved]).sum().item())
+state = torch.get_rng_state()
 float(host), host.item(), bool(host > 0)
 number = int(half.detach().sum())  # int 1
 print(y)  # print 1
@@ -312,9 +180,6 @@ result = [known, counted, power, buffer, chosen, noise, again, encoded, product,
 
 PROGRAMS = {
     "nano_gpt": NANO_GPT,
-    "mnist": MNIST,
-    "gan": GAN,
-    "word_model": WORD_MODEL,
     "others": OTHERS,
     "reads": READS,
     "created": CREATED,
@@ -353,7 +218,6 @@ def waits(run: Run) -> Counter[tuple[int, str]]:
     return found
 
 
-@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_lines_that_would_wait(name: str, tmp_path: Path) -> None:
     source = PROGRAMS[name]
