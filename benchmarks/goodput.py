@@ -263,7 +263,7 @@ def _ends_ns(folder: Path, attempt: int, of: dict[str, Any]) -> tuple[dict[int, 
         if path is None:
             continue  # it was killed before it began to record
         run = Run.load(path)
-        left = last_steps(path, run.environment.get("run_id", ""))
+        left = last_steps(path)
         heartbeats_ns[rank] = (run.began_realtime_ns or 0) + run.duration_ns
         known_ns[rank] = run_times(run, GONE, left).end_ns
         ends_ns[rank] = known_ns[rank] if run.complete else of["killed_ns"]

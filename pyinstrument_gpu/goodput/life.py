@@ -200,7 +200,7 @@ def attempt_times(
             notes.append(f"left out: {path}: {str(error).removeprefix(f'{path}: ')}")
             continue
         environments[rank], seen = run.environment, look(run, path)
-        left = None if run.complete else last_steps(path, run.environment.get("run_id", ""))
+        left = None if run.complete else last_steps(path)
         found[rank] = run_times(run, seen, left)
         if run.environment.get("world_size", 1) > 1 and "rank" in run.environment:
             ranks.append(rank_data(run, str(path)))

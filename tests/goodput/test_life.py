@@ -105,7 +105,7 @@ def test_steps_behind_the_last_heartbeat(tmp_path: Path, monkeypatch: pytest.Mon
     whole = rank_run(0, {"forward": [STEP_NS] * 13}, gap_ns=0).steps.array
     page = columns(whole, STEP_ITEM, serial=whole["index"], flags=1).tobytes()
     left = {paths[0]: page[5 * STEP_ITEM.itemsize :], paths[1]: b""}
-    monkeypatch.setattr(life, "last_steps", lambda path, run_id: left[path])
+    monkeypatch.setattr(life, "last_steps", lambda path: left[path])
     found = job_life(paths, lambda run, path: GONE)
     assert (found.steps.productive, found.steps.recomputed, found.steps.cut_off) == (15, 3, 1)
     assert ms_of(found) == {

@@ -23,18 +23,19 @@ _HEADER = struct.Struct("<QQ4096s")  # the run's id, how many steps there were, 
 _MOST_PAGES = 256
 
 
-def last_steps(path: Path, run_id: str) -> bytes | None:
-    """The newest steps of the killed process whose run this is, as STEPS has them, the oldest
+def last_steps(path: Path) -> bytes | None:
+    """The newest steps of the killed process whose run file this is, as STEPS has them, the oldest
     first; None where they are not known here, or it lives."""
-    page = f"{FOLDER}/{_PREFIX}{run_id}"
-    for place in (f"{path}{SUFFIX}", page):
-        with suppress(OSError), open(place, "rb") as file:
-            if place == page:  # which its process holds while it lives
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            data = file.read()
-            if len(data) == _HEADER.size + MOST_STEPS * STEP_BYTES:
-                number, count, _ = _HEADER.unpack_from(data)
-                if f"{number:016x}" == run_id:
+    with suppress(OSError), open(path, "rb") as run:
+        run_id = run.read(32)[24:]  # in the header, which is there before any document
+        page = f"{FOLDER}/{_PREFIX}{int.from_bytes(run_id, 'little'):016x}"
+        for place in (f"{path}{SUFFIX}", page):
+            with suppress(OSError), open(place, "rb") as file:
+                if place == page:  # which its process holds while it lives
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                data = file.read()
+                if data[:8] == run_id and len(data) == _HEADER.size + MOST_STEPS * STEP_BYTES:
+                    _, count, _ = _HEADER.unpack_from(data)
                     steps, at = data[_HEADER.size :], count % MOST_STEPS * STEP_BYTES
                     return (steps[at:] if count >= MOST_STEPS else b"") + steps[:at]
     return None

@@ -19,6 +19,7 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.goodput.run_times import run_times
 from tests.goodput.lives import GONE
 from tests.helpers.child import start_child
+from tests.helpers.encoders import pack_file_header
 from tests.helpers.killed_programs import STEPS_BEFORE_END, end_after_steps
 
 RUN_ID = "00000000000000ff"
@@ -31,6 +32,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setattr(shared_page, "FOLDER", str(folder))
     return folder
+
+
+def header_of(run_id: str) -> bytes:
+    return pack_file_header(int(run_id, 16))
 
 
 def made_page(folder: Path, path: Path, count: int) -> Path:
@@ -54,7 +59,7 @@ def test_a_killed_process_loses_no_step(tmp_path: Path, monkeypatch: pytest.Monk
     child.join()
     assert child.exitcode == -signal.SIGKILL
     run = Run.load(path)
-    left = last_steps(path, f"{run.environment['run_id']}")
+    left = last_steps(path)
     assert serials(left) == list(range(STEPS_BEFORE_END))
     steps = run_times(run, GONE, left).steps
     assert steps["index"].tolist() == list(range(STEPS_BEFORE_END))
@@ -62,45 +67,46 @@ def test_a_killed_process_loses_no_step(tmp_path: Path, monkeypatch: pytest.Monk
     assert (steps["end_ns"] >= steps["begin_ns"]).all() and steps["complete"].all()
     keep_last_steps()  # if the next recording of another test has not
     monkeypatch.setattr(shared_page, "FOLDER", str(tmp_path))
-    assert last_steps(path, run.environment["run_id"]) == left
+    assert last_steps(path) == left
 
 
 def test_a_recording_that_is_stopped_leaves_no_page(tmp_path: Path) -> None:
     path = tmp_path / "run.gpurun"
     with pig.record(path) as recording:
-        run_id = recording._environment["run_id"]
-        page = Path("/dev/shm", f"pyinstrument-gpu-{run_id}")
+        page = Path("/dev/shm", f"pyinstrument-gpu-{recording._environment['run_id']}")
         child = os.fork()
         if child == 0:
             os._exit("pyinstrument-gpu-" in Path("/proc/self/maps").read_text())
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         keep_last_steps()
         assert page.exists()
-        assert last_steps(path, run_id) is None  # it lives
+        assert last_steps(path) is None  # it lives
     assert not page.exists()
 
 
 @pytest.mark.parametrize("count", [0, 3, MOST_STEPS - 1, MOST_STEPS, MOST_STEPS + 3])
 def test_steps_of_a_page(tmp_path: Path, folder: Path, count: int) -> None:
     path = tmp_path / "run.gpurun"
-    path.touch()
-    assert last_steps(path, RUN_ID) is None
+    path.write_bytes(header_of(RUN_ID))
+    assert last_steps(path) is None
     page = made_page(folder, path, count)
     for _ in range(2):
-        assert serials(last_steps(path, RUN_ID)) == [*range(count)][-MOST_STEPS:]
+        assert serials(last_steps(path)) == [*range(count)][-MOST_STEPS:]
         keep_last_steps()
         assert not page.exists()
-    assert last_steps(path, "f" * 16) is None  # of a run that has taken the name
+    path.write_bytes(header_of("f" * 16))  # a run that has taken the name
+    assert last_steps(path) is None
 
 
 def test_pages_of_processes_that_live_are_left_alone(tmp_path: Path, folder: Path) -> None:
     path = tmp_path / "run.gpurun"
+    path.write_bytes(header_of(RUN_ID))
     page = made_page(folder, path, 3)
     with page.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         keep_last_steps()
-        assert page.exists() and last_steps(path, RUN_ID) is None
-    assert serials(last_steps(path, RUN_ID)) == [0, 1, 2]
+        assert page.exists() and last_steps(path) is None
+    assert serials(last_steps(path)) == [0, 1, 2]
 
 
 def test_pages_whose_run_is_gone_are_removed(tmp_path: Path, folder: Path) -> None:
