@@ -39,8 +39,8 @@ class SharedPage {
     const int file = ::open(name_, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (file < 0) return;
     struct statfs system;
-    if (realpath(path.c_str(), absolute) != nullptr && fstatfs(file, &system) == 0 &&
-        system.f_type == TMPFS_MAGIC && flock(file, LOCK_EX | LOCK_NB) == 0 &&
+    if (flock(file, LOCK_EX | LOCK_NB) == 0 && realpath(path.c_str(), absolute) != nullptr &&
+        fstatfs(file, &system) == 0 && system.f_type == TMPFS_MAGIC &&
         posix_fallocate(file, 0, sizeof(Content)) == 0) {
       constexpr int kAccess = PROT_READ | PROT_WRITE;
       void* page = mmap(nullptr, sizeof(Content), kAccess, MAP_SHARED | MAP_POPULATE, file, 0);

@@ -177,9 +177,11 @@ def _interval_ns(
 
 
 def _are_first(run: Run, timeline: HostTimeline, asked_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """The first batch, and the first behind each phase `data start`."""
+    """That of the first step, which the history may have lost, and the first behind each phase
+    `data start`."""
     is_first = np.zeros(len(asked_ns), dtype=bool)
-    is_first[:1] = True
+    steps = run.steps.array[:1]
+    is_first[:1] = (asked_ns[:1] < steps["end_ns"]) & (steps["index"] == 0) if len(steps) else False
     starting = run.are_named((START_PHASE,))
     spans = run.spans[run.spans["thread"] == timeline.thread]
     first = np.searchsorted(asked_ns, spans["host_begin_ns"][starting[spans["path"]]])

@@ -298,11 +298,15 @@ def _made_by_workers(found: LoaderBatches, known: NDArray[np.void], ahead: int) 
     # A loop has no batch before it is made, and no other loop has any of them.
     earliest = np.searchsorted(found.given_ns, known["host_end_ns"]) - known["number"]
     first = int(earliest.max())
-    has_first = known["number"].min() == 0
+    begin_ns = known["host_begin_ns"][0] if known["number"][0] == 0 else -1
     made = first + known["number"]
     kept = (known["number"] >= ahead) & (made >= 0) & (made < len(found.asked_ns))
     known, made = known[kept][-_MOST_BATCHES:], made[kept][-_MOST_BATCHES:]
-    if not len(made) or not (has_first or (first >= 0 and found.is_first[first])):
+    if not len(made) or first < 0:
+        return None
+    # The workers begin with a loop, and so behind the last batch of the one before.
+    is_behind_another = first > 0 and found.given_ns[first - 1] <= begin_ns
+    if not (found.is_first[first] or is_behind_another):
         return None
     handing_ns = found.given_ns[made] - np.maximum(found.asked_ns[made], known["host_end_ns"])
     return made, known["host_end_ns"] - known["host_begin_ns"], handing_ns

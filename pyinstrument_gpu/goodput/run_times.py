@@ -96,8 +96,9 @@ def run_times(run: Run, seen: Sighting, last_steps: bytes | None = None) -> RunT
     elif seen.process == ProcessState.UNKNOWN:
         ended = Condition.LOST
     steps, not_kept = _all_steps(run)
+    has_all_steps = run.complete
     if last_steps is not None:
-        steps = _with_last_steps(steps, last_steps)
+        steps, has_all_steps = _with_last_steps(steps, last_steps)
         end_ns = max(end_ns, int(steps["end_ns"].max(initial=0)))
     is_done = np.ones(len(steps), bool)
     if len(steps) and not steps["complete"][-1]:
@@ -121,7 +122,7 @@ def run_times(run: Run, seen: Sighting, last_steps: bytes | None = None) -> RunT
         startup=startup_times(run),
         ended=ended,
         not_kept=not_kept,
-        has_all_steps=run.complete or last_steps is not None,
+        has_all_steps=has_all_steps,
     )
     return found.shifted(run.began_realtime_ns or 0)
 
@@ -147,16 +148,16 @@ def _all_steps(run: Run) -> tuple[NDArray[np.void], int]:
     return np.concatenate([before, kept]), lost
 
 
-def _with_last_steps(steps: NDArray[np.void], last_steps: bytes) -> NDArray[np.void]:
-    """The steps with those of the page that ended later. There are none if the oldest in the page
-    did: others may lie between."""
+def _with_last_steps(steps: NDArray[np.void], last_steps: bytes) -> tuple[NDArray[np.void], bool]:
+    """The steps with those of the page that ended later, and whether these are all. None are added
+    if the oldest in the page did: others may lie between."""
     newest = np.frombuffer(last_steps, STEP_ITEM)
     closed = steps[steps["end_ns"] >= 0]
     newest = newest[newest["end_ns"] > closed["end_ns"].max(initial=-1)]
     if not 0 < len(newest) < MOST_STEPS:
-        return steps
+        return steps, not len(newest)
     index = int(closed["index"].max(initial=-1)) + 1 + np.arange(len(newest))
-    return np.concatenate([closed, step_columns(newest, index)])
+    return np.concatenate([closed, step_columns(newest, index)]), True
 
 
 def _hung_since_ns(run: Run, steps: NDArray[np.void]) -> int | None:

@@ -36,21 +36,21 @@ def train(steps: range, *, resume: bool) -> torch.nn.Module:
     model.to(common.DEVICE)  # waits
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     if resume:
-        saved = torch.load("checkpoint.pt", map_location=common.DEVICE)  # waits
+        saved = torch.load("checkpoint.pt", map_location=common.DEVICE)  # waits, unseen
         model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
+        optimizer.load_state_dict(saved["optimizer"])  # waits not: it is there already
     inputs, labels = batch()
     for step in steps:
         if step % 3 == 0:
             print(f"{step} validation {estimate(model):.6f}")
             saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            torch.save(saved, "checkpoint.pt")  # waits
+            torch.save(saved, "checkpoint.pt")  # waits, unseen: a file is not followed
         for _ in range(2):
             loss = functional.cross_entropy(model(inputs), labels) / 2
             inputs, labels = batch()  # while a device would work on the one before
             loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()  # waits: the counters of steps are loaded to the device
+        optimizer.step()  # waits, unseen: the counters of steps are loaded to the device
         optimizer.zero_grad(set_to_none=True)
         print(f"{step} {loss.item() * 2:.6f}")  # waits
     return model

@@ -26,4 +26,4 @@ for _ in range(2):
         optimizer.step()
         print(f"{loss.item():.6f}")  # waits
     scheduler.step()
-    torch.save(model.state_dict(), io.BytesIO())  # waits
+    torch.save(model.state_dict(), io.BytesIO())  # waits, unseen: a file is not followed

@@ -98,7 +98,8 @@ class HungBatch(Struct, frozen=True):
     """A batch that a worker had not made when this was written, after much longer than any other.
 
     Attributes:
-        process: the worker's.
+        worker: its number.
+        process: that of the worker.
         number: in the order in which the loop gets them.
         for_ns: for how long.
     """

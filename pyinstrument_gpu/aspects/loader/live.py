@@ -12,6 +12,8 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.words import duration, printable, small_percent, time_text
 
 _LEAST_SHARE = 0.05
+_STUCK_NS = 2_000_000_000
+"""While steps end, no worker is known to hang: what was written down may be long ago."""
 
 
 class LiveLoader(LiveView):
@@ -37,6 +39,8 @@ class LiveLoader(LiveView):
             for row in one.rows
             if row.batches
         }
+        last_ns = int(run.steps.closed["end_ns"].max(initial=0))
+        is_stuck = run.duration_ns - last_ns >= _STUCK_NS
         slowest = max(batch_ns, key=lambda worker: batch_ns[worker], default=None)
         stage = next(iter(times_ns), None)
         return {
@@ -49,6 +53,7 @@ class LiveLoader(LiveView):
                 {"worker": hung.worker, "for_ns": hung.for_ns}
                 for one in loaders
                 for hung in one.hung
+                if is_stuck
             ],
         }
 

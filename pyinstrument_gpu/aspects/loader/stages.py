@@ -58,7 +58,7 @@ class LineTree(NamedTuple):
 
 
 def tree_of_phase(stacks: Any, phase: str) -> LineTree:
-    """What the main thread did in a phase in steps, as far as `--stacks` has sampled it."""
+    """What the main thread did in a phase in steps, as far as it was sampled."""
     numbers: dict[int, int] = {}
     nodes: list[LineTime] = []
     samples = 0

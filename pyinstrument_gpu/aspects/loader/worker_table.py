@@ -27,7 +27,7 @@ SLOTS = 64
 TEXT_BYTES = 192 << 10
 _NUMBER = struct.Struct("=Q")
 _HEAD = struct.Struct("=II")
-_OPEN = struct.Struct("=QQ")
+_OPEN = struct.Struct("=QQQ")
 _TRIES = 3
 
 
@@ -79,8 +79,23 @@ class WorkerTable:
         """What the slots say, those of workers that have ended among them; as `open` the number of
         the batch that a worker was asked for and has not made, and since when, or 0 for none."""
         slots = [_Slot(self._memory, place) for place in range(self._slots)]
-        found = ((slot.read(), slot.open_batch()) for slot in slots)
-        return [{**one, "open": batch} for one, batch in found if one is not None]
+        found = ((slot, slot.read()) for slot in slots)
+        return [{**one, "open": self._open(slot, one)} for slot, one in found if one is not None]
+
+    def _open(self, slot: _Slot, said: dict[str, Any]) -> tuple[int, int]:
+        number, begin_ns, process = slot.open_batch()
+        # What it says may still be what the process said that had it before.
+        if begin_ns and process == said["process"] and not self._is_free(slot):
+            return number, begin_ns
+        return 0, 0
+
+    def _is_free(self, slot: _Slot) -> bool:
+        """Whether its process has ended. Only for another process than that."""
+        with suppress(OSError):
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, slot.begin)
+            fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, slot.begin)
+            return True
+        return False
 
     def close(self) -> None:
         """Give the descriptor back. The memory goes with this object: another thread may be about
@@ -103,13 +118,13 @@ class _Slot:
         """When it was written last; 0 where it never was."""
         return int(_NUMBER.unpack_from(self._memory, self.begin + 8)[0])
 
-    def open_batch(self) -> tuple[int, int]:
-        number, begin_ns = _OPEN.unpack_from(self._memory, self.begin + 16)
-        return number, begin_ns
+    def open_batch(self) -> tuple[int, int, int]:
+        number, begin_ns, process = _OPEN.unpack_from(self._memory, self.begin + 16)
+        return number, begin_ns, process
 
     def begins(self, number: int, begin_ns: int) -> None:
         """This is what `open_batch` returns from now on."""
-        _OPEN.pack_into(self._memory, self.begin + 16, number, begin_ns)
+        _OPEN.pack_into(self._memory, self.begin + 16, number, begin_ns, os.getpid())
 
     def write(self, value: dict[str, Any], now_ns: int) -> bool:
         """Returns False where the value has no room, and the slot says what it said before."""

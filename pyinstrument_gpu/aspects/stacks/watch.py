@@ -40,7 +40,8 @@ class StackWatch(Watcher):
             self._start()
 
     def program_is(self, facts: Mapping[str, Any]) -> None:
-        if not self._is_sampled and not self._is_asked and facts.get("loader_workers") == 0:
+        is_own_loader = not self._is_asked and facts.get("loader_workers") == 0
+        if self.is_on and is_own_loader and not self._is_sampled:
             self._start(native.gpu_phase("data"))
 
     def _start(self, *phase: Any) -> None:

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import struct
+import time
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 FOLDER = "/dev/shm"
 SUFFIX = ".last_steps"
@@ -20,7 +23,10 @@ STEP_BYTES = 40
 MOST_STEPS = 400
 _PREFIX = "pyinstrument-gpu-"
 _HEADER = struct.Struct("<QQ4096s")  # the run's id, how many steps there were, the run file
+_PAGE_BYTES = _HEADER.size + MOST_STEPS * STEP_BYTES
 _MOST_PAGES = 256
+_STARTING_S = 60.0
+"""A page is whole once its recording has begun. One that isn't by then was left by accident."""
 
 
 def last_steps(path: Path) -> bytes | None:
@@ -28,13 +34,14 @@ def last_steps(path: Path) -> bytes | None:
     first; None where they are not known here, or it lives."""
     with suppress(OSError), open(path, "rb") as run:
         run_id = run.read(32)[24:]  # in the header, which is there before any document
+        owner = os.fstat(run.fileno()).st_uid
         page = f"{FOLDER}/{_PREFIX}{int.from_bytes(run_id, 'little'):016x}"
         for place in (f"{path}{SUFFIX}", page):
-            with suppress(OSError), open(place, "rb") as file:
+            with suppress(OSError), open(place, "rb", opener=_opened) as file:
                 if place == page:  # which its process holds while it lives
                     fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                data = file.read()
-                if data[:8] == run_id and len(data) == _HEADER.size + MOST_STEPS * STEP_BYTES:
+                data = _read(file, owner)
+                if data is not None and data[:8] == run_id:
                     _, count, _ = _HEADER.unpack_from(data)
                     steps, at = data[_HEADER.size :], count % MOST_STEPS * STEP_BYTES
                     return (steps[at:] if count >= MOST_STEPS else b"") + steps[:at]
@@ -42,17 +49,37 @@ def last_steps(path: Path) -> bytes | None:
 
 
 def keep_last_steps() -> None:
-    """Put pages of dead processes beside their run files, as far as these are still there."""
+    """Put pages of dead processes beside their run files, as far as these are still there. One that
+    can't be put there stays."""
     with suppress(OSError):
+        own = os.geteuid()
         pages = [entry for entry in os.scandir(FOLDER) if entry.name.startswith(_PREFIX)]
+        pages = [page for page in pages if page.stat(follow_symlinks=False).st_uid == own]
         for page in pages[:_MOST_PAGES]:
-            if page.stat(follow_symlinks=False).st_uid != os.geteuid():
-                continue
-            with suppress(OSError), open(page.path, "rb") as file:
+            with suppress(OSError), open(page.path, "rb", opener=_opened) as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                data = file.read()
-                path = data[_HEADER.size - 4096 : _HEADER.size].rstrip(b"\0")
-                with suppress(OSError):
-                    if os.path.exists(path):
-                        Path(os.fsdecode(path) + SUFFIX).write_bytes(data)
+                data = _read(file, own)
+                if data is None:
+                    if time.time() - page.stat().st_mtime > _STARTING_S:
+                        os.unlink(page.path)
+                    continue
+                path = os.fsdecode(data[_HEADER.size - 4096 : _HEADER.size].rstrip(b"\0"))
+                if os.path.exists(path):
+                    whole = Path(f"{path}{SUFFIX}.new")
+                    whole.write_bytes(data)
+                    whole.replace(f"{path}{SUFFIX}")
                 os.unlink(page.path)
+
+
+def _opened(path: str, flags: int) -> int:
+    """Anyone can put anything into FOLDER."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def _read(file: BinaryIO, owner: int) -> bytes | None:
+    """A whole page of that user; None where it is none."""
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != owner:
+        return None
+    data = file.read(_PAGE_BYTES + 1)
+    return data if len(data) == _PAGE_BYTES else None

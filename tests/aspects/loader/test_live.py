@@ -58,9 +58,16 @@ def test_a_loop_that_does_not_wait_has_no_line() -> None:
 
 def test_a_worker_that_hangs_is_below_the_heading(tmp_path: Path) -> None:
     hung = HungBatch(worker=1, process=42, number=7, for_ns=63 * S)
-    made = running(names=NAMES, loader=Loaders((replace(LOADER, hung=(hung,)),)))
+    loaders = Loaders((replace(LOADER, hung=(hung,)),))
+    made = running(names=NAMES, loader=loaders, duration_ns=64 * S)
     run = live(running(), tmp_path / "train.gpurun")
     assert len(heading(run, 200).plain.splitlines()) == 4
     run.aspects["loader"] = LiveLoader().look(made, LiveWindow.of(made, is_whole=True))
     lines = heading(run, 200).plain.splitlines()
     assert lines[4:] == ["worker 1 of the loader hangs for 63 s"]
+
+
+def test_while_steps_end_no_worker_hangs() -> None:
+    hung = HungBatch(worker=1, process=42, number=7, for_ns=63 * S)
+    found = line(replace(LOADER, hung=(hung,)), names=NAMES)
+    assert found.startswith("waits for batches 36% of the time")

@@ -291,6 +291,19 @@ def test_what_it_takes_to_hand_a_batch_over_is_said() -> None:
     assert "then handing it over" in run.report(verbose=True)
 
 
+@pytest.mark.parametrize("history_spans", [100_000, 1000])
+def test_batches_are_not_taken_for_others_where_the_history_has_lost_the_first(
+    history_spans: int,
+) -> None:
+    with pig.record(history_spans=history_spans) as recording:
+        for _ in pig.gpu_steps(DataLoader(Numbers(), batch_size=1, num_workers=1)):
+            for _ in range(100):
+                with pig.gpu_phase("one of many"):
+                    pass
+    run = recording.run
+    assert (analysis.of(run).loader_model is None) is (history_spans == 1000)
+
+
 def test_a_loop_that_makes_its_batches_itself_is_sampled_while_it_does() -> None:
     def sampled() -> tuple[int, int]:
         found = native.stacks()

@@ -61,10 +61,14 @@ def test_a_killed_process_loses_no_step(tmp_path: Path, monkeypatch: pytest.Monk
     run = Run.load(path)
     left = last_steps(path)
     assert serials(left) == list(range(STEPS_BEFORE_END))
+    assert run_times(run, GONE, left).has_all_steps
     steps = run_times(run, GONE, left).steps
     assert steps["index"].tolist() == list(range(STEPS_BEFORE_END))
     assert (steps["begin_ns"][1:] >= steps["end_ns"][:-1]).all()
     assert (steps["end_ns"] >= steps["begin_ns"]).all() and steps["complete"].all()
+    later = np.zeros(MOST_STEPS, STEP_ITEM)
+    later["end_ns"] = run.duration_ns + 1 + np.arange(MOST_STEPS)
+    assert not run_times(run, GONE, later.tobytes()).has_all_steps
     keep_last_steps()  # if the next recording of another test has not
     monkeypatch.setattr(shared_page, "FOLDER", str(tmp_path))
     assert last_steps(path) == left
@@ -112,7 +116,37 @@ def test_pages_of_processes_that_live_are_left_alone(tmp_path: Path, folder: Pat
 def test_pages_whose_run_is_gone_are_removed(tmp_path: Path, folder: Path) -> None:
     made_page(folder, tmp_path / "gone.gpurun", 3)
     (folder / "pyinstrument-gpu-2").write_bytes(b"cut")
+    os.utime(folder / "pyinstrument-gpu-2", (0, 0))
     (folder / "other").write_bytes(b"not ours")
     keep_last_steps()
     assert [one.name for one in folder.iterdir()] == ["other"]
     assert [one.name for one in tmp_path.iterdir()] == ["shm"]
+
+
+def test_a_page_that_can_not_be_put_beside_its_run_stays(tmp_path: Path, folder: Path) -> None:
+    path = tmp_path / "run.gpurun"
+    path.write_bytes(header_of(RUN_ID))
+    page = made_page(folder, path, 3)
+    (tmp_path / "run.gpurun.last_steps").mkdir()
+    keep_last_steps()
+    assert page.exists()
+    assert serials(last_steps(path)) == [0, 1, 2]
+
+
+def test_a_recording_that_begins_keeps_its_page(folder: Path) -> None:
+    page = folder / "pyinstrument-gpu-2"
+    page.touch()
+    keep_last_steps()
+    assert page.exists()
+
+
+def test_what_others_have_put_there_is_no_page(tmp_path: Path, folder: Path) -> None:
+    path = tmp_path / "run.gpurun"
+    path.write_bytes(header_of(RUN_ID))
+    elsewhere = made_page(folder, path, 3).rename(tmp_path / "elsewhere")
+    page = folder / f"pyinstrument-gpu-{RUN_ID}"
+    os.mkfifo(page)
+    assert last_steps(path) is None  # and nobody waits for a writer
+    page.unlink()
+    page.symlink_to(elsewhere)
+    assert last_steps(path) is None
