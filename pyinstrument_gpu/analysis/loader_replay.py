@@ -91,16 +91,23 @@ class Processors:
     def _runs(self) -> float:
         return 1.0 if self.cpu_share is None else self.cpu_share
 
+    @property
+    def _asleep(self) -> float:
+        return max(0.0, 1.0 - self._runs - self.queued_share)
+
     def wanted(self, workers: int) -> float:
         """How many are wanted, the loop's own among them."""
-        asleep = max(0.0, 1.0 - self._runs - self.queued_share)
-        return workers * self._runs / max(self._runs + asleep, 1e-9) + 1.0 + self.others
+        alone = max(self._runs + self._asleep, 1e-9)
+        return workers * self._runs / alone + 1.0 + self.others
+
+    def crowding(self, workers: int) -> float:
+        """How many times as long work takes where all share the processors."""
+        return max(1.0, self.wanted(workers) / self.cores)
 
     def shared(self, workers: int) -> float:
         """How long it takes to make a batch where all share the processors, as a part of what it
         took."""
-        asleep = max(0.0, 1.0 - self._runs - self.queued_share)
-        return self._runs * max(1.0, self.wanted(workers) / self.cores) + asleep
+        return self._runs * self.crowding(workers) + self._asleep
 
     def undisturbed(self, workers: int) -> float:
         """The same where a worker waits for no processor, unless there are too few for all
@@ -202,7 +209,7 @@ class LoaderModel:
         """What the loop takes between batches with so many workers: at most, likely, at least."""
         took_ns = self.using_ns.astype(float)
         alone_ns = np.maximum(took_ns - self.processors.loop_queued_ns, _AT_WORK_SHARE * took_ns)
-        sharing_ns = alone_ns * max(1.0, self.processors.wanted(workers) / self.processors.cores)
+        sharing_ns = alone_ns * self.processors.crowding(workers)
         further = np.maximum if workers >= self.workers else np.minimum
         most_ns = np.maximum(alone_ns, further(took_ns, sharing_ns))
         times_ns = most_ns, (alone_ns + most_ns) / 2, alone_ns
