@@ -162,20 +162,18 @@ def gpu_steps(
 
     Cost: less than a microsecond per item, and some two with `tokens`. Never synchronises.
     """
+    if not isinstance(iterable, Iterable) and not hasattr(iterable, "__getitem__"):
+        raise TypeError(f"gpu_steps needs an iterable, got {type(iterable).__name__}: {iterable!r}")
+    if not isinstance(accumulate, int) or accumulate < 1:
+        raise ValueError(f"accumulate must be an int of at least 1, got {accumulate!r}")
+    if samples is not None and not callable(samples):
+        _check_amount("samples", samples)
+    if start is not None and (not isinstance(start, int) or start < 0):
+        raise ValueError(f"start must be an int of at least 0, got {start!r}")
+    if tokens is not None and not callable(tokens):
+        for number in _tuple_of(tokens):
+            _check_amount("tokens", number)
     try:
-        if not isinstance(iterable, Iterable) and not hasattr(iterable, "__getitem__"):
-            raise TypeError(
-                f"gpu_steps needs an iterable, got {type(iterable).__name__}: {iterable!r}"
-            )
-        if not isinstance(accumulate, int) or accumulate < 1:
-            raise ValueError(f"accumulate must be an int of at least 1, got {accumulate!r}")
-        if samples is not None and not callable(samples):
-            _check_amount("samples", samples)
-        if start is not None and (not isinstance(start, int) or start < 0):
-            raise ValueError(f"start must be an int of at least 0, got {start!r}")
-        if tokens is not None and not callable(tokens):
-            for number in _tuple_of(tokens):
-                _check_amount("tokens", number)
         kind = _SizedSteps if hasattr(iterable, "__len__") else _Steps
         return kind(iterable, accumulate, samples, tokens, start)
     except MemoryError:  # a loop without steps
