@@ -209,15 +209,17 @@ def _documented(of: type, written: dict[str, Any]) -> dict[str, Any]:
 
 
 def _docstring(of: type) -> tuple[str, dict[str, str]]:
-    text = inspect.getdoc(of) or ""
-    summary, _, block = text.partition("Attributes:")
+    """What it is, and what its attributes are, those that it inherits as well."""
     found = {}
-    for names, words in re.findall(
-        r"^    (\w[\w, ]*): ((?:.|\n(?!    \w[\w, ]*: ))*)", block, re.M
-    ):
-        for name in names.split(", "):
-            found[name] = " ".join(words.split())
-    return " ".join(summary.split()), found
+    for base in reversed(of.__mro__):
+        for names, words in re.findall(
+            r"^    (\w[\w, ]*): ((?:.|\n(?!    \w[\w, ]*: ))*)",
+            inspect.cleandoc(base.__doc__ or "").partition("Attributes:")[2],
+            re.M,
+        ):
+            for name in names.split(", "):
+                found[name] = " ".join(words.split())
+    return " ".join((inspect.getdoc(of) or "").partition("Attributes:")[0].split()), found
 
 
 def _reference(of: dict[str, Any], roots: Sequence[type]) -> Iterator[str]:

@@ -161,6 +161,8 @@ class MemoryWatch final : public BorderListener, public PeakResetListener {
   void stop();
   /// What was read since the last call.
   std::vector<MemoryReading> readings();
+  /// What was read of the open step so far, which can still be taken.
+  std::vector<MemoryReading> open_step_readings() const;
   uint64_t lost() const { return lost_; }
   /// How many resets other threads' allocations fell into, or may have fallen into.
   uint64_t contended_resets() const { return contended_resets_; }
@@ -269,6 +271,11 @@ std::vector<MemoryReading> MemoryWatch::readings() {
   readings_.erase(readings_.begin(), readings_.begin() + static_cast<ptrdiff_t>(step_start_));
   step_start_ = 0;
   return taken;
+}
+
+std::vector<MemoryReading> MemoryWatch::open_step_readings() const {
+  const std::lock_guard lock(mutex_);
+  return {readings_.begin() + static_cast<ptrdiff_t>(step_start_), readings_.end()};
 }
 
 void MemoryWatch::step_begins(uint32_t step) noexcept {
@@ -442,13 +449,13 @@ bool MemoryWatch::read(MemoryReading::Kind kind, uint32_t path, uint32_t depth) 
   return is_known;
 }
 
-py::list take_readings() {
-  py::list taken;
-  for (const MemoryReading& each : MemoryWatch::instance().readings())
-    taken.append(py::make_tuple(each.kind, each.step, each.path, each.depth, each.allocated,
+py::list as_tuples(const std::vector<MemoryReading>& readings) {
+  py::list tuples;
+  for (const MemoryReading& each : readings)
+    tuples.append(py::make_tuple(each.kind, each.step, each.path, each.depth, each.allocated,
                                 each.allocated_peak, each.reserved, each.reserved_peak,
                                 each.allocated_peak_after, each.retries, each.next_node));
-  return taken;
+  return tuples;
 }
 
 /// The module that the calling thread is in, or that its backward pass has reached; None for none.
@@ -516,7 +523,10 @@ void add_memory_functions(py::module_& module) {
       },
       "reads"_a, "resets"_a);
   module.def("stop_memory_watch", [] { MemoryWatch::instance().stop(); });
-  module.def("take_memory_readings", &take_readings);
+  module.def("take_memory_readings",
+             [] { return as_tuples(MemoryWatch::instance().readings()); });
+  module.def("open_step_memory_readings",
+             [] { return as_tuples(MemoryWatch::instance().open_step_readings()); });
   module.def("lost_memory_readings", [] { return MemoryWatch::instance().lost(); });
   module.def("contended_peak_resets", [] { return MemoryWatch::instance().contended_resets(); });
   module.def("open_place", &open_place);

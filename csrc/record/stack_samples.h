@@ -17,6 +17,7 @@ namespace pig {
 class SamplePace {
  public:
   static constexpr int64_t kIntervalNs = 20'000'000;
+  static constexpr int64_t kLongestIntervalNs = 1'000'000'000;
   /// An interval is up to so much longer, differently each time: samples that kept pace with the
   /// steps would always see the same.
   static constexpr int64_t kJitterNs = 3'000'000;
@@ -24,7 +25,11 @@ class SamplePace {
   /// so many. The last one comes on top, however long it was.
   static constexpr int64_t kMostStopped = 1000;
 
-  explicit SamplePace(int64_t now_ns) : begin_ns_(now_ns) { looked(now_ns); }
+  /// `most_own`: the looking thread takes one part of a processor's time in so many at most, the
+  /// most of which goes to waking it. Where that takes long, the intervals are longer.
+  SamplePace(int64_t now_ns, int64_t most_own) : begin_ns_(now_ns), most_own_(most_own) {
+    looked(now_ns, 0);
+  }
 
   /// `stopped_ns`: for how long all samples so far have stopped the thread.
   int64_t due_ns(int64_t stopped_ns) const {
@@ -34,18 +39,23 @@ class SamplePace {
   /// Until when nobody looked for the sake of that limit; 0 where that is not why.
   int64_t rested_until_ns(int64_t stopped_ns) const {
     const int64_t due_ns = this->due_ns(stopped_ns);
-    return due_ns > due_ns_ ? due_ns - kIntervalNs : 0;
+    return due_ns > due_ns_ ? due_ns - interval_ns_ : 0;
   }
 
-  /// Somebody has looked, whether or not a sample could be taken.
-  void looked(int64_t now_ns) {
+  /// Somebody has looked, whether or not a sample could be taken. `own_ns`: the processor time that
+  /// all looks have taken the looking thread.
+  void looked(int64_t now_ns, int64_t own_ns) {
     constexpr uint64_t kGoldenRatio = 0x9E3779B97F4A7C15u;
+    const int64_t own_of_each_ns = own_ns / std::max<int64_t>(static_cast<int64_t>(looks_), 1);
+    interval_ns_ = std::clamp(own_of_each_ns * most_own_, kIntervalNs, kLongestIntervalNs);
     const uint64_t of_jitter = (++looks_ * kGoldenRatio) >> 32;
-    due_ns_ = now_ns + kIntervalNs + static_cast<int64_t>(of_jitter * kJitterNs >> 32);
+    due_ns_ = now_ns + interval_ns_ + static_cast<int64_t>(of_jitter * kJitterNs >> 32);
   }
 
  private:
   int64_t begin_ns_;
+  int64_t most_own_;
+  int64_t interval_ns_ = kIntervalNs;
   int64_t due_ns_ = 0;
   uint64_t looks_ = 0;
 };

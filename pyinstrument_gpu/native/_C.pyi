@@ -574,6 +574,9 @@ def take_memory_readings() -> list[tuple[int, ...]]:
     is not known, how often the allocator had to give memory back to the driver to get some, and
     what autograd numbers the next node, -1 where not known."""
 
+def open_step_memory_readings() -> list[tuple[int, ...]]:
+    """The same of the step that is open, as far as it has come. Empty if it is not read."""
+
 def lost_memory_readings() -> int:
     """How many readings, or steps to be read, were lost."""
 

@@ -59,7 +59,11 @@ _EVENT = {
         "gradients_bytes": 1,
         "buffers_bytes": 1,
         "optimizer_state_bytes": 1,
+        "activations_bytes": 4,
         "modules": [{"name": "net.fc", "bytes": 3}],
+        "activation_modules": [{"name": "net.fc", "bytes": 4}],
+        "phases": [[0, 4]],
+        "unseen": 1,
     },
     "snapshot": "a.gpurun.oom.pickle",
     "monotonic_ns": _BEGAN_NS + 20 * _MS,
@@ -67,7 +71,6 @@ _EVENT = {
 _HELD = {
     **_EVENT["holders"],  # type: ignore[dict-item]
     "inputs_bytes": 1,
-    "activations_bytes": 3,
     "allocated_bytes": 10,
 }
 _MEMORY = {

@@ -62,7 +62,7 @@ void what_has_no_room_is_its_phases_own_and_then_lost() {
 }
 
 void it_is_looked_at_once_an_interval_at_most() {
-  SamplePace pace(0);
+  SamplePace pace(0, 400);
   int64_t now_ns = 0;
   bool differs = false;
   for (int64_t before_ns = 0; now_ns < 1000 * kMs;) {
@@ -71,14 +71,30 @@ void it_is_looked_at_once_an_interval_at_most() {
     CHECK(interval_ns <= SamplePace::kIntervalNs + SamplePace::kJitterNs);
     differs |= before_ns != 0 && before_ns != interval_ns;
     before_ns = interval_ns;
-    pace.looked(now_ns += interval_ns);
+    pace.looked(now_ns += interval_ns, 0);
   }
   CHECK(differs);
 }
 
+void looks_that_cost_more_are_farther_apart() {
+  SamplePace pace(0, 400);
+  const auto interval_ns = [&pace](int64_t now_ns, int64_t own_ns) {
+    pace.looked(now_ns, own_ns);
+    return pace.due_ns(0) - now_ns;
+  };
+  const auto is_about = [](int64_t found_ns, int64_t expected_ns) {
+    return found_ns >= expected_ns && found_ns <= expected_ns + SamplePace::kJitterNs;
+  };
+  CHECK(is_about(interval_ns(20 * kMs, kMs / 40), SamplePace::kIntervalNs));
+  CHECK(is_about(interval_ns(40 * kMs, kMs / 5), 40 * kMs));  // 100 us each
+  CHECK(is_about(interval_ns(80 * kMs, 300 * kMs), SamplePace::kLongestIntervalNs));
+  // Nobody rested for the sake of that: a sample stands for all of a longer interval.
+  CHECK_EQ(pace.rested_until_ns(0), 0);
+}
+
 void it_stops_the_thread_for_a_thousandth_of_the_time() {
-  SamplePace pace(100);
-  pace.looked(100 + 20 * kMs);
+  SamplePace pace(100, 400);
+  pace.looked(100 + 20 * kMs, 0);
   const int64_t due_ns = pace.due_ns(0);
   CHECK_EQ(pace.due_ns(kMs / 1000), due_ns);
   CHECK_EQ(pace.due_ns(kMs), 100 + 1000 * kMs);
@@ -104,6 +120,7 @@ int main() {
   a_sample_stands_for_the_time_since_the_one_before();
   what_has_no_room_is_its_phases_own_and_then_lost();
   it_is_looked_at_once_an_interval_at_most();
+  looks_that_cost_more_are_farther_apart();
   it_stops_the_thread_for_a_thousandth_of_the_time();
   no_sample_stands_for_the_time_in_which_none_was_wanted();
 }

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,9 +17,9 @@ from pyinstrument_gpu.analysis.advice import Finding, unpriced
 from pyinstrument_gpu.aspects.memory.data import (
     HeldMemory,
     Memory,
-    MemoryHolders,
     ModuleBytes,
     OutOfMemory,
+    OutOfMemoryHolders,
     PhaseBytes,
     PhaseMemory,
     StepMemory,
@@ -101,7 +102,7 @@ class OutOfMemoryReport:
     allocated_bytes: int | None
     reserved_bytes: int | None
     advice: str | None
-    holders: MemoryHolders | None = None
+    holders: OutOfMemoryHolders | None = None
     snapshot: str | None = None
 
 
@@ -283,11 +284,14 @@ class MemoryAspect(DocumentAspect):
             yield from _held_parts(memory.held)
 
     def summary(self, memory: MemoryUse, document: Any) -> Iterable[Part]:
+        for event in memory.out_of_memory[:1]:
+            if event.holders is not None:
+                yield from map(Sentence, _holders(event.holders, event.allocated_bytes))
         if not memory.steps or memory.peak_bytes is None:
             return
         whose = "of the process" if memory.device is None else f"on GPU {memory.device}"
         text = f"Memory {whose}: peak {size(memory.peak_bytes)}"
-        if memory.held is not None:
+        if memory.held is not None and not memory.out_of_memory:
             text += _kinds_text(memory.held, memory.peak_bytes)
         if memory.growth is not None:
             yield Sentence(f"{text}. {_growth_text(memory.growth)}", "alert")
@@ -303,7 +307,7 @@ class MemoryAspect(DocumentAspect):
             if event.advice is not None:
                 yield Sentence(event.advice)
             if event.holders is not None:
-                yield Sentence(_holders(event.holders, event.allocated_bytes))
+                yield from map(Sentence, _holders(event.holders, event.allocated_bytes))
             if event.snapshot is not None:
                 yield Sentence(
                     f"The allocator's snapshot is in {printable(event.snapshot)} beside the run: "
@@ -423,20 +427,46 @@ _LEAST_SHARE = 0.01
 _OTHERS = "workspace and others"
 
 
-def _holders(holders: MemoryHolders, allocated_bytes: int | None) -> str:
+def _holders(holders: OutOfMemoryHolders, allocated_bytes: int | None) -> Iterator[str]:
+    """Sentences that say who held memory when there was none left."""
     kinds = dict(holders.kinds)
+    are_known = holders.unseen is not None
     # Other threads may have freed what was counted.
     if allocated_bytes is not None and allocated_bytes >= holders.known_bytes:
-        kinds["activations, workspace and others"] = allocated_bytes - holders.known_bytes
+        rest = _OTHERS if are_known else f"activations, {_OTHERS}"
+        kinds[rest] = allocated_bytes - holders.known_bytes
     held = sorted(((held, name) for name, held in kinds.items() if held), reverse=True)
     text = "Memory was held by " + ", ".join(f"{name} {size(held)}" for held, name in held)
     if not held:
-        return "Modules and optimizers held no memory of it"
+        yield "Modules, optimizers and autograd held no memory of it"
+        return
     if holders.modules:
-        text += "; of modules, most by " + ", ".join(
-            f"{printable(one.name)} {size(one.bytes)}" for one in holders.modules[:_MOST_NAMED]
-        )
-    return text
+        text += f"; of modules, most by {_most(holders.modules)}"
+    yield text
+    if holders.activation_modules:
+        text = f"Activations: of modules, most by {_most(holders.activation_modules)}"
+        if holders.phases:
+            text += f"; of phases, most by {_most(_phase_owners(holders.phases))}"
+        yield text
+    if holders.unseen:
+        yield _unseen_text(holders.unseen)
+
+
+def _most(owners: Iterable[ModuleBytes]) -> str:
+    return ", ".join(
+        f"{printable(one.name)} {size(one.bytes)}" for one in itertools.islice(owners, _MOST_NAMED)
+    )
+
+
+def _phase_owners(phases: Iterable[PhaseBytes]) -> Iterator[ModuleBytes]:
+    return (ModuleBytes(one.path or "outside phases", one.bytes) for one in phases)
+
+
+def _unseen_text(unseen: int) -> str:
+    return (
+        f"Activations are at least that: {counted(unseen, 'node')} of autograd did not show what "
+        "they had saved"
+    )
 
 
 def _by_kind(found: StepMemory) -> MemoryByKind:
@@ -483,23 +513,16 @@ def _held_parts(found: MemoryByKind) -> Iterator[Part]:
         for one in (*found.kinds, total)
     ]
     yield table(["kind", "as it began", "as it ended"], [rows[:-1], rows[-1:]])
-    phases = [
-        ModuleBytes(one.path or "outside phases", one.bytes) for one in found.activation_phases
-    ]
     for text, owners in (
         ("Activations: of modules", found.activation_modules),
-        ("Activations: of phases", phases),
+        ("Activations: of phases", _phase_owners(found.activation_phases)),
         ("All else: of modules", found.modules),
     ):
-        if owners:
-            most = (f"{printable(one.name)} {size(one.bytes)}" for one in owners[:_MOST_NAMED])
-            yield Sentence(f"{text}, most by {', '.join(most)}")
+        most = _most(owners)
+        if most:
+            yield Sentence(f"{text}, most by {most}")
     if found.unseen:
-        yield Sentence(
-            f"Activations are at least that: {counted(found.unseen, 'node')} of autograd did not "
-            "show what they had saved",
-            "note",
-        )
+        yield Sentence(_unseen_text(found.unseen), "note")
     if not found.optimizers:
         yield Sentence("Optimizer state is unknown: no optimizer of torch made a step", "note")
 

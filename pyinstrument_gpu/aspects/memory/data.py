@@ -87,40 +87,6 @@ class ModuleBytes:
 
 
 @dataclass(frozen=True)
-class MemoryHolders:
-    """Who held the memory of a device when there was none left.
-
-    Attributes:
-        parameters_bytes: parameters of modules and optimizers.
-        gradients_bytes: their gradients.
-        buffers_bytes: buffers of modules.
-        optimizer_state_bytes: what optimizers keep of their parameters.
-        modules: those that held most of that.
-    """
-
-    parameters_bytes: _Bytes = 0
-    gradients_bytes: _Bytes = 0
-    buffers_bytes: _Bytes = 0
-    optimizer_state_bytes: _Bytes = 0
-    modules: tuple[ModuleBytes, ...] = ()
-
-    @property
-    def kinds(self) -> dict[str, int]:
-        """All that is held, in bytes, by what it is."""
-        return {
-            "parameters": self.parameters_bytes,
-            "gradients": self.gradients_bytes,
-            "buffers": self.buffers_bytes,
-            "optimizer state": self.optimizer_state_bytes,
-        }
-
-    @property
-    def known_bytes(self) -> int:
-        """All of it."""
-        return sum(self.kinds.values())
-
-
-@dataclass(frozen=True)
 class PhaseBytes:
     """What was saved in a phase for the backward pass.
 
@@ -134,23 +100,45 @@ class PhaseBytes:
 
 
 @dataclass(frozen=True)
-class HeldMemory(MemoryHolders):
+class HeldMemory:
     """Who held memory at some moment. Each storage counts once.
 
     Attributes:
-        inputs_bytes: what the program gave its models.
+        parameters_bytes: parameters of modules and optimizers.
+        gradients_bytes: their gradients.
+        buffers_bytes: buffers of modules.
+        optimizer_state_bytes: what optimizers keep of their parameters.
+        inputs_bytes: what the program gave its models; where nobody saw that, activations have it.
         activations_bytes: all else that autograd had saved for the backward pass.
+        modules: those that held most, without activations.
         allocated_bytes: what tensors occupied of the device; None where no allocator counts.
     """
 
+    parameters_bytes: _Bytes = 0
+    gradients_bytes: _Bytes = 0
+    buffers_bytes: _Bytes = 0
+    optimizer_state_bytes: _Bytes = 0
     inputs_bytes: _Bytes = 0
     activations_bytes: _Bytes = 0
+    modules: tuple[ModuleBytes, ...] = ()
     allocated_bytes: _Bytes | None = None
 
     @property
     def kinds(self) -> dict[str, int]:
-        more = {"inputs": self.inputs_bytes, "activations": self.activations_bytes}
-        return super().kinds | more
+        """All that is held, in bytes, by what it is."""
+        return {
+            "parameters": self.parameters_bytes,
+            "gradients": self.gradients_bytes,
+            "buffers": self.buffers_bytes,
+            "optimizer state": self.optimizer_state_bytes,
+            "inputs": self.inputs_bytes,
+            "activations": self.activations_bytes,
+        }
+
+    @property
+    def known_bytes(self) -> int:
+        """All of it."""
+        return sum(self.kinds.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,6 +186,27 @@ class StepMemory(_StepMemoryFacts):
         return self.end
 
 
+@dataclass(frozen=True, kw_only=True)
+class _HolderFacts(HeldMemory):
+    activation_modules: tuple[ModuleBytes, ...] = ()
+    unseen: Count | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutOfMemoryHolders(_HolderFacts):
+    """Who held the memory of a device when there was none left.
+
+    Attributes:
+        activation_modules: the modules that held most activations, as parameters used before and
+            after a node of autograd tell.
+        phases: where the activations of the open step were saved; empty: not known.
+        unseen: how many nodes of autograd, or packed tensors, did not show what they hold; None:
+            activations are not known.
+    """
+
+    phases: tuple[PhaseBytes, ...] = ()
+
+
 class _OutOfMemoryFacts(Struct, frozen=True, kw_only=True):
     """What the file says as it is known to users."""
 
@@ -210,7 +219,6 @@ class _OutOfMemoryFacts(Struct, frozen=True, kw_only=True):
     allocated_bytes: _Bytes | None = None
     reserved_bytes: _Bytes | None = None
     settings: str | None = None
-    holders: MemoryHolders | None = None
     snapshot: str | None = None
 
 
@@ -237,6 +245,7 @@ class OutOfMemory(_OutOfMemoryFacts, frozen=True, kw_only=True):
 
     path: str | None = None
     time_ns: int | None = None
+    holders: OutOfMemoryHolders | None = None
 
 
 class _MemoryFacts(Struct, frozen=True, kw_only=True):
@@ -290,9 +299,15 @@ class _NotedPhase(PhaseMemory, frozen=True, kw_only=True):
     path: Count
 
 
+@dataclass(frozen=True, kw_only=True)
+class _NotedHolders(_HolderFacts):
+    phases: tuple[tuple[Count | None, _Bytes], ...] = ()
+
+
 class _NotedEvent(_OutOfMemoryFacts, frozen=True, kw_only=True):
     path: Count | None = None
     monotonic_ns: Annotated[int, Meta(ge=0, lt=_LIMIT)] | None = None
+    holders: _NotedHolders | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -363,21 +378,28 @@ def _points(found: _Document, numbering: StepNumbering) -> NDArray[np.void]:
 
 
 def _held(found: _NotedStep, paths: Sequence[str]) -> StepMemory:
-    facts = vars(found)
-    phases = tuple(
+    return StepMemory(**vars(found) | {"phases": _phases(found.phases, paths)})
+
+
+def _phases(
+    found: Sequence[tuple[int | None, int]], paths: Sequence[str]
+) -> tuple[PhaseBytes, ...]:
+    return tuple(
         PhaseBytes(None if path is None else paths[path], held)
-        for path, held in found.phases
+        for path, held in found
         if path is None or path < len(paths)
     )
-    return StepMemory(**facts | {"phases": phases})
 
 
 def _event(found: _NotedEvent, paths: Sequence[str], anchor: Mapping[str, int]) -> OutOfMemory:
     facts = asdict(found)
-    path, at_ns = facts.pop("path"), facts.pop("monotonic_ns")
+    path, at_ns, holders = facts.pop("path"), facts.pop("monotonic_ns"), facts.pop("holders")
     run_began_ns = began_ns(anchor, "monotonic_ns")
+    if holders is not None:
+        holders = OutOfMemoryHolders(**vars(holders) | {"phases": _phases(holders.phases, paths)})
     return OutOfMemory(
         **facts,
         path=None if path is None or path >= len(paths) else paths[path],
         time_ns=None if at_ns is None or run_began_ns is None else at_ns - run_began_ns,
+        holders=holders,
     )

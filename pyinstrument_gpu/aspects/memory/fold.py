@@ -21,8 +21,9 @@ that a binomial distribution leaves 5 % outside (W. J. Conover, Practical Nonpar
 
 from __future__ import annotations
 
+import bisect
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -37,6 +38,7 @@ MOST_PHASES = 1000
 MOST_POINTS = 256
 MOST_STEPS = 64
 _OUTSIDE = 0.05
+_MOST_SAVED_PHASES = 32
 
 Reading = tuple[int, ...]
 """As `native.take_memory_readings` returns them."""
@@ -216,6 +218,30 @@ def steps_of(readings: Iterable[Reading]) -> Iterator[list[Reading]]:
         if reading[0] == STEP_END and step[0][0] == STEP_BEGIN:
             yield step
             step = []
+
+
+def saved_by_phase(
+    step: list[Reading], saved: Iterable[tuple[int, int]]
+) -> list[tuple[int | None, int]]:
+    """Which phases made the nodes that have saved so much: the innermost ones, by their path."""
+    numbers, owners = [], []
+    open_phases: list[list[int]] = []
+    for kind, _, path, depth, *_, next_node in step:
+        if kind in (PHASE_BEGIN, PHASE_END):
+            begun, open_phases = open_phases[depth : depth + 1], open_phases[:depth]
+            if kind == PHASE_BEGIN:
+                open_phases.append([path])
+            elif begun:
+                begun[0][0] = path  # it may end under another one than it began with
+        numbers.append(next_node)
+        owners.append(open_phases[-1] if open_phases else [-1])
+    sums: Counter[int] = Counter()
+    for number, size_bytes in saved:
+        place = bisect.bisect_right(numbers, number) - 1
+        sums[-1 if place < 0 else owners[place][0]] += size_bytes
+    return [
+        (None if path < 0 else path, held) for path, held in sums.most_common(_MOST_SAVED_PHASES)
+    ]
 
 
 def _close(stack: list[_Open], allocated: int | None = None) -> None:

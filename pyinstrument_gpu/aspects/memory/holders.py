@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who holds the memory of a device: parameters, gradients and optimizer state, by module.
 
-When memory has run out, they are looked for among the objects that Python's garbage collector
-knows, so nothing is paid before. Only what stands in the objects themselves is read: no code of the
-program runs, and no tensor is made.
+Only what stands in the objects themselves is read: no code of the program runs, and no tensor is
+made.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import pickle
 import sys
@@ -77,6 +75,10 @@ class Held:
                 self._by_module[kind, module] += size_bytes
         return size_bytes
 
+    def module_of(self, parameter: Any) -> str | None:
+        """The first module that was found to have it."""
+        return self._names.get(id(parameter))
+
     def add_parameter(self, parameter: Any, module: str | None = None) -> None:
         """With its gradient."""
         if module is not None:
@@ -142,28 +144,6 @@ def _parameters_of(optimizer: Any) -> list[Any]:
 def largest(by_module: Counter[str]) -> list[dict[str, Any]]:
     """Those modules that hold most."""
     return [{"name": name, "bytes": held} for name, held in by_module.most_common(MOST_MODULES)]
-
-
-def holders_of(device: str) -> dict[str, Any] | None:
-    """What the program's modules and optimizers hold on a device, as the run file has it; None if
-    it has neither. It takes longer the more objects Python's garbage collector knows."""
-    torch: Any = sys.modules["torch"]
-    with torch._C.DisableTorchFunction():
-        objects = gc.get_objects()
-        modules = _of_class(objects, torch.nn.Module, "_parameters", "_buffers", "_modules")
-        optimizers = _of_class(objects, torch.optim.Optimizer, "state", "param_groups")
-        del objects
-        if not (modules or optimizers):
-            return None
-        held = Held(device)
-        held.add_program(modules, optimizers)
-        return held.facts()
-
-
-def _of_class(objects: list[Any], base: type, *attributes: str) -> list[Any]:
-    """Those that are fully made. Their own type counts: a proxy may say that it is another."""
-    found = [one for one in objects if issubclass(type(one), base)]
-    return [one for one in found if all(name in vars(one) for name in attributes)]
 
 
 def named_modules(modules: list[Any]) -> Iterator[tuple[str, Any]]:

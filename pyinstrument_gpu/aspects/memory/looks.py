@@ -26,7 +26,7 @@ from functools import partial
 from typing import Any
 
 from pyinstrument_gpu.aspects.memory import holders, saved_tensors
-from pyinstrument_gpu.aspects.memory.fold import PHASE_BEGIN, PHASE_END, Reading, steps_of
+from pyinstrument_gpu.aspects.memory.fold import Reading, saved_by_phase, steps_of
 from pyinstrument_gpu.aspects.memory.holders import Held, largest, named_modules, tensors_in
 from pyinstrument_gpu.aspects.memory.saved_tensors import SavedTensors
 from pyinstrument_gpu.native import native
@@ -42,7 +42,6 @@ _LAST_STEPS = 2
 """Of these, in which a backward pass is looked for also without an optimizer."""
 _MOST_BACKWARDS = 2
 _MOST_MARKS = 100_000
-_MOST_PHASES = 32
 _MOST_OBJECTS = 16
 _NEVER, _RESULT = 0, 6  # patching.hooks.Glance, which needs torch
 
@@ -97,7 +96,7 @@ class MemoryLooks:
         """Add the readings of steps that have ended: they say which phases made what was saved."""
         for step in steps_of(readings) if self._unplaced else ():
             if self._best is not None and step[0][-1] <= self._unplaced[-1][0] < step[-1][-1]:
-                self._best["phases"] = _by_phase(step, self._unplaced)
+                self._best["phases"] = saved_by_phase(step, self._unplaced)
                 self._unplaced = []
                 break
 
@@ -240,7 +239,7 @@ class MemoryLooks:
                 saved.append((number, size_bytes))
 
         graph = SavedTensors(add, held.add_parameter)
-        graph.walk(tensors_in(roots))
+        graph.walk([one.grad_fn for one in tensors_in(roots) if one.grad_fn is not None])
         in_modules: Counter[str] = Counter()
         for number, size_bytes in saved:
             module = step.module_at(number)
@@ -324,25 +323,3 @@ class _Step:
 
 def _alive(references: Iterable[weakref.ref[Any]]) -> list[Any]:
     return [one for reference in references if (one := reference()) is not None]
-
-
-def _by_phase(
-    step: list[Reading], saved: Iterable[tuple[int, int]]
-) -> list[tuple[int | None, int]]:
-    """Which phases made the nodes that have saved so much: the innermost ones, by their path."""
-    numbers, owners = [], []
-    open_phases: list[list[int]] = []
-    for kind, _, path, depth, *_, next_node in step:
-        if kind in (PHASE_BEGIN, PHASE_END):
-            begun, open_phases = open_phases[depth : depth + 1], open_phases[:depth]
-            if kind == PHASE_BEGIN:
-                open_phases.append([path])
-            elif begun:
-                begun[0][0] = path  # it may end under another one than it began with
-        numbers.append(next_node)
-        owners.append(open_phases[-1] if open_phases else [-1])
-    sums: Counter[int] = Counter()
-    for number, size_bytes in saved:
-        place = bisect.bisect_right(numbers, number) - 1
-        sums[-1 if place < 0 else owners[place][0]] += size_bytes
-    return [(None if path < 0 else path, held) for path, held in sums.most_common(_MOST_PHASES)]

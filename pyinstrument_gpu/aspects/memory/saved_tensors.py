@@ -22,7 +22,7 @@ from pyinstrument_gpu.aspects.memory.holders import tensors_in
 
 MOST_NODES = 20_000
 _RAW = "_raw_saved_"
-_LEAF = "AccumulateGrad"
+LEAF = "AccumulateGrad"
 _CLOSED = ("CppFunction", "CopySlices")
 """What torch calls the types of nodes that do not show what they have saved."""
 
@@ -35,24 +35,31 @@ class SavedTensors:
             that autograd gave the node, by which nodes of one thread are in the order in which
             they were made.
         add_leaf: called with each tensor to whose gradient the pass adds.
+        is_visible: says of a node whether it may be looked at. Others are counted as unseen.
 
     Attributes:
         unseen: how many nodes, or packed tensors, did not show what they hold.
     """
 
-    def __init__(self, add: Callable[[Any, int], None], add_leaf: Callable[[Any], None]) -> None:
+    def __init__(
+        self,
+        add: Callable[[Any, int], None],
+        add_leaf: Callable[[Any], None],
+        is_visible: Callable[[Any], bool] = lambda node: True,
+    ) -> None:
         self._add = add
         self._add_leaf = add_leaf
+        self._is_visible = is_visible
         torch: Any = sys.modules["torch"]
         self._tensor, self._function = torch.Tensor, torch._C._FunctionBase
         self._names: dict[type, list[str]] = {}  # of what nodes of a type save
         self._frames: set[int] = set()  # of checkpointing, by identity: the graph keeps them
         self.unseen = 0
 
-    def walk(self, roots: list[Any]) -> None:
-        """From the nodes of these tensors, of at most `MOST_NODES`: first the leaves, then the
-        nodes in the order in which they were made."""
-        todo = [root.grad_fn for root in roots if root.grad_fn is not None]
+    def walk(self, roots: list[Any]) -> list[tuple[int, Any]]:
+        """From these nodes, of at most `MOST_NODES`: first the leaves, then the nodes in the order
+        in which they were made, which are returned with their numbers."""
+        todo = [*roots]
         seen = set(todo)
         while todo and len(seen) <= MOST_NODES:
             for following, _ in todo.pop().next_functions:
@@ -62,19 +69,23 @@ class SavedTensors:
         self.unseen += len(todo)
         nodes = []
         for node in seen:
-            if type(node).__name__ == _LEAF:
+            if type(node).__name__ == LEAF:
                 self._add_leaf(node.variable)
             else:
                 nodes.append((node._sequence_nr(), node))
-        for number, node in sorted(nodes, key=itemgetter(0)):
-            self._look_at_node(node, number)
+        nodes.sort(key=itemgetter(0))
+        for number, node in nodes:
+            if self._is_visible(node):
+                self._look_at_node(node, number)
+            else:
+                self.unseen += 1
+        return nodes
 
     def _look_at_node(self, node: Any, number: int) -> None:
         kind = type(node)
         names = self._names.get(kind)
         if names is None:
-            names = [name for name in dir(kind) if name.startswith(_RAW)]
-            self._names[kind] = names
+            names = self._names[kind] = saved_names(kind)
         for name in names:
             held = getattr(node, name)
             for saved in held if isinstance(held, tuple) else (held,):
@@ -104,6 +115,11 @@ class SavedTensors:
             self._frames.add(id(frame))
             for argument in _kept_arguments(frame):
                 self._look_at(argument, number)
+
+
+def saved_names(kind: type) -> list[str]:
+    """The attributes that show what nodes of a type have saved. It takes some 20 us."""
+    return [name for name in dir(kind) if name.startswith(_RAW)]
 
 
 def _checkpoint_of(unpack: Any) -> Any:

@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from pyinstrument_gpu.aspects.memory import out_of_memory
-from pyinstrument_gpu.aspects.memory.fold import MemoryFold
-from pyinstrument_gpu.aspects.memory.holders import holders_of, save_snapshot
+from pyinstrument_gpu.aspects.memory.fold import MemoryFold, saved_by_phase
+from pyinstrument_gpu.aspects.memory.holders import save_snapshot
 from pyinstrument_gpu.aspects.memory.looks import MemoryLooks
 from pyinstrument_gpu.aspects.memory.out_of_memory import OutOfMemoryLog, allocated_and_reserved
+from pyinstrument_gpu.aspects.memory.program_objects import holders_of
 from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.import_hook import torch_with_cuda, when_imported
@@ -254,7 +255,8 @@ class MemoryWatch(Watcher):
         """Who holds the memory, of the device that is read."""
         if source.device != device:
             return {}
-        found: dict[str, Any] = {"holders": holders_of(source.torch_device)}
+        phases_of = functools.partial(saved_by_phase, native.open_step_memory_readings())
+        found: dict[str, Any] = {"holders": holders_of(source.torch_device, phases_of)}
         path = None if self._recording is None else self._recording.path
         if self._oom_snapshot and path is not None:
             found["snapshot"] = save_snapshot(source.snapshot, path)

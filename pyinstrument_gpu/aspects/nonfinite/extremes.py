@@ -9,7 +9,6 @@ knows that the rest is there, without a call of the driver.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 from typing import Any, NamedTuple
@@ -101,10 +100,11 @@ class Measurements:
         """Enqueue the search of a tensor's extremes; None if it has no numbers, or none that can be
         looked at: that is counted."""
         try:
-            with torch._C.DisableTorchFunction(), contextlib.ExitStack() as stack:
-                if torch._C._len_torch_dispatch_stack():
-                    stack.enter_context(outside_modes())
-                return self._take(tensor)
+            with torch._C.DisableTorchFunction():
+                if not torch._C._len_torch_dispatch_stack():
+                    return self._take(tensor)
+                with outside_modes():
+                    return self._take(tensor)
         except Exception:  # of a kind of tensor that can't do this
             self.unknown += 1
             return None
@@ -113,28 +113,28 @@ class Measurements:
         tensor = getattr(tensor, "_local_tensor", tensor).detach()  # of a DTensor
         if tensor.is_sparse:
             tensor = tensor._values()
-        if tensor.is_complex():
+        dtype = tensor.dtype
+        if dtype.is_complex:
             tensor = torch.view_as_real(tensor.resolve_conj())
-        if not tensor.is_floating_point() or tensor.numel() == 0:
+            dtype = tensor.dtype
+        if not dtype.is_floating_point or tensor.numel() == 0:
             return None
         device = tensor.device
-        is_known = device.type == "cpu" or device_memory.on_cuda(device)
+        on_cuda = device_memory.on_cuda(device)
         if (
-            not is_known
-            or tensor.dtype not in _COUNTED
+            not (on_cuda or tensor.is_cpu)
+            or dtype not in _COUNTED
             or type(tensor) is not Tensor
             or tensor.untyped_storage().nbytes() == 0  # as FSDP leaves weights that are elsewhere
             or torch._C._functorch.maybe_current_level() is not None
-            or device_memory.is_capturing(tensor)
+            or (on_cuda and device_memory.is_capturing(tensor))
+            or (place := self._place(device, dtype)) is None
         ):
             self.unknown += 1
             return None
-        place = self._place(device, tensor.dtype)
-        if place is None:
-            self.unknown += 1
-            return None
         page, number = place
-        device_memory.record_stream(page.values)
+        if on_cuda:
+            device_memory.record_stream(page.values)
         # In the order of memory, which is several times faster where that is another.
         if not tensor.is_contiguous():
             order = sorted(range(tensor.dim()), key=tensor.stride().__getitem__, reverse=True)
@@ -181,8 +181,7 @@ class Measurements:
         with outside_modes():
             for page in self._pages:
                 used, before = min(next(page.numbers), _PAGE), len(found)
-                for number, each in enumerate(page.host[:, :used].T.tolist()):
-                    extremes = Extremes(*each)
+                for number, extremes in enumerate(map(Extremes, *page.host[:, :used].tolist())):
                     if not extremes.least > extremes.greatest:
                         found[page, number] = extremes
                 if len(found) - before == used:

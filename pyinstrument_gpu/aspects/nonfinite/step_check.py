@@ -32,6 +32,11 @@ _WRAPPED = re.compile(
 _WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel")
 _next_node: Callable[[], int] = vars(torch.autograd)["_get_sequence_nr"]
 _LEAF = "torch::autograd::AccumulateGrad"
+_VIEWS = frozenset(
+    f"{name}Backward0"
+    for name in ("View", "UnsafeView", "ReshapeAlias", "T", "Transpose", "Permute", "Unsqueeze")
+)
+"""Nodes that hand on the gradient that they get, which is looked at where it was computed."""
 
 Kind = Literal["weights", "buffer", "input", "output", "loss", "gradient"]
 
@@ -136,11 +141,11 @@ class StepCheck:
         if not self.is_whole:
             return []
         handles: list[Any] = []
-        todo = [root.grad_fn for root in tensors_in((roots,)) if root.grad_fn is not None]
+        todo = [_computing(root.grad_fn) for root in tensors_in((roots,)) if root.grad_fn]
         seen = set(todo)
         while todo:
             node = todo.pop()
-            following = [each for each, _ in node.next_functions]
+            following = [each and _computing(each) for each, _ in node.next_functions]
             leaves = [each is not None and each.name() == _LEAF for each in following]
             note = partial(self._gradients, node.name(), (thread, node._sequence_nr()), leaves)
             handles.append(node.register_hook(note))
@@ -182,6 +187,13 @@ class StepCheck:
         place = self.measurements.take(tensor)
         if place is not None:
             self.events.append(Event(kind, place, call, around, detail, **more))
+
+
+def _computing(node: Any) -> Any:
+    """A node, or the first one behind it that is more than a view."""
+    while node.name() in _VIEWS and node.next_functions[0][0] is not None:
+        node = node.next_functions[0][0]
+    return node
 
 
 def _is_tracing() -> bool:

@@ -3,15 +3,18 @@
 
 import gc
 import pickle
+import re
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu import gpu_step
+from pyinstrument_gpu import gpu_phase, gpu_step, gpu_steps
 from pyinstrument_gpu.aspects.memory import holders, out_of_memory
-from pyinstrument_gpu.aspects.memory.data import MemoryHolders, ModuleBytes, OutOfMemory
+from pyinstrument_gpu.aspects.memory.data import ModuleBytes, OutOfMemory, OutOfMemoryHolders
+from pyinstrument_gpu.aspects.memory.saved_tensors import SavedTensors
 from tests.aspects.memory.test_memory import memory_of, recording_of
 from tests.helpers.allocator import SimulatedDevice
 
@@ -59,21 +62,159 @@ def ran_out(path: Path | None, allocated_bytes: int = 1000) -> tuple[OutOfMemory
 def test_kinds_and_modules_are_known_to_the_byte(tmp_path: Path) -> None:
     kept = trained()
     event, report = ran_out(tmp_path / "a.gpurun")
-    assert event.holders == MemoryHolders(
+    assert event.holders == OutOfMemoryHolders(
         parameters_bytes=60,
         gradients_bytes=60,
         buffers_bytes=12,
         optimizer_state_bytes=48,
         modules=(ModuleBytes("0", 144), ModuleBytes("1", 36)),
+        unseen=0,
     )
     assert (
-        "Memory was held by activations, workspace and others 820 bytes, parameters 60 bytes, "
+        "Memory was held by workspace and others 820 bytes, parameters 60 bytes, "
         "gradients 60 bytes, optimizer state 48 bytes, buffers 12 bytes; of modules, most by "
         "0 144 bytes, 1 36 bytes"
     ) in report
     assert event.snapshot == "a.gpurun.oom.pickle"
     assert pickle.loads((tmp_path / event.snapshot).read_bytes()) == SimulatedDevice().snapshot()
     del kept
+
+
+class Transformer(torch.nn.Module):  # type: ignore[misc]
+    """Two blocks. With a batch of 5, each linear layer saves its input, and the activation function
+    and the output layer share what lies between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = torch.nn.Linear(2, 8)
+        self.blocks = torch.nn.ModuleList(
+            torch.nn.Sequential(
+                torch.nn.Linear(8, 16, bias=False), torch.nn.ReLU(), torch.nn.Linear(16, 8)
+            )
+            for _ in range(2)
+        )
+        self.during = int
+
+    def forward(self, x: Any) -> Any:
+        x = self.stem(x)
+        for block in self.blocks:
+            x = x + block(x).tanh()
+        self.during()
+        return x
+
+
+_SAVED = {  # float32
+    "stem": 5 * 2 * 4,
+    "blocks.0.0": 5 * 8 * 4,
+    "blocks.0": 5 * 16 * 4,
+    "blocks": 5 * 8 * 4,  # tanh, between the two blocks
+    "blocks.1.0": 5 * 8 * 4,
+    "blocks.1": 5 * 16 * 4,
+    "blocks.1.2": 5 * 8 * 4,  # tanh, after the last parameter
+}
+
+
+def ran_out_in(model: Any, train: Any) -> tuple[OutOfMemory, str]:
+    device = SimulatedDevice()
+    device.allocator.allocate(100_000)
+    with recording_of(device, None) as recording:
+        for _ in gpu_steps(range(1)):
+            train(model, lambda: out_of_memory.observe(0, 100, 2000, 50))
+    (event,) = memory_of(recording).out_of_memory
+    reports = (recording.run.report(verbose=verbose, width=500) for verbose in (True, False))
+    long, short = (" ".join(report.split()) for report in reports)
+    found = re.search("Memory was held by [^;]*; of modules, most by", long)
+    assert found is not None
+    assert found[0] in short
+    return event, long
+
+
+def test_activations_are_known_to_the_byte_by_module_and_phase() -> None:
+    def train(model: Any, runs_out: Any) -> None:
+        with gpu_phase("forward"):
+            model.during = runs_out
+            model(torch.randn(5, 2))
+
+    event, report = ran_out_in(Transformer(), train)
+    holders = event.holders
+    assert holders is not None
+    assert holders.activations_bytes == sum(_SAVED.values())
+    assert {one.name: one.bytes for one in holders.activation_modules} == _SAVED
+    assert [(one.path, one.bytes) for one in holders.phases] == [("forward", sum(_SAVED.values()))]
+    assert holders.unseen == 0
+    assert (
+        "Activations: of modules, most by blocks.0 320 bytes, blocks.1 320 bytes, blocks.0.0 160 "
+        "bytes; of phases, most by forward 1.29 KiB"
+    ) in report
+
+
+def test_in_a_backward_pass_what_it_has_not_released_is_known() -> None:
+    def train(model: Any, runs_out: Any) -> None:
+        loss = model(torch.randn(5, 2)).sum()
+        model.blocks[1][0].weight.register_hook(lambda _: runs_out())
+        loss.backward()
+
+    event, _ = ran_out_in(Transformer(), train)
+    assert event.holders is not None
+    held = {one.name: one.bytes for one in event.holders.activation_modules}
+    # The node whose gradients go on holds its own until it has ended, if it is not the last one.
+    left = {"stem", "blocks.0.0", "blocks.0", "blocks"}
+    assert {name: held.get(name) for name in left} == {name: _SAVED[name] for name in left}
+    assert event.holders.unseen == 0
+
+
+class Odd(torch.Tensor):  # type: ignore[misc]
+    @property
+    def grad_fn(self) -> Any:
+        raise AssertionError("code of the program has run")
+
+
+@pytest.mark.parametrize("fails", ["none", "walk"])
+def test_what_programs_and_failures_do_spoils_no_more_than_activations(
+    fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(model: Any, runs_out: Any) -> None:
+        kept = model(torch.randn(5, 2)).as_subclass(Odd)
+        assert type(kept) is Odd
+        runs_out()
+
+    if fails == "walk":
+        monkeypatch.setattr(SavedTensors, "walk", lambda *_: 1 / 0)
+    event, _ = ran_out_in(Transformer(), train)
+    assert event.holders is not None
+    assert event.holders.parameters_bytes > 0
+    assert event.holders.activations_bytes == (sum(_SAVED.values()) if fails == "none" else 0)
+    assert event.holders.unseen == (0 if fails == "none" else None)
+
+
+def test_graphs_that_were_kept_are_known() -> None:
+    kept: list[Any] = []
+
+    def train(model: Any, runs_out: Any) -> None:
+        kept.extend(model(torch.randn(5, 2)) for _ in range(3))
+        runs_out()
+
+    event, _ = ran_out_in(Transformer(), train)
+    assert event.holders is not None
+    assert event.holders.activations_bytes == 3 * sum(_SAVED.values())
+
+
+def test_nothing_is_said_of_activations_while_another_thread_is_in_a_backward_pass() -> None:
+    def train(model: Any, runs_out: Any) -> None:
+        loss = model(torch.randn(5, 2)).sum()
+
+        def another(_: object) -> None:
+            thread = threading.Thread(target=runs_out)
+            thread.start()
+            thread.join()
+
+        model.stem.weight.register_hook(another)
+        loss.backward()
+
+    event, report = ran_out_in(Transformer(), train)
+    assert event.holders is not None
+    assert (event.holders.unseen, event.holders.activations_bytes) == (None, 0)
+    assert "activations, workspace and others" in report
 
 
 def test_the_rest_is_unknown_where_less_was_allocated_than_counted() -> None:

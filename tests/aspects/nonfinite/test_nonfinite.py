@@ -185,15 +185,21 @@ def test_nothing_of_the_program_changes(way: Callable[[nn.Sequential, Tensor], T
     assert known.checked_steps == STEPS and known.origin is None
 
 
-def test_nodes_keep_no_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[Tensor] = []
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """The tensors that were looked at."""
+    found: list[Tensor] = []
     take = extremes.Measurements.take
 
     def noted(own: extremes.Measurements, tensor: Tensor) -> extremes.Place | None:
-        taken.append(tensor)
+        found.append(tensor)
         return take(own, tensor)
 
     monkeypatch.setattr(extremes.Measurements, "take", noted)
+    return found
+
+
+def test_nodes_keep_no_hooks(taken: list[Tensor]) -> None:
     with pig.record(nonfinite=2):
         for step in pig.gpu_steps(range(2)):
             if step == 0:
@@ -203,6 +209,16 @@ def test_nodes_keep_no_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
             taken.clear()
             loss.backward(retain_graph=True)
         assert len(taken) == 2  # and its gradient: the loss of a step that is not checked
+
+
+def test_gradients_that_views_hand_on_are_looked_at_once(taken: list[Tensor]) -> None:
+    weight = torch.zeros(2, 3, requires_grad=True)
+    with pig.record(nonfinite=1) as recording, pig.gpu_step():
+        roots = weight.T.sqrt().transpose(0, 1).unsqueeze(0).permute(1, 2, 0)
+        roots.view(6).sum().reshape(1).backward()
+    assert len(taken) == 2 + 2  # the loss and its gradient; those of the sum and of the roots
+    origin = known_of(recording).origin
+    assert origin is not None and (origin.where, origin.detail) == ("backward", "SqrtBackward0")
 
 
 def test_a_program_is_stopped(tmp_path: Path) -> None:

@@ -153,6 +153,19 @@ def test_gpt2() -> None:
     assert found["backward"] == pytest.approx(2 * forward, rel=0.01)
 
 
+def test_autocast_computes_in_its_own_type() -> None:
+    """Also what a program calls by the operator itself, as GPT-2 its layers' products."""
+    model, forward = gpt2()
+    step = torch.autocast("cpu", torch.bfloat16)(language_model(model, 100))
+    found = Counter[str]()
+    for one in flops_of(recorded(step)).counts:
+        found[one.dtype] += one.flops
+    assert [*found] == ["bfloat16"]
+    assert found["bfloat16"] == pytest.approx(
+        3 * forward + 2 * 2 * BATCH * LENGTH**2 * 32, rel=0.01
+    )
+
+
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
 @pytest.mark.parametrize("use_reentrant", [True, False])
 def test_checkpoints_count_as_recomputation(use_reentrant: bool) -> None:

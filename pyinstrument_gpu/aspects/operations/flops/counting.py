@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sums the floating-point operations of a window, and the time of operators without a formula.
 
-Operators call each other. The outermost one with a formula is counted, and nothing inside it.
+Operators call each other. The outermost one with a formula is counted, and nothing inside it; but
+where autocast has it call itself with numbers of another type, it computes with these.
 
 An operator that autograd records is numbered, so one with a number within a node of a backward pass
 does again what a forward pass has done; unless all of that node's are numbered, which then is a
@@ -55,7 +56,7 @@ class FlopCounting:
     def __init__(self) -> None:
         self._counted: list[tuple[HostEvent, FlopKind | HostEvent, Place]] = []
         # By the correlations of events:
-        self._inside: set[int] = set()  # one that was counted, or it itself
+        self._inside: dict[int, int] = {}  # one that was counted, or it itself: its place there
         self._around: set[int] = set()
         self._ordinary: set[int] = set()  # nodes of an ordinary backward pass
         self._others: list[tuple[HostEvent, int]] = []
@@ -68,8 +69,12 @@ class FlopCounting:
         Args:
             parents: the events around it, from the outermost in.
         """
-        if parents and parents[-1].correlation in self._inside:
-            self._inside.add(event.correlation)
+        if parents and (number := self._inside.get(parents[-1].correlation)) is not None:
+            self._inside[event.correlation] = number
+            outer, found, where = self._counted[number]
+            if event.flops is not None and outer.flops is not None and event.name == outer.name:
+                flops = *outer.flops[:2], event.flops[2]
+                self._counted[number] = outer._replace(flops=flops), found, where
             return
         depth = next((i for i in reversed(range(len(parents))) if _runs_node(parents[i])), None)
         node = None if depth is None else parents[depth]
@@ -83,7 +88,7 @@ class FlopCounting:
         if event.flops is None:
             self._others.append((event, self_ns))
             return
-        self._inside.add(event.correlation)
+        self._inside[event.correlation] = len(self._counted)
         self._around.update(one.correlation for one in parents)
         kind: FlopKind | HostEvent = FlopKind.FORWARD
         if any(one.name.startswith(_OPTIMIZER) for one in parents):

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who holds the memory of a device when there is none left, found among all objects of the program.
+
+Modules, optimizers and tensors are looked for among the objects that Python's garbage collector
+knows, so nothing is paid before. No code of the program runs, and no tensor is made.
+
+Activations are what autograd has saved in the graphs of all tensors that Python knows: of the
+forward pass that goes on, of a backward pass that goes on, and of results that were kept with their
+graph. What a backward pass releases meanwhile must not be looked at. While one goes on, a device's
+nodes run in one thread of autograd, which is the one that has run out of memory: so only nodes of
+this device are looked at, and none while another thread than that one is in a backward pass.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from pyinstrument_gpu.aspects.memory.holders import Held, largest
+from pyinstrument_gpu.aspects.memory.node_modules import NodeModules
+from pyinstrument_gpu.aspects.memory.saved_tensors import SavedTensors
+
+_BACKWARD = "_engine_run_backward", "graph.py"
+"""The function of torch in which each thread waits for a backward pass, and its file."""
+
+
+def holders_of(
+    device: str, phases_of: Callable[[list[tuple[int, int]]], list[tuple[int | None, int]]]
+) -> dict[str, Any] | None:
+    """What the program's modules, optimizers and autograd hold on a device, as the run file has it;
+    None if there is none of them. It takes longer the more objects Python's garbage collector
+    knows.
+
+    Args:
+        device: as torch calls it.
+        phases_of: says in which phases nodes of autograd were made, which are given with their
+            numbers and the bytes that they have saved.
+    """
+    torch: Any = sys.modules["torch"]
+    with torch._C.DisableTorchFunction():
+        objects = gc.get_objects()
+        modules = _of_class(objects, torch.nn.Module, "_parameters", "_buffers", "_modules")
+        optimizers = _of_class(objects, torch.optim.Optimizer, "state", "param_groups")
+        nodes: list[Any] = []
+        with contextlib.suppress(Exception):  # of tensors of a kind of their own
+            nodes = _nodes(objects)
+        del objects
+        if not (modules or optimizers or nodes):
+            return None
+        held = Held(device)
+        held.add_program(modules, optimizers)
+        facts = held.facts()
+        with contextlib.suppress(Exception):  # of nodes of a kind of their own
+            is_visible = _visible_nodes(device)
+            if is_visible is not None:
+                saved, known = _activations(held, nodes, is_visible)
+                facts = {**held.facts(), **known, "phases": phases_of(saved)}
+        return facts
+
+
+def _activations(
+    held: Held, nodes: list[Any], is_visible: Callable[[Any], bool]
+) -> tuple[list[tuple[int, int]], dict[str, Any]]:
+    """What nodes have saved, by their numbers, and what of it the run file has."""
+    saved: list[tuple[int, int]] = []
+
+    def add(tensor: Any, number: int) -> None:
+        size_bytes = held.add("activations_bytes", tensor)
+        if size_bytes:
+            saved.append((number, size_bytes))
+
+    graph = SavedTensors(add, held.add_parameter, is_visible)
+    modules = NodeModules(graph.walk(nodes), held.module_of)
+    in_modules: Counter[str] = Counter()
+    for number, size_bytes in saved:
+        module = modules.module_at(number)
+        if module is not None:
+            in_modules[module] += size_bytes
+    return saved, {"unseen": graph.unseen, "activation_modules": largest(in_modules)}
+
+
+def _visible_nodes(device: str) -> Callable[[Any], bool] | None:
+    """Which nodes of autograd may be looked at now; None: not any."""
+    torch: Any = sys.modules["torch"]
+    wanted = torch.device(device)
+    if torch._C._current_graph_task_id() != -1:
+        return lambda node: all(one.device == wanted for one in node._input_metadata[:1])
+    frames: list[Any] = [*sys._current_frames().values()]
+    while frames:
+        frame = frames.pop()
+        name, file = frame.f_code.co_name, frame.f_code.co_filename
+        if name == _BACKWARD[0] and file.endswith(_BACKWARD[1]):
+            return None
+        if frame.f_back is not None:
+            frames.append(frame.f_back)
+    return lambda node: True
+
+
+def _nodes(objects: list[Any]) -> list[Any]:
+    """Those that made the tensors among these objects, each of them once. A class of the program's
+    may say that its tensors have others."""
+    torch: Any = sys.modules["torch"]
+    node_of = torch._C.TensorBase.grad_fn.__get__
+    found = [node_of(one) for one in objects if issubclass(type(one), torch.Tensor)]
+    return [*{one for one in found if one is not None}]
+
+
+def _of_class(objects: list[Any], base: type, *attributes: str) -> list[Any]:
+    """Those that are fully made. Their own type counts: a proxy may say that it is another."""
+    found = [one for one in objects if issubclass(type(one), base)]
+    return [one for one in found if all(name in vars(one) for name in attributes)]
