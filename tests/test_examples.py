@@ -30,6 +30,7 @@ def rows_of(text: str) -> list[str]:
     [n if n == "language_model" else pytest.param(n, marks=pytest.mark.thorough) for n in QUICKLY],
 )
 def test_page_shows_the_phases_that_the_example_prints(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     text = printed(name, tmp_path, *QUICKLY[name])
     on_page = block(name).search(PAGE.read_text("utf-8"))
     assert on_page is not None
@@ -44,6 +45,7 @@ def test_page_shows_the_phases_that_the_example_prints(name: str, tmp_path: Path
 
 @pytest.mark.thorough
 def test_readme_shows_the_report_that_the_demo_prints(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     text = printed("digits", tmp_path, "--epochs", "2")
     readme = (ROOT / "README.md").read_text("utf-8")
     shown = readme[readme.index("```text\ndigits.py") :]

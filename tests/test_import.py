@@ -84,6 +84,7 @@ assert not of_jobs & set(sys.modules)
 
 
 def test_beside_torch_neither_dynamo_nor_cuda_is_started() -> None:
+    pytest.importorskip("torch")
     script = """
 import sys
 import torch
@@ -101,6 +102,7 @@ assert environment.get("gpus") == (None if torch.accelerator.current_accelerator
 
 
 def test_every_public_name_is_there() -> None:
+    pytest.importorskip("torch")
     assert [name for name in pig.__all__ if not hasattr(pig, name)] == []
 
 

@@ -168,7 +168,8 @@ def ctrl_c_anywhere(trial: Trial) -> None:
 
     train()  # what is done once only is done
     with pig.record() as recording:
-        assert not interrupter.call(train)
+        for _ in range(2):  # Python 3.12 reports a function's instructions from the second call on
+            assert not interrupter.call(train)
         at = trial.random.randrange(len(interrupter.seen))
         # The recorder's own callbacks run in between: the instruction may not be reached.
         was_hit = interrupter.call(interrupted, at)

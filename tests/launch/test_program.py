@@ -293,6 +293,7 @@ def test_each_attempt_of_a_restarted_job_has_its_own_file(
 
 @pytest.mark.thorough
 def test_each_attempt_under_torchrun_has_its_own_file(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     write(
         tmp_path,
         "train.py",

@@ -173,6 +173,7 @@ def test_program_that_trains_in_its_children_is_told_so(programs: Programs, tmp_
 def test_ranks_and_their_report(
     tmp_path: Path, run_recorded: Callable[..., Ranks], ways: Iterable[str]
 ) -> None:
+    pytest.importorskip("torch")
     plain = run_ranks(tmp_path / "plain")
     assert plain.output[-1].startswith("state ") and plain.output[-2].startswith("state ")
     for way in ways:

@@ -130,7 +130,7 @@ def test_interrupt_hits_one_step_and_no_other(loop: Callable[[], None]) -> None:
             raise
 
     with pig.record():
-        for _ in range(2):  # Python 3.13 reports a function's instructions from the second call on
+        for _ in range(2):  # Python 3.12 reports a function's instructions from the second call on
             interrupter.call(loop)
     points = [*interrupter.signal_points(), len(interrupter.seen)]
     assert len(points) > 7 * ITEMS

@@ -89,7 +89,7 @@ def first_of_each(
 ) -> list[int]:
     """When each instruction of what is prepared is reached for the first time, of those before
     which Python may handle a signal."""
-    for _ in range(2):  # Python 3.13 reports a function's instructions from the second call on
+    for _ in range(2):  # Python 3.12 reports a function's instructions from the second call on
         interrupter.call(prepare())
     first: dict[object, int] = {}
     for at in interrupter.signal_points():
