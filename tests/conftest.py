@@ -3,6 +3,7 @@
 
 import compileall
 import gc
+import importlib.util
 import os
 import signal
 import sys
@@ -78,6 +79,11 @@ def pytest_collection() -> Iterator[None]:
         gc.collect()
         gc.freeze()
         gc.enable()
+
+
+# Folders all of whose tests need torch, their conftest.py too. It can't say that it is skipped.
+if importlib.util.find_spec("torch") is None:
+    collect_ignore = ["aspects/graphs", "gpu", "patching"]
 
 
 class TestFile(pytest.Module):

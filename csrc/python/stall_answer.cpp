@@ -84,8 +84,8 @@ std::shared_ptr<Answer> have_answered() {
 
 using Dump = const char* (*)(int, PyInterpreterState*, PyThreadState*);
 
-/// CPython's function that prints the stacks of all threads; null where there is none. May wait for
-/// a thread that loads a library.
+/// CPython's function that prints the stacks of all threads; null where it is not exported, as
+/// in 3.10, 3.13 and 3.14. May wait for a thread that loads a library.
 Dump function_of_cpython() {
 #if PY_VERSION_HEX >= 0x030F0000
   return nullptr;  // it takes other arguments there

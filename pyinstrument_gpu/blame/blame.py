@@ -114,12 +114,14 @@ class Blame:
     at_once: bool = False
     random: Random = field(default_factory=SystemRandom)
     _sides: dict[str, Runnable] = field(default_factory=dict, init=False)
+    _runs_before: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         if self.max_runs < FEWEST_RUNS:
             raise ValueError(f"a blame needs at least {FEWEST_RUNS} runs, got {self.max_runs}")
         if len(self.commits) < 2:
             raise ValueError("a blame needs a good commit and a bad one")
+        self._runs_before = len(self.journal.runs)
 
     def result(self) -> BlameResult:
         """Run it.
@@ -270,7 +272,8 @@ class Blame:
         self, names: Mapping[str, Commit], folder: Path, made: dict[str, Observation]
     ) -> None:
         count = len(self.journal.runs)
-        block = count if self.at_once else count - count % BLOCK
+        # The machine may be another one since an interruption.
+        block = count if self.at_once else count - (count - self._runs_before) % BLOCK
         if self.progress is not None:
             commits = ", ".join(commit.text for commit in names.values())
             number = f"run {count + len(names)} of at most {self.max_runs}"

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.aspects.modules.data import ModulePass
 from pyinstrument_gpu.aspects.throughput.utilization import utilization
 from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import metrics_by_name
 from pyinstrument_gpu.export.labels import Label, RangeKind, labels_of
 from pyinstrument_gpu.export.ranges import NOTHING, Ranges, joined, lane_name, slices_of
 from pyinstrument_gpu.export.runs import (
@@ -227,16 +228,30 @@ class _TraceProcess:
         self._trace.write(lines([counter, begin, b',"args":{"us":', sign, ahead, b"}},\n"]))
 
     def write_metrics(self) -> None:
-        """Write each metric as a counter. Viewers sort these by name, so metrics stand together.
-        A trace has no place for what is not finite."""
+        """Write each metric as a counter, and memory at the end of steps. Viewers sort these by
+        name, so metrics stand together. A trace has no place for what is not finite."""
         run = self._run
-        heads = [self._counter_head(f"metrics/{name}") for name in run.metric_names]
-        for metric in run.metrics[np.isfinite(run.metrics["value"])].tolist():
-            _, _, host_ns, name, value = metric
-            microseconds, rest = divmod(host_ns + self._timeline.start_ns, 1000)
+        finite = run.metrics[np.isfinite(run.metrics["value"])]
+        for name, readings in metrics_by_name(run.metric_names, finite):
+            self._write_counter(f"metrics/{name}", readings["host_ns"], readings["value"])
+        if run.memory is not None:
+            points, steps = run.memory.points, run.steps.closed
+            _, kept, at = np.intersect1d(points["step"], steps["index"], return_indices=True)
+            used = "resident" if run.memory.device is None else "allocated"
+            for name, column in ((used, "allocated_bytes"), ("reserved", "reserved_bytes")):
+                known = points[column][kept] >= 0
+                self._write_counter(
+                    f"memory/{name}_bytes", steps["end_ns"][at][known], points[column][kept][known]
+                )
+
+    def _write_counter(
+        self, name: str, host_ns: NDArray[np.int64], values: NDArray[np.generic]
+    ) -> None:
+        head = self._counter_head(name)
+        for time_ns, value in zip(host_ns.tolist(), values.tolist(), strict=True):
+            microseconds, rest = divmod(time_ns + self._timeline.start_ns, 1000)
             self._trace.write(
-                heads[name]
-                + b'%d.%03d,"args":{"value":%b}},\n' % (microseconds, rest, json_text(value))
+                head + b'%d.%03d,"args":{"value":%b}},\n' % (microseconds, rest, json_text(value))
             )
 
     def _counter_head(self, name: str) -> bytes:

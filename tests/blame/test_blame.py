@@ -191,6 +191,8 @@ def test_a_blame_that_was_killed_goes_on(killed_after: int, tmp_path: Path) -> N
     result = blame(runner, tmp_path, seed=2)
     assert result.suspects == (COMMITS[5],)
     assert result.runs == len(runner.made)  # none was made twice
+    blocks = [run.block for run in Journal(tmp_path).runs.values()]
+    assert {*blocks[:killed_after]}.isdisjoint(blocks[killed_after:])
 
 
 def test_a_second_confirmation_has_half_of_the_error(tmp_path: Path) -> None:

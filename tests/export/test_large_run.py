@@ -77,9 +77,11 @@ def test_perfetto(run: Run, tmp_path: Path) -> None:
     assert Counter(each.track for each in trace.slices("gpu")) == STREAMS
     events = trace.events
     counters = Counter(event["name"] for event in events if event["ph"] == "C")
+    assert run.memory is not None
     assert counters == {
         **{f"{stream} queue time": count for stream, count in STREAMS.items()},
         **{f"metrics/{name}": STEPS for name in METRICS},
+        "memory/resident_bytes": len(run.memory.points),
     }
     losses = [e["args"]["value"] for e in events if e["name"] == "metrics/loss_last"]
     assert losses == [0, 1, 2, 3]

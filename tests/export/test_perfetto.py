@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 
 import pyinstrument_gpu as pig
+from pyinstrument_gpu.aspects.memory.data import MEMORY_POINT_DTYPE, Memory
 from pyinstrument_gpu.aspects.modules.data import ModulePass
 from pyinstrument_gpu.core.record import OpenPhase, Thread, named_streams
 from pyinstrument_gpu.core.run import Run
@@ -101,6 +102,24 @@ def test_steps_have_a_track_of_their_own() -> None:
             {"step": 2, "samples": Decimal("0.5"), "items": 2, "complete": False, "open": True}
             | main,
         ),
+    ]
+
+
+def test_memory_is_a_counter_at_the_end_of_steps() -> None:
+    steps = [(number, number * 10, number * 10 + 9, 1, 1, True, 0) for number in range(2, 5)]
+    run = run_of([], steps=Steps(np.array(steps, STEP_DTYPE)), duration_ns=50)
+    # The history has lost step 1, and the reserved bytes of step 4 are unknown.
+    points = [(1, 10, 20), (2, 1 << 40, 1 << 41), (4, 12, -1)]
+    run.memory = Memory(device=0, points=np.array(points, MEMORY_POINT_DTYPE))
+    counters = [
+        (event["name"], event["ts"], event["args"]["value"])
+        for event in trace_of(run).events
+        if event["ph"] == "C"
+    ]
+    assert counters == [
+        ("memory/allocated_bytes", Decimal("0.029"), 1 << 40),
+        ("memory/allocated_bytes", Decimal("0.049"), 12),
+        ("memory/reserved_bytes", Decimal("0.029"), 1 << 41),
     ]
 
 

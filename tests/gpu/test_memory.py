@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory of PyTorch's allocator by phase, out of memory, and energy, beside what PyTorch says."""
 
+import gc
 import time
 from pathlib import Path
 from typing import Any
@@ -159,13 +160,16 @@ class _TooMuch(torch.autograd.Function):
 
 
 def test_out_of_memory_in_backward_names_the_phase_of_the_step() -> None:
-    x = torch.ones(3, device="cuda", requires_grad=True)
+    x = torch.ones(3 * MIB, device="cuda", requires_grad=True)
+    gc.collect()  # graphs of other tests
     with pig.record() as recording, gpu_step():
-        loss = _TooMuch.apply(x).sum()  # type: ignore[no-untyped-call]
+        loss = _TooMuch.apply(x.exp()).sum()  # type: ignore[no-untyped-call]
         with gpu_phase("backward"), pytest.raises(torch.OutOfMemoryError):
             loss.backward()
     (event,) = memory_of(recording.run).out_of_memory
     assert (event.path, event.step) == ("backward", 0)
+    assert event.holders is not None
+    assert (event.holders.activations_bytes, event.holders.unseen) == (4 * 3 * MIB, 0)
 
 
 def test_a_recording_that_began_before_cuda_notices_it_too(tmp_path: Path) -> None:

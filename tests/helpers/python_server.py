@@ -18,7 +18,7 @@ import atexit
 import contextlib
 import ctypes
 import gc
-import importlib
+import importlib.util
 import json
 import os
 import runpy
@@ -139,6 +139,11 @@ class PythonServer:
             ]
 
     def _start(self) -> None:
+        import pytest  # not in the server
+
+        for module in self._modules:
+            if importlib.util.find_spec(package := module.partition(".")[0]) is None:
+                pytest.skip(f"{package} is not installed")
         self._environment = dict(os.environ)
         self._server = subprocess.Popen(
             [sys.executable, "-m", "tests.helpers.python_server", *self._modules],

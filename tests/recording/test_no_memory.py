@@ -210,6 +210,8 @@ calls = {
 }
 with pig.record() as recording:
     for what, call in calls.items():
+        name = what
+        call()  # up to Python 3.10 the interpreter takes memory for a function that it first calls
         for nth in range(1, 40):
             name = f"{what} {nth}"
             _testcapi.set_nomemory(nth, nth + 1)

@@ -284,14 +284,11 @@ class MemoryAspect(DocumentAspect):
             yield from _held_parts(memory.held)
 
     def summary(self, memory: MemoryUse, document: Any) -> Iterable[Part]:
-        for event in memory.out_of_memory[:1]:
-            if event.holders is not None:
-                yield from map(Sentence, _holders(event.holders, event.allocated_bytes))
         if not memory.steps or memory.peak_bytes is None:
             return
         whose = "of the process" if memory.device is None else f"on GPU {memory.device}"
         text = f"Memory {whose}: peak {size(memory.peak_bytes)}"
-        if memory.held is not None and not memory.out_of_memory:
+        if memory.held is not None:
             text += _kinds_text(memory.held, memory.peak_bytes)
         if memory.growth is not None:
             yield Sentence(f"{text}. {_growth_text(memory.growth)}", "alert")
@@ -327,11 +324,19 @@ class MemoryAspect(DocumentAspect):
         if memory.out_of_memory:
             event = memory.out_of_memory[-1]
             where = "outside all phases" if event.path is None else f"in {event.path}"
+            why = (
+                f"{size(event.request_bytes)} were asked for and {size(event.free_bytes)} of "
+                f"{size(event.limit_bytes)} were free"
+            )
+            first = memory.out_of_memory[0]
+            held = [] if first.holders is None else _kinds(first.holders, first.allocated_bytes)
+            if held:
+                when = "" if first is event else ", the first time,"
+                why += f"; memory was held{when} by {', '.join(held[:_MOST_NAMED])}"
             yield unpriced(
                 "failure",
                 f"GPU {event.device} ran out of memory {where}",
-                f"{size(event.request_bytes)} were asked for and {size(event.free_bytes)} of "
-                f"{size(event.limit_bytes)} were free",
+                why,
                 allocator_advice(event),
                 _LOOK,
             )
@@ -427,19 +432,24 @@ _LEAST_SHARE = 0.01
 _OTHERS = "workspace and others"
 
 
-def _holders(holders: OutOfMemoryHolders, allocated_bytes: int | None) -> Iterator[str]:
-    """Sentences that say who held memory when there was none left."""
+def _kinds(holders: OutOfMemoryHolders, allocated_bytes: int | None) -> list[str]:
+    """Each kind that held memory when there was none left, with its bytes, the largest first."""
     kinds = dict(holders.kinds)
-    are_known = holders.unseen is not None
     # Other threads may have freed what was counted.
     if allocated_bytes is not None and allocated_bytes >= holders.known_bytes:
-        rest = _OTHERS if are_known else f"activations, {_OTHERS}"
+        rest = _OTHERS if holders.unseen is not None else f"activations, {_OTHERS}"
         kinds[rest] = allocated_bytes - holders.known_bytes
     held = sorted(((held, name) for name, held in kinds.items() if held), reverse=True)
-    text = "Memory was held by " + ", ".join(f"{name} {size(held)}" for held, name in held)
-    if not held:
+    return [f"{name} {size(held)}" for held, name in held]
+
+
+def _holders(holders: OutOfMemoryHolders, allocated_bytes: int | None) -> Iterator[str]:
+    """Sentences that say who held memory when there was none left."""
+    kinds = _kinds(holders, allocated_bytes)
+    if not kinds:
         yield "Modules, optimizers and autograd held no memory of it"
         return
+    text = f"Memory was held by {', '.join(kinds)}"
     if holders.modules:
         text += f"; of modules, most by {_most(holders.modules)}"
     yield text

@@ -239,7 +239,7 @@ class MemoryLooks:
                 saved.append((number, size_bytes))
 
         graph = SavedTensors(add, held.add_parameter)
-        graph.walk(tensors_in(roots))
+        graph.walk([one.grad_fn for one in tensors_in(roots) if one.grad_fn is not None])
         in_modules: Counter[str] = Counter()
         for number, size_bytes in saved:
             module = step.module_at(number)

@@ -13,6 +13,7 @@ this device are looked at, and none while another thread than that one is in a b
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 from collections import Counter
@@ -44,21 +45,25 @@ def holders_of(
         objects = gc.get_objects()
         modules = _of_class(objects, torch.nn.Module, "_parameters", "_buffers", "_modules")
         optimizers = _of_class(objects, torch.optim.Optimizer, "state", "param_groups")
-        is_visible = _visible_nodes(device)
-        roots = [] if is_visible is None else _roots(objects)
+        nodes: list[Any] = []
+        with contextlib.suppress(Exception):  # of tensors of a kind of their own
+            nodes = _nodes(objects)
         del objects
-        if not (modules or optimizers or roots):
+        if not (modules or optimizers or nodes):
             return None
         held = Held(device)
         held.add_program(modules, optimizers)
-        if is_visible is None:
-            return held.facts()
-        saved, known = _activations(held, roots, is_visible)
-        return {**held.facts(), **known, "phases": phases_of(saved)}
+        facts = held.facts()
+        with contextlib.suppress(Exception):  # of nodes of a kind of their own
+            is_visible = _visible_nodes(device)
+            if is_visible is not None:
+                saved, known = _activations(held, nodes, is_visible)
+                facts = {**held.facts(), **known, "phases": phases_of(saved)}
+        return facts
 
 
 def _activations(
-    held: Held, roots: list[Any], is_visible: Callable[[Any], bool]
+    held: Held, nodes: list[Any], is_visible: Callable[[Any], bool]
 ) -> tuple[list[tuple[int, int]], dict[str, Any]]:
     """What nodes have saved, by their numbers, and what of it the run file has."""
     saved: list[tuple[int, int]] = []
@@ -69,7 +74,7 @@ def _activations(
             saved.append((number, size_bytes))
 
     graph = SavedTensors(add, held.add_parameter, is_visible)
-    modules = NodeModules(graph.walk(roots), held.module_of)
+    modules = NodeModules(graph.walk(nodes), held.module_of)
     in_modules: Counter[str] = Counter()
     for number, size_bytes in saved:
         module = modules.module_at(number)
@@ -95,10 +100,13 @@ def _visible_nodes(device: str) -> Callable[[Any], bool] | None:
     return lambda node: True
 
 
-def _roots(objects: list[Any]) -> list[Any]:
-    tensor = sys.modules["torch"].Tensor
-    found = [one for one in objects if issubclass(type(one), tensor)]
-    return [one for one in found if one.grad_fn is not None]
+def _nodes(objects: list[Any]) -> list[Any]:
+    """Those that made the tensors among these objects, each of them once. A class of the program's
+    may say that its tensors have others."""
+    torch: Any = sys.modules["torch"]
+    node_of = torch._C.TensorBase.grad_fn.__get__
+    found = [node_of(one) for one in objects if issubclass(type(one), torch.Tensor)]
+    return [*{one for one in found if one is not None}]
 
 
 def _of_class(objects: list[Any], base: type, *attributes: str) -> list[Any]:

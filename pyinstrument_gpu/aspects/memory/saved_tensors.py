@@ -57,9 +57,9 @@ class SavedTensors:
         self.unseen = 0
 
     def walk(self, roots: list[Any]) -> list[tuple[int, Any]]:
-        """From the nodes of these tensors, of at most `MOST_NODES`: first the leaves, then the
-        nodes in the order in which they were made, which are returned with their numbers."""
-        todo = [root.grad_fn for root in roots if root.grad_fn is not None]
+        """From these nodes, of at most `MOST_NODES`: first the leaves, then the nodes in the order
+        in which they were made, which are returned with their numbers."""
+        todo = [*roots]
         seen = set(todo)
         while todo and len(seen) <= MOST_NODES:
             for following, _ in todo.pop().next_functions:

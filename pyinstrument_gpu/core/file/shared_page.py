@@ -44,7 +44,9 @@ def last_steps(path: Path) -> bytes | None:
                 if data is not None and data[:8] == run_id:
                     _, count, _ = _HEADER.unpack_from(data)
                     steps, at = data[_HEADER.size :], count % MOST_STEPS * STEP_BYTES
-                    return (steps[at:] if count >= MOST_STEPS else b"") + steps[:at]
+                    # The process may have been killed while it wrote over the oldest one.
+                    older = steps[at + STEP_BYTES :] if count >= MOST_STEPS else b""
+                    return older + steps[:at]
     return None
 
 

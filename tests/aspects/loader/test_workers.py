@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 from torch.utils.data._utils import worker as torch_worker
 
 import pyinstrument_gpu as pig
@@ -302,6 +302,34 @@ def test_batches_are_not_taken_for_others_where_the_history_has_lost_the_first(
                     pass
     run = recording.run
     assert (analysis.of(run).loader_model is None) is (history_spans == 1000)
+
+
+class Uneven(IterableDataset[torch.Tensor]):
+    """Whose first worker comes to its end before the second one."""
+
+    def __init__(self, made: Any) -> None:
+        self.made = made  # by the second one
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        info = get_worker_info()
+        assert info is not None
+        for _ in range((8, 80)[info.id]):
+            yield torch.full((1,), info.id)
+            if info.id:
+                self.made.value += 1
+
+
+def test_nothing_is_predicted_where_a_worker_has_ended_before_the_others() -> None:
+    made = FORK.Value("i", 0)
+    got = 0
+    with pig.record() as recording:
+        loader = DataLoader(Uneven(made), batch_size=None, num_workers=2, prefetch_factor=2)
+        for batch in pig.gpu_steps(loader):
+            got += int(batch)
+            while made.value < min(79, got + 1):  # it has begun with what it was asked for
+                pass
+    assert (len(recording.run.steps), got) == (88, 80)
+    assert analysis.of(recording.run).loader_model is None
 
 
 def test_a_loop_that_makes_its_batches_itself_is_sampled_while_it_does() -> None:

@@ -189,7 +189,10 @@ def test_a_thread_that_holds_the_gil_in_c(tmp_path: Path) -> None:
     assert len(said) == 1
     assert "): in forward, step 12; a thread has held Python's GIL for 5 s" in said[0]
     assert stall.step == 12
-    assert any(f'File "<string>", line {line} in <module>' in text for _, text in stall.stacks)
+    if sys.version_info[:2] in ((3, 11), (3, 12)):  # which export what prints the stacks
+        assert any(f'File "<string>", line {line} in <module>' in text for _, text in stall.stacks)
+    else:
+        assert stall.stacks == ()
 
 
 FORKED = """

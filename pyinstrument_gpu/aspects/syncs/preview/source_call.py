@@ -131,25 +131,34 @@ _READING_CALLS = {
     "complex": SyncKind.COMPLEX,
 }
 _COMPARING = ("bool", "any", "all", "max", "min", "sorted")
+# By a part of the instruction's name: these differ between Python versions, and so does where a
+# condition is evaluated.
 _INSTRUCTIONS = {
-    "BINARY_OP": SyncKind.FORMAT,  # "%d" % x
-    "BINARY_SUBSCR": SyncKind.INT,
-    "STORE_SUBSCR": SyncKind.INT,
+    "JUMP": SyncKind.BOOL,  # `if`, `while`, `and`, `assert`, ...
+    "TO_BOOL": SyncKind.BOOL,
+    "UNARY_NOT": SyncKind.BOOL,
     "COMPARE_OP": SyncKind.BOOL,
     "CONTAINS_OP": SyncKind.COMPARE,
-    "FORMAT_VALUE": SyncKind.FORMAT,
-    "UNARY_NOT": SyncKind.BOOL,
-    "TO_BOOL": SyncKind.BOOL,
+    "FORMAT": SyncKind.FORMAT,
+    "MODULO": SyncKind.FORMAT,  # "%d" % x
+    "SUBSCR": SyncKind.INT,
+    "SLICE": SyncKind.INT,
+    "MULTIPLY": SyncKind.INT,  # [0] * x
 }
+# The arguments of BINARY_OP, which has replaced MODULO in Python 3.11: NB_REMAINDER and
+# NB_INPLACE_REMAINDER. Another operator repeats or, from Python 3.14 on, subscripts.
+_REMAINDERS = (6, 19)
 
 
 def kind_of_read(frame: FrameType) -> SyncKind:
     """What a frame is doing that reads one number."""
-    instruction = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-    if "JUMP" in instruction:  # `if`, `while`, `and`, `assert`, ...
-        return SyncKind.BOOL
-    if instruction in _INSTRUCTIONS:
-        return _INSTRUCTIONS[instruction]
+    operation, argument = frame.f_code.co_code[frame.f_lasti : frame.f_lasti + 2]
+    instruction = dis.opname[operation]
+    if instruction == "BINARY_OP":
+        return SyncKind.FORMAT if argument in _REMAINDERS else SyncKind.INT
+    for part, kind in _INSTRUCTIONS.items():
+        if part in instruction:
+            return kind
     call = call_of(frame)
     if call is None:
         return SyncKind.ITEM
