@@ -8,6 +8,7 @@ from typing import Any
 
 NOT_FOUND = 6
 NOT_SUPPORTED = 3
+NO_PERMISSION = 4
 GPU_IS_LOST = 15
 
 SM_CLOCK, MEMORY_CLOCK, SM_CLOCK_MAX = "clock 1", "clock 2", "greatest clock 1"

@@ -178,11 +178,15 @@ class GpuUseAspect(Aspect):
             )
 
     def unknown(self, run: Run) -> Iterator[str]:
-        for gpu in self.section(run):
+        gpus = self.section(run)
+        if run.device_timing is not None and not gpus:
+            yield "How GPUs were used: there is no reading of NVML from while steps ran."
+        for gpu in gpus:
             if gpu.sm_active is None:
                 yield (
                     f"How busy the units of GPU {gpu.device} were: NVML measures it from Hopper "
-                    "on, with driver 525 or newer, and here not for parts of a GPU (MIG)."
+                    "on, with driver 525 or newer, for who may read it, and here not for parts "
+                    "of a GPU (MIG)."
                 )
 
 

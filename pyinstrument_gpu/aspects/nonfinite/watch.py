@@ -156,8 +156,9 @@ class NonfiniteWatch(Watcher):
         if step is None:
             return
         native.unhook(self._leave_module)
-        if step.index < 0:
-            return  # nothing was looked at
+        if step.index < 0:  # nothing was looked at, as in a step that was taken back
+            self._until_next = 0 if step.is_whole else self._until_next
+            return
         if len(self._waiting) < _MOST_WAITING and step.measurements.send():
             self._waiting.append(step)
         else:

@@ -13,8 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from pyinstrument_gpu.analysis.step_times import were_profiled
-from pyinstrument_gpu.aspects.throughput.utilization import FlopRow, Utilization, utilization
+from pyinstrument_gpu.aspects.throughput.utilization import (
+    FlopRow,
+    Utilization,
+    are_of_means,
+    utilization,
+)
 from pyinstrument_gpu.core.aspect import Aspect
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.step_values import TOKENS, WITHOUT_PADDING, values_of_steps
@@ -31,7 +35,8 @@ from pyinstrument_gpu.parts.words import (
 
 @dataclass(frozen=True)
 class TokenRate:
-    """Tokens of the steps in the history of which they are known, without profiled ones.
+    """Tokens of the steps in the history of which they are known, without those that were
+    profiled or cut short.
 
     Attributes:
         steps: how many.
@@ -106,7 +111,7 @@ class ThroughputAspect(Aspect):
 
 def _tokens(run: Run) -> TokenRate | None:
     steps = run.steps.closed
-    steps = steps[~were_profiled(run, steps["index"])]
+    steps = steps[are_of_means(run, steps)]
     tokens = values_of_steps(run, TOKENS, steps)
     without = values_of_steps(run, WITHOUT_PADDING, steps)[~np.isnan(tokens)]
     steps, tokens = steps[~np.isnan(tokens)], tokens[~np.isnan(tokens)]

@@ -14,11 +14,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.step_times import were_profiled
+from pyinstrument_gpu import analysis
+from pyinstrument_gpu.analysis.step_times import (
+    in_unfinished_steps,
+    mean_per_step_ns,
+    were_profiled,
+)
 from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.flops import FlopCount, Flops
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.core.statistics import Scope
+from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope
 from pyinstrument_gpu.core.step_values import TOKENS, values_of_steps
 
 _LEAST_DIFFERENCE = 0.001
@@ -118,7 +123,8 @@ def utilization(run: Run) -> Utilization | None:
     scale = _scale(run)
     per_step = scale / operations.steps
     model = [one for one in flops.counts if one.kind.is_of_model]
-    step_s = run.step_totals.duration.mean_ns / 1e9 if run.step_totals.count else 0.0
+    steps = analysis.of(run).step_totals
+    step_s = steps.duration.mean_ns / 1e9 if steps.count else 0.0
     ideal_s, model_ideal_s = flops.ideal_s(flops.counts), flops.ideal_s(model)
     dtypes = {one.dtype for one in flops.counts if one.flops}
     peaks = {one.dtype: one for one in flops.peaks if one.dtype in dtypes}
@@ -167,12 +173,18 @@ def _scale(run: Run) -> float:
     """How many tokens steps have, by those of the profiled ones; 1 where that is not known."""
     steps = run.steps.closed
     tokens = values_of_steps(run, TOKENS, steps)
-    counted, others = _in_window(run), ~were_profiled(run, steps["index"])
+    counted, others = _in_window(run), are_of_means(run, steps)
     if not counted.any() or not others.any() or np.isnan(tokens[counted | others]).any():
         return 1.0
     of_counted, of_others = float(tokens[counted].mean()), float(tokens[others].mean())
     ratio = of_others / of_counted if of_counted else 1.0
     return ratio if abs(ratio - 1) > _LEAST_DIFFERENCE else 1.0
+
+
+def are_of_means(run: Run, steps: NDArray[np.void]) -> NDArray[np.bool_]:
+    """Of each of these steps, whether it was neither profiled nor cut short."""
+    is_cut_short = np.isin(steps["index"], analysis.of(run).cut_short["index"])
+    return ~(were_profiled(run, steps["index"]) | is_cut_short)
 
 
 def _in_window(run: Run) -> NDArray[np.bool_]:
@@ -191,12 +203,17 @@ def _window_ns(run: Run) -> int:
 
 def _phases_s(run: Run) -> dict[str, float]:
     """The time of phases per step: on the device, if there is one."""
-    steps = run.step_totals.count
-    found = {}
-    for path, phase in run.phases_in(Scope.STEP).items():
-        times = phase.host if run.device_timing is None else phase.device
-        if times is not None and steps:
-            found[path] = times.mean_ns * phase.count / steps / 1e9
+    about, found = analysis.of(run), {}
+    unfinished = in_unfinished_steps(run, about.cut_short)
+    for (path, scope), phase in run.statistics.items():
+        still = unfinished.get((path, scope), PhaseStatistics())
+        times = phase.host, still.host
+        if run.device_timing is not None:
+            times = phase.device, still.device
+        calls = phase.count - still.count
+        time_ns = mean_per_step_ns(about.step_totals.count, *times, calls)
+        if scope == Scope.STEP and time_ns is not None:
+            found[run.paths[path]] = time_ns / 1e9
     return found
 
 

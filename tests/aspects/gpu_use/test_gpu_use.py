@@ -26,6 +26,7 @@ from pyinstrument_gpu.aspects.gpu_use.watch import UseWatch
 from pyinstrument_gpu.core import gpu_polling, nvml
 from pyinstrument_gpu.core.gpu_readings import BY_HEAT, BY_POWER, SM_CLOCK, name_of
 from pyinstrument_gpu.core.nvml import NvmlError, UseReader
+from pyinstrument_gpu.core.record import DeviceTimingSummary
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE
 from pyinstrument_gpu.patching import import_hook
@@ -36,6 +37,7 @@ from tests.helpers.nvml import (
     ACTIVITY,
     GPU_IS_LOST,
     MEMORY_CLOCK,
+    NO_PERMISSION,
     NOT_SUPPORTED,
     POWER,
     POWER_LIMIT,
@@ -171,12 +173,14 @@ def test_it_is_no_result_of_the_program(program: Program) -> None:
     assert final_values([program.run], [program.run]) == ()
 
 
-@pytest.mark.parametrize("why", ["old", "divided", "no such function"])
+@pytest.mark.parametrize("why", ["old", "divided", "no such function", "no permission"])
 def test_without_gpm_activity_is_unknown(
     program: Program, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     program.library.has_gpm = why != "old"
     program.library.is_divided = why == "divided"
+    if why == "no permission":
+        program.library.statuses[ACTIVITY] = NO_PERMISSION
     if why == "no such function":
         monkeypatch.delattr(SimulatedNvml, "nvmlGpmQueryDeviceSupport")
     with program.recording:
@@ -221,6 +225,16 @@ def test_a_gpu_that_is_lost_ends_the_readings(program: Program) -> None:
         assert not program.watch.read()
         program.step(1)
     assert values(program.run, "sm_active_percent") == [80]
+
+
+def test_a_gpu_of_which_there_is_no_reading_is_unknown(program: Program) -> None:
+    with program.recording, gpu_step():
+        pass
+    run = program.run
+    assert [*ASPECT.unknown(run)] == []  # there may be no GPU
+    run.device_timing = DeviceTimingSummary(1, 200, 300_000)
+    told = "How GPUs were used: there is no reading of NVML from while steps ran."
+    assert [*ASPECT.unknown(run)] == [told]
 
 
 def test_a_gpu_that_cannot_be_read_is_refused() -> None:

@@ -129,6 +129,14 @@ def test_only_the_loss_of_a_step_was_looked_at() -> None:
     assert origin is not None and (origin.step, origin.where) == (AT, "unchecked")
 
 
+def test_a_step_in_which_there_is_nothing_to_look_at_is_not_the_one_of_many() -> None:
+    with pig.record(nonfinite=STEPS) as recording:
+        for step in pig.gpu_steps(range(STEPS)):
+            if step:
+                net()(torch.ones(2, 4)).sum().backward()
+    assert known_of(recording).checked_steps == 1
+
+
 def without_gradients(model: nn.Sequential, x: Tensor) -> Tensor:
     with torch.inference_mode():
         y = model(x)

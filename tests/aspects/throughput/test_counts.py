@@ -304,18 +304,25 @@ def test_a_backward_pass_that_is_differentiated_is_no_recomputation() -> None:
     assert (found["forward"], found["recompute"]) == (48, 0)
 
 
-def test_what_an_optimizer_multiplies_is_not_of_the_model() -> None:
+@pytest.mark.parametrize("in_closure", [False, True], ids=["before", "in the step, as Lightning"])
+def test_what_an_optimizer_multiplies_is_not_of_the_model(in_closure: bool) -> None:
     class Orthogonal(torch.optim.SGD):
         def step(self, closure: Any = None) -> Any:
+            if closure is not None:
+                closure()
             with torch.no_grad():
                 weight.addmm_(weight @ weight.T, weight)
 
     weight = nn.Parameter(torch.rand(3, 4))
     optimizer = Orthogonal([weight])
 
-    def step() -> None:
+    def passes() -> None:
         (torch.ones(2, 3) @ weight).sum().backward()
-        optimizer.step()
+
+    def step() -> None:
+        if not in_closure:
+            passes()
+        optimizer.step(passes if in_closure else None)
 
     found = by_kind(recorded(step))
     assert found == {"forward": 48, "backward": 48, "optimizer": 2 * 72}

@@ -23,6 +23,7 @@ from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.flops import Peak
 from pyinstrument_gpu.core.run import Run
 from tests.cli.test_commands import invoke
+from tests.helpers.clock import fake_clock
 from tests.helpers.launched import launched, write
 
 SIDE = 64
@@ -76,6 +77,26 @@ def test_counts_are_those_of_a_mean_step_by_its_tokens(run: Run) -> None:
     assert used.unknown_share is not None and used.mfu_at_most is not None
     assert used.mfu_at_most == min(1, used.mfu + used.unknown_share)
     assert sum(one.share for one in used.unknown) == pytest.approx(used.unknown_share)
+
+
+def test_steps_that_were_cut_short_are_left_out() -> None:
+    weight = torch.rand(SIDE, SIDE, requires_grad=True)
+    with fake_clock() as advance, pig.record(flops=True) as recording:
+        for number in pig.gpu_steps(range(13), tokens=SIDE):
+            with pig.gpu_phase("forward"):
+                loss = (torch.ones(SIDE, SIDE) @ weight).sum()
+                advance(10**9)
+            if number == 12:
+                break
+            with pig.gpu_phase("backward"):
+                loss.backward()
+                advance(10**9)
+    used = with_peaks(recording.run, Peak("float32", 1e13, "a test"))
+    assert used.model_flops_per_second == pytest.approx(FLOPS / 2)
+    assert used.phases  # in a second each; what the profiler sees has the time of day
+    assert all(row.per_second == pytest.approx(row.model_flops) for row in used.phases)
+    section = next(one for one in aspects() if one.name == "throughput").section(recording.run)
+    assert (section.tokens.steps, section.tokens.per_second) == (11, SIDE / 2)
 
 
 @given(st.floats(1e-3, 1e19))

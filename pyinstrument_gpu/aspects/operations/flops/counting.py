@@ -6,7 +6,8 @@ where autocast has it call itself with numbers of another type, it computes with
 
 An operator that autograd records is numbered, so one with a number within a node of a backward pass
 does again what a forward pass has done; unless all of that node's are numbered, which then is a
-backward pass that is to be differentiated itself.
+backward pass that is to be differentiated itself. So is what the closure of an optimizer's step
+does for the model, other than what the optimizer does.
 """
 
 from __future__ import annotations
@@ -91,10 +92,10 @@ class FlopCounting:
         self._inside[event.correlation] = len(self._counted)
         self._around.update(one.correlation for one in parents)
         kind: FlopKind | HostEvent = FlopKind.FORWARD
-        if any(one.name.startswith(_OPTIMIZER) for one in parents):
-            kind = FlopKind.OPTIMIZER
-        elif node is not None:
+        if node is not None:
             kind = node if is_again else FlopKind.BACKWARD
+        elif event.sequence < 0 and any(one.name.startswith(_OPTIMIZER) for one in parents):
+            kind = FlopKind.OPTIMIZER
         self._counted.append((event, kind, place))
 
     def counts(self) -> tuple[FlopCount, ...]:
