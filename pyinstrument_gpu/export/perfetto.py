@@ -76,6 +76,7 @@ def write(runs: Sequence[Run], sink: BinaryIO, *, advance: Callable[[int], None]
         process.write_steps()
         process.write_phases()
         process.write_metrics()
+        process.write_origin()
     trace.end()
 
 
@@ -243,6 +244,26 @@ class _TraceProcess:
                 self._write_counter(
                     f"memory/{name}_bytes", steps["end_ns"][at][known], points[column][kept][known]
                 )
+
+    def write_origin(self) -> None:
+        """Write an instant where the step begins in which the first value was not finite."""
+        found, steps = self._run.nonfinite, self._run.steps.array
+        if found is None or found.origin is None:
+            return
+        origin = found.origin
+        keys = "step", "where", "module", "detail"
+        event = {
+            "name": f"first {origin.value}: {origin.module or origin.where}",
+            "cat": "nonfinite",
+            "args": {key: getattr(origin, key) for key in keys},
+        }
+        for begin_ns in steps["begin_ns"][steps["index"] == origin.step].tolist():
+            microseconds, rest = divmod(begin_ns + self._timeline.start_ns, 1000)
+            self._trace.write(
+                b'{"ph":"i","s":"p","pid":%d,"ts":%d.%03d,' % (self._pid, microseconds, rest)
+                + json_text(event)[1:]
+                + b",\n"
+            )
 
     def _write_counter(
         self, name: str, host_ns: NDArray[np.int64], values: NDArray[np.generic]

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.aspects.memory.data import MEMORY_POINT_DTYPE, Memory
 from pyinstrument_gpu.aspects.modules.data import ModulePass
+from pyinstrument_gpu.aspects.nonfinite.data import Nonfinite, Origin
 from pyinstrument_gpu.core.record import OpenPhase, Thread, named_streams
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE
@@ -121,6 +122,24 @@ def test_memory_is_a_counter_at_the_end_of_steps() -> None:
         ("memory/allocated_bytes", Decimal("0.049"), 12),
         ("memory/reserved_bytes", Decimal("0.029"), 1 << 41),
     ]
+
+
+def test_the_first_value_that_is_not_finite_is_an_instant() -> None:
+    steps = [(number, number * 10, number * 10 + 9, 1, 1, True, 0) for number in range(3)]
+    run = run_of([], steps=Steps(np.array(steps, STEP_DTYPE)), duration_ns=50)
+    run.nonfinite = Nonfinite(origin=Origin(step=2, where="forward", module='a "b"', value="inf"))
+    (instant,) = [event for event in trace_of(run).events if event["ph"] == "i"]
+    assert instant == {
+        "ph": "i",
+        "s": "p",
+        "pid": 1,
+        "ts": Decimal("0.02"),
+        "cat": "nonfinite",
+        "name": 'first inf: a "b"',
+        "args": {"step": 2, "where": "forward", "module": 'a "b"', "detail": ""},
+    }
+    run.nonfinite = Nonfinite(origin=Origin(step=3, where="forward"))
+    assert not [event for event in trace_of(run).events if event["ph"] == "i"]
 
 
 def test_open_phases_end_with_the_run() -> None:
