@@ -453,8 +453,8 @@ py::list as_tuples(const std::vector<MemoryReading>& readings) {
   py::list tuples;
   for (const MemoryReading& each : readings)
     tuples.append(py::make_tuple(each.kind, each.step, each.path, each.depth, each.allocated,
-                                each.allocated_peak, each.reserved, each.reserved_peak,
-                                each.allocated_peak_after, each.retries, each.next_node));
+                                 each.allocated_peak, each.reserved, each.reserved_peak,
+                                 each.allocated_peak_after, each.retries, each.next_node));
   return tuples;
 }
 
@@ -523,8 +523,7 @@ void add_memory_functions(py::module_& module) {
       },
       "reads"_a, "resets"_a);
   module.def("stop_memory_watch", [] { MemoryWatch::instance().stop(); });
-  module.def("take_memory_readings",
-             [] { return as_tuples(MemoryWatch::instance().readings()); });
+  module.def("take_memory_readings", [] { return as_tuples(MemoryWatch::instance().readings()); });
   module.def("open_step_memory_readings",
              [] { return as_tuples(MemoryWatch::instance().open_step_readings()); });
   module.def("lost_memory_readings", [] { return MemoryWatch::instance().lost(); });
