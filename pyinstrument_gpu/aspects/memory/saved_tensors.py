@@ -23,6 +23,8 @@ from pyinstrument_gpu.aspects.memory.holders import tensors_in
 MOST_NODES = 20_000
 _RAW = "_raw_saved_"
 LEAF = "AccumulateGrad"
+_RELEASED = "backward through the graph a second time"
+"""What torch says of a node that a backward pass has left with nothing saved."""
 _CLOSED = ("CppFunction", "CopySlices")
 """What torch calls the types of nodes that do not show what they have saved."""
 
@@ -87,7 +89,11 @@ class SavedTensors:
         if names is None:
             names = self._names[kind] = saved_names(kind)
         for name in names:
-            held = getattr(node, name)
+            try:
+                held = getattr(node, name)
+            except RuntimeError as error:  # custom Functions and lists are not shown once released
+                self.unseen += _RELEASED not in str(error)
+                continue
             for saved in held if isinstance(held, tuple) else (held,):
                 self._look_at(saved, number)
         if isinstance(node, self._function):
