@@ -54,6 +54,7 @@ class SavedTensors:
         self._is_visible = is_visible
         torch: Any = sys.modules["torch"]
         self._tensor, self._function = torch.Tensor, torch._C._FunctionBase
+        self._is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
         self._names: dict[type, list[str]] = {}  # of what nodes of a type save
         self._frames: set[int] = set()  # of checkpointing, by identity: the graph keeps them
         self.unseen = 0
@@ -106,7 +107,10 @@ class SavedTensors:
         """What torch calls a `SavedTensor`, or what checkpointing keeps in place of one."""
         held = getattr(saved, "data", saved)
         if isinstance(held, self._tensor):
-            self._add(held, number)
+            if self._is_wrapped(held):  # by torch.func: it has no storage of its own
+                self.unseen += 1
+            else:
+                self._add(held, number)
             return
         packed = tensors_in(held)
         for tensor in packed:

@@ -278,3 +278,15 @@ def test_a_result_kept_after_its_backward_pass_hides_no_other_activations(functi
     assert event.holders is not None
     assert (event.holders.activations_bytes, event.holders.unseen) == (24, 0)
     del kept, loss
+
+
+def test_what_a_transform_has_wrapped_counts_as_unseen() -> None:
+    found = []
+
+    def function(x: Any) -> Any:
+        result = x.exp().sum()
+        found.append(ran_out(None)[0].holders)
+        return result
+
+    torch.func.grad(function)(torch.zeros(6))
+    assert [(one.activations_bytes, one.unseen) for one in found if one] == [(0, 1)]
