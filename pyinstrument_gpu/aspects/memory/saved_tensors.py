@@ -23,6 +23,8 @@ from pyinstrument_gpu.aspects.memory.holders import tensors_in
 MOST_NODES = 20_000
 _RAW = "_raw_saved_"
 LEAF = "AccumulateGrad"
+_RELEASED = "backward through the graph a second time"
+"""What torch says of a node that a backward pass has left with nothing saved."""
 _CLOSED = ("CppFunction", "CopySlices")
 """What torch calls the types of nodes that do not show what they have saved."""
 
@@ -52,6 +54,7 @@ class SavedTensors:
         self._is_visible = is_visible
         torch: Any = sys.modules["torch"]
         self._tensor, self._function = torch.Tensor, torch._C._FunctionBase
+        self._is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
         self._names: dict[type, list[str]] = {}  # of what nodes of a type save
         self._frames: set[int] = set()  # of checkpointing, by identity: the graph keeps them
         self.unseen = 0
@@ -87,7 +90,11 @@ class SavedTensors:
         if names is None:
             names = self._names[kind] = saved_names(kind)
         for name in names:
-            held = getattr(node, name)
+            try:
+                held = getattr(node, name)
+            except RuntimeError as error:  # custom Functions and lists are not shown once released
+                self.unseen += _RELEASED not in str(error)
+                continue
             for saved in held if isinstance(held, tuple) else (held,):
                 self._look_at(saved, number)
         if isinstance(node, self._function):
@@ -100,7 +107,10 @@ class SavedTensors:
         """What torch calls a `SavedTensor`, or what checkpointing keeps in place of one."""
         held = getattr(saved, "data", saved)
         if isinstance(held, self._tensor):
-            self._add(held, number)
+            if self._is_wrapped(held):  # by torch.func: it has no storage of its own
+                self.unseen += 1
+            else:
+                self._add(held, number)
             return
         packed = tensors_in(held)
         for tensor in packed:

@@ -254,3 +254,39 @@ def test_a_snapshot_can_be_declined(tmp_path: Path) -> None:
         out_of_memory.observe(0, 100, 2000, 50)
     assert memory_of(recording).out_of_memory[0].snapshot is None
     assert [one.name for one in tmp_path.iterdir()] == ["a.gpurun"]
+
+
+class Square(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return 2 * gradient * ctx.saved_tensors[0]
+
+
+@pytest.mark.parametrize("function", [Square.apply, lambda x: x[torch.tensor([0, 1])]])
+def test_a_result_kept_after_its_backward_pass_hides_no_other_activations(function: Any) -> None:
+    """Torch raises an error where it is asked what these nodes have saved, once it is released."""
+    start = torch.zeros(2, requires_grad=True)
+    loss = function(start * 1).sum()
+    loss.backward()
+    kept = torch.zeros(6, requires_grad=True).exp()
+    event, _ = ran_out(None)
+    assert event.holders is not None
+    assert (event.holders.activations_bytes, event.holders.unseen) == (24, 0)
+    del kept, loss
+
+
+def test_what_a_transform_has_wrapped_counts_as_unseen() -> None:
+    found = []
+
+    def function(x: Any) -> Any:
+        result = x.exp().sum()
+        found.append(ran_out(None)[0].holders)
+        return result
+
+    torch.func.grad(function)(torch.zeros(6))
+    assert [(one.activations_bytes, one.unseen) for one in found if one] == [(0, 1)]
