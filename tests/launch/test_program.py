@@ -300,7 +300,7 @@ def test_each_attempt_under_torchrun_has_its_own_file(tmp_path: Path) -> None:
         """
         import glob, os
         count = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-        while len(glob.glob("job.*")) < 2 * count + 2:  # until both ranks record
+        while len(glob.glob("job.*.gpurun")) < 2 * count + 2:  # until both ranks record
             os.sched_yield()
         if int(os.environ["RANK"]) == count:
             os.kill(os.getpid(), 9)
