@@ -20,10 +20,12 @@ from typing import BinaryIO
 FOLDER = "/dev/shm"
 SUFFIX = ".last_steps"
 STEP_BYTES = 40
-MOST_STEPS = 400
+_SLOTS = 400
+MOST_STEPS = _SLOTS - 1
+"""The process may have been killed while it wrote over the oldest one."""
 _PREFIX = "pyinstrument-gpu-"
 _HEADER = struct.Struct("<QQ4096s")  # the run's id, how many steps there were, the run file
-_PAGE_BYTES = _HEADER.size + MOST_STEPS * STEP_BYTES
+_PAGE_BYTES = _HEADER.size + _SLOTS * STEP_BYTES
 _MOST_PAGES = 256
 _STARTING_S = 60.0
 """A page is whole once its recording has begun. One that isn't by then was left by accident."""
@@ -43,10 +45,8 @@ def last_steps(path: Path) -> bytes | None:
                 data = _read(file, owner)
                 if data is not None and data[:8] == run_id:
                     _, count, _ = _HEADER.unpack_from(data)
-                    steps, at = data[_HEADER.size :], count % MOST_STEPS * STEP_BYTES
-                    # The process may have been killed while it wrote over the oldest one.
-                    older = steps[at + STEP_BYTES :] if count >= MOST_STEPS else b""
-                    return older + steps[:at]
+                    steps, at = data[_HEADER.size :], count % _SLOTS * STEP_BYTES
+                    return (steps[at + STEP_BYTES :] if count >= _SLOTS else b"") + steps[:at]
     return None
 
 

@@ -40,9 +40,10 @@ def header_of(run_id: str) -> bytes:
 
 def made_page(folder: Path, path: Path, count: int) -> Path:
     """The page of a process after so many steps."""
-    steps = np.zeros(MOST_STEPS, STEP_ITEM)
-    newest = np.arange(max(0, count - MOST_STEPS), count)
-    steps["serial"][newest % MOST_STEPS] = newest
+    slots = MOST_STEPS + 1
+    steps = np.zeros(slots, STEP_ITEM)
+    newest = np.arange(max(0, count - slots), count)
+    steps["serial"][newest % slots] = newest
     page = folder / f"pyinstrument-gpu-{RUN_ID}"
     header = shared_page._HEADER.pack(int(RUN_ID, 16), count, bytes(path))
     page.write_bytes(header + steps.tobytes())
@@ -88,14 +89,16 @@ def test_a_recording_that_is_stopped_leaves_no_page(tmp_path: Path) -> None:
     assert not page.exists()
 
 
-@pytest.mark.parametrize("count", [0, 3, MOST_STEPS - 1, MOST_STEPS, MOST_STEPS + 3])
+@pytest.mark.parametrize(
+    "count", [0, 3, MOST_STEPS - 1, MOST_STEPS, MOST_STEPS + 1, MOST_STEPS + 4]
+)
 def test_steps_of_a_page(tmp_path: Path, folder: Path, count: int) -> None:
     path = tmp_path / "run.gpurun"
     path.write_bytes(header_of(RUN_ID))
     assert last_steps(path) is None
     page = made_page(folder, path, count)
     for _ in range(2):
-        assert serials(last_steps(path)) == [*range(count)][1 - MOST_STEPS :]
+        assert serials(last_steps(path)) == [*range(count)][-MOST_STEPS:]
         keep_last_steps()
         assert not page.exists()
     path.write_bytes(header_of("f" * 16))  # a run that has taken the name
