@@ -20,14 +20,13 @@ import sys
 import threading
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 from pyinstrument_gpu.aspects.memory import holders, saved_tensors
 from pyinstrument_gpu.aspects.memory.fold import Reading, saved_by_phase, steps_of
-from pyinstrument_gpu.aspects.memory.holders import Held, largest, named_modules, tensors_in
+from pyinstrument_gpu.aspects.memory.holders import Held, named_modules, tensors_in
 from pyinstrument_gpu.aspects.memory.saved_tensors import SavedTensors
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.import_hook import when_imported
@@ -231,26 +230,13 @@ class MemoryLooks:
         held.add_program(modules, optimizers)
         for tensor in _alive(step.inputs):
             held.add("inputs_bytes", tensor)
-        saved: list[tuple[int, int]] = []
-
-        def add(tensor: Any, number: int) -> None:
-            size_bytes = held.add("activations_bytes", tensor)
-            if size_bytes:
-                saved.append((number, size_bytes))
-
-        graph = SavedTensors(add, held.add_parameter)
+        graph = SavedTensors(held)
         graph.walk([one.grad_fn for one in tensors_in(roots) if one.grad_fn is not None])
-        in_modules: Counter[str] = Counter()
-        for number, size_bytes in saved:
-            module = step.module_at(number)
-            if module is not None:
-                in_modules[module] += size_bytes
-        step.held, step.saved = held, saved
+        step.held, step.saved = held, graph.saved
         step.found = {
             "step": native.open_place()[1],
             "optimizers": len(optimizers),
-            "unseen": graph.unseen,
-            "activation_modules": largest(in_modules),
+            **graph.facts(step.module_at),
         }
         self._note("begin", held)
 

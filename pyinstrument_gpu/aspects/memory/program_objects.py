@@ -16,11 +16,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from pyinstrument_gpu.aspects.memory.holders import Held, largest
+from pyinstrument_gpu.aspects.memory.holders import Held
 from pyinstrument_gpu.aspects.memory.node_modules import NodeModules
 from pyinstrument_gpu.aspects.memory.saved_tensors import SavedTensors
 
@@ -57,30 +56,11 @@ def holders_of(
         with contextlib.suppress(Exception):  # of nodes of a kind of their own
             is_visible = _visible_nodes(device)
             if is_visible is not None:
-                saved, known = _activations(held, nodes, is_visible)
-                facts = {**held.facts(), **known, "phases": phases_of(saved)}
+                graph = SavedTensors(held, is_visible)
+                made_in = NodeModules(graph.walk(nodes), held.module_of)
+                known = graph.facts(made_in.module_at)
+                facts = {**held.facts(), **known, "phases": phases_of(graph.saved)}
         return facts
-
-
-def _activations(
-    held: Held, nodes: list[Any], is_visible: Callable[[Any], bool]
-) -> tuple[list[tuple[int, int]], dict[str, Any]]:
-    """What nodes have saved, by their numbers, and what of it the run file has."""
-    saved: list[tuple[int, int]] = []
-
-    def add(tensor: Any, number: int) -> None:
-        size_bytes = held.add("activations_bytes", tensor)
-        if size_bytes:
-            saved.append((number, size_bytes))
-
-    graph = SavedTensors(add, held.add_parameter, is_visible)
-    modules = NodeModules(graph.walk(nodes), held.module_of)
-    in_modules: Counter[str] = Counter()
-    for number, size_bytes in saved:
-        module = modules.module_at(number)
-        if module is not None:
-            in_modules[module] += size_bytes
-    return saved, {"unseen": graph.unseen, "activation_modules": largest(in_modules)}
 
 
 def _visible_nodes(device: str) -> Callable[[Any], bool] | None:

@@ -14,11 +14,12 @@ nothing of what it has saved: it is counted as one that was not seen.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
 
-from pyinstrument_gpu.aspects.memory.holders import tensors_in
+from pyinstrument_gpu.aspects.memory.holders import Held, largest, tensors_in
 
 MOST_NODES = 20_000
 _RAW = "_raw_saved_"
@@ -33,30 +34,25 @@ class SavedTensors:
     """A walk from where a backward pass begins. It keeps no tensor.
 
     Args:
-        add: called with each tensor, also more than once with the same one, and with the number
-            that autograd gave the node, by which nodes of one thread are in the order in which
-            they were made.
-        add_leaf: called with each tensor to whose gradient the pass adds.
+        held: what is known to be held: parameters to whose gradients the pass adds, and all else
+            that is saved, are added to it.
         is_visible: says of a node whether it may be looked at. Others are counted as unseen.
 
     Attributes:
+        saved: the bytes that nodes were the first to save, with the numbers that autograd gave
+            these, by which nodes of one thread are in the order in which they were made.
         unseen: how many nodes, or packed tensors, did not show what they hold.
     """
 
-    def __init__(
-        self,
-        add: Callable[[Any, int], None],
-        add_leaf: Callable[[Any], None],
-        is_visible: Callable[[Any], bool] = lambda node: True,
-    ) -> None:
-        self._add = add
-        self._add_leaf = add_leaf
+    def __init__(self, held: Held, is_visible: Callable[[Any], bool] = lambda node: True) -> None:
+        self._all = held
         self._is_visible = is_visible
         torch: Any = sys.modules["torch"]
         self._tensor, self._function = torch.Tensor, torch._C._FunctionBase
         self._is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
         self._names: dict[type, list[str]] = {}  # of what nodes of a type save
         self._frames: set[int] = set()  # of checkpointing, by identity: the graph keeps them
+        self.saved: list[tuple[int, int]] = []
         self.unseen = 0
 
     def walk(self, roots: list[Any]) -> list[tuple[int, Any]]:
@@ -73,7 +69,7 @@ class SavedTensors:
         nodes = []
         for node in seen:
             if type(node).__name__ == LEAF:
-                self._add_leaf(node.variable)
+                self._all.add_parameter(node.variable)
             else:
                 nodes.append((node._sequence_nr(), node))
         nodes.sort(key=itemgetter(0))
@@ -83,6 +79,24 @@ class SavedTensors:
             else:
                 self.unseen += 1
         return nodes
+
+    def facts(self, module_at: Callable[[int], str | None]) -> dict[str, Any]:
+        """What of it the run file has.
+
+        Args:
+            module_at: says in which module the node with a number was made; None: not known.
+        """
+        in_modules: Counter[str] = Counter()
+        for number, size_bytes in self.saved:
+            module = module_at(number)
+            if module is not None:
+                in_modules[module] += size_bytes
+        return {"unseen": self.unseen, "activation_modules": largest(in_modules)}
+
+    def _add(self, tensor: Any, number: int) -> None:
+        size_bytes = self._all.add("activations_bytes", tensor)
+        if size_bytes:
+            self.saved.append((number, size_bytes))
 
     def _look_at_node(self, node: Any, number: int) -> None:
         kind = type(node)
