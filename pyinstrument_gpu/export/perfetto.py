@@ -258,22 +258,21 @@ class _TraceProcess:
             "args": {key: getattr(origin, key) for key in keys},
         }
         for begin_ns in steps["begin_ns"][steps["index"] == origin.step].tolist():
-            microseconds, rest = divmod(begin_ns + self._timeline.start_ns, 1000)
-            self._trace.write(
-                b'{"ph":"i","s":"p","pid":%d,"ts":%d.%03d,' % (self._pid, microseconds, rest)
-                + json_text(event)[1:]
-                + b",\n"
-            )
+            head = b'{"ph":"i","s":"p","pid":%d,"ts":%b,' % (self._pid, self._time(begin_ns))
+            self._trace.write(head + json_text(event)[1:] + b",\n")
 
     def _write_counter(
         self, name: str, host_ns: NDArray[np.int64], values: NDArray[np.generic]
     ) -> None:
         head = self._counter_head(name)
         for time_ns, value in zip(host_ns.tolist(), values.tolist(), strict=True):
-            microseconds, rest = divmod(time_ns + self._timeline.start_ns, 1000)
             self._trace.write(
-                head + b'%d.%03d,"args":{"value":%b}},\n' % (microseconds, rest, json_text(value))
+                head + self._time(time_ns) + b',"args":{"value":%b}},\n' % json_text(value)
             )
+
+    def _time(self, host_ns: int) -> bytes:
+        """A time of the run as the trace has it, in microseconds."""
+        return b"%d.%03d" % divmod(host_ns + self._timeline.start_ns, 1000)
 
     def _counter_head(self, name: str) -> bytes:
         return b'{"ph":"C","pid":%d,"name":%b,"ts":' % (self._pid, json_text(name))
