@@ -31,6 +31,15 @@ def attached_cuda(devices: int = 1) -> Iterator[SimulatedCuda]:
         yield cuda
 
 
+@contextlib.contextmanager
+def unharmed_cuda() -> Iterator[SimulatedCuda]:
+    """The same, of which the recorder must not have asked anything that blocks or is forbidden."""
+    with attached_cuda() as cuda:
+        yield cuda
+        assert cuda.blocking_calls == 0
+        assert cuda.violations == []
+
+
 class Expected(NamedTuple):
     """The records that mark a span, as indices into `SimulatedCuda.records()`."""
 

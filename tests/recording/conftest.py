@@ -5,16 +5,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.helpers.device_program import Program, attached_cuda
+from tests.helpers.device_program import Program, unharmed_cuda
 from tests.helpers.simulated_cuda import SimulatedCuda
 
 
 @pytest.fixture
 def cuda() -> Iterator[SimulatedCuda]:
-    with attached_cuda() as cuda:
+    with unharmed_cuda() as cuda:
         yield cuda
-        assert cuda.blocking_calls == 0
-        assert cuda.violations == []
 
 
 @pytest.fixture

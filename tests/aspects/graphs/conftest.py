@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.helpers.device_program import Program, attached_cuda
+from tests.helpers.device_program import Program, unharmed_cuda
 from tests.helpers.fake_graphs import FakeCudaGraph
 from tests.helpers.simulated_cuda import SimulatedCuda
 
@@ -15,10 +15,8 @@ from tests.helpers.simulated_cuda import SimulatedCuda
 def program(monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
     monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeCudaGraph)
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
-    with attached_cuda() as cuda:
+    with unharmed_cuda() as cuda:
         yield Program(cuda)
-        assert cuda.blocking_calls == 0
-        assert cuda.violations == []
 
 
 @pytest.fixture

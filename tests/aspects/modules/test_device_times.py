@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import pyinstrument_gpu as pig
-from tests.helpers.device_program import Program, attached_cuda
+from tests.helpers.device_program import Program, unharmed_cuda
 from tests.helpers.simulated_cuda import SimulatedCuda
 from tests.helpers.spans import dropped_of
 from tests.helpers.timed_modules import Work
@@ -23,10 +23,8 @@ ENQUEUE_NS = 40_000
 
 @pytest.fixture
 def cuda() -> Iterator[SimulatedCuda]:
-    with attached_cuda() as cuda:
+    with unharmed_cuda() as cuda:
         yield cuda
-        assert cuda.blocking_calls == 0
-        assert cuda.violations == []
 
 
 def device_work(program: Program, forward_ns: int, backward_ns: int) -> Work:
