@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Features that live in other packages, found by their entry points (docs/plugins.md).
+"""Features of other packages, found by their entry points ("Plug-ins" in docs/architecture.md).
 
 An entry point of the group `pyinstrument_gpu.exporters`, `.sinks`, `.commands`, `.rules` or
 `.aspects` has the name that the feature is asked for by. Its package is imported when the feature
@@ -8,9 +8,9 @@ is used, and not before.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
+from types import MethodType
 from typing import Any
 
 from pyinstrument_gpu.patching.own_imports import OwnImports
@@ -77,7 +77,7 @@ class Guarded:
 
     def __getattr__(self, attribute: str) -> Any:
         found = getattr(self._plugin, attribute)
-        return partial(self._call, attribute) if inspect.ismethod(found) else found
+        return partial(self._call, attribute) if isinstance(found, MethodType) else found
 
     def _call(self, method: str, *args: Any, **options: Any) -> Any:
         if not self._is_broken:

@@ -2,7 +2,7 @@
 """The one door out of a run: a table of formats over one small interface.
 
 A format is a function that writes runs. To add one, write its module and add a row to `FORMATS`;
-other packages add theirs by an entry point (docs/plugins.md).
+other packages add theirs by an entry point (docs/architecture.md, Plug-ins).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
@@ -95,7 +95,6 @@ FORMATS: Mapping[str, Exporter] = {
 """Those of this package. The first one is that of standard output."""
 
 
-@cache
 def formats() -> Mapping[str, Exporter]:
     """Return all formats by name, those of plug-ins behind `FORMATS`."""
     added = plugins.load_all("exporters", lambda found: isinstance(found, Exporter))

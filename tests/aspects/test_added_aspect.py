@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plug-in that docs/plugins.md shows, with an aspect and an exporter: installed, and used."""
+"""The plug-in of docs/architecture.md, an aspect and an exporter: installed, and used."""
 
 import json
 import os

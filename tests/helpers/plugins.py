@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from pyinstrument_gpu import export, plugins
+from pyinstrument_gpu import plugins
 from pyinstrument_gpu.core.aspect import aspects
 
 
@@ -30,7 +30,7 @@ def on_the_path(folder: Path) -> Iterator[None]:
 
 def _forget() -> None:
     importlib.invalidate_caches()
-    for known in (plugins.installed, plugins.load, aspects, export.formats):
+    for known in (plugins.installed, plugins.load, aspects):
         known.cache_clear()
 
 

@@ -19,7 +19,7 @@ def write(runs: Sequence[Run], sink: BinaryIO, *, advance: Callable[[int], None]
                 "rank": run.environment.get("rank"),
                 "phase": path,
                 "count": phase.count,
-                "host_ns": phase.host.total_ns,
+                "host_ns": None if phase.host is None else phase.host.total_ns,
             }
             sink.write(json.dumps(line).encode() + b"\n")
         advance(len(run.spans))
