@@ -48,7 +48,7 @@ from pyinstrument_gpu.native import native as _native
 from pyinstrument_gpu.patching import dynamo
 from pyinstrument_gpu.recording import environment_variable, native_callbacks
 from pyinstrument_gpu.recording.recording import Recording, record, start
-from pyinstrument_gpu.recording.steps import gpu_step, gpu_steps
+from pyinstrument_gpu.recording.steps import add_to_step, gpu_step, gpu_steps
 from pyinstrument_gpu.version import __version__
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ __all__ = [
     "TensorBoardSink",
     "WandbSink",
     "__version__",
+    "add_to_step",
     "allow_sync",
     "auto_phases",
     "gpu_phase",

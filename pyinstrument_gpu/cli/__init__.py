@@ -16,10 +16,11 @@ import importlib
 import io
 import os
 import sys
-from typing import Any
+from typing import Any, cast
 
 import click
 
+from pyinstrument_gpu import plugins
 from pyinstrument_gpu.cli.run import Leave, run_options
 from pyinstrument_gpu.errors import PyinstrumentGpuError, RecordingError
 from pyinstrument_gpu.recording.configuration import PREFIX, file_settings
@@ -48,6 +49,10 @@ _COMPLETION_VARIABLE = "_PYINSTRUMENT_GPU_COMPLETE"
 """By which click tells that a shell asks; it is made of the program's name."""
 
 
+def _is_command(found: object) -> bool:
+    return isinstance(found, click.Command)
+
+
 class _Commands(click.Group):
     """The commands, each imported when it is used, so that `run` does not wait for numpy.
 
@@ -55,9 +60,12 @@ class _Commands(click.Group):
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return [*_COMMANDS, *plugins.installed("commands")]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS and cmd_name in plugins.installed("commands"):
+            found = plugins.load("commands", cmd_name, _is_command)
+            return cast("click.Command | None", found)
         if cmd_name in self.commands or cmd_name not in _COMMANDS:
             return super().get_command(ctx, cmd_name)
         command = getattr(importlib.import_module(f"pyinstrument_gpu.cli.{cmd_name}"), cmd_name)
@@ -68,7 +76,7 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """A Python file in the place of a command is a program to run."""
-        if args[0] not in _COMMANDS:
+        if args[0] not in _COMMANDS and args[0] not in plugins.installed("commands"):
             if args[0].endswith(".py") and os.path.isfile(args[0]):
                 args = ["run", *args]
             elif not args[0].startswith("-"):
@@ -79,7 +87,9 @@ class _Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+            added = plugins.installed("commands").items()
+            of_plugins = [(name, f"Of the package {one.dist.name}.") for name, one in added]
+            formatter.write_dl([*_COMMANDS.items(), *of_plugins])
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         try:

@@ -41,7 +41,7 @@ A run that lacks spans, or was cut short, is named on standard error.
 
 
 def _help() -> str:
-    formats = exports.FORMATS.items()
+    formats = exports.formats().items()
     suffixes = [
         f"  {'OUT/' if suffix == exports.FOLDER else suffix:<12} {what}"
         for _, exporter in formats
@@ -58,7 +58,7 @@ def _help() -> str:
 def _with_format_options(command: _Command) -> _Command:
     """Give a command the options of all formats."""
     options = {
-        name: each for format in exports.FORMATS.values() for name, each in format.options.items()
+        name: each for format in exports.formats().values() for name, each in format.options.items()
     }
     for name, (what, metavar) in reversed(options.items()):
         formats = ", ".join(exports.formats_with(name))
@@ -78,7 +78,7 @@ def _with_format_options(command: _Command) -> _Command:
 @click.option(
     "--format",
     "format_name",
-    type=click.Choice(list(exports.FORMATS)),
+    type=click.Choice(list(exports.formats())),
     help="Use this format, whatever the suffix of OUT.",
 )
 @_with_format_options
@@ -99,7 +99,7 @@ def export(
             check_replaceable(output)
     except ExportError as error:
         raise click.UsageError(str(error)) from error
-    exporter = exports.FORMATS[name]
+    exporter = exports.formats()[name]
     if to_stdout and exporter.output != "text":
         raise click.UsageError(f"{name} is not a text format: write it to a file with -o OUT")
     for option in options:

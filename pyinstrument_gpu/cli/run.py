@@ -221,6 +221,13 @@ def _check_call(ctx: click.Context, option: click.Parameter, value: str | None) 
     help="Sample the main thread's Python stack, for the lines that each phase consists of.",
 )
 @click.option(
+    "--aspect",
+    "aspects",
+    multiple=True,
+    metavar="NAME",
+    help="Also record this aspect of an installed plug-in; may be given several times.",
+)
+@click.option(
     "--compiled-phases",
     is_flag=True,
     help="Time phases inside of what torch.compile compiles too, by marks in its code.",

@@ -10,8 +10,9 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from pyinstrument_gpu import plugins
 from pyinstrument_gpu.core.file.json_document import decode_object
 
 if TYPE_CHECKING:  # what only reads runs needs no pictures
@@ -165,12 +166,34 @@ class DocumentAspect(Aspect):
 
 @cache
 def aspects() -> tuple[Aspect, ...]:
-    """The aspects, in the order in which a report shows them.
+    """Return the aspects in the order in which a report shows them, those of plug-ins last.
 
     Their table is found by its name, as what it lists builds on this package.
     """
     rows = importlib.import_module("pyinstrument_gpu.aspects.table").ASPECTS
-    return tuple(importlib.import_module(f"{row.package}.aspect").ASPECT for row in rows)
+    own = [importlib.import_module(f"{row.package}.aspect").ASPECT for row in rows]
+    names = {one.name for one in own}
+    added = plugins.load_all("aspects", _is_aspect, "aspect:ASPECT")
+    guarded = [
+        plugins.Guarded(name, one, _LeftOut(one.name))
+        for name, one in added
+        if one.name not in names
+    ]
+    return (*own, *cast("list[Aspect]", guarded))
+
+
+class _LeftOut(Aspect):
+    """Stands for the aspect of a plug-in that is broken: what a run holds of it is not shown."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        return {self._name: given.get(self._name)}
+
+
+def _is_aspect(found: object) -> bool:
+    return isinstance(found, Aspect)
 
 
 def live_views() -> list[LiveView]:

@@ -11,8 +11,9 @@ import importlib
 import json
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast
 
+from pyinstrument_gpu import plugins
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.own_imports import OwnImports
 
@@ -121,11 +122,23 @@ def watchers_of(options: Any) -> dict[str, Watcher]:
     """
     with OwnImports():
         rows = importlib.import_module("pyinstrument_gpu.aspects.table").ASPECTS
-        return {
+        own = {
             row.package.rpartition(".")[2]: _module(row).watcher(options)
             for row in rows
             if row.watch and (not row.option or getattr(options, row.option))
         }
+    added = {name: _of_plugin(name, options) for name in options.aspects}
+    return own | {name: watcher for name, watcher in added.items() if watcher is not None}
+
+
+def _of_plugin(name: str, options: Any) -> Watcher | None:
+    make = plugins.load("aspects", name, callable, "watch:watcher")
+    try:
+        watcher = None if make is None else make(options)
+    except Exception as error:
+        plugins.leave_out(name, f"watcher() raised {type(error).__name__}: {error}")
+        return None
+    return cast(Watcher, plugins.Guarded(name, watcher, Watcher())) if watcher else None
 
 
 def _module(row: Any) -> Any:

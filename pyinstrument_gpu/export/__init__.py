@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one door out of a run: a table of formats over one small interface.
 
-A format is a function that writes runs. To add one, write its module and add a row to `FORMATS`.
+A format is a function that writes runs. To add one, write its module and add a row to `FORMATS`;
+other packages add theirs by an entry point (docs/architecture.md, Plug-ins).
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
+from pyinstrument_gpu import plugins
 from pyinstrument_gpu.core.job_membership import not_one_job, same_run_twice
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.errors import ExportError
+from pyinstrument_gpu.errors import ExportError, PyinstrumentGpuError
 from pyinstrument_gpu.export import collapsed, csv, nvtxt, parquet, perfetto, tables, tensorboard
 from pyinstrument_gpu.export.atomic_file import atomic_write, check_replaceable
 
@@ -89,7 +92,25 @@ FORMATS: Mapping[str, Exporter] = {
         tensorboard.write, output="path", by_name="an event file into the log directory"
     ),
 }
-"""The first one is that of standard output."""
+"""Those of this package. The first one is that of standard output."""
+
+
+def formats() -> Mapping[str, Exporter]:
+    """Return all formats by name, those of plug-ins behind `FORMATS`."""
+    added = plugins.load_all("exporters", lambda found: isinstance(found, Exporter))
+    guarded = {name: replace(one, write=partial(_guarded, name, one.write)) for name, one in added}
+    return {**FORMATS, **guarded, **FORMATS}
+
+
+def _guarded(name: str, write: Callable[..., None], *args: Any, **options: Any) -> None:
+    """Write by a plug-in, and name it in the error if it fails."""
+    try:
+        write(*args, **options)
+    except (PyinstrumentGpuError, OSError):
+        raise
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        raise ExportError(f"the plug-in {name!r} can't write these runs: {what}") from error
 
 
 def export(
@@ -113,7 +134,7 @@ def export(
     Args:
         runs: what to write: one run, or the ranks of one job.
         path: the file; one that exists is replaced. For some formats a folder.
-        format: a key of `FORMATS`; None chooses by the suffix of `path`.
+        format: a key of `formats()`; None chooses by the suffix of `path`.
         advance: called with a number of spans whenever so many more are done.
         **options: those of the format (`Exporter.options`).
 
@@ -124,7 +145,7 @@ def export(
         TypeError: the format has no such option.
     """
     name = format_for(path, format)
-    exporter = FORMATS[name]
+    exporter = formats()[name]
     for option in options:
         if option not in exporter.options:
             known = ", ".join(exporter.options) or "none"
@@ -145,7 +166,7 @@ def export(
 
 def formats_with(option: str) -> list[str]:
     """The formats that have an option."""
-    return [name for name, exporter in FORMATS.items() if option in exporter.options]
+    return [name for name, exporter in formats().items() if option in exporter.options]
 
 
 def check_runs(runs: Sequence[Run], names: Sequence[str] | None = None) -> None:
@@ -170,29 +191,29 @@ def check_runs(runs: Sequence[Run], names: Sequence[str] | None = None) -> None:
 
 
 def format_for(path: str | os.PathLike[str], format: str | None = None) -> str:
-    """The key of `FORMATS` that is asked for, by name or by the suffix of a path.
+    """The key of `formats()` that is asked for, by name or by the suffix of a path.
 
     Raises:
         ExportError: there is no such format.
     """
     if format is not None:
-        if format not in FORMATS:
-            raise ExportError(f"unknown format {format!r}; known: {', '.join(FORMATS)}")
+        if format not in formats():
+            raise ExportError(f"unknown format {format!r}; known: {', '.join(formats())}")
         return format
     given = os.fspath(path)
     name = Path(path).name.lower()
     suffix = Path(path).suffix
     if given.endswith(os.sep) or (not suffix and os.path.isdir(path)):
         suffix = name = FOLDER
-    for key, exporter in FORMATS.items():
+    for key, exporter in formats().items():
         if any(name.endswith(each) for each in exporter.suffixes):
             return key
     known = ", ".join(
         f"{'/'.join(exporter.suffixes)} ({key})"
-        for key, exporter in FORMATS.items()
+        for key, exporter in formats().items()
         if exporter.suffixes
     )
-    by_name = {key: exporter.by_name for key, exporter in FORMATS.items() if exporter.by_name}
+    by_name = {key: exporter.by_name for key, exporter in formats().items() if exporter.by_name}
     hint = "Use one of these, or name the format"
     if not suffix:
         written = "; for ".join(by_name.values())

@@ -83,6 +83,7 @@ class LaunchOptions:
     stop_on_nonfinite: bool
     flops: bool
     stacks: bool
+    aspects: tuple[str, ...]
     compiled_phases: bool
     watchdog: float
     on_hang: str | None
@@ -218,6 +219,7 @@ class Launch:
             stop_on_nonfinite=self._options.stop_on_nonfinite,
             flops=self._options.flops,
             stacks=self._options.stacks,
+            aspects=self._options.aspects,
             compiled_phases=self._options.compiled_phases,
             watchdog_s=self._options.watchdog or None,
             on_hang=self._options.on_hang,

@@ -166,8 +166,13 @@ def torch_facts() -> dict[str, Any]:
     find_accelerator = getattr(getattr(torch, "accelerator", None), "current_accelerator", None)
     try:
         # What this build of torch knows beside the host: asking initialises none.
-        if find_accelerator is not None and find_accelerator() is None:
+        accelerator = None if find_accelerator is None else find_accelerator()
+        if find_accelerator is not None and accelerator is None:
             facts["gpus"] = []
+        if getattr(torch.version, "hip", None) is not None:
+            facts["accelerator"] = "ROCm"  # whose device type is "cuda", too
+        elif accelerator is not None and accelerator.type != "cuda":
+            facts["accelerator"] = str(accelerator.type).upper()
         # Asking about GPUs before the program has used one would initialise CUDA.
         if torch.cuda.is_initialized():
             devices = range(torch.cuda.device_count())

@@ -7,9 +7,10 @@ import functools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from pyinstrument_gpu.errors import ConfigurationError
+from pyinstrument_gpu import plugins
+from pyinstrument_gpu.errors import ConfigurationError, SinkError
 from pyinstrument_gpu.native import DISABLED
 from pyinstrument_gpu.patching.own_imports import OwnImports
 from pyinstrument_gpu.recording import device_timing
@@ -62,7 +63,8 @@ class RecordingOptions:
         compiled_phases: bool = False,
         watchdog_s: float | None = 30.0,
         on_hang: str | None = None,
-        sinks: Sequence[Sink] = (),
+        aspects: str | Sequence[str] = (),
+        sinks: Sequence[Sink | str] = (),
     ) -> None:
         spans, budget = history_spans, device_timing_budget
         if spans is not None and (not isinstance(spans, int) or spans < 0):
@@ -119,9 +121,12 @@ class RecordingOptions:
                 ) from error
         if not isinstance(sinks, Sequence):  # no iterator: options may be made more than once
             raise TypeError(f"sinks must be a list of sinks, got {sinks!r}")
-        self.sinks = tuple(sinks)
+        self.sinks = tuple(_named_sink(sink) if isinstance(sink, str) else sink for sink in sinks)
         for sink in self.sinks:
             check_sink(sink)
+        self.aspects = tuple(aspects.split(",") if isinstance(aspects, str) else aspects)
+        for aspect in self.aspects:
+            _check_installed("aspects", aspect)
         self.path = path
         self.overwrite = overwrite
         self.history_spans = history_spans
@@ -174,6 +179,23 @@ class RecordingOptions:
             "device_timing": None if self.device_timing is False else timing,
             "watchdog_ns": self.watchdog_ns,
         }
+
+
+def _check_installed(kind: str, name: object) -> None:
+    """Raise a ValueError unless a plug-in of that name is installed."""
+    known = plugins.installed(kind)
+    if name not in known:
+        there_are = f"there are {', '.join(sorted(known))}" if known else "there are none"
+        raise ValueError(f"{kind} of plug-ins are named as installed, got {name!r}: {there_are}")
+
+
+def _named_sink(name: str) -> Sink:
+    """Make the sink of a plug-in, from the class or function that its entry point names."""
+    _check_installed("sinks", name)
+    make = plugins.load("sinks", name, callable)
+    if make is None:
+        raise SinkError(f"the sink {name!r} can't be loaded")
+    return cast("Sink", make())
 
 
 def check_sink(sink: object) -> None:

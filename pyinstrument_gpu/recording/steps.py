@@ -220,3 +220,30 @@ def _check_amount(name: str, number: float) -> None:
         raise TypeError(f"{name} must be a number or a function of the item, got {number!r}")
     if not _is_amount(number):
         raise ValueError(f"{name} must be a number >= 0, got {number!r}")
+
+
+def add_to_step(name: str, value: float) -> None:
+    """Add to a number of the open step: `pig.add_to_step("tokens_dropped", 3)`.
+
+    The sum over the step becomes the metric `step/NAME` of the run, with one value for each step in
+    which it was called. Report, page, JSON, CSV, Parquet, sinks and `watch` show it. A run keeps
+    at most 64 names; of a long run it keeps every second value, every fourth and so on.
+
+    Any thread may call it. It takes tens of nanoseconds, and never waits for a GPU. Nothing is
+    added while no step is open or no recording is active.
+
+    Args:
+        name: what is counted, or a name that ends with its unit, as in `"read_bytes"`.
+        value: a number of Python or numpy. NaN says that the number is not known of this step,
+            which then has none.
+
+    Raises:
+        TypeError: `name` is no str, or `value` is no number. A tensor is none: to read it could
+            wait for the GPU. `MetricAccumulator` takes tensors.
+    """
+    if not isinstance(value, Real):
+        raise TypeError(
+            f"value must be a number, got {type(value).__name__}: "
+            "MetricAccumulator takes tensors without waiting for them"
+        )
+    native.add_to_step(name, float(value))

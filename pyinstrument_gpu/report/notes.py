@@ -83,6 +83,8 @@ def unknown(run: Run) -> Iterator[str]:
             why = "the process saw no GPU"
         elif run.environment.get("device_timing", {}) is None:
             why = "device timing was off"
+        elif "accelerator" in run.environment:
+            why = f"not supported on {run.environment['accelerator']}, only on NVIDIA GPUs"
         yield f"Times on the device: {why}."
     if not run.step_totals.count:
         ended = "no step ended" if run.complete else "no step that ended is in the file"

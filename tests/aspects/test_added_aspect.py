@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The aspect that docs/architecture.md adds: one folder and one row are all that it takes."""
+"""The plug-in of docs/architecture.md, an aspect and an exporter: installed, and used."""
 
 import json
+import os
 import runpy
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +17,7 @@ from jsonschema.validators import validator_for
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_step
-from pyinstrument_gpu.aspects import table
 from pyinstrument_gpu.cli import main
-from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.framing import read_blocks
 from pyinstrument_gpu.core.file.state import State
@@ -23,25 +25,37 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.native import native
 from tests.helpers.encoders import encode_state
 from tests.helpers.forged_file import without
+from tests.helpers.plugins import on_the_path
 from tests.helpers.run_items import ONE_PHASE, span_item
 from tests.helpers.run_writer import RunWriter
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin"
 SCHEMAS = Path(__file__).parents[2] / "docs" / "make_report_schema.py"
 
 
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which pip has installed the example."""
+    # Not from where it lies: what setuptools builds would stay there.
+    source = tmp_path_factory.mktemp("source") / "plugin"
+    shutil.copytree(EXAMPLE, source)
+    site = tmp_path_factory.mktemp("site")
+    install = ["install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
+    subprocess.run(
+        [sys.executable, "-m", "pip", *install, "--target", str(site), str(source)], check=True
+    )
+    return site
+
+
 @pytest.fixture
-def added(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with monkeypatch.context() as patched:
-        row = table.AspectRow("examples.aspect.switches", "watch")
-        patched.setattr(table, "ASPECTS", (*table.ASPECTS, row))
-        aspects.cache_clear()
+def added(site: Path) -> Iterator[None]:
+    with on_the_path(site):
         yield
-    aspects.cache_clear()
 
 
-def recorded(path: Path) -> bytes:
-    """The file of a recording of two steps."""
-    with pig.record(path):
+def recorded(path: Path, *names: str) -> bytes:
+    """The file of a recording of two steps with these aspects of plug-ins."""
+    with pig.record(path, aspects=names):
         for _ in range(2):
             with gpu_step():
                 pass
@@ -63,7 +77,7 @@ def reported(path: Path, *options: str) -> str:
 @pytest.mark.usefixtures("added")
 def test_its_section_is_in_report_json_schema_and_page(tmp_path: Path) -> None:
     path = tmp_path / "a.gpurun"
-    known = switches_of(Run.from_bytes(recorded(path)))
+    known = switches_of(Run.from_bytes(recorded(path, "switches")))
     assert "Context switches\n" in reported(path)
     printed = json.loads(reported(path, "--json"))
     assert printed["switches"]["involuntary"] == known.involuntary
@@ -75,10 +89,30 @@ def test_its_section_is_in_report_json_schema_and_page(tmp_path: Path) -> None:
     assert "It was interrupted " in (tmp_path / "a.html").read_text("utf-8")
 
 
+def test_a_program_is_run_with_it_and_exported_by_it(site: Path, tmp_path: Path) -> None:
+    program = "import pyinstrument_gpu as pig\nfor _ in pig.gpu_steps(range(2)): pass\n"
+    (tmp_path / "train.py").write_text(program)
+    command = [sys.executable, "-m", "pyinstrument_gpu"]
+    environment = os.environ | {"PYTHONPATH": f"{site}:{EXAMPLE.parents[1]}"}
+
+    def printed(*arguments: str) -> str:
+        done = subprocess.run(
+            [*command, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    printed("run", "-q", "--aspect", "switches", "-o", "a.gpurun", "train.py")
+    assert "It was interrupted " in printed("report", "-v", "a.gpurun")
+    printed("export", "a.gpurun", "a.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert [(line["phase"], line["count"]) for line in lines] == [("data", 2)]
+
+
 @pytest.mark.usefixtures("added")
 def test_what_was_not_watched_is_unknown(tmp_path: Path) -> None:
     path = tmp_path / "a.gpurun"
-    path.write_bytes(without(recorded(path), BlockType.ASPECTS))
+    path.write_bytes(without(recorded(path, "switches"), BlockType.ASPECTS))
     assert switches_of(Run.load(path)) is None
     assert "Context switches: " in str(json.loads(reported(path, "--json"))["unknown"])
 
@@ -109,8 +143,10 @@ def test_a_document_that_makes_no_sense_is_refused_as_a_whole(damaged: bytes) ->
     assert run.phases["a"].count == 1
 
 
-def test_without_it_the_file_is_read_and_says_nothing_of_it(tmp_path: Path) -> None:
-    run = Run.from_bytes(recorded(tmp_path / "a.gpurun"))
+def test_without_it_the_file_is_read_and_says_nothing_of_it(site: Path, tmp_path: Path) -> None:
+    with on_the_path(site):
+        data = recorded(tmp_path / "a.gpurun", "switches")
+    run = Run.from_bytes(data)
     assert run.steps_ended == 2
     assert not run.notes
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The document's numbers are those of the run, and what is not known is None."""
 
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE, SPAN_DTYPE
 from pyinstrument_gpu.core.steps import Step, Steps
 from pyinstrument_gpu.core.syncs import SYNC_DTYPE, Syncs, SyncTotals
+from pyinstrument_gpu.recording.environment import torch_facts
 from pyinstrument_gpu.report.document import Document, document_of
 from pyinstrument_gpu.report.one_step import step_document
 from pyinstrument_gpu.report.phases import PhaseInSteps
@@ -214,6 +217,24 @@ def test_device_timing_is_off_only_where_it_was_turned_off() -> None:
     for timing, why in (({"mode": "auto"}, "the run has none"), (off, "device timing was off")):
         run = run_of([], environment={"device_timing": timing})
         assert f"Times on the device: {why}." in document_of(run).unknown
+
+
+@pytest.mark.parametrize(
+    ("hip", "device", "name"), [("6.4", "cuda", "ROCm"), (None, "xpu", "XPU"), (None, "mps", "MPS")]
+)
+def test_a_build_for_other_accelerators_says_that_their_times_are_not_supported(
+    monkeypatch: pytest.MonkeyPatch, hip: str | None, device: str, name: str
+) -> None:
+    torch = SimpleNamespace(
+        __version__="2.13.0",
+        version=SimpleNamespace(cuda=None, hip=hip),
+        cuda=SimpleNamespace(is_initialized=lambda: False),
+        accelerator=SimpleNamespace(current_accelerator=lambda: SimpleNamespace(type=device)),
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    run = run_of([], environment=torch_facts())
+    why = f"Times on the device: not supported on {name}, only on NVIDIA GPUs."
+    assert why in document_of(run).unknown
 
 
 @pytest.mark.parametrize("slow", [0, 1])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, MutableMapping
 from weakref import WeakKeyDictionary
 
-from pyinstrument_gpu import analysis
+from pyinstrument_gpu import analysis, plugins
 from pyinstrument_gpu.analysis.advice import EDIT_SHARE, MIN_STEPS
 from pyinstrument_gpu.analysis.rules.case import Case, Guidance, worth_of
 from pyinstrument_gpu.analysis.rules.waits import (
@@ -58,6 +58,11 @@ def _findings(run: Run) -> list[Guidance]:
     if run.syncs.is_as_if or len(case.steps) < MIN_STEPS or case.found.is_contended:
         return []
     found = [finding for rule in RULES for finding in rule(case)]
+    for name, rule in plugins.load_all("rules", callable):
+        try:
+            found += rule(case)
+        except Exception as error:
+            plugins.leave_out(name, f"it raised {type(error).__name__}: {error}")
     return sorted(found, key=lambda one: one.worth.high_share if one.worth else -1.0, reverse=True)
 
 

@@ -123,6 +123,7 @@ class Environment(TypedDict, total=False):
     cores: _From1
     torch: _Text
     cuda: _Text | None
+    accelerator: _Text
     gpus: Annotated[list[_Text], _MOST]
     gpus_error: _SystemText
     driver: _Text | None
