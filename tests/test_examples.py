@@ -25,9 +25,9 @@ def rows_of(text: str) -> list[str]:
     return [line.split()[0] for line in found[0].splitlines()[1:] if line[:1].isalpha()]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
-    "name",
-    [n if n == "language_model" else pytest.param(n, marks=pytest.mark.thorough) for n in QUICKLY],
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n == "ddp" else n for n in QUICKLY]
 )
 def test_page_shows_the_phases_that_the_example_prints(name: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")

@@ -244,6 +244,7 @@ def test_transformers(tmp_path: Path) -> None:
     assert counts(run, Scope.OUTSIDE)["eval"] == 6
 
 
+@pytest.mark.thorough
 def test_torch_that_the_program_imports(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "pyinstrument_gpu", "run", "-o", str(tmp_path / "run.gpurun")]

@@ -76,6 +76,7 @@ def play(player: Path, *options: str) -> Result:
     return invoke("--baseline", f"{player} run old", *options, "--", str(player), "run", "new")
 
 
+@pytest.mark.thorough
 def test_real_programs_are_recorded_in_turn(tmp_path: Path) -> None:
     for folder in ("work", "old"):
         write(tmp_path, f"{folder}/train.py", TRAINING)

@@ -251,7 +251,7 @@ def test_without_evaluations_half_of_them_is_unknown() -> None:
 # --- what is measured, and the page ---
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_case_is_recorded_and_written(tmp_path: Path) -> None:
     file = tmp_path / "cases.json"
 

@@ -129,6 +129,7 @@ def test_of_updates_that_are_launched_at_once_the_steps_are_not_known(
             assert newest() == (3, None)
 
 
+@pytest.mark.thorough
 def test_a_program_may_end_while_a_daemon_thread_is_stuck() -> None:
     """The thread gets out of the driver when the interpreter is ending and wants it back."""
     done = run_script(

@@ -51,6 +51,7 @@ def told() -> dict[str, dict[str, int]]:
     return {kind: dict(counters[kind]) for kind in kinds if kind in counters}
 
 
+@pytest.mark.thorough
 def test_graphs_are_those_without_hooks() -> None:
     def observe() -> list[Any]:
         torch._dynamo.reset()

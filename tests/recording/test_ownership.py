@@ -98,7 +98,7 @@ def first_of_each(
 
 
 @pytest.mark.parametrize(
-    "into", [pytest.param("memory", marks=pytest.mark.thorough), "file and sink"]
+    "into", ["memory", pytest.param("file and sink", marks=pytest.mark.thorough)]
 )
 def test_stop_that_is_interrupted_goes_on_with_the_next(tmp_path: Path, into: str) -> None:
     interrupter = Interrupter(modules=("recording/recording.py", "at_exit.py"))
@@ -146,6 +146,7 @@ def test_stop_within_stop() -> None:
         assert sink.closed, at
 
 
+@pytest.mark.thorough
 def test_stop_that_was_interrupted_ends_as_another_starts() -> None:
     interrupter = Interrupter(modules=("recording/recording.py", "at_exit.py"))
     for at in first_of_each(interrupter, lambda: pig.start().stop):
@@ -170,6 +171,7 @@ def block() -> None:
     assert recording.run.complete
 
 
+@pytest.mark.thorough
 def test_block_that_is_interrupted_is_no_obstacle_to_the_next() -> None:
     """Not even where a traceback keeps what is left of it."""
     kept: list[BaseException] = []

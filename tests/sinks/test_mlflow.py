@@ -61,6 +61,7 @@ def in_its_characters(curves: Curves) -> Curves:
     return {tag.replace("@", "_"): points for tag, points in curves.items()}
 
 
+@pytest.mark.thorough
 def test_metrics_of_a_recording(store: Any, run_id: str) -> None:
     """In the run that is active, and late values at their step."""
     import mlflow

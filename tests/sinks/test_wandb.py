@@ -90,6 +90,7 @@ def curves_in(rows: list[Row]) -> Curves:
     return curves
 
 
+@pytest.mark.thorough
 def test_rows_of_a_recording(offline: Path) -> None:
     """Beside those of the program, and late values at their step."""
     run = begin()

@@ -56,6 +56,7 @@ assert len(started) == 9         # reset() took the callback away, and it alone
 """
 
 
+@pytest.mark.thorough
 def test_recompilations_breaks_and_a_limit_are_told_as_they_were(tmp_path: Path) -> None:
     path = tmp_path / "a.gpurun"
     run_script(PROGRAM, path, is_fresh=True)

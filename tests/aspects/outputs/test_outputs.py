@@ -138,6 +138,7 @@ def test_what_cannot_be_hooked_leaves_it_unknown(library: Library) -> None:
     assert "made.save could not be watched" in next(iter(ASPECT.unknown(recording.run)))
 
 
+@pytest.mark.thorough
 def test_the_real_functions_are_there_and_can_be_hooked() -> None:
     """In the versions that are installed."""
     import importlib
