@@ -61,7 +61,6 @@ if TYPE_CHECKING:
         RegressionAccumulator,
         tqdm_postfix,
     )
-    from pyinstrument_gpu.recording.job_statistics import JobStatistics
     from pyinstrument_gpu.sinks import (
         MLflowSink,
         OTLPSink,
@@ -80,7 +79,6 @@ __all__ = [
     "GateError",
     "Job",
     "JobError",
-    "JobStatistics",
     "MLflowSink",
     "MetricAccumulator",
     "MissingDependencyError",
@@ -129,7 +127,6 @@ dynamo.register_when_imported()
 # Most need numpy, whose import takes longer than everything else here.
 _HEAVY = {
     "Job": "job.job",
-    "JobStatistics": "recording.job_statistics",
     "Run": "core.run",
     "load_ipython_extension": "integrations.ipython",  # by `%load_ext pyinstrument_gpu`
     **dict.fromkeys(
