@@ -31,7 +31,6 @@ from pyinstrument_gpu.recording import (
     environment,
     hang_program,
     interactive,
-    self_overhead,
     uncommitted,
 )
 from pyinstrument_gpu.recording.lost_peer import exception_facts
@@ -330,7 +329,7 @@ class Recording:
             self._note_no_memory(error)
         self._cancel_exit = call_at_exit(self._finish_if_mine)
         facts.update(started)
-        facts["overhead"] = self_overhead.measure()
+        facts["overhead"] = environment.overhead_facts()
         native.set_nvtx(options.nvtx)
         device_timing.start(
             options.device_timing, options.device_timing_budget, options.graph_phases
