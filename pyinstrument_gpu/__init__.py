@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     )
     from pyinstrument_gpu.sinks import (
         MLflowSink,
-        OTLPSink,
         PrometheusSink,
         RunUpdate,
         Sink,
@@ -84,7 +83,6 @@ __all__ = [
     "MissingDependencyError",
     "ModuleWatch",
     "NonFiniteError",
-    "OTLPSink",
     "PhaseNameError",
     "PrometheusSink",
     "PyinstrumentGpuError",
@@ -142,7 +140,6 @@ _HEAVY = {
     **dict.fromkeys(
         (
             "MLflowSink",
-            "OTLPSink",
             "PrometheusSink",
             "RunUpdate",
             "Sink",

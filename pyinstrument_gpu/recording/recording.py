@@ -201,7 +201,7 @@ class Recording:
 
     def add_sink(self, sink: Sink, *, interval_s: float = _SINKS_INTERVAL_S) -> None:
         """Pass what is new from now on to `sink`: `TensorBoardSink`, `PrometheusSink`, `WandbSink`,
-        `MLflowSink`, `OTLPSink` or your own. `record(sinks=[...])` does so from the beginning.
+        `MLflowSink` or your own. `record(sinks=[...])` does so from the beginning.
 
         The training thread is not involved: a thread of the recording collects what is new and
         passes it to the sinks. That thread takes at most a twentieth of one processor's time on
