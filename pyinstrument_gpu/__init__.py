@@ -61,10 +61,8 @@ if TYPE_CHECKING:
         RegressionAccumulator,
         tqdm_postfix,
     )
-    from pyinstrument_gpu.recording.job_statistics import JobStatistics
     from pyinstrument_gpu.sinks import (
         MLflowSink,
-        OTLPSink,
         PrometheusSink,
         RunUpdate,
         Sink,
@@ -80,13 +78,11 @@ __all__ = [
     "GateError",
     "Job",
     "JobError",
-    "JobStatistics",
     "MLflowSink",
     "MetricAccumulator",
     "MissingDependencyError",
     "ModuleWatch",
     "NonFiniteError",
-    "OTLPSink",
     "PhaseNameError",
     "PrometheusSink",
     "PyinstrumentGpuError",
@@ -129,7 +125,6 @@ dynamo.register_when_imported()
 # Most need numpy, whose import takes longer than everything else here.
 _HEAVY = {
     "Job": "job.job",
-    "JobStatistics": "recording.job_statistics",
     "Run": "core.run",
     "load_ipython_extension": "integrations.ipython",  # by `%load_ext pyinstrument_gpu`
     **dict.fromkeys(
@@ -145,7 +140,6 @@ _HEAVY = {
     **dict.fromkeys(
         (
             "MLflowSink",
-            "OTLPSink",
             "PrometheusSink",
             "RunUpdate",
             "Sink",

@@ -89,15 +89,15 @@ class MissingDependencyError(PyinstrumentGpuError, ImportError):
 
 
 @contextmanager
-def needed_for(what: str, packages: str, extra: str) -> Iterator[None]:
-    """Have an ImportError in the block say what needs the packages, and how to install them.
+def needed_for(what: str, package: str, extra: str) -> Iterator[None]:
+    """Have an ImportError in the block say what needs the package, and how to install it.
 
     Raises:
-        MissingDependencyError: a package is missing.
+        MissingDependencyError: the package is missing.
     """
     try:
         yield
     except ImportError as error:
         raise MissingDependencyError(
-            f"{what} needs {packages}: pip install 'pyinstrument-gpu[{extra}]'"
+            f"{what} needs {package}: pip install 'pyinstrument-gpu[{extra}]'"
         ) from error

@@ -92,6 +92,6 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert {"index.html", "report-schema.html"} < set(pages)
     assert all((site / page).is_file() for page in pages)
     commands = (site / "reference" / "command-line.html").read_text("utf-8")
-    for command in ("run", "watch", "report", "export", "compare", "gate", "overhead", "info"):
+    for command in ("run", "watch", "report", "export", "compare", "gate", "info"):
         assert f'<h2 id="{command}">' in commands, f"the reference lacks the command {command}"
     assert "--fail-if-slower PCT" in commands

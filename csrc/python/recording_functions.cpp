@@ -271,7 +271,6 @@ void add_recording_functions(py::module_& module) {
   module.def("owner", &owner);
   module.def("owner_is_left_over", &owner_is_left_over);
   module.def("harvest", [] { Recorder::instance().harvest_now(); }, without_gil);
-  module.def("harvest_statistics", [] { Recorder::instance().harvest_statistics(); }, without_gil);
   module.def("flush", &flush, "timeout_s"_a);
   module.def(
       "start_device_timing",

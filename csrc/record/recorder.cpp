@@ -318,14 +318,6 @@ void Recorder::close_tap(uint64_t number) {
   taps_.erase(tap);
 }
 
-void Recorder::harvest_statistics() {
-  {
-    const std::lock_guard lock(harvest_mutex_);
-    statistics_asked_ = true;
-  }
-  harvest_now();
-}
-
 /// Whether a harvest will find the memory that it usually takes. Otherwise nothing is taken out of
 /// the rings: when they are full their threads fold the spans.
 bool Recorder::has_room() { return may_throw() && has_memory(kHarvestBytes); }
@@ -372,8 +364,7 @@ void Recorder::write(Harvest& harvest) {
   // Tens of thousands of paths take long to write: then less often.
   const int64_t age_ns = now_ns - statistics_written_ns_;
   const bool may_be_written = age_ns >= 100 * statistics_cost_ns_;
-  const bool are_old = std::exchange(statistics_asked_, false) ||
-                       (may_be_written && age_ns >= kStatisticsIntervalNs);
+  const bool are_old = may_be_written && age_ns >= kStatisticsIntervalNs;
   // Live sinks hand a step over once they have had two updates since its end.
   const bool is_due = !taps_.empty() || now_ns - heartbeat_ns_ >= kHeartbeatNs;
   const bool is_written = harvest.occasion == Occasion::kAsked || is_due || are_old ||

@@ -73,8 +73,6 @@ class Recorder {
   /// What is new since the last call, as LogTap has it. Also once after `stop`.
   std::vector<uint8_t> take_tap(uint64_t number);
   void close_tap(uint64_t number);
-  /// As `harvest_now`; the log then has statistics of all that was drained.
-  void harvest_statistics();
 
   DropCounters& drops() { return drops_; }
   const Clock& clock() const { return clock_; }
@@ -110,7 +108,6 @@ class Recorder {
   uint64_t recordings_ = 0;          ///< so far
   std::map<uint64_t, LogTap> taps_;  ///< outlive the log that writes to them
   uint64_t taps_opened_ = 0;         ///< so far
-  bool statistics_asked_ = false;
   std::unique_ptr<Storage> storage_;
   std::unique_ptr<RunLog> log_;
   bool in_memory_ = false;

@@ -38,7 +38,6 @@ _COMMANDS = {
     "gate": "Fail if training has become slower: a test that does not flake.",
     "blame": "Find the commit that made training slower.",
     "peak": "Measure how many floating-point operations a second this device can do.",
-    "overhead": "Measure what a phase costs on this machine.",
     "info": "Show what a run file contains and what is missing.",
     "completion": "Print a script that completes commands and options in your shell.",
 }

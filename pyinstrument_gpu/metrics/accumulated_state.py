@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyinstrument_gpu.metrics import device_memory, kernels
+from pyinstrument_gpu.metrics import kernels
 from pyinstrument_gpu.metrics.accumulator_options import MAX_NAME_BYTES, AccumulatorOptions
-from pyinstrument_gpu.metrics.addition import number
+from pyinstrument_gpu.metrics.addition import never_compiled, number
 from pyinstrument_gpu.metrics.state import (
     MAX_SCALARS,
     RESET_OFFSET,
@@ -30,15 +30,20 @@ from pyinstrument_gpu.metrics.state import (
     word,
 )
 from pyinstrument_gpu.metrics.state_dict import loaded, state_dict_of
-from pyinstrument_gpu.metrics.torch_modes import never_compiled, outside_modes
 from pyinstrument_gpu.metrics.values import Reading
 from pyinstrument_gpu.native import IMPORT_ERROR, native
+from pyinstrument_gpu.patching import device_memory
+from pyinstrument_gpu.patching.device_memory import outside_modes
 
 _LOST = "an update of the metrics was lost, and counted in lost_updates"
 _PLACED_IN_CAPTURE = (
     "the first one was inside the capture of a CUDA graph, where the accumulator cannot be set up; "
     "make one update before the capture"
 )
+
+_captured: list[tuple[Tensor, Tensor | None]] = []
+"""State and scratch of accumulators that are gone, and of whose updates some were captured into a
+graph: it may be replayed at any time, and the kernels in it write there."""
 
 
 class AccumulatedState(ABC):
@@ -83,7 +88,7 @@ class AccumulatedState(ABC):
     def __del__(self) -> None:
         try:
             if self._has_captured or (self._native is not None and self._native.was_captured()):
-                device_memory.keep_for_graphs(self._state, self._scratch)
+                _captured.append((self._state, self._scratch))
         except Exception:  # it was never whole, or the interpreter is ending
             pass
 

@@ -17,12 +17,20 @@ from pyinstrument_gpu.metrics import reference
 from pyinstrument_gpu.metrics.accumulated_state import AccumulatedState
 from pyinstrument_gpu.metrics.accumulator_options import checked_scalar
 from pyinstrument_gpu.metrics.across_ranks import PendingValues
-from pyinstrument_gpu.metrics.addition import Addition, accumulators, define, has_distributed, local
+from pyinstrument_gpu.metrics.addition import (
+    Addition,
+    accumulators,
+    define,
+    has_distributed,
+    is_recomputing,
+    local,
+    never_compiled,
+)
 from pyinstrument_gpu.metrics.state import MAX_SCALARS, StateSnapshot
-from pyinstrument_gpu.metrics.torch_modes import is_recomputing, never_compiled, outside_modes
 from pyinstrument_gpu.metrics.values import Reading, clash_of, known_series, series_of_scalar
 from pyinstrument_gpu.metrics.window import PeriodicLog, Window
 from pyinstrument_gpu.native import native
+from pyinstrument_gpu.patching.device_memory import outside_modes
 from pyinstrument_gpu.patching.tensor_device import is_fake
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pyinstrument_gpu.metrics import device_memory
 from pyinstrument_gpu.metrics.accumulator_options import (
     MAX_NAME_BYTES,
     AccumulatorOptions,
@@ -38,8 +37,9 @@ from pyinstrument_gpu.metrics.state import (
     RunningValue,
     StateSnapshot,
 )
-from pyinstrument_gpu.metrics.torch_modes import outside_modes
 from pyinstrument_gpu.metrics.values import clash_of
+from pyinstrument_gpu.patching import device_memory
+from pyinstrument_gpu.patching.device_memory import outside_modes
 
 _SIGNATURE = np.dtype([("version", "S64"), ("options", "S1024")])
 _RANK = np.dtype(

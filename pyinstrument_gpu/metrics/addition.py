@@ -11,19 +11,55 @@ import itertools
 import sys
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import FrameType
+from typing import Any, TypeVar
 
 import torch
+import torch.utils.checkpoint
 
 from pyinstrument_gpu.metrics.accumulator_options import AccumulatorOptions
-from pyinstrument_gpu.metrics.torch_modes import is_recomputing
 from pyinstrument_gpu.native import IMPORT_ERROR, native
+from pyinstrument_gpu.patching import dynamo
 
 accumulators: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 """All that are alive, by the number that stands for one in a compiled function."""
 
 _numbers = itertools.count(1)
 _library = torch.library.Library("pyinstrument_gpu", "DEF")
+
+_graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+"""The backward pass that the calling thread is in; -1 for none."""
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def never_compiled(function: _Function) -> _Function:
+    """Have torch.compile leave a function out of its graphs, and run it and all that it calls as
+    they are. `torch.compiler.disable` would do the same, but at a cost for each call, and it
+    imports the compiler."""
+    marks: Any = function
+    marks._torchdynamo_disable = True
+    marks._torchdynamo_disable_msg = (
+        "metrics can be updated in compiled code, but not read, reset or saved: do that outside"
+    )
+    dynamo.skip([marks.__code__])
+    return function
+
+
+def is_recomputing() -> bool:
+    """Whether a backward pass runs what calls this once more, by `torch.utils.checkpoint`. PyTorch
+    covers the backward pass only; hooks run in one too, and what they add is new."""
+    if _graph_task() == -1:
+        return False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file == torch.utils.checkpoint.__file__:
+            return True
+        if file == torch.autograd.graph.__file__:
+            return False  # a hook: a backward pass of its own is nearer than any recomputation
+        frame = frame.f_back
+    return False
 
 
 def number(accumulator: Any) -> int:

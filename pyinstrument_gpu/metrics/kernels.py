@@ -19,7 +19,8 @@ from typing import Any
 
 import torch
 
-from pyinstrument_gpu.metrics import code_cache, nvrtc
+from pyinstrument_gpu import disk_cache
+from pyinstrument_gpu.metrics import nvrtc
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.version import __version__
 
@@ -80,10 +81,10 @@ def compiled(capability: int) -> bytes:
     }
     versions = [__version__, torch.version.cuda, *map(_version_of, libraries)]
     key = hashlib.sha256(json.dumps([wanted, versions]).encode()).hexdigest()
-    code = code_cache.load(key)
+    code = disk_cache.load(key)
     if code is None:
         code = _compile(wanted)
-        code_cache.store(key, code)
+        disk_cache.store(key, code)
     return code
 
 

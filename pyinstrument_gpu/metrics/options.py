@@ -16,7 +16,7 @@ from pyinstrument_gpu.metrics.accumulator_options import (
     check_tensors,
 )
 from pyinstrument_gpu.metrics.state import MAX_TOPK, STATE_DTYPE
-from pyinstrument_gpu.metrics.torch_modes import outside_modes
+from pyinstrument_gpu.patching.device_memory import outside_modes
 from pyinstrument_gpu.patching.tensor_device import is_fake
 
 _LOGIT_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)

@@ -16,8 +16,8 @@ from typing import Any
 
 from pyinstrument_gpu.at_exit import call_at_exit
 from pyinstrument_gpu.metrics.accumulated_state import AccumulatedState
+from pyinstrument_gpu.metrics.addition import never_compiled
 from pyinstrument_gpu.metrics.state import StateSnapshot
-from pyinstrument_gpu.metrics.torch_modes import never_compiled
 from pyinstrument_gpu.metrics.values import Reading
 
 _INTERVAL_S = 0.05

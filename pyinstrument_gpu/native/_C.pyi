@@ -430,9 +430,6 @@ def harvest() -> None:
     """Drain every thread's ring and bring the log up to date. The CUDA driver is asked by another
     thread; if it blocks, this goes on without it after a second. Releases the GIL while it does."""
 
-def harvest_statistics() -> None:
-    """The same, after which the log has statistics of all that it has."""
-
 def flush(timeout_s: float) -> bool:
     """The same, and wait at most so long, but for a tenth of a second at least, for device times
     that are outstanding. Returns whether none is."""

@@ -31,7 +31,6 @@ from pyinstrument_gpu.recording import (
     environment,
     hang_program,
     interactive,
-    self_overhead,
     uncommitted,
 )
 from pyinstrument_gpu.recording.lost_peer import exception_facts
@@ -40,7 +39,6 @@ from pyinstrument_gpu.recording.program_watch import ProgramWatch
 
 if TYPE_CHECKING:
     from pyinstrument_gpu.core.run import Run
-    from pyinstrument_gpu.recording.job_statistics import JobStatistics, OwnStatistics
     from pyinstrument_gpu.recording.read_back import ReadBack
     from pyinstrument_gpu.sinks.feeder import SinkFeeder
     from pyinstrument_gpu.sinks.sink import Sink
@@ -82,7 +80,6 @@ class Recording:
         self._run: Run | None = None
         self._runs: list[Run] = []
         self._feeder: SinkFeeder | None = None
-        self._own_statistics: OwnStatistics | None = None
         self._adding = threading.Lock()
         # For a recording around a whole program, which ends when the program starts its own.
         self._give_way: Callable[[], None] | None = None
@@ -204,7 +201,7 @@ class Recording:
 
     def add_sink(self, sink: Sink, *, interval_s: float = _SINKS_INTERVAL_S) -> None:
         """Pass what is new from now on to `sink`: `TensorBoardSink`, `PrometheusSink`, `WandbSink`,
-        `MLflowSink`, `OTLPSink` or your own. `record(sinks=[...])` does so from the beginning.
+        `MLflowSink` or your own. `record(sinks=[...])` does so from the beginning.
 
         The training thread is not involved: a thread of the recording collects what is new and
         passes it to the sinks. That thread takes at most a twentieth of one processor's time on
@@ -245,52 +242,6 @@ class Recording:
                 path = None if self._path is None else os.fspath(self._path)
                 self._feeder = SinkFeeder(self, self._environment, _SINKS_DEADLINE_S, path)
         self._feeder.add(sink, interval_s)
-
-    def job_statistics(self, group: Any = None, *, timeout_s: float = 60.0) -> JobStatistics:
-        """Return statistics of all ranks of the job together, without stopping: of each phase and
-        of the steps what has come since the last call, and at the first call since the recording
-        began.
-
-        **Every rank has to call it, equally often**, as it is a collective: one all-gather of
-        19 KiB per rank over the CPU, which waits until all ranks have called, and for no GPU. The
-        recorder never calls it of its own accord. Its time belongs to what it is called in: call
-        it between steps, or in a phase of your own. The first call makes a process group, and
-        takes up to a second more. All calls have to come from one thread.
-
-        Times are those of each rank's own clock, so ranks may have begun at other times. A rank
-        that records nothing takes part, and is `missing`. Where torch.distributed is not
-        initialised, this process is the only rank, and there is no collective.
-
-        Args:
-            group: the ranks, as a process group that takes CPU tensors; None for all ranks, over a
-                group of our own with gloo, which all ranks make in their first call.
-            timeout_s: the most seconds to wait for other ranks, as the first call on each rank
-                says. With `group` it is that of the group.
-
-        Raises:
-            RecordingError: the recording is not active here, or belongs to the parent of this
-                process; the other ranks did not call within the time, or are gone; or an earlier
-                call has failed, after which the group is not used again.
-            ValueError: this process is not in `group`, or that has no backend for the CPU;
-                `timeout_s` is not above 0.
-        """
-        if not 0 < timeout_s <= _LONGEST_TIMEOUT_S:
-            raise ValueError(f"timeout_s must be a number of seconds above 0, got {timeout_s!r}")
-        self._check_mine()
-        from pyinstrument_gpu.recording import job_statistics
-
-        numbers = None
-        if not (DISABLED or self._is_ending):
-            if self._own_statistics is None:
-                self._own_statistics = job_statistics.OwnStatistics(self)
-            numbers = self._own_statistics.since_last()
-        rank = self._environment.get("rank", 0)
-        records, ranks = job_statistics.EXCHANGE.gathered(
-            job_statistics.packed(numbers), group, timeout_s, rank
-        )
-        if self._is_ending:  # the others have not waited in vain
-            raise RecordingError("the recording has stopped: ask while it is active")
-        return job_statistics.unpacked(records, ranks, () if numbers is None else [*numbers[0]])
 
     def __enter__(self) -> Recording:
         self._start()
@@ -378,7 +329,7 @@ class Recording:
             self._note_no_memory(error)
         self._cancel_exit = call_at_exit(self._finish_if_mine)
         facts.update(started)
-        facts["overhead"] = self_overhead.measure()
+        facts["overhead"] = environment.overhead_facts()
         native.set_nvtx(options.nvtx)
         device_timing.start(
             options.device_timing, options.device_timing_budget, options.graph_phases
@@ -421,8 +372,6 @@ class Recording:
         self._stopped = True
         if self._feeder is not None:
             self._feeder.stop()
-        if self._own_statistics is not None:
-            self._own_statistics.close()
         native.release(self)
         cancel_exit, self._cancel_exit = self._cancel_exit, None  # it holds this recording
         if cancel_exit is not None:

@@ -5,7 +5,6 @@ A sink is a `Sink`. To add one, write its module and export its class here.
 """
 
 from pyinstrument_gpu.sinks.mlflow import MLflowSink
-from pyinstrument_gpu.sinks.otlp import OTLPSink
 from pyinstrument_gpu.sinks.phase_times import PHASE_TIME_DTYPE
 from pyinstrument_gpu.sinks.prometheus import PrometheusSink
 from pyinstrument_gpu.sinks.sink import RunUpdate, Sink
@@ -15,7 +14,6 @@ from pyinstrument_gpu.sinks.wandb import WandbSink
 __all__ = [
     "PHASE_TIME_DTYPE",
     "MLflowSink",
-    "OTLPSink",
     "PrometheusSink",
     "RunUpdate",
     "Sink",

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
@@ -34,51 +33,15 @@ class Point(NamedTuple):
     walltime: float
 
 
-class PhaseClock(NamedTuple):
-    """Where and on which clock a time was spent: in spans of a path with that `label`, on their own
-    thread or, with `on_device`, on their stream."""
-
-    scope: Scope
-    label: str
-    on_device: bool
-
-
-@dataclass(frozen=True)
-class PhasesOfStep:
-    """A step, and the nanoseconds that it spent in phases. A device time is missing where it is not
-    known of every span. `samples` is NaN if it is unknown."""
-
-    index: int
-    begin_ns: int
-    end_ns: int
-    samples: float
-    phases_ns: dict[PhaseClock, float]
-
-    @property
-    def samples_per_s(self) -> float | None:
-        """None where the number of samples is not known."""
-        if self.samples != self.samples or self.end_ns <= self.begin_ns:
-            return None
-        return self.samples / (self.end_ns - self.begin_ns) * 1e9
-
-
 def scalars_of(update: RunUpdate, most: int | None = None) -> Iterator[Point]:
     """All points of an update: those of its steps in their order, then its metrics as they were
     read. Points with the same step and time are next to each other. At most so many of a curve."""
     most = most or MAX_STEPS
-    began_ns = update.began_realtime_ns
-    taken = _evenly_spaced(update.metrics["name"], most)
-    return chain(
-        _step_scalars(began_ns, phases_of_steps(update, MAX_PATHS, most)),
-        _metric_scalars(
-            began_ns, update.metric_names, update.metrics[taken], update.metric_steps[taken]
-        ),
-    )
+    return chain(_step_scalars(update, most), _metric_scalars(update, most))
 
 
-def phases_of_steps(update: RunUpdate, max_paths: int, most: int) -> Iterator[PhasesOfStep]:
-    """The steps of an update with their phases; paths after the first so many are "other"."""
-    labels = labels_of(update.paths, max_paths)
+def _step_scalars(update: RunUpdate, most: int) -> Iterator[Point]:
+    labels = labels_of(update.paths, MAX_PATHS)
     times = update.phase_times
     steps = update.steps[:: max(1, -(-len(update.steps) // most))]
     first = np.searchsorted(times["step"], steps["index"]).tolist()
@@ -86,19 +49,13 @@ def phases_of_steps(update: RunUpdate, max_paths: int, most: int) -> Iterator[Ph
     columns = ["index", "begin_ns", "end_ns", "samples"]
     for row, begin, end in zip(steps[columns].tolist(), first, last, strict=True):
         index, begin_ns, end_ns, samples = row
-        phases_ns = _phases_ns(times[begin:end], labels)
-        yield PhasesOfStep(index, begin_ns, end_ns, samples, phases_ns)
-
-
-def _step_scalars(began_ns: int, steps: Iterator[PhasesOfStep]) -> Iterator[Point]:
-    for step in steps:
-        values = {"step/time_ms": (step.end_ns - step.begin_ns) / 1e6}
-        if step.samples_per_s is not None:
-            values["step/samples_per_s"] = step.samples_per_s
-        for (scope, label, on_device), time_ns in step.phases_ns.items():
-            values[f"{GROUPS[scope]}{'_device' if on_device else ''}/{label}"] = time_ns / 1e6
+        duration_ns = end_ns - begin_ns
+        values = {"step/time_ms": duration_ns / 1e6}
+        if not math.isnan(samples) and duration_ns > 0:
+            values["step/samples_per_s"] = samples / duration_ns * 1e9
+        values.update(_phases_ms(times[begin:end], labels))
         for tag, value in values.items():
-            yield Point(tag, value, step.index, (began_ns + step.end_ns) / 1e9)
+            yield Point(tag, value, index, (update.began_realtime_ns + end_ns) / 1e9)
 
 
 def _evenly_spaced(names: NDArray[np.uint32], most: int) -> NDArray[np.int64]:
@@ -112,26 +69,29 @@ def _evenly_spaced(names: NDArray[np.uint32], most: int) -> NDArray[np.int64]:
     )
 
 
-def _metric_scalars(
-    began_ns: int, names: Sequence[str], metrics: NDArray[np.void], steps: NDArray[np.int64]
-) -> Iterator[Point]:
+def _metric_scalars(update: RunUpdate, most: int) -> Iterator[Point]:
     """The scalars of metrics, each of its step (`RunUpdate.metric_steps`)."""
-    tags = [f"metrics/{without_surrogates(name)}" for name in names]
-    values = metrics[["host_ns", "name", "value"]].tolist()
-    for step, (host_ns, name, value) in zip(steps.tolist(), values, strict=True):
+    taken = _evenly_spaced(update.metrics["name"], most)
+    tags = [f"metrics/{without_surrogates(name)}" for name in update.metric_names]
+    values = update.metrics[["host_ns", "name", "value"]][taken].tolist()
+    steps = update.metric_steps[taken].tolist()
+    for step, (host_ns, name, value) in zip(steps, values, strict=True):
         if step >= 0:
-            yield Point(tags[name], value, step, (began_ns + host_ns) / 1e9)
+            yield Point(tags[name], value, step, (update.began_realtime_ns + host_ns) / 1e9)
 
 
-def _phases_ns(times: NDArray[np.void], labels: Sequence[str]) -> dict[PhaseClock, float]:
-    host_ns: dict[PhaseClock, float] = {}
-    device_ns: dict[PhaseClock, float] = {}
+def _phases_ms(times: NDArray[np.void], labels: Sequence[str]) -> dict[str, float]:
+    """What a step spent in phases, by tag. A device time is missing where it is not known of every
+    span."""
+    host_ns: dict[str, float] = {}
+    device_ns: dict[str, float] = {}
     columns = ["path", "scope", "host_ns", "device_ns"]
     for path, scope, on_host_ns, on_device_ns in times[columns].tolist():
-        host = PhaseClock(Scope(scope), labels[path], False)
-        device = host._replace(on_device=True)
+        host, device = (
+            f"{GROUPS[Scope(scope)]}{where}/{labels[path]}" for where in ("", "_device")
+        )
         known_ns = on_device_ns if on_device_ns >= 0 else math.nan
         host_ns[host] = host_ns.get(host, 0) + on_host_ns
         device_ns[device] = device_ns.get(device, 0) + known_ns
     sums_ns = (host_ns | device_ns).items()
-    return {clock: sum_ns for clock, sum_ns in sums_ns if not math.isnan(sum_ns)}
+    return {tag: sum_ns / 1e6 for tag, sum_ns in sums_ns if not math.isnan(sum_ns)}

@@ -87,7 +87,7 @@ def test_version_and_help() -> None:
     for arguments in (["--help"], ["-h"]):
         result = invoke(*arguments)
         assert result.exit_code == 0
-        for name in ("run", "why", "report", "export", "compare", "gate", "overhead", "info"):
+        for name in ("run", "why", "report", "export", "compare", "gate", "info"):
             assert f"\n  {name} " in result.output
             assert f"Usage: pyinstrument-gpu {name} " in invoke(name, *arguments).output
 

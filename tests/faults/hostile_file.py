@@ -34,7 +34,6 @@ from pyinstrument_gpu.parts.choice import Choice
 from pyinstrument_gpu.report.comparison import comparison_facts, comparison_report
 from pyinstrument_gpu.report.document import document_of
 from pyinstrument_gpu.report.json_text import json_text
-from pyinstrument_gpu.report.overhead import RunStep
 from pyinstrument_gpu.watch.live_run import LiveRun
 from pyinstrument_gpu.watch.process import MachineClocks
 from pyinstrument_gpu.watch.views import VIEWS, heading
@@ -346,7 +345,6 @@ def _uses(folder: Path, file: Path) -> list[Callable[[Run], object]]:
         lambda run: _watch(file),
         lambda run: run.report(verbose=True, width=100).encode("utf-8", "surrogatepass"),
         lambda run: json_text(document_of(run), None),
-        RunStep.of,
         _use_as_rank,
         _compare,
     ]

@@ -18,8 +18,10 @@ import _simulated_cuda as simulated  # type: ignore[import-not-found]
 import torch
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.metrics import code_cache, device_memory, kernels
+from pyinstrument_gpu import disk_cache
+from pyinstrument_gpu.metrics import kernels
 from pyinstrument_gpu.native import native
+from pyinstrument_gpu.patching import device_memory
 from tests.helpers.driver_calls import driver
 from tests.helpers.simulated_cuda import (
     LEGACY_STREAM,
@@ -64,7 +66,7 @@ def metric_gpu(devices: int = 1, *, ready: bool = True) -> Iterator[SimulatedCud
             mock.patch.object(device_memory, "on_cuda", lambda device: True),
             mock.patch.object(kernels, "_threads", {}),
             mock.patch.object(kernels, "request", lambda _: request(_device_of_tensors)),
-            mock.patch.object(code_cache, "cache_directory", lambda: Path(os.devnull, "none")),
+            mock.patch.object(disk_cache, "cache_directory", lambda: Path(os.devnull, "none")),
             mock.patch.object(
                 torch.cuda, "current_stream", lambda device: _current_stream().handle
             ),

@@ -13,7 +13,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pyinstrument_gpu.metrics import code_cache, kernels  # noqa: E402
+from pyinstrument_gpu import disk_cache  # noqa: E402
+from pyinstrument_gpu.metrics import kernels  # noqa: E402
 from pyinstrument_gpu.metrics.nvrtc import CompileError  # noqa: E402
 from pyinstrument_gpu.native import native  # noqa: E402
 from tests.helpers.script import run_script  # noqa: E402
@@ -254,11 +255,11 @@ def test_a_full_disk_leaves_nothing_behind(cache: Path) -> None:
         """
 import resource
 import torch
-from pyinstrument_gpu.metrics import code_cache
+from pyinstrument_gpu import disk_cache
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-code_cache.store("small", b"code")
-code_cache.store("large", bytes(10_000))
-print(code_cache.load("small"), code_cache.load("large"))
+disk_cache.store("small", b"code")
+disk_cache.store("large", bytes(10_000))
+print(disk_cache.load("small"), disk_cache.load("large"))
 """
     )
     assert done.stdout.strip() == "b'code' None"
@@ -268,8 +269,8 @@ print(code_cache.load("small"), code_cache.load("large"))
 def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/of")
     monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
-    assert code_cache.cache_directory().name == "cache"
+    assert disk_cache.cache_directory().name == "cache"
     monkeypatch.setenv("PYINSTRUMENT_GPU_CACHE_DIR", "")
-    assert code_cache.cache_directory() == Path("/xdg/pyinstrument_gpu")
+    assert disk_cache.cache_directory() == Path("/xdg/pyinstrument_gpu")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert code_cache.cache_directory() == Path("/home/of/.cache/pyinstrument_gpu")
+    assert disk_cache.cache_directory() == Path("/home/of/.cache/pyinstrument_gpu")

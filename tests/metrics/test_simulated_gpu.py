@@ -27,7 +27,8 @@ torch = pytest.importorskip("torch")
 
 import _simulated_cuda as simulated  # type: ignore[import-not-found] # noqa: E402
 
-from pyinstrument_gpu.metrics import accumulator, device_memory, kernels  # noqa: E402
+from pyinstrument_gpu.metrics import accumulator, kernels  # noqa: E402
+from pyinstrument_gpu.patching import device_memory  # noqa: E402
 from tests.helpers.metric_cases import assert_same, at_once  # noqa: E402
 from tests.helpers.metric_gpu import (  # noqa: E402
     BLOCKING_OR_ALLOCATING,

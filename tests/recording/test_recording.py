@@ -78,7 +78,7 @@ def _ctrl_c() -> None:
 
 def test_start_that_is_interrupted_leaves_nothing_active(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("pyinstrument_gpu.recording.self_overhead.measure", _ctrl_c)
+        patch.setattr("pyinstrument_gpu.recording.environment.overhead_facts", _ctrl_c)
         with pytest.raises(KeyboardInterrupt):
             pig.start()
 

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pyinstrument_gpu.metrics import device_memory
-from pyinstrument_gpu.metrics.torch_modes import outside_modes
+from pyinstrument_gpu.patching import device_memory
+from pyinstrument_gpu.patching.device_memory import outside_modes
 
 _PAGE = 512
 _MOST_PAGES = 64

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log of an active recording as it grows, for readers in its own process: sinks, statistics of
-a job, and windows of the profiler. Other processes follow the file (follower.py).
+"""The log of an active recording as it grows, for readers in its own process: sinks and windows of
+the profiler. Other processes follow the file (follower.py).
 
 The native module keeps for each reader what is new, so a look costs what is new and not what there
 is. What comes is decoded as the reader of files does.

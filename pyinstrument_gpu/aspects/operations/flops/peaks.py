@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 import torch
 
+from pyinstrument_gpu import disk_cache
 from pyinstrument_gpu.core.file.json_document import decode_object
 from pyinstrument_gpu.core.flops import Peak
 from pyinstrument_gpu.errors import RunFileDamagedError
-from pyinstrument_gpu.metrics import code_cache
 
 _TERA = 1e12
 _SIDES = (1024, 2048, 4096, 8192)
@@ -127,7 +127,7 @@ def _of_table(device: str) -> Iterator[Peak]:
 
 
 def _measured(device: str) -> tuple[Peak, ...]:
-    data = code_cache.load(_key(device))
+    data = disk_cache.load(_key(device))
     with contextlib.suppress(RunFileDamagedError):  # another version of ours has kept it
         return () if data is None else decode_object(data, "peak", _Measured).peaks
     return ()
@@ -135,7 +135,7 @@ def _measured(device: str) -> tuple[Peak, ...]:
 
 def keep(device: str, peaks: Sequence[Peak]) -> None:
     """Have later recordings of this user find what was measured, if it can be kept."""
-    code_cache.store(_key(device), msgspec.json.encode(_Measured(tuple(peaks))))
+    disk_cache.store(_key(device), msgspec.json.encode(_Measured(tuple(peaks))))
 
 
 def _key(device: str) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of a device that several streams use, and graphs that may be replayed at any time.
+"""Memory of a device that outlives the modes in which it is made, and that several streams use.
 
 Call the functions through this module: the tests on a simulated GPU replace `on_cuda`.
 """
@@ -7,22 +7,35 @@ Call the functions through this module: the tests on a simulated GPU replace `on
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from pyinstrument_gpu.metrics.torch_modes import outside_modes
 from pyinstrument_gpu.native import IMPORT_ERROR, native
 
 _made_on = WeakIdKeyDictionary()
 """The streams that were current when tensors were made, and events behind their making. PyTorch
 knows of these streams, and with cudaMallocAsync it warns if it is told again."""
 
-_captured: list[tuple[Tensor, Tensor | None]] = []
-"""State and scratch of accumulators that are gone, and of whose updates some were captured into a
-graph: it may be replayed at any time, and the kernels in it write there."""
+_disabled_modes: Callable[[], contextlib.AbstractContextManager[Any]] = getattr(
+    torch.utils._python_dispatch, "_disable_current_modes", contextlib.nullcontext
+)
+
+_outside_transforms: Callable[[], contextlib.AbstractContextManager[Any]] = getattr(
+    torch._C, "_DisableFuncTorch", contextlib.nullcontext
+)
+
+
+@contextlib.contextmanager
+def outside_modes() -> Iterator[None]:
+    """What is made in here outlives the modes of PyTorch that are active now: what inference has
+    made may not be changed later, what a mode of fake tensors has made has no memory, and what a
+    transform of torch.func has made means nothing after it."""
+    with _disabled_modes(), _outside_transforms(), torch.inference_mode(False):
+        yield
 
 
 def on_cuda(device: torch.device) -> bool:
@@ -82,7 +95,3 @@ def is_capturing(tensor: Tensor) -> bool:
         return answer
     with torch.cuda.device(tensor.device):
         return torch.cuda.is_current_stream_capturing()
-
-
-def keep_for_graphs(state: Tensor, scratch: Tensor | None) -> None:
-    _captured.append((state, scratch))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled code on disk, one file for each key.
+"""What later runs of this user need not compile or measure again, one file for each key.
 
 A cache that cannot be used is none, without a word: its directory is another user's or cannot be
 written, the disk is full, a file is damaged.
@@ -30,20 +30,20 @@ def cache_directory() -> Path:
 
 
 def load(key: str) -> bytes | None:
-    """The code that was stored under a key; None where there is none that can be trusted."""
+    """The data that was stored under a key; None where there is none that can be trusted."""
     try:
         path = cache_directory() / key
         if not _is_own(path.parent.stat()) or not _is_own(path.lstat()):
             return None
-        data = path.read_bytes()
+        content = path.read_bytes()
     except (OSError, RuntimeError):
         return None
-    digest, code = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
-    return code if digest == _digest(key, code) else None
+    digest, data = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+    return data if digest == _digest(key, data) else None
 
 
-def store(key: str, code: bytes) -> None:
-    """Keep code under a key, if that can be done."""
+def store(key: str, data: bytes) -> None:
+    """Keep data under a key, if that can be done."""
     with contextlib.suppress(OSError, RuntimeError):
         directory = cache_directory()
         _make_private(directory)
@@ -53,7 +53,7 @@ def store(key: str, code: bytes) -> None:
         file, temporary = tempfile.mkstemp(dir=directory, prefix=f"{key}.")
         try:
             with open(file, "wb") as stream:
-                stream.write(_digest(key, code) + code)
+                stream.write(_digest(key, data) + data)
             os.replace(temporary, directory / key)
         except OSError:
             os.unlink(temporary)
@@ -72,6 +72,6 @@ def _is_own(status: os.stat_result) -> bool:
     return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def _digest(key: str, code: bytes) -> bytes:
+def _digest(key: str, data: bytes) -> bytes:
     """It knows a damaged file, and one that stands under another's key."""
-    return hashlib.sha256(key.encode() + b"\0" + code).digest()
+    return hashlib.sha256(key.encode() + b"\0" + data).digest()
