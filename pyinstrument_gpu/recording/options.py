@@ -119,7 +119,9 @@ class RecordingOptions:
                 raise ValueError(
                     f"on_hang must be a command or a URL, got {on_hang!r}: {error}"
                 ) from error
-        if not isinstance(sinks, Sequence):  # no iterator: options may be made more than once
+        if isinstance(sinks, str) or not isinstance(
+            sinks, Sequence
+        ):  # no iterator: options may be made more than once
             raise TypeError(f"sinks must be a list of sinks, got {sinks!r}")
         self.sinks = tuple(_named_sink(sink) if isinstance(sink, str) else sink for sink in sinks)
         for sink in self.sinks:

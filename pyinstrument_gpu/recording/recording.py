@@ -563,8 +563,10 @@ def record(options: RecordingOptions) -> Recording:
         on_hang: a command, or an http(s) URL, that then gets the JSON of `why`, once for all ranks:
             the command as its standard input, by no shell, and the URL by POST. Both have a minute,
             and whether they fail says the text of `why` alone.
-        sinks: live sinks, which are told once a second what is new (`Recording.add_sink`). They are
-            opened when the block is entered, before anything is recorded.
+        aspects: names of aspects of installed plug-ins that are recorded as well.
+        sinks: live sinks, which are told once a second what is new (`Recording.add_sink`), or names
+            of sinks of installed plug-ins. They are opened when the block is entered, before
+            anything is recorded.
 
     Raises:
         ValueError, TypeError: an argument is invalid, at once.

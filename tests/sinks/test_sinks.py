@@ -381,7 +381,8 @@ def test_recording_that_cannot_begin_closes_them(tmp_path: Path) -> None:
         (KeepingSink(), "sinks must be a list of sinks"),
         ([KeepingSink], "a sink is .*got the class KeepingSink: pass an object of it"),
         (iter([]), "sinks must be a list of sinks"),
-        (["tensorboard"], "a sink is .*got an object of type str"),
+        ("tensorboard", "sinks must be a list of sinks"),
+        ([3], "a sink is .*got an object of type int"),
     ],
 )
 def test_what_are_no_sinks(sinks: object, message: str) -> None:
