@@ -8,7 +8,6 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyinstrument_gpu.aspects.operations.control_file import ControlFile
 from pyinstrument_gpu.core.file.run_path import (
     check_writable,
     path_of_attempt,
@@ -48,7 +47,6 @@ class ProfiledRecording(Watcher):
 
     _window: ProfileWindow | None = None
     _document: OperationsDocument | None = None
-    _control_file: ControlFile | None = None
 
     def __init__(self, flops: bool = False) -> None:
         self._flops = flops
@@ -62,28 +60,8 @@ class ProfiledRecording(Watcher):
 
     def begin(self, recording: ActiveRecording) -> None:
         super().begin(recording)
-        if recording.path is not None:
-            self._control_file = ControlFile(recording.path)
         if self._flops:
             self._is_own = self.ask(window_options(1), after=FIRST_STEP)
-
-    def look_for_request(self) -> None:
-        """Follow the request in the control file, if there is one."""
-        if self._control_file is None:
-            return
-        try:
-            steps = self._control_file.take()
-            if steps is not None and self.is_on and not self.ask(window_options(steps)):
-                raise ValueError("other steps are still to be profiled")
-        except ValueError as error:
-            name = self._control_file.path.name
-            self.note(f"a request in {name} was not followed: {error}")
-
-    def note(self, sentence: str) -> None:
-        """Have the run say what went wrong, unless the recording has ended."""
-        document = self._document_of_run()
-        if document is not None:
-            document.note(sentence)
 
     def ask(self, options: WindowOptions, after: int = 0) -> bool:
         """Ask for a window of the steps that come after so many others. False where another one is
@@ -116,7 +94,7 @@ class ProfiledRecording(Watcher):
         if window is not None and not window.is_over:
             if not window.has_begun:
                 window.is_over = True
-                self.note("no steps were profiled: the recording ended before")
+                window.document.note("no steps were profiled: the recording ended before")
             window.end_early("the recording ended")
         super().end()
 
