@@ -12,8 +12,6 @@ of a module within a node, as where a checkpoint computes anew, belongs to that 
 runs a node that accumulates a gradient, which has no number, as soon as it can: it belongs to the
 module of the node that its thread ran before.
 
-What a graph of torch.compile calls belongs to the phases inside it, under that of its call.
-
 Self times and calls are those of torch.profiler's own tables: the time of an event without that of
 the events directly inside it, on one thread; an operation that does nothing but call another of its
 name is one call with it.
@@ -25,7 +23,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from pyinstrument_gpu.aspects.operations.compiled_calls import CompiledCalls
 from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation, Operations, PhaseGaps
 from pyinstrument_gpu.aspects.operations.events import DeviceEvent, Events, HostEvent
 from pyinstrument_gpu.aspects.operations.flops.counting import FlopCounting
@@ -58,17 +55,14 @@ def attribute(
     phases: PhaseTimeline,
     modules: ModuleTimeline,
     run_ns_of: Callable[[int], float],
-    graphs: CompiledCalls | None = None,
     flops: FlopCounting | None = None,
 ) -> Operations:
     """Sum the operations of a window by name, phase and module.
 
     Args:
         run_ns_of: how the profiler's times read by the run's clock (`wall_to_run`).
-        graphs: the calls of compiled graphs.
         flops: is given the events, each with its place.
     """
-    graphs = graphs or CompiledCalls()
     places: dict[int, _Place] = {}  # of operations, by their correlation
     calls: Counter[_Place] = Counter()
     host_ns: Counter[_Place] = Counter()
@@ -79,13 +73,8 @@ def attribute(
         by_thread[event.thread].append(event)
     for thread in by_thread.values():
         locate = _Locator(thread, phases, modules, native_threads, run_ns_of).place_of
-        timed = _with_self_times(thread)
-        graphs.match((one.event, one.parents) for one in timed)
-        for event, self_ns, parents, is_repeated in timed:
+        for event, self_ns, parents, is_repeated in _with_self_times(thread):
             place = locate(event, parents)
-            inside = graphs.path_of(event, parents)
-            if inside is not None:
-                place = place._replace(path="/".join(filter(None, (place.path, inside))))
             places[event.correlation] = place
             if flops is not None:
                 flops.add(event, self_ns, parents, place)

@@ -24,7 +24,6 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from pyinstrument_gpu.aspects.operations.attribution import attribute, wall_to_run
-from pyinstrument_gpu.aspects.operations.compiled_calls import CompiledCalls
 from pyinstrument_gpu.aspects.operations.data import Operations
 from pyinstrument_gpu.aspects.operations.events import events_of
 from pyinstrument_gpu.aspects.operations.flops.counting import FlopCounting
@@ -34,8 +33,6 @@ from pyinstrument_gpu.aspects.operations.torch_profiler import ProfilerInUse, To
 from pyinstrument_gpu.core.file.live_log import Tap
 from pyinstrument_gpu.core.flops import Flops
 from pyinstrument_gpu.native import native
-from pyinstrument_gpu.patching import dynamo
-from pyinstrument_gpu.patching.inductor import GraphCall, watch_calls
 from pyinstrument_gpu.patching.own_imports import OwnImports
 
 if TYPE_CHECKING:
@@ -71,7 +68,6 @@ class _Measuring:
     profiler: TorchProfiler
     modules: ModuleCalls
     modules_unknown: str | None
-    graphs: list[GraphCall]
     tap: Tap
     before: bytes
     clocks: tuple[int, int]
@@ -139,8 +135,6 @@ class ProfileWindow:
         before = tap.take()
         modules = ModuleCalls()
         undo.append(modules.remove)
-        graphs, no_more = watch_calls()
-        undo.append(no_more)
         profiler = TorchProfiler(
             with_stack=self.with_stack,
             record_shapes=self.record_shapes or self.flops,
@@ -156,7 +150,6 @@ class ProfileWindow:
                 profiler,
                 modules,
                 modules.install(),
-                graphs,
                 tap,
                 before,
                 native.read_clocks(),
@@ -233,13 +226,6 @@ class ProfileWindow:
                 f"{log.missed_spans:,} spans of the profiled steps came too fast: operations in "
                 "them are counted in the phase around, or in none"
             )
-        unknown = sum(call.kernels is None for call in measuring.graphs)
-        if unknown and dynamo.has_labelled():
-            notes.append(
-                f"{unknown:,} calls of compiled graphs count as a whole: of which phases their "
-                "operations are is only known of what was compiled while it was recorded, and did "
-                "not come from a cache"
-            )
         if not events.host:
             notes.append("torch's profiler has seen no operation")
         if measuring.profiler.uses_device and not events.device:
@@ -251,7 +237,6 @@ class ProfileWindow:
             PhaseTimeline(log.spans),
             measuring.modules.timeline(),
             wall_to_run(measuring.clocks, clocks),
-            CompiledCalls(measuring.graphs),
             counting,
         )
         if counting is not None:

@@ -8,13 +8,10 @@ import pytest
 
 from pyinstrument_gpu.aspects.operations import attribution
 from pyinstrument_gpu.aspects.operations.attribution import attribute, wall_to_run
-from pyinstrument_gpu.aspects.operations.compiled_calls import CompiledCalls
 from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation, PhaseGaps
 from pyinstrument_gpu.aspects.operations.events import DeviceEvent, Events, HostEvent, events_of
 from pyinstrument_gpu.aspects.operations.module_calls import ModuleChange, ModuleTimeline
 from pyinstrument_gpu.aspects.operations.phase_timeline import PhaseSpan, PhaseTimeline
-from pyinstrument_gpu.patching.graph_labels import Kernel
-from pyinstrument_gpu.patching.inductor import GraphCall
 
 MAIN, ENGINE = 1, 2  # torch's numbers of threads
 MAIN_NATIVE, ENGINE_NATIVE = 1001, 1002
@@ -187,48 +184,6 @@ def test_modules_forward_backward_and_recomputed() -> None:
         "again": "inner",
         "after": "outer",
     }
-
-
-def test_what_a_compiled_graph_calls_is_of_the_phases_inside() -> None:
-    kernels = tuple(
-        Kernel(name, label)
-        for name, label in (
-            ("aten::mm", ("attention",)),
-            ("triton_a", ("attention+mlp",)),
-            ("aten::mm", ("mlp", "up/down")),
-            ("aten::sum", ()),
-            ("aten::addmm", ("mlp",)),
-        )
-    )
-    graphs = CompiledCalls([GraphCall(MAIN_NATIVE, at_ns, kernels) for at_ns in (90, 290)])
-    call = "## Call CompiledFxGraph key ##"
-    events = Events(
-        host=[
-            host(call, 100, 200, 1, is_annotation=True),
-            host("aten::mm", 110, 120, 2),
-            host("aten::resolve_conj", 111, 112, 3),  # inside
-            host("triton_a", 120, 130, 4),
-            host("aten::mm", 130, 140, 5),
-            host("aten::sum", 140, 150, 6),
-            host("aten::mm", 210, 220, 7),  # after it
-            # The names of the products don't come as often as in the code.
-            host(call, 300, 400, 8, is_annotation=True),
-            host("aten::mm", 310, 320, 9),
-            host("triton_a", 320, 330, 10),
-        ],
-        device=[DeviceEvent(1_000, 1_040, 0, 4)],
-        launches=[],
-    )
-    found = attribute(events, phases(("step", 90, 500)), NO_MODULES, same_clock, graphs)
-    assert {(one.name, one.path, one.calls) for one in found.operations if one.calls} == {
-        ("aten::mm", "step/attention", 1),
-        ("aten::resolve_conj", "step/attention", 1),
-        ("triton_a", "step/attention+mlp", 2),
-        ("aten::mm", "step/mlp/up%2Fdown", 1),
-        ("aten::sum", "step", 1),
-        ("aten::mm", "step", 2),
-    }
-    assert [one.device_ns for one in found.operations if one.name == "triton_a"] == [40]
 
 
 def test_what_is_too_much_becomes_one_row_for_each_phase(monkeypatch: pytest.MonkeyPatch) -> None:
