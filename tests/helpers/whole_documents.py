@@ -20,12 +20,7 @@ _OPERATIONS = {
         [None, None, None, 1, 1, None, None],
     ],
     "annotations_ns": 5,
-    "device": {
-        "devices": 1,
-        "busy_ns": 5 * _MS,
-        "elapsed_ns": 10 * _MS,
-        "gaps": [["forward", 3, 100, 50]],
-    },
+    "device": {"devices": 1, "busy_ns": 5 * _MS, "elapsed_ns": 10 * _MS},
     "stopped_ns": 5,
     "modules_unknown": "it was compiled",
     "trace": "trace.json",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.aspects.operations.data import (
@@ -66,37 +66,6 @@ class OperationTimes:
 
 
 @dataclass(frozen=True)
-class DeviceGaps:
-    """When devices had nothing to do before work that the host enqueued in one phase.
-
-    Attributes:
-        path: that phase; unknown outside of all.
-        total_ns, longest_ns: the sum of all gaps, and the longest.
-    """
-
-    path: str | None
-    count: int
-    total_ns: int
-    longest_ns: int
-
-
-@dataclass(frozen=True)
-class DeviceIdle:
-    """How long devices had nothing to do between the first and the last work that was seen of each.
-
-    Attributes:
-        devices: how many.
-        idle_ns, elapsed_ns: over all devices, in the whole window.
-        gaps: by phase, the longest sum first.
-    """
-
-    devices: int
-    idle_ns: int
-    elapsed_ns: int
-    gaps: tuple[DeviceGaps, ...]
-
-
-@dataclass(frozen=True)
 class OperationsSection:
     """What torch's profiler has seen in some steps.
 
@@ -120,7 +89,7 @@ class OperationsSection:
     modules: tuple[OperationTimes, ...]
     modules_unknown: str | None
     phases: tuple[OperationTimes, ...]
-    device: DeviceIdle | None
+    device: DeviceUse | None
     step_ns: float | None
     step_before_ns: float | None
     step_after_ns: float | None
@@ -179,7 +148,7 @@ class OperationsAspect(Aspect):
             modules=_per_step(found.by_module().values() if has_modules else (), steps),
             modules_unknown=found.modules_unknown,
             phases=_per_step(found.by_path().values(), steps),
-            device=None if found.device is None else _idle(found.device),
+            device=found.device,
             step_ns=None if times is None else times.profiled_ns,
             step_before_ns=None if times is None else times.before_ns,
             step_after_ns=None if times is None else times.after_ns,
@@ -243,7 +212,7 @@ class OperationsAspect(Aspect):
             "of a device was seen"
         )
         if operations.device is not None:
-            yield from _device(operations.device)
+            yield _device(operations.device)
         yield from _cost(operations)
         if operations.trace is not None:
             yield Sentence(f"Trace: {printable(operations.trace)}")
@@ -305,11 +274,6 @@ def _per_step(sums: Iterable[Operation], steps: int) -> tuple[OperationTimes, ..
     )
 
 
-def _idle(device: DeviceUse) -> DeviceIdle:
-    gaps = tuple(DeviceGaps(**asdict(one)) for one in device.gaps)
-    return DeviceIdle(device.devices, device.idle_ns, device.elapsed_ns, gaps)
-
-
 _MOST_ROWS = 15
 _NO_PHASE = "(outside phases)"
 _NO_MODULE = "(no module)"
@@ -359,18 +323,13 @@ def _count(per_step: float | None) -> str:
     return f"{per_step:,.0f}" if per_step == round(per_step) else f"{per_step:,.2f}"
 
 
-def _device(device: DeviceIdle) -> Iterator[Sentence]:
-    gaps = sum(one.count for one in device.gaps)
+def _device(device: DeviceUse) -> Sentence:
     which = "Devices" if device.devices > 1 else "Device"
-    yield Sentence(
-        f"{which} idle: {duration(device.idle_ns)} of {duration(device.elapsed_ns)}"
-        f"{share(device.idle_ns, device.elapsed_ns)}, in {counted(gaps, 'gap')}"
+    idle_ns = device.elapsed_ns - device.busy_ns
+    return Sentence(
+        f"{which} idle: {duration(idle_ns)} of {duration(device.elapsed_ns)}"
+        f"{share(idle_ns, device.elapsed_ns)}"
     )
-    for one in device.gaps[:_MOST_ROWS]:
-        yield Sentence(
-            f"  before work of {printable(one.path or _NO_PHASE)}: {duration(one.total_ns)} in "
-            f"{counted(one.count, 'gap')}, the longest {duration(one.longest_ns)}"
-        )
 
 
 def _cost(operations: OperationsSection) -> Iterator[Sentence]:

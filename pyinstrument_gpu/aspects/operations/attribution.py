@@ -23,7 +23,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation, Operations, PhaseGaps
+from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation, Operations
 from pyinstrument_gpu.aspects.operations.events import DeviceEvent, Events, HostEvent
 from pyinstrument_gpu.aspects.operations.flops.counting import FlopCounting
 from pyinstrument_gpu.aspects.operations.module_calls import ModuleTimeline
@@ -100,41 +100,27 @@ def attribute(
         # In the order in which they came first.
         for place in {**calls, **launches, **device_ns}
     ]
-    device = None
-    if has_device:
-        paths = {operator: place.path for operator, place in places.items()}
-        device = device_use(events.device, paths.get)
-    return Operations(operations=_bounded(operations), annotations_ns=annotations_ns, device=device)
+    return Operations(
+        operations=_bounded(operations),
+        annotations_ns=annotations_ns,
+        device=_device_use(events.device) if has_device else None,
+    )
 
 
-def device_use(work: Iterable[DeviceEvent], path_of: Callable[[int], str | None]) -> DeviceUse:
-    """How busy devices were, and before the work of which phases they were idle.
-
-    Args:
-        path_of: the phase in which an operator, given by its correlation, was called.
-    """
+def _device_use(work: Iterable[DeviceEvent]) -> DeviceUse:
+    """How busy devices were, on whatever stream."""
     by_device: dict[int, list[DeviceEvent]] = defaultdict(list)
     for one in work:
         by_device[one.device].append(one)
     busy_ns = elapsed_ns = 0
-    gaps: dict[str | None, list[int]] = defaultdict(list)
     for of_device in by_device.values():
         of_device.sort()
         begin_ns = done_ns = of_device[0].begin_ns
-        idle_ns = 0
         for one in of_device:
-            if one.begin_ns > done_ns:
-                gaps[path_of(one.operator)].append(one.begin_ns - done_ns)
-                idle_ns += one.begin_ns - done_ns
+            busy_ns += max(0, one.end_ns - max(one.begin_ns, done_ns))
             done_ns = max(done_ns, one.end_ns)
         elapsed_ns += done_ns - begin_ns
-        busy_ns += done_ns - begin_ns - idle_ns
-    by_path = [
-        PhaseGaps(path, len(lengths_ns), sum(lengths_ns), max(lengths_ns))
-        for path, lengths_ns in gaps.items()
-    ]
-    by_path.sort(key=lambda one: one.total_ns, reverse=True)
-    return DeviceUse(len(by_device), busy_ns, elapsed_ns, tuple(by_path))
+    return DeviceUse(len(by_device), busy_ns, elapsed_ns)
 
 
 class _Timed(NamedTuple):

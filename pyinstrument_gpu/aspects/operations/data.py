@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a window of torch.profiler has seen, by operation, phase and module.
 
-The declarations are also those of the OPERATIONS document (docs/run-file.md), whose rows are
-operations and gaps.
+The declarations are also those of the OPERATIONS document (docs/run-file.md).
 """
 
 from __future__ import annotations
@@ -50,47 +49,22 @@ class Operation(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
         )
 
 
-class PhaseGaps(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """When devices had nothing to do before work that the host enqueued in one phase.
-
-    Attributes:
-        path: that phase; unknown outside of all.
-        total_ns, longest_ns: the sum of all gaps, and the longest.
-    """
-
-    path: str | None
-    count: Count
-    total_ns: Count
-    longest_ns: Count
-
-    def __post_init__(self) -> None:
-        if self.longest_ns > self.total_ns:
-            raise ValueError("one gap is longer than all of them")
-
-
 class DeviceUse(Struct, frozen=True):
     """How busy devices were between the first and the last work that was seen of each.
 
     Attributes:
         devices: how many devices.
         busy_ns: the time at which a kernel or copy ran on any stream, over all devices.
-        elapsed_ns: the time between the first and the last, over all devices. What is not busy is
-            the sum of `gaps`.
-        gaps: by phase.
+        elapsed_ns: the time between the first and the last, over all devices.
     """
 
     devices: Count
     busy_ns: Count
     elapsed_ns: Count
-    gaps: tuple[PhaseGaps, ...] = ()
 
     def __post_init__(self) -> None:
         if self.busy_ns > self.elapsed_ns:
             raise ValueError("devices are busy for longer than the time that has elapsed")
-
-    @property
-    def idle_ns(self) -> int:
-        return self.elapsed_ns - self.busy_ns
 
 
 class Operations(Struct, frozen=True):

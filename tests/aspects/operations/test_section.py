@@ -4,7 +4,7 @@
 import numpy as np
 from msgspec.structs import replace
 
-from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation, Operations, PhaseGaps
+from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation, Operations
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import STEP_DTYPE
 from pyinstrument_gpu.core.steps import Steps
@@ -23,12 +23,7 @@ OPERATIONS = Operations(
         Operation("aten::mm", "backward", "head", 4, 1 * MS, 4 * MS, 4),
         Operation("aten::item", None, None, 1, 1 * MS, 2 * MS, 1),
     ),
-    device=DeviceUse(
-        1,
-        20 * MS,
-        25 * MS,
-        (PhaseGaps("forward", 30, 4 * MS, 2 * MS), PhaseGaps(None, 1, MS, MS)),
-    ),
+    device=DeviceUse(1, 20 * MS, 25 * MS),
     stopped_ns=300 * MS,
     trace="/tmp/trace.json",
 )
@@ -79,8 +74,7 @@ def test_operations_modules_and_phases_per_step() -> None:
         "all 7 5.000 100.0 7 10.000 100.0",
     ):
         assert lines.count(row.split()) == 1, row
-    assert "Device idle: 5.00 ms of 25.0 ms (20.0%), in 31 gaps" in text
-    assert "  before work of forward: 4.00 ms in 30 gaps, the longest 2.00 ms" in text
+    assert "Device idle: 5.00 ms of 25.0 ms (20.0%)\n" in text
     assert "Training stood still for 300 ms" in text
     assert "Trace: /tmp/trace.json" in text
 
@@ -127,11 +121,11 @@ def test_texts_are_shown_as_they_are() -> None:
     strange = replace(
         OPERATIONS,
         operations=(Operation(name, name, name, 1, 100, 5, 1),),
-        device=DeviceUse(1, 5, 9, (PhaseGaps(name, 1, 4, 4),)),
+        device=DeviceUse(1, 5, 9),
         trace=name,
     )
     text = section(run_with(strange, STEPS_MS))
-    assert text.count("load[red]\\x1b[31m") == 7
+    assert text.count("load[red]\\x1b[31m") == 6
     assert "\x1b" not in text
     unknown = replace(strange, operations=strange.operations, modules_unknown=name)
     assert "Modules are unknown: load[red]\\x1b[31m" in section(run_with(unknown, STEPS_MS))

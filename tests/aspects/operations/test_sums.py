@@ -16,7 +16,7 @@ ROWS = (
 
 
 def test_sums_by_operation_module_and_phase() -> None:
-    found = Operations(steps=2, operations=ROWS, device=DeviceUse(1, 511, 600, ()))
+    found = Operations(steps=2, operations=ROWS, device=DeviceUse(1, 511, 600))
     assert list(found.by_operation().items()) == [
         (("aten::mm", "backward"), Operation("aten::mm", "backward", None, 8, 20, 400, 16)),
         (("aten::mm", "forward"), Operation("aten::mm", "forward", None, 6, 40, 110, 6)),
