@@ -61,7 +61,7 @@ def attribute(
 
     Args:
         run_ns_of: how the profiler's times read by the run's clock (`wall_to_run`).
-        flops: is given the events, each with its place.
+        flops: is given the events, each with its phase.
     """
     places: dict[int, _Place] = {}  # of operations, by their correlation
     calls: Counter[_Place] = Counter()
@@ -77,7 +77,7 @@ def attribute(
             place = locate(event, parents)
             places[event.correlation] = place
             if flops is not None:
-                flops.add(event, self_ns, parents, place)
+                flops.add(event, self_ns, parents, place.path)
             if event.is_annotation:
                 annotations_ns += self_ns
             else:
