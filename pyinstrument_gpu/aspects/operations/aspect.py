@@ -43,12 +43,10 @@ MIN_NEIGHBOURS = 3
 
 @dataclass(frozen=True)
 class OperationTimes:
-    """Calls of one operation, or of all in one module or phase: means per profiled step.
+    """Calls of one operation, or of all in one phase: means per profiled step.
 
     Attributes:
         name: the operation, as torch calls it; unknown of those too many to be told apart.
-        module: the module in whose forward or backward pass it was called, with `*` for the index
-            in a list; unknown outside of all.
         path: the phase; unknown outside of all.
         calls: how often it was called.
         host_ns: its time on the host without that of the operations that it called, on all threads.
@@ -57,7 +55,6 @@ class OperationTimes:
     """
 
     name: str | None
-    module: str | None
     path: str | None
     calls: float
     host_ns: float
@@ -72,9 +69,8 @@ class OperationsSection:
     Attributes:
         first_step, last_step: which steps; unknown: a part of one.
         steps: how many of them were whole, by which sums were divided.
-        operations, modules, phases: the same calls by operation and phase, by module and phase, and
-            by phase alone, each with the longest first.
-        modules_unknown: why there are no modules.
+        operations, phases: the same calls by operation and phase, and by phase alone, each with the
+            longest first.
         device: unknown: no work of a device was seen.
         step_ns: the median time of a profiled step.
         step_before_ns, step_after_ns: of steps before and after, which were not slowed.
@@ -86,8 +82,6 @@ class OperationsSection:
     last_step: int | None
     steps: int
     operations: tuple[OperationTimes, ...]
-    modules: tuple[OperationTimes, ...]
-    modules_unknown: str | None
     phases: tuple[OperationTimes, ...]
     device: DeviceUse | None
     step_ns: float | None
@@ -139,14 +133,11 @@ class OperationsAspect(Aspect):
             return None
         steps = max(1, found.steps)
         times = _times_around(run)
-        has_modules = any(one.module is not None for one in found.operations)
         return OperationsSection(
             first_step=found.first_step,
             last_step=found.last_step,
             steps=steps,
-            operations=_per_step(found.by_operation().values(), steps),
-            modules=_per_step(found.by_module().values() if has_modules else (), steps),
-            modules_unknown=found.modules_unknown,
+            operations=_per_step(found.operations, steps),
             phases=_per_step(found.by_path().values(), steps),
             device=found.device,
             step_ns=None if times is None else times.profiled_ns,
@@ -167,7 +158,7 @@ class OperationsAspect(Aspect):
         )
 
     def parts(self, operations: OperationsSection, document: Any) -> Iterable[Part]:
-        """Operations, modules and phases, the longest first."""
+        """Operations and phases, the longest first."""
         longest_ns = max(one.host_ns + (one.device_ns or 0) for one in operations.operations)
         unit = Unit.fitting(longest_ns)
         yield Sentence()
@@ -192,16 +183,8 @@ class OperationsAspect(Aspect):
             Row(one.name or "(others)", cells(one), note=one.path or _NO_PHASE)
             for one in operations.operations
         ]
-        by_module = [
-            Row(one.module or _NO_MODULE, cells(one), note=one.path or _NO_PHASE)
-            for one in operations.modules
-        ]
         by_path = [Row(one.path or _NO_PHASE, cells(one)) for one in operations.phases]
         yield from _table("operation", columns, by_operation)
-        if operations.modules_unknown is not None:
-            yield Sentence(f"Modules are unknown: {printable(operations.modules_unknown)}")
-        elif by_module:
-            yield from _table("module", columns, by_module)
         yield from _table("phase", columns, by_path, Row("all", cells(whole), emphasis="bold"))
         yield Sentence()
         yield Sentence(
@@ -263,7 +246,6 @@ def _per_step(sums: Iterable[Operation], steps: int) -> tuple[OperationTimes, ..
     return tuple(
         OperationTimes(
             name=one.name,
-            module=one.module,
             path=one.path,
             calls=one.calls / steps,
             host_ns=one.host_ns / steps,
@@ -276,7 +258,6 @@ def _per_step(sums: Iterable[Operation], steps: int) -> tuple[OperationTimes, ..
 
 _MOST_ROWS = 15
 _NO_PHASE = "(outside phases)"
-_NO_MODULE = "(no module)"
 
 
 def _which(operations: OperationsSection) -> str:
@@ -298,7 +279,6 @@ def _sum(phases: Sequence[OperationTimes], steps: int) -> OperationTimes:
 
     return OperationTimes(
         name=None,
-        module=None,
         path=None,
         calls=whole(sum_of(one.calls for one in phases)) or 0,
         host_ns=sum_of(one.host_ns for one in phases) or 0,

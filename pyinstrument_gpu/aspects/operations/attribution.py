@@ -1,16 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which phase and which module each operation of a window belongs to, and what it cost there.
+"""Which phase each operation of a window belongs to, and what it cost there.
 
 An operation belongs to the innermost phase that its thread was in when it began. The profiler's
 times and those of phases are readings of different clocks, which are related by pairs of readings
 from before and after the window. Threads of autograd are in no phase: what they run belongs to the
 phase of the thread that made the nodes, at that time.
-
-It belongs to the module that its thread was in when it began. In the backward pass that is the
-module in whose call the node was made that the operation is a part of; but an operation in the call
-of a module within a node, as where a checkpoint computes anew, belongs to that module. The engine
-runs a node that accumulates a gradient, which has no number, as soon as it can: it belongs to the
-module of the node that its thread ran before.
 
 Self times and calls are those of torch.profiler's own tables: the time of an event without that of
 the events directly inside it, on one thread; an operation that does nothing but call another of its
@@ -23,14 +17,15 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation, Operations
+from msgspec.structs import replace
+
+from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation, Operations, sums
 from pyinstrument_gpu.aspects.operations.events import DeviceEvent, Events, HostEvent
 from pyinstrument_gpu.aspects.operations.flops.counting import FlopCounting
-from pyinstrument_gpu.aspects.operations.module_calls import ModuleTimeline
 from pyinstrument_gpu.aspects.operations.phase_timeline import PhaseTimeline
 
 MOST_OPERATIONS = 2_000
-"""More rows than this, of an operation, phase and module each, become one per phase."""
+"""More rows than this, of an operation and phase each, become one per phase."""
 
 
 class _Place(NamedTuple):
@@ -38,7 +33,6 @@ class _Place(NamedTuple):
 
     name: str | None
     path: str | None
-    module: str | None
 
 
 def wall_to_run(before: tuple[int, int], after: tuple[int, int]) -> Callable[[int], float]:
@@ -53,11 +47,10 @@ def wall_to_run(before: tuple[int, int], after: tuple[int, int]) -> Callable[[in
 def attribute(
     events: Events,
     phases: PhaseTimeline,
-    modules: ModuleTimeline,
     run_ns_of: Callable[[int], float],
     flops: FlopCounting | None = None,
 ) -> Operations:
-    """Sum the operations of a window by name, phase and module.
+    """Sum the operations of a window by name and phase.
 
     Args:
         run_ns_of: how the profiler's times read by the run's clock (`wall_to_run`).
@@ -72,9 +65,9 @@ def attribute(
     for event in events.host:
         by_thread[event.thread].append(event)
     for thread in by_thread.values():
-        locate = _Locator(thread, phases, modules, native_threads, run_ns_of).place_of
+        locate = _Locator(thread, phases, native_threads, run_ns_of).place_of
         for event, self_ns, parents, is_repeated in _with_self_times(thread):
-            place = locate(event, parents)
+            place = locate(event)
             places[event.correlation] = place
             if flops is not None:
                 flops.add(event, self_ns, parents, place.path)
@@ -83,7 +76,7 @@ def attribute(
             else:
                 calls[place] += not is_repeated
                 host_ns[place] += self_ns
-    nowhere = _Place(None, None, None)
+    nowhere = _Place(None, None)
     device_ns: Counter[_Place] = Counter()
     launches = Counter(places.get(operator, nowhere) for operator in events.launches)
     for work in events.device:
@@ -170,7 +163,6 @@ class _Locator:
         self,
         thread: list[HostEvent],
         phases: PhaseTimeline,
-        modules: ModuleTimeline,
         native_threads: dict[int, int],
         run_ns_of: Callable[[int], float],
     ) -> None:
@@ -180,35 +172,16 @@ class _Locator:
         of_phases = callers.most_common(1)[0][0] if callers else own
         self._thread_of_phases = native_threads.get(of_phases, -1)
         self._phases = phases
-        self._modules = modules
-        self._native_threads = native_threads
         self._run_ns_of = run_ns_of
-        self._last_node: tuple[HostEvent | None, str | None] = (None, None)
 
-    def place_of(self, event: HostEvent, parents: tuple[HostEvent, ...]) -> _Place:
+    def place_of(self, event: HostEvent) -> _Place:
         path = self._phases.path_at(self._thread_of_phases, self._run_ns_of(event.begin_ns))
-        return _Place(event.name, path, self._module_of(event, parents))
-
-    def _module_of(self, event: HostEvent, parents: tuple[HostEvent, ...]) -> str | None:
-        called = self._modules.at(event.native_thread, event.begin_ns)
-        node = next((one for one in reversed((*parents, event)) if one.is_node), None)
-        if node is None or (
-            called is not None and called.module is not None and called.since_ns >= node.begin_ns
-        ):
-            return None if called is None else called.module
-        last, module = self._last_node
-        if node is not last:
-            if node.forward_thread and node.sequence >= 0:
-                made_by = self._native_threads.get(node.forward_thread, -1)
-                module = self._modules.of_node(made_by, node.sequence)
-            # Else it accumulates a gradient, and belongs where the node before it does.
-            self._last_node = (node, module)
-        return module
+        return _Place(event.name, path)
 
 
 def _bounded(operations: list[Operation]) -> tuple[Operation, ...]:
     """The longest first, and the shortest as one without a name for each phase, if there are more
     than may be."""
-    operations.sort(key=lambda one: one.host_ns + (one.device_ns or 0), reverse=True)
-    rest = Operations(operations=tuple(operations[MOST_OPERATIONS:]))
-    return (*operations[:MOST_OPERATIONS], *rest.by_path().values())
+    longest = sums(operations)
+    rest = (replace(one, name=None) for one in longest[MOST_OPERATIONS:])
+    return sums((*longest[:MOST_OPERATIONS], *rest))

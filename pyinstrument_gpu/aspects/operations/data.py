@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a window of torch.profiler has seen, by operation, phase and module.
+"""What a window of torch.profiler has seen, by operation and phase.
 
 The declarations are also those of the OPERATIONS document (docs/run-file.md).
 """
@@ -7,6 +7,7 @@ The declarations are also those of the OPERATIONS document (docs/run-file.md).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -15,15 +16,13 @@ from pyinstrument_gpu.core.file.json_document import Count, decode_object
 from pyinstrument_gpu.core.flops import Flops
 
 
-class Operation(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The calls of one operation in one phase and one module, in all profiled steps together.
+class Operation(Struct, frozen=True):
+    """The calls of one operation in one phase, in all profiled steps together.
 
     Attributes:
         name: as torch calls it, `aten::addmm` for example; None for the sum of those that are too
             many to be told apart.
         path: the phase path in which it was called, None outside of all.
-        module: the module in whose forward or backward pass it was called, with `*` in place of the
-            index in a list (`layers.*.attn`); None where that is not known.
         calls: how often it was called.
         host_ns: its time on the host without that of the operations that it called.
         device_ns: the time of the kernels and copies that it launched itself; None where nothing
@@ -33,7 +32,6 @@ class Operation(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
 
     name: str | None
     path: str | None
-    module: str | None
     calls: Count
     host_ns: Count
     device_ns: Count | None
@@ -82,7 +80,6 @@ class Operations(Struct, frozen=True):
             `Optimizer.step`) and outside of any operation.
         device: None where nothing of a device was seen.
         stopped_ns: for how long training stood still for it, before and after the window.
-        modules_unknown: why no operation has a module, or None.
         trace: the file of the kept trace, or None.
         flops: what was counted of floating-point operations, if that was asked for.
         notes: what went wrong, and why.
@@ -96,7 +93,6 @@ class Operations(Struct, frozen=True):
     annotations_ns: Count = 0
     device: DeviceUse | None = None
     stopped_ns: Count = 0
-    modules_unknown: str | None = None
     trace: str | None = None
     flops: Flops | None = None
     notes: tuple[str, ...] = ()
@@ -105,20 +101,9 @@ class Operations(Struct, frozen=True):
         if any(first > last for first, last in self.profiled):
             raise ValueError("a window of profiled steps ends before it begins")
 
-    def by_operation(self) -> Mapping[tuple[str | None, str | None], Operation]:
-        """The sums over modules, by name and phase, the longest first."""
-        sums = _summed(replace(one, module=None) for one in self.operations)
-        return {(one.name, one.path): one for one in sums}
-
-    def by_module(self) -> Mapping[tuple[str | None, str | None], Operation]:
-        """The sums over operations, by module and phase, the longest first."""
-        sums = _summed(replace(one, name=None) for one in self.operations)
-        return {(one.module, one.path): one for one in sums}
-
     def by_path(self) -> Mapping[str | None, Operation]:
-        """The sums over operations and modules by phase, the longest first."""
-        sums = _summed(replace(one, name=None, module=None) for one in self.operations)
-        return {one.path: one for one in sums}
+        """The sums over operations by phase, the longest first."""
+        return {one.path: one for one in sums(replace(one, name=None) for one in self.operations)}
 
     def launches_per_step(self, path: str) -> float | None:
         """How many kernels, copies and graphs a step enqueues in a phase, itself and not in phases
@@ -129,9 +114,22 @@ class Operations(Struct, frozen=True):
         return 0.0 if found is None else (found.launches or 0) / self.steps
 
 
+class _OperationOfModule(NamedTuple):
+    """A row of a file of an earlier version, which has one for each module."""
+
+    name: str | None
+    path: str | None
+    module: str | None
+    calls: Count
+    host_ns: Count
+    device_ns: Count | None
+    launches: Count | None
+
+
 class _Document(Operations, frozen=True, kw_only=True):
     """As it is written: what is missing is not 0."""
 
+    operations: tuple[Operation | _OperationOfModule, ...] = ()  # type: ignore[assignment]
     steps: Count
     annotations_ns: Count
     stopped_ns: Count
@@ -143,16 +141,23 @@ def decode_operations(data: bytes) -> Operations:
     Raises:
         RunFileDamagedError: it does not fit.
     """
-    return Operations(**asdict(decode_object(data, "OPERATIONS", _Document)))
+    document = decode_object(data, "OPERATIONS", _Document)
+    rows = (
+        Operation(one.name, one.path, one.calls, one.host_ns, one.device_ns, one.launches)
+        for one in document.operations
+    )
+    return Operations(**{**asdict(document), "operations": sums(rows)})
 
 
-def _summed(operations: Iterable[Operation]) -> list[Operation]:
-    """The sums of those with the same name, path and module."""
-    sums: dict[tuple[str | None, ...], Operation] = {}
+def sums(operations: Iterable[Operation]) -> tuple[Operation, ...]:
+    """Those with the same name and path as one, the longest first."""
+    found: dict[tuple[str | None, str | None], Operation] = {}
     for one in operations:
-        key = (one.name, one.path, one.module)
-        sums[key] = sums[key] + one if key in sums else one
-    return sorted(sums.values(), key=lambda one: one.host_ns + (one.device_ns or 0), reverse=True)
+        key = (one.name, one.path)
+        found[key] = found[key] + one if key in found else one
+    return tuple(
+        sorted(found.values(), key=lambda one: one.host_ns + (one.device_ns or 0), reverse=True)
+    )
 
 
 def _sum(one: int | None, other: int | None) -> int | None:

@@ -109,7 +109,7 @@ def profile_steps(
 ) -> None:
     """Profile the next `n` steps of the active recording with torch.profiler.
 
-    What it sees is summed up by operation, phase and module, and is in the run as
+    What it sees is summed up by operation and phase, and is in the run as
     `Run.operations` and in its report. It begins where the next step begins, and ends by itself.
 
     Profiled steps are slower. Before the first and after the last of them training stands still,

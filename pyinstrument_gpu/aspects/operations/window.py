@@ -27,7 +27,6 @@ from pyinstrument_gpu.aspects.operations.attribution import attribute, wall_to_r
 from pyinstrument_gpu.aspects.operations.data import Operations
 from pyinstrument_gpu.aspects.operations.events import events_of
 from pyinstrument_gpu.aspects.operations.flops.counting import FlopCounting
-from pyinstrument_gpu.aspects.operations.module_calls import ModuleCalls
 from pyinstrument_gpu.aspects.operations.phase_timeline import PhaseTimeline, read_window
 from pyinstrument_gpu.aspects.operations.torch_profiler import ProfilerInUse, TorchProfiler
 from pyinstrument_gpu.core.file.live_log import Tap
@@ -66,8 +65,6 @@ class _Measuring:
     """What is on during a window, and what takes it back, the last first."""
 
     profiler: TorchProfiler
-    modules: ModuleCalls
-    modules_unknown: str | None
     tap: Tap
     before: bytes
     clocks: tuple[int, int]
@@ -133,8 +130,6 @@ class ProfileWindow:
         undo.append(tap.close)
         native.harvest()
         before = tap.take()
-        modules = ModuleCalls()
-        undo.append(modules.remove)
         profiler = TorchProfiler(
             with_stack=self.with_stack,
             record_shapes=self.record_shapes or self.flops,
@@ -148,8 +143,6 @@ class ProfileWindow:
         self._measuring.append(
             _Measuring(
                 profiler,
-                modules,
-                modules.install(),
                 tap,
                 before,
                 native.read_clocks(),
@@ -178,7 +171,6 @@ class ProfileWindow:
             self._say_which(native.set_profiled(False))
             ended_ns = time.perf_counter_ns()
             measuring.timer.cancel()
-            measuring.modules.remove()
             measuring.profiler.stop()
             content = self._what_was_seen(measuring, notes)
             if self.trace is not None:
@@ -235,7 +227,6 @@ class ProfileWindow:
         found = attribute(
             events,
             PhaseTimeline(log.spans),
-            measuring.modules.timeline(),
             wall_to_run(measuring.clocks, clocks),
             counting,
         )
@@ -250,7 +241,6 @@ class ProfileWindow:
             first_step=log.steps[0] if log.steps else None,
             last_step=log.steps[-1] if log.steps else None,
             steps=len(log.steps),
-            modules_unknown=measuring.modules_unknown,
         )
 
 

@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 from msgspec import to_builtins
 
-from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation, Operations
-from pyinstrument_gpu.core.file.json_document import decode_object
+from pyinstrument_gpu.aspects.operations.data import (
+    DeviceUse,
+    Operation,
+    Operations,
+    decode_operations,
+)
 from pyinstrument_gpu.errors import RunFileDamagedError
 
 OPERATIONS = Operations(
@@ -17,21 +21,20 @@ OPERATIONS = Operations(
     last_step=9,
     steps=1,
     operations=(
-        Operation("aten::mm", "forward/attn", "layers.*.attn", 4, 100, 900, 4),
-        Operation("\udcff", None, None, 1, 7, None, None),
-        Operation(None, "forward", None, 1, 0, 0, 0),
+        Operation("aten::mm", "forward/attn", 4, 100, 900, 4),
+        Operation("\udcff", None, 1, 7, None, None),
+        Operation(None, "forward", 1, 0, 0, 0),
     ),
     annotations_ns=3,
     device=DeviceUse(2, 900, 1_000),
     stopped_ns=12,
-    modules_unknown="because",
     trace="/tmp/a.json",
     notes=("a note",),
 )
 
 
 def decode(document: Any) -> Operations:
-    return decode_object(json.dumps(document).encode(), "OPERATIONS", Operations)
+    return decode_operations(json.dumps(document).encode())
 
 
 @pytest.mark.parametrize("operations", [OPERATIONS, Operations()])
@@ -39,9 +42,15 @@ def test_what_is_written_is_read(operations: Operations) -> None:
     assert decode(to_builtins(operations)) == operations
 
 
-def test_gaps_of_a_device_in_older_files_are_left_alone() -> None:
+def test_files_of_earlier_versions_have_rows_of_modules_and_gaps_of_devices() -> None:
+    rows = [
+        ["aten::mm", "forward", "head", 1, 2, 3, 4],
+        ["aten::mm", "forward", None, 10, 20, 30, 40],
+    ]
     device = {"devices": 1, "busy_ns": 3, "elapsed_ns": 4, "gaps": [["forward", 1, 1, 1]]}
-    assert decode({"device": device}).device == DeviceUse(1, 3, 4)
+    found = decode({**to_builtins(OPERATIONS), "operations": rows, "device": device})
+    assert found.operations == (Operation("aten::mm", "forward", 11, 22, 33, 44),)
+    assert found.device == DeviceUse(1, 3, 4)
 
 
 @pytest.mark.parametrize(
