@@ -26,7 +26,6 @@ _OPERATIONS = {
         },
         ["aten::mm", "backward", "net.fc", 1, 1, None, None],  # as in files of earlier versions
     ],
-    "annotations_ns": 5,
     "device": {"devices": 1, "busy_ns": 5 * _MS, "elapsed_ns": 10 * _MS},
     "stopped_ns": 5,
     "trace": "trace.json",

@@ -130,7 +130,7 @@ def with_everything(run: Run, layers: int = 12) -> Run:
         last_step=5,
         steps=2,
         operations=tuple(
-            Operation(f"aten::op{i}", run.paths[i % 3], 8, MS, 2 * MS, 8) for i in range(12)
+            Operation(f"aten::op{i}", run.paths[i % 3], 4.0, MS / 2, MS, 4.0) for i in range(12)
         ),
         device=DeviceUse(1, 20 * MS, 25 * MS),
         stopped_ns=300 * MS,

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import reduce
+from operator import add
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -42,27 +43,6 @@ MIN_NEIGHBOURS = 3
 
 
 @dataclass(frozen=True)
-class OperationTimes:
-    """Calls of one operation, or of all in one phase: means per profiled step.
-
-    Attributes:
-        name: the operation, as torch calls it; unknown of those too many to be told apart.
-        path: the phase; unknown outside of all.
-        calls: how often it was called.
-        host_ns: its time on the host without that of the operations that it called, on all threads.
-        launches: how many kernels, copies and graphs it enqueued itself.
-        device_ns: the time of those kernels and copies.
-    """
-
-    name: str | None
-    path: str | None
-    calls: float
-    host_ns: float
-    launches: float | None
-    device_ns: float | None
-
-
-@dataclass(frozen=True)
 class OperationsSection:
     """What torch's profiler has seen in some steps.
 
@@ -81,8 +61,8 @@ class OperationsSection:
     first_step: int | None
     last_step: int | None
     steps: int
-    operations: tuple[OperationTimes, ...]
-    phases: tuple[OperationTimes, ...]
+    operations: tuple[Operation, ...]
+    phases: tuple[Operation, ...]
     device: DeviceUse | None
     step_ns: float | None
     step_before_ns: float | None
@@ -109,11 +89,7 @@ class OperationsAspect(Aspect):
         return () if operations is None else operations.profiled
 
     def read(self, found: Found) -> dict[str, Any]:
-        operations = found.document(
-            BlockType.OPERATIONS,
-            "what was profiled",
-            decode_operations,
-        )
+        operations = found.document(BlockType.OPERATIONS, "what was profiled", decode_operations)
         if operations is not None:
             found.notes += operations.notes
         known = ProfiledSteps(() if operations is None else operations.profiled)
@@ -131,18 +107,17 @@ class OperationsAspect(Aspect):
         found = run.operations
         if found is None or not found.operations:
             return None
-        steps = max(1, found.steps)
-        times = _times_around(run)
+        step_ns, before_ns, after_ns = _times_around(run)
         return OperationsSection(
             first_step=found.first_step,
             last_step=found.last_step,
-            steps=steps,
-            operations=_per_step(found.operations, steps),
-            phases=_per_step(found.by_path().values(), steps),
+            steps=max(1, found.steps),
+            operations=found.operations,
+            phases=found.by_phase(),
             device=found.device,
-            step_ns=None if times is None else times.profiled_ns,
-            step_before_ns=None if times is None else times.before_ns,
-            step_after_ns=None if times is None else times.after_ns,
+            step_ns=step_ns,
+            step_before_ns=before_ns,
+            step_after_ns=after_ns,
             stopped_ns=found.stopped_ns,
             trace=found.trace,
         )
@@ -167,9 +142,9 @@ class OperationsAspect(Aspect):
         columns = ["calls", "host", "% host"]
         if has_device:
             columns += ["launches", "device", "% device"]
-        whole = _sum(operations.phases, operations.steps)
+        whole = reduce(add, operations.phases)
 
-        def cells(one: OperationTimes) -> list[str]:
+        def cells(one: Operation) -> list[str]:
             texts = [_count(one.calls), unit.text(one.host_ns), percent(one.host_ns, whole.host_ns)]
             if has_device:
                 texts += [
@@ -205,33 +180,19 @@ class OperationsAspect(Aspect):
             yield "Operations, FLOPs: no step was profiled (run --profile-steps 3 --flops)."
 
 
-class _TimesAround(NamedTuple):
-    """Medians of the times of steps; None where too few are known.
-
-    Attributes:
-        profiled_ns: of the profiled steps.
-        before_ns: of those before, without the first step of the run, which is longer for reasons
-            of its own.
-        after_ns: of those after.
-    """
-
-    profiled_ns: float | None
-    before_ns: float | None
-    after_ns: float | None
-
-
-def _times_around(run: Run) -> _TimesAround | None:
-    """The times around the window of `Run.operations`; None where there is none."""
+def _times_around(run: Run) -> tuple[float | None, float | None, float | None]:
+    """The median time of a profiled step, and of steps before and after, where enough are known.
+    The first step of the run is left out, as it is longer for reasons of its own."""
     operations = run.operations
     if operations is None or operations.first_step is None or operations.last_step is None:
-        return None
+        return None, None, None
     steps = run.steps.closed
     index, times_ns = steps["index"], steps["end_ns"] - steps["begin_ns"]
     others = ~run.profiled.among(index)
     inside = (index >= operations.first_step) & (index <= operations.last_step)
     before = others & (index < operations.first_step) & (index > 0)
     after = others & (index > operations.last_step)
-    return _TimesAround(
+    return (
         _median(times_ns[inside], 1),
         _median(times_ns[before][-NEIGHBOURS:], MIN_NEIGHBOURS),
         _median(times_ns[after][:NEIGHBOURS], MIN_NEIGHBOURS),
@@ -240,20 +201,6 @@ def _times_around(run: Run) -> _TimesAround | None:
 
 def _median(times_ns: NDArray[np.int64], least: int) -> float | None:
     return float(np.median(times_ns)) if len(times_ns) >= least else None
-
-
-def _per_step(sums: Iterable[Operation], steps: int) -> tuple[OperationTimes, ...]:
-    return tuple(
-        OperationTimes(
-            name=one.name,
-            path=one.path,
-            calls=one.calls / steps,
-            host_ns=one.host_ns / steps,
-            launches=None if one.launches is None else one.launches / steps,
-            device_ns=None if one.device_ns is None else one.device_ns / steps,
-        )
-        for one in sums
-    )
 
 
 _MOST_ROWS = 15
@@ -266,25 +213,6 @@ def _which(operations: OperationsSection) -> str:
     if operations.first_step == operations.last_step:
         return f"profiled step {operations.first_step}"
     return f"profiled steps {operations.first_step}-{operations.last_step}"
-
-
-def _sum(phases: Sequence[OperationTimes], steps: int) -> OperationTimes:
-    def sum_of(values: Iterable[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return math.fsum(known) if len(known) == len(phases) else None
-
-    def whole(count: float | None) -> float | None:
-        """A mean of whole numbers, without what rounding has added."""
-        return None if count is None else round(count * steps) / steps
-
-    return OperationTimes(
-        name=None,
-        path=None,
-        calls=whole(sum_of(one.calls for one in phases)) or 0,
-        host_ns=sum_of(one.host_ns for one in phases) or 0,
-        launches=whole(sum_of(one.launches for one in phases)),
-        device_ns=sum_of(one.device_ns for one in phases),
-    )
 
 
 def _table(
@@ -300,7 +228,7 @@ def _table(
 def _count(per_step: float | None) -> str:
     if per_step is None:
         return UNKNOWN
-    return f"{per_step:,.0f}" if per_step == round(per_step) else f"{per_step:,.2f}"
+    return f"{per_step:,.2f}".removesuffix(".00")
 
 
 def _device(device: DeviceUse) -> Sentence:
@@ -314,9 +242,12 @@ def _device(device: DeviceUse) -> Sentence:
 
 def _cost(operations: OperationsSection) -> Iterator[Sentence]:
     if operations.step_ns is not None:
-        said = [f"{duration(operations.step_ns)} profiled"]
-        said += _others(operations.step_before_ns, "before")
-        said += _others(operations.step_after_ns, "after")
+        times = {
+            "profiled": operations.step_ns,
+            "before": operations.step_before_ns,
+            "after": operations.step_after_ns,
+        }
+        said = [f"{duration(ns)} {when}" for when, ns in times.items() if ns is not None]
         yield Sentence(
             f"A step took {', '.join(said)}. Profiled steps are slower, above all those of many "
             "short operations"
@@ -325,10 +256,6 @@ def _cost(operations: OperationsSection) -> Iterator[Sentence]:
         f"Training stood still for {duration(operations.stopped_ns)} to start and end the "
         "profiler, between steps"
     )
-
-
-def _others(time_ns: float | None, when: str) -> Iterable[str]:
-    return [] if time_ns is None else [f"{duration(time_ns)} {when}"]
 
 
 ASPECT = OperationsAspect()

@@ -6,36 +6,38 @@ The declarations are also those of the OPERATIONS document (docs/run-file.md).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Annotated, NamedTuple
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import asdict, replace
 
 from pyinstrument_gpu.core.file.json_document import Count, decode_object
 from pyinstrument_gpu.core.flops import Flops
 
+_PerStep = Annotated[float, Meta(ge=0, lt=1 << 63)]
+
 
 class Operation(Struct, frozen=True):
-    """The calls of one operation in one phase, in all profiled steps together.
+    """The calls of one operation in one phase: means per profiled step.
 
     Attributes:
-        name: as torch calls it, `aten::addmm` for example; None for the sum of those that are too
-            many to be told apart.
-        path: the phase path in which it was called, None outside of all.
+        name: as torch calls it, `aten::addmm` for example; unknown of those too many to be told
+            apart, and of all in one phase together.
+        path: the phase in which it was called; unknown outside of all.
         calls: how often it was called.
-        host_ns: its time on the host without that of the operations that it called.
-        device_ns: the time of the kernels and copies that it launched itself; None where nothing
+        host_ns: its time on the host without that of the operations that it called, on all threads.
+        device_ns: the time of the kernels and copies that it launched itself; unknown where nothing
             of a device was seen.
-        launches: how many kernels, copies and graphs it enqueued itself; None as `device_ns`.
+        launches: how many kernels, copies and graphs it enqueued itself; unknown as `device_ns`.
     """
 
     name: str | None
     path: str | None
-    calls: Count
-    host_ns: Count
-    device_ns: Count | None
-    launches: Count | None
+    calls: _PerStep
+    host_ns: _PerStep
+    device_ns: _PerStep | None
+    launches: _PerStep | None
 
     def __add__(self, other: Operation) -> Operation:
         return replace(
@@ -73,11 +75,8 @@ class Operations(Struct, frozen=True):
             profiled step is slower than others.
         first_step, last_step: the window that is told here, the newest one; None where it ended
             within its first step.
-        steps: how many of its steps were whole, by which times per step are divided.
-        operations: what was called. Their `host_ns` add up to the time that all threads spent in
-            operations.
-        annotations_ns: the host time in ranges that the program has named (`record_function`,
-            `Optimizer.step`) and outside of any operation.
+        steps: how many of its steps were whole, by which sums were divided.
+        operations: what was called, the longest first.
         device: None where nothing of a device was seen.
         stopped_ns: for how long training stood still for it, before and after the window.
         trace: the file of the kept trace, or None.
@@ -90,7 +89,6 @@ class Operations(Struct, frozen=True):
     last_step: Count | None = None
     steps: Count = 0
     operations: tuple[Operation, ...] = ()
-    annotations_ns: Count = 0
     device: DeviceUse | None = None
     stopped_ns: Count = 0
     trace: str | None = None
@@ -101,21 +99,20 @@ class Operations(Struct, frozen=True):
         if any(first > last for first, last in self.profiled):
             raise ValueError("a window of profiled steps ends before it begins")
 
-    def by_path(self) -> Mapping[str | None, Operation]:
-        """The sums over operations by phase, the longest first."""
-        return {one.path: one for one in sums(replace(one, name=None) for one in self.operations)}
+    def by_phase(self) -> tuple[Operation, ...]:
+        """The sums over the operations of each phase, the longest first."""
+        return sums(replace(one, name=None) for one in self.operations)
 
     def launches_per_step(self, path: str) -> float | None:
         """How many kernels, copies and graphs a step enqueues in a phase, itself and not in phases
         inside it. None where that is not known."""
-        found = self.by_path().get(path)
         if self.device is None or not self.steps:
             return None
-        return 0.0 if found is None else (found.launches or 0) / self.steps
+        return next((one.launches for one in self.by_phase() if one.path == path), 0.0)
 
 
 class _OperationOfModule(NamedTuple):
-    """A row of a file of an earlier version, which has one for each module."""
+    """A row of a file of an earlier version, which has one for each module, of all steps."""
 
     name: str | None
     path: str | None
@@ -125,13 +122,19 @@ class _OperationOfModule(NamedTuple):
     device_ns: Count | None
     launches: Count | None
 
+    def per_step(self, steps: int) -> Operation:
+        device_ns = None if self.device_ns is None else self.device_ns / steps
+        launches = None if self.launches is None else self.launches / steps
+        return Operation(
+            self.name, self.path, self.calls / steps, self.host_ns / steps, device_ns, launches
+        )
+
 
 class _Document(Operations, frozen=True, kw_only=True):
     """As it is written: what is missing is not 0."""
 
     operations: tuple[Operation | _OperationOfModule, ...] = ()  # type: ignore[assignment]
     steps: Count
-    annotations_ns: Count
     stopped_ns: Count
 
 
@@ -143,7 +146,7 @@ def decode_operations(data: bytes) -> Operations:
     """
     document = decode_object(data, "OPERATIONS", _Document)
     rows = (
-        Operation(one.name, one.path, one.calls, one.host_ns, one.device_ns, one.launches)
+        one if isinstance(one, Operation) else one.per_step(max(1, document.steps))
         for one in document.operations
     )
     return Operations(**{**asdict(document), "operations": sums(rows)})
@@ -160,5 +163,5 @@ def sums(operations: Iterable[Operation]) -> tuple[Operation, ...]:
     )
 
 
-def _sum(one: int | None, other: int | None) -> int | None:
+def _sum(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else one + other

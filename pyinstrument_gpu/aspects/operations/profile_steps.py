@@ -66,28 +66,22 @@ class ProfiledRecording(Watcher):
     def ask(self, options: WindowOptions, after: int = 0) -> bool:
         """Ask for a window of the steps that come after so many others. False where another one is
         still to come or to end."""
-        recording, document = self._recording, self._document_of_run()
-        if recording is None or document is None:
+        recording = self._recording
+        if recording is None:
             return False
         if self._window is not None and not self._window.is_over:
             if self._window.has_begun or not self._is_own:
                 return False
             self._window.is_over = True
         self._is_own = False
-        from pyinstrument_gpu.aspects.operations.window import ProfileWindow
+        with OwnImports():  # here, as it loads numpy
+            from pyinstrument_gpu.aspects.operations.window import OperationsDocument, ProfileWindow
 
+        self._document = self._document or OperationsDocument(recording)
         options = options._replace(flops=options.flops or self._flops)
-        self._window = ProfileWindow(recording, document, *options)
+        self._window = ProfileWindow(recording, self._document, *options)
         native.call_before_step(self._window.begin, after=after)
         return True
-
-    def _document_of_run(self) -> OperationsDocument | None:
-        if self._document is None and self._recording is not None:
-            with OwnImports():  # here, as it loads numpy
-                from pyinstrument_gpu.aspects.operations.window import OperationsDocument
-
-            self._document = OperationsDocument(self._recording)
-        return self._document
 
     def end(self) -> None:
         window = self._window

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from pyinstrument_gpu.aspects.operations.attribution import attribute, wall_to_run
+from pyinstrument_gpu.aspects.operations.attribution import attribute, device_use, wall_to_run
 from pyinstrument_gpu.aspects.operations.data import Operations
 from pyinstrument_gpu.aspects.operations.events import events_of
 from pyinstrument_gpu.aspects.operations.flops.counting import FlopCounting
-from pyinstrument_gpu.aspects.operations.phase_timeline import PhaseTimeline, read_window
+from pyinstrument_gpu.aspects.operations.phase_timeline import read_window
 from pyinstrument_gpu.aspects.operations.torch_profiler import ProfilerInUse, TorchProfiler
 from pyinstrument_gpu.core.file.live_log import Tap
 from pyinstrument_gpu.core.flops import Flops
@@ -224,23 +224,26 @@ class ProfileWindow:
             notes.append(
                 "torch's profiler has seen no work of the GPU: another tool may hold CUPTI"
             )
-        found = attribute(
+        operations = attribute(
             events,
-            PhaseTimeline(log.spans),
+            log.phases,
             wall_to_run(measuring.clocks, clocks),
+            max(1, len(log.steps)),
             counting,
         )
+        flops = None
         if counting is not None:
             device = peaks.device_name()
             without_formula = counting.unknown(events.device)
             flops = Flops(counting.counts(), without_formula, device, peaks.peaks_of(device))
-            found = replace(found, flops=flops)
-        return replace(
-            found,
+        return Operations(
             profiled=self.document.content.profiled,
             first_step=log.steps[0] if log.steps else None,
             last_step=log.steps[-1] if log.steps else None,
             steps=len(log.steps),
+            operations=operations,
+            device=device_use(events.device),
+            flops=flops,
         )
 
 

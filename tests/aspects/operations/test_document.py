@@ -25,12 +25,13 @@ OPERATIONS = Operations(
         Operation("\udcff", None, 1, 7, None, None),
         Operation(None, "forward", 1, 0, 0, 0),
     ),
-    annotations_ns=3,
     device=DeviceUse(2, 900, 1_000),
     stopped_ns=12,
     trace="/tmp/a.json",
     notes=("a note",),
 )
+
+ROW = to_builtins(OPERATIONS.operations[0])
 
 
 def decode(document: Any) -> Operations:
@@ -48,8 +49,9 @@ def test_files_of_earlier_versions_have_rows_of_modules_and_gaps_of_devices() ->
         ["aten::mm", "forward", None, 10, 20, 30, 40],
     ]
     device = {"devices": 1, "busy_ns": 3, "elapsed_ns": 4, "gaps": [["forward", 1, 1, 1]]}
-    found = decode({**to_builtins(OPERATIONS), "operations": rows, "device": device})
-    assert found.operations == (Operation("aten::mm", "forward", 11, 22, 33, 44),)
+    earlier = {"steps": 2, "operations": rows, "annotations_ns": 3, "device": device}
+    found = decode({**to_builtins(OPERATIONS), **earlier})
+    assert found.operations == (Operation("aten::mm", "forward", 5.5, 11, 16.5, 22),)
     assert found.device == DeviceUse(1, 3, 4)
 
 
@@ -59,10 +61,12 @@ def test_files_of_earlier_versions_have_rows_of_modules_and_gaps_of_devices() ->
         {"profiled": [[5, 3]]},
         {"first_step": -1},
         {"steps": None},
+        {"operations": [{"name": "aten::mm", "path": "forward", "calls": 1, "host_ns": 2}]},
+        {"operations": [{**ROW, "name": 3}]},
+        {"operations": [{**ROW, "launches": 1 << 63}]},
+        {"operations": [{**ROW, "host_ns": -1}]},
         {"operations": [["aten::mm", "forward", None, 1, 2, 3]]},
-        {"operations": [[3, "forward", None, 1, 2, None, None]]},
-        {"operations": [["aten::mm", "forward", None, 1, 2, None, 1 << 63]]},
-        {"annotations_ns": True},
+        {"stopped_ns": True},
         {"device": {"devices": 1, "busy_ns": 5, "elapsed_ns": 4}},
         {"notes": [3]},
     ],

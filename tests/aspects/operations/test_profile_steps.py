@@ -100,20 +100,19 @@ def test_sums_are_those_of_torch_and_every_operation_has_its_phase(
     assert found.device is None
 
     of_torch: dict[Any, Any] = {
-        row.key: (row.count, pytest.approx(row.self_cpu_time_total * 1_000, abs=1))
+        row.key: (
+            pytest.approx(row.count / 3),
+            pytest.approx(row.self_cpu_time_total * 1_000 / 3, abs=1),
+        )
         for row in profiles[0].key_averages()
     }
-    ours: dict[str | None, list[int]] = defaultdict(lambda: [0, 0])
+    ours: dict[str | None, list[float]] = defaultdict(lambda: [0, 0])
     for one in found.operations:
         ours[one.name][0] += one.calls
         ours[one.name][1] += one.host_ns
-    annotations = {name for name in of_torch if name.startswith("Optimizer.")}
     assert {name: tuple(of) for name, of in ours.items()} == {
-        name: of for name, of in of_torch.items() if name not in annotations
+        name: of for name, of in of_torch.items() if not name.startswith("Optimizer.")
     }
-    assert sum(of_torch[name][1].expected for name in annotations) == pytest.approx(
-        found.annotations_ns, abs=2
-    )
 
     paths = {(one.name, one.path) for one in found.operations}
     assert {path for _, path in paths} == {"forward", "backward", "optimizer"}

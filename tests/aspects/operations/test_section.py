@@ -18,9 +18,9 @@ OPERATIONS = Operations(
     last_step=5,
     steps=2,
     operations=(
-        Operation("aten::mm", "forward", 9, 8 * MS, 14 * MS, 9),
-        Operation("aten::mm", "backward", 4, 1 * MS, 4 * MS, 4),
-        Operation("aten::item", None, 1, 1 * MS, 2 * MS, 1),
+        Operation("aten::mm", "forward", 4.5, 4 * MS, 7 * MS, 4.5),
+        Operation("aten::mm", "backward", 2, 0.5 * MS, 2 * MS, 2),
+        Operation("aten::item", None, 0.5, 0.5 * MS, 1 * MS, 0.5),
     ),
     device=DeviceUse(1, 20 * MS, 25 * MS),
     stopped_ns=300 * MS,
