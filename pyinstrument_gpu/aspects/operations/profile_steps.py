@@ -34,7 +34,7 @@ class WindowOptions(NamedTuple):
     trace: Path | None
     with_stack: bool
     record_shapes: bool
-    flops: bool = False
+    flops: bool
 
 
 class ProfiledRecording(Watcher):
@@ -103,8 +103,8 @@ def profile_steps(
 ) -> None:
     """Profile the next `n` steps of the active recording with torch.profiler.
 
-    What it sees is summed up by operation and phase, and is in the run as
-    `Run.operations` and in its report. It begins where the next step begins, and ends by itself.
+    What it sees is summed up by operation and phase, and is in the run as `Run.operations` and in
+    its report. It begins where the next step begins, and ends by itself.
 
     Profiled steps are slower. Before the first and after the last of them training stands still,
     for the profiler to start and stop, which waits for the GPU, and for the sums: about 10 us for

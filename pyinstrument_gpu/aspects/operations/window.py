@@ -91,7 +91,7 @@ class ProfileWindow:
     trace: Path | None
     with_stack: bool
     record_shapes: bool
-    flops: bool = False
+    flops: bool
     has_begun: bool = False
     is_over: bool = False
     # Whoever takes it from here ends the window.
