@@ -17,7 +17,7 @@ struct PythonHooks {
   PyObject* thread_name = nullptr;       ///< () -> str
   PyObject* statement = nullptr;         ///< (code, offset) -> "with", "for" or None
   PyObject* phase_name_error = nullptr;  ///< an exception class
-  PyObject* notices[6] = {};             ///< () -> None: what is done about each notice
+  PyObject* notices[5] = {};             ///< () -> None: what is done about each notice
 };
 
 extern PythonHooks python_hooks;

@@ -244,7 +244,7 @@ py::dict status() {
 void set_hooks(const py::object& decorate, const py::object& thread_name,
                const py::object& history_stopped, const py::object& device_warnings,
                const py::object& device_probe, const py::object& program_facts,
-               const py::object& request, const py::object& stall, const py::object& statement,
+               const py::object& stall, const py::object& statement,
                const py::object& phase_name_error) {
   const auto kept = [](const py::object& object) { return py::object(object).release().ptr(); };
   python_hooks = {kept(decorate),
@@ -252,7 +252,7 @@ void set_hooks(const py::object& decorate, const py::object& thread_name,
                   kept(statement),
                   kept(phase_name_error),
                   {kept(history_stopped), kept(device_warnings), kept(device_probe),
-                   kept(program_facts), kept(request), kept(stall)}};
+                   kept(program_facts), kept(stall)}};
 }
 
 }  // namespace
@@ -323,7 +323,7 @@ void add_recording_functions(py::module_& module) {
   module.def("set_nvtx", &set_nvtx_enabled, "enabled"_a);
   module.def("set_hooks", &set_hooks, py::kw_only(), "decorate"_a, "thread_name"_a,
              "history_stopped"_a, "device_warnings"_a, "device_probe"_a, "program_facts"_a,
-             "request"_a, "stall"_a, "statement"_a, "phase_name_error"_a);
+             "stall"_a, "statement"_a, "phase_name_error"_a);
   module.def(
       "set_before_step", [](const py::object& function) { set_before_step(function.ptr()); },
       "function"_a);

@@ -56,7 +56,6 @@ enum class Notice {
   kDeviceProbe,     ///< device times are wanted and the driver is loaded, but PyTorch has not yet
                     ///< been seen to initialise CUDA
   kProgramFacts,    ///< it is time to look again at what is known of the program
-  kRequest,         ///< there is a control file beside the run file
   kStall,           ///< nothing happens any more
 };
 /// Whom to tell; nobody when null.

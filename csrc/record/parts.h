@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <sys/stat.h>
-
 #include <cstdint>
 #include <memory>
-#include <string>
 
 #include "record/cause_log.h"
 #include "record/collective_series.h"
@@ -26,35 +23,20 @@ namespace pig {
 /// What the harvester looks for on behalf of the rest of the module, now and then.
 class Reminders final : public Part {
  public:
-  void reset(const Session& session) override {
-    facts_due_ns_ = kFirstFactsNs;
-    control_path_ = session.options.path ? *session.options.path + kControlSuffix : std::string();
-    request_due_ns_ = kRequestIntervalNs;
-  }
+  void reset(const Session&) override { facts_due_ns_ = kFirstFactsNs; }
 
   void drain(Harvest& harvest) override {
     const int64_t now_ns = harvest.state.now_ns;
-    if (harvest.final()) return;
-    if (now_ns >= facts_due_ns_) {
-      facts_due_ns_ = 2 * now_ns;
-      notify(Notice::kProgramFacts);
-    }
-    if (control_path_.empty() || now_ns < request_due_ns_) return;
-    request_due_ns_ = now_ns + kRequestIntervalNs;
-    struct stat status;
-    if (lstat(control_path_.c_str(), &status) == 0) notify(Notice::kRequest);
+    if (harvest.final() || now_ns < facts_due_ns_) return;
+    facts_due_ns_ = 2 * now_ns;
+    notify(Notice::kProgramFacts);
   }
 
  private:
   /// Then after twice as long each time: what is known of a program seldom changes later.
   static constexpr int64_t kFirstFactsNs = 1'000'000'000;
-  /// As docs/modules.md has it.
-  static constexpr char kControlSuffix[] = ".control";
-  static constexpr int64_t kRequestIntervalNs = 1'000'000'000;
 
   int64_t facts_due_ns_ = 0;
-  std::string control_path_;    ///< where a request may appear; empty: nowhere
-  int64_t request_due_ns_ = 0;  ///< when it is looked for again
 };
 
 /// All that is recorded. The parts of the process's recorder, for those who record.

@@ -34,10 +34,11 @@ class FlopKind(enum.Enum):
 
 
 class FlopCount(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The operations in one phase and module, of one kind and type of numbers.
+    """The operations in one phase, of one kind and type of numbers.
 
     Attributes:
-        path, module: as those of an `Operation`.
+        path: the phase; None outside of all.
+        module: None. Files of earlier versions have a row for each module.
         dtype: "bfloat16" for example; "tf32" for float32 on the tensor cores of a GPU.
         flops: in all profiled steps together.
     """

@@ -80,9 +80,6 @@ class Watcher:
             facts: by the names of the fields of `ProgramFacts`.
         """
 
-    def look_for_request(self) -> None:
-        """A request to the recording lies beside its run file."""
-
     def stalled(self) -> None:
         """The watchdog has noticed a stall. It must not raise."""
 

@@ -638,7 +638,6 @@ def set_hooks(
     device_warnings: Callable[[], None],
     device_probe: Callable[[], None],
     program_facts: Callable[[], None],
-    request: Callable[[], None],
     stall: Callable[[], None],
     statement: Callable[[Any, int], str | None],
     phase_name_error: type[Exception],

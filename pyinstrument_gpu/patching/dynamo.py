@@ -2,10 +2,10 @@
 """Phases inside torch.compile.
 
 Dynamo cannot look into a C function. It is told what to take for a phase when it traces one: while
-a recording goes on a label of the operations inside, `torch.fx.traceback.annotate`, which leaves
-nothing in the graph, and otherwise `nullcontext()`. Neither breaks the graph, and nothing is
-recorded there. Telling it means importing it, which takes more than a second; so that is done only
-when the program imports it anyway.
+a recording marks phases in compiled code a label of the operations inside,
+`torch.fx.traceback.annotate`, which leaves nothing in the graph, and otherwise `nullcontext()`.
+Neither breaks the graph, and nothing is recorded there. Telling it means importing it, which takes
+more than a second; so that is done only when the program imports it anyway.
 
 A label is a key of `node.meta["custom"]`, the outermost first. AOTAutograd copies it to the nodes
 of the backward graph, but for those that add up gradients.
@@ -76,7 +76,6 @@ KEY = "pyinstrument_gpu:"
 
 _labelling = 0
 _can_label = False
-_has_labelled = False
 
 
 def label_phases() -> Callable[[], None]:
@@ -99,11 +98,6 @@ def why_no_labels() -> str | None:
     return "Dynamo of this version of torch is not built as expected"
 
 
-def has_labelled() -> bool:
-    """Whether there was a phase in what Dynamo has traced."""
-    return _has_labelled
-
-
 def resumed(*_: object) -> contextlib.AbstractContextManager[None]:
     """A label where a graph breaks inside it. Traced it is the label."""
     return contextlib.nullcontext()
@@ -111,14 +105,12 @@ def resumed(*_: object) -> contextlib.AbstractContextManager[None]:
 
 def _key_of(phase: Any) -> str:
     """The label of a phase or of its name, while it is traced; empty for none."""
-    global _has_labelled
     import torch
 
     is_exporting = getattr(torch.compiler, "is_exporting", bool)
     name = phase if isinstance(phase, str) else getattr(phase, "name", None)
     if not (_labelling and _can_label and isinstance(name, str)) or is_exporting():
         return ""
-    _has_labelled = True
     return KEY + name
 
 

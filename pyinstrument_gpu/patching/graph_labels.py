@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labels in a graph that TorchInductor compiles: of its operations, its kernels and its code.
+"""Labels in a graph that TorchInductor compiles: of its operations, and of what is fused of them.
 
 A label is the names of the phases that something is of. An operation has that of the phase in which
 the program has it. A kernel may be fused of several: its label says all of them, and none is
@@ -8,9 +8,7 @@ guessed.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyinstrument_gpu.patching.dynamo import KEY
 
@@ -19,7 +17,6 @@ Label = tuple[str, ...]
 
 _OTHER = "other"
 """What is of the phases around, but of none of those that the rest is of."""
-_EXTERN = re.compile(r"\b(extern_kernels|torch\.ops\.(\w+))\.(\w+)[\w.]*\(")
 _MARKS = """
 try:
     from pyinstrument_gpu.native import native as _pig_native
@@ -27,13 +24,6 @@ try:
 except Exception:
     def _pig_mark(*names): return lambda: None
 """
-
-
-class Kernel(NamedTuple):
-    """A kernel of a graph, by the name that a profiler shows."""
-
-    name: str
-    label: Label
 
 
 def whole_of(wrapper: Any) -> Any:
@@ -51,22 +41,19 @@ class GraphCode:
             which become one module.
     """
 
-    def __init__(self, wrapper: Any, has_marks: bool, marks: dict[Label, str]) -> None:
+    def __init__(self, wrapper: Any, marks: dict[Label, str]) -> None:
         self._wrapper = wrapper
-        self.has_marks = has_marks
         self._marks = marks
         self._last: Label = ()
-        self._labels: list[tuple[int, Label]] = []
 
     def needs_mark(self, label: Label) -> bool:
         """Whether what comes next is marked. What is not written by now has to be first."""
-        return self.has_marks and label != self._last
+        return label != self._last
 
     def enters(self, label: Label) -> None:
         if self.needs_mark(label):
             self._wrapper.writeline(f"{self._mark(label)}()")
         self._last = label
-        self._labels.append((len(self._wrapper.lines), label))
 
     def _mark(self, label: Label) -> str:
         if label not in self._marks:
@@ -77,34 +64,6 @@ class GraphCode:
             names = ", ".join(map(repr, label))
             header.writeline(f"{self._marks[label]} = _pig_mark({names})")
         return self._marks[label]
-
-    def kernels(self) -> Iterable[Kernel]:
-        """What it calls. None where it has marks, which are phases themselves."""
-        if self.has_marks:
-            return
-        lines = self._wrapper.lines
-        ends = [place for place, _ in self._labels[1:]] + [len(lines)]
-        for (begin, label), end in zip(self._labels, ends, strict=True):
-            for line in lines[begin:end]:
-                name = _kernel_in(line)
-                if name is not None:
-                    yield Kernel(name, label)
-
-
-def _kernel_in(line: Any) -> str | None:
-    """The name of what a line calls, as a profiler shows it. Kernels of the CPU are written later
-    than their operations, and are not shown."""
-    name = getattr(line, "kernel_name", None)
-    if name is not None:
-        return str(name) if getattr(line, "triton", False) else None
-    if isinstance(line, str):
-        text = line
-    elif type(line).__name__ in ("ExternKernelOutLine", "ExternKernelAllocLine"):
-        text = f"{line.node.python_kernel_name}("
-    else:
-        return None
-    found = _EXTERN.search(text)
-    return None if found is None else f"{found[2] or 'aten'}::{found[3]}"
 
 
 def label_of(node: Any) -> Label:

@@ -1,23 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs that TorchInductor has compiled: when they are called, and of which phases their kernels
-are.
+"""Graphs that TorchInductor has compiled: when they are called, and with marks, in which phases
+inside.
 
 Dynamo has labelled the operations (`patching/dynamo.py`). Once Inductor has fused them and knows
 their order, each kernel has the operations that it is made of, and with them its label. While it
-writes the code of a graph, labels are noted for the kernels, and with marks a line of that code
-tells the label wherever it changes. What is fused is the same with and without marks.
+writes the code of a graph, a line of that code tells the label wherever it changes. What is fused
+is the same with and without marks.
 
 Torch keeps what it has compiled on disk, by keys that know nothing of labels. So marks are written
-only where a pass of ours, which does nothing, has put the labels into the key; and labels that are
-only noted belong to the graph that was compiled, and are unknown for one that comes from a cache.
+only where a pass of ours, which does nothing, has put the labels into the key.
 
 What is hooked is private to torch, and each name is looked at first:
 
 | used | without it |
 |---|---|
 | `output_code.CompiledFxGraph.__call__`, called by a slot | graphs have no time of their own |
-| `.post_compile` and `.__init__(current_callable, graph)` of it | the same |
-| `scheduler.Scheduler.enter_context(node)`, `._codegen(nodes)`, `.flush()` | no labels, no marks |
+| `.post_compile` of it | the same |
+| `scheduler.Scheduler.enter_context(node)`, `._codegen(nodes)`, `.flush()` | no marks |
 | `codegen.wrapper.PythonWrapperCodegen.lines`, `.writeline`, `.header` | the same |
 | `config.post_grad_custom_post_pass`, a local `gm` where it is asked | no caches, or no marks |
 
@@ -40,37 +39,19 @@ import contextlib
 import os
 import re
 import sys
-import threading
-import time
 import weakref
 from collections.abc import Callable
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import dynamo, graph_labels
-from pyinstrument_gpu.patching.graph_labels import (
-    GraphCode,
-    Kernel,
-    hash_of_labels,
-    label_of,
-    whole_of,
-)
+from pyinstrument_gpu.patching.graph_labels import GraphCode, hash_of_labels, label_of, whole_of
 from pyinstrument_gpu.patching.import_hook import when_imported
 
-_MOST_CALLS = 1_000_000
 _MOST_NAMES = 4_096
 _GLANCE_NEVER = 0  # of patching/hooks.py, which imports torch
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")
-
-
-class GraphCall(NamedTuple):
-    """A call of a graph, with its kernels in their order; None if they are not known, as of a graph
-    that has come from a cache."""
-
-    native_thread: int
-    begin_ns: int  # by the wall clock
-    kernels: tuple[Kernel, ...] | None
 
 
 class _Graph:
@@ -78,28 +59,12 @@ class _Graph:
 
     phase: Any = None
     compile_id: str | None = None
-    kernels: tuple[Kernel, ...] | None = None
 
 
 # What was learnt in one recording holds in the next. By the ids of graphs, which take themselves
 # out, and by the ids of compilations.
 _graphs: dict[int, _Graph] = {}
 _names: dict[str, str] = {}
-_calls: list[GraphCall] | None = None
-
-
-def watch_calls() -> tuple[list[GraphCall], Callable[[], None]]:
-    """Have calls of graphs noted. Returns where they are, and the function that ends it."""
-    global _calls
-    found: list[GraphCall] = []
-    _calls = found
-
-    def end() -> None:
-        global _calls
-        if _calls is found:
-            _calls = None
-
-    return found, end
 
 
 class GraphHooks:
@@ -117,10 +82,11 @@ class GraphHooks:
         self._undo: list[Callable[[], None]] = []
 
     def begin(self) -> None:
-        self._undo.append(dynamo.label_phases())
-        self._when("torch._inductor.codecache", self._salt_keys)
         self._when("torch._inductor.output_code", self._hook_graphs)
-        self._when("torch._inductor.scheduler", self._hook_scheduler)
+        if self._marks:
+            self._undo.append(dynamo.label_phases())
+            self._when("torch._inductor.codecache", self._salt_keys)
+            self._when("torch._inductor.scheduler", self._hook_scheduler)
 
     def end(self) -> None:
         with contextlib.suppress(IndexError):  # another thread ends it as well
@@ -168,16 +134,8 @@ class GraphHooks:
 
             return post_compile
 
-        def initialised(before: Any) -> Any:
-            def __init__(of: Any, /, *args: Any, **options: Any) -> None:
-                before(of, *args, **options)
-                self._quietly(self._is_compiled, of, *args[1:2], **options)
-
-            return __init__
-
         graphs = output_code.CompiledFxGraph
         self._patch(graphs, "post_compile", made)
-        self._patch(graphs, "__init__", initialised, "current_callable", "graph")
         leave = self._ends  # the same object each time: it tells whose hooks they are
         # A slot of the type calls it, and no frame of ours is in between.
         if not native.hook_call(
@@ -192,9 +150,6 @@ class GraphHooks:
         except Exception as error:
             self._fails(error)
 
-    def _is_compiled(self, of: Any, graph: Any, **_: Any) -> None:
-        _graph_of(of).kernels = graph.__dict__.get("_pig_kernels")
-
     def _is_made(self, graph: Any) -> None:
         context = sys.modules["torch._guards"].CompileContext
         _graph_of(graph).compile_id = str(context.current_compile_id())
@@ -205,11 +160,6 @@ class GraphHooks:
             known = _graphs.get(id(graph)) or _graph_of(graph)
             if known.phase is None:
                 known.phase = native.gpu_phase(_name_of(graph, known))
-            if _calls is not None and len(_calls) < _MOST_CALLS:
-                kernels = known.kernels
-                if kernels is None and self._salt is not None:
-                    kernels = ()  # it has marks
-                _calls.append(GraphCall(threading.get_native_id(), time.time_ns(), kernels))
             return native.begin_graph(known.phase)
         except Exception as error:
             self._fails(error)
@@ -218,7 +168,7 @@ class GraphHooks:
     def _ends(self, number: int, _: object, __: object) -> None:
         native.end_graph(number)
 
-    # --- kernels ---
+    # --- marks ---
 
     def _hook_scheduler(self, scheduler: Any) -> None:
         def entering(before: Any) -> Any:
@@ -247,8 +197,9 @@ class GraphHooks:
 
     def _begins_code(self, scheduler: Any) -> None:
         graph = self._virtualized.graph
-        marks = graph.__dict__.setdefault("_pig_marks", {})
-        scheduler._pig_code = GraphCode(graph.wrapper_code, self._may_mark(graph), marks)
+        if self._may_mark(graph):
+            marks = graph.__dict__.setdefault("_pig_marks", {})
+            scheduler._pig_code = GraphCode(graph.wrapper_code, marks)
 
     def _may_mark(self, graph: Any) -> bool:
         config = sys.modules["torch._inductor.config"]
@@ -278,16 +229,13 @@ class GraphHooks:
 
     def _ends_code(self, scheduler: Any) -> None:
         code: GraphCode | None = scheduler.__dict__.pop("_pig_code", None)
-        if code is None:
-            return
-        code.enters(())
-        graph = self._virtualized.graph
-        graph._pig_kernels = (*graph.__dict__.get("_pig_kernels", ()), *code.kernels())
+        if code is not None:
+            code.enters(())
 
     # --- keys of caches ---
 
     def _salt_keys(self, codecache: Any) -> None:
-        if not self._marks or dynamo.why_no_labels() is not None:
+        if dynamo.why_no_labels() is not None:
             return
         config: Any = sys.modules["torch._inductor.config"]
         passes: Any = sys.modules["torch._inductor.custom_graph_pass"]

@@ -29,7 +29,6 @@ def install() -> None:
         device_warnings=device_timing.warn,
         device_probe=device_timing.attach_if_initialized,
         program_facts=_look_at_program,
-        request=_look_for_request,
         stall=_answer_stall,
         statement=_statement_at,
         phase_name_error=PhaseNameError,
@@ -61,11 +60,6 @@ def _history_stopped() -> None:
         RuntimeWarning,
         stacklevel=2,
     )
-
-
-def _look_for_request() -> None:
-    for watcher in _watchers():
-        watcher.look_for_request()
 
 
 def _answer_stall() -> None:

@@ -7,7 +7,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import ClassVar
 
 from rich.console import RenderableType
@@ -17,14 +16,12 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Input, Static
 
-from pyinstrument_gpu.core.file.control_path import request_profile
 from pyinstrument_gpu.parts.choice import Choice
 from pyinstrument_gpu.watch.live_run import LiveRun
 from pyinstrument_gpu.watch.process import MachineClocks
 from pyinstrument_gpu.watch.views import VIEWS, heading
 from pyinstrument_gpu.watch.watch import Unreadable, Watch
 
-PROFILED_STEPS = 3
 _INTERVAL_S = 1.0
 # Of its own time, at most this share goes to looking.
 _MOST_OF_THE_TIME = 0.25
@@ -37,7 +34,6 @@ s            sort it by something else
 up, down     scroll; also page up, page down, home, end
 left, right  the previous and the next rank
 space        pause, and go on
-p            have torch.profiler look at {PROFILED_STEPS} steps, which makes them slower
 ?            this help
 q            quit; the training does not notice
 
@@ -71,7 +67,6 @@ class WatchApp(App[None]):
         Binding("slash", "filter", "filter"),
         Binding("escape", "show_all", "show all", priority=True),
         Binding("space", "pause", "pause", priority=False),
-        Binding("p", "profile", "profile"),
         Binding("question_mark", "help", "help"),
         Binding("tab", "next_view", "next", priority=True),
         Binding("left", "rank(-1)", "previous rank"),
@@ -95,7 +90,6 @@ class WatchApp(App[None]):
         self._rank = 0
         self._is_paused = False
         self._has_help = False
-        self._message = ""
 
     def compose(self) -> ComposeResult:
         yield Static(id="heading")
@@ -166,21 +160,18 @@ class WatchApp(App[None]):
 
     def _keys(self, width: int) -> Text:
         parts = ["PAUSED (space)"] if self._is_paused else []
-        if self._message:
-            parts.append(self._message)
-        else:
-            parts += [f"s sort: {self._choice.sort}"]
-            parts += [f"/ filter: {self._choice.filter}" if self._choice.filter else "/ filter"]
-            parts += [] if self._is_paused else ["space pause"]
-            parts += [f"p profile {PROFILED_STEPS} steps", "? help", "q quit"]
-        keys = Text("  ".join(parts), "bold" if self._message else "")
+        parts += [f"s sort: {self._choice.sort}"]
+        parts += [f"/ filter: {self._choice.filter}" if self._choice.filter else "/ filter"]
+        parts += [] if self._is_paused else ["space pause"]
+        parts += ["? help", "q quit"]
+        keys = Text("  ".join(parts))
         keys.truncate(width, overflow="ellipsis")
         return keys
 
     # Keys
 
     def action_view(self, place: int) -> None:
-        self._view, self._has_help, self._message = place, False, ""
+        self._view, self._has_help = place, False
         self.query_one("#body").scroll_home(animate=False)
         self._show()
 
@@ -194,7 +185,6 @@ class WatchApp(App[None]):
 
     def _choose(self, choice: Choice) -> None:
         self._choices[self._view or 0] = choice
-        self._message = ""
         self._show()
 
     def action_filter(self) -> None:
@@ -221,7 +211,6 @@ class WatchApp(App[None]):
 
     def action_pause(self) -> None:
         self._is_paused = not self._is_paused
-        self._message = ""
         self._show()
 
     def action_rank(self, by: int) -> None:
@@ -231,23 +220,6 @@ class WatchApp(App[None]):
     def action_help(self) -> None:
         self._has_help = not self._has_help
         self._show()
-
-    def action_profile(self) -> None:
-        self._message = self._ask_for_profile()
-        self._show()
-
-    def _ask_for_profile(self) -> str:
-        run = self._looks[self._rank]
-        if isinstance(run, Unreadable):
-            return "there is no run to profile"
-        if run.heartbeat.condition.is_final:
-            return "the recording has ended: there is nothing to profile"
-        try:
-            request_profile(Path(run.file), PROFILED_STEPS)
-        except OSError as error:
-            place = error.filename2 or error.filename
-            return f"can't ask for a profile: {error.strerror or error}: {place}"
-        return f"asked for a profile of the next {PROFILED_STEPS} steps; the report will show it"
 
 
 def show(watch: Watch) -> None:

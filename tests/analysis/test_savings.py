@@ -375,8 +375,8 @@ def test_a_doubt_about_launches_counts_them_where_steps_were_profiled() -> None:
     (without,) = advising.doubts(run, found, premises)
     assert without.evidence.endswith("and not on the program's own work")
 
-    launched = Operation("aten::mm", "forward", None, 30, 1, 1, 3_000)
-    run.operations = Operations(steps=2, operations=(launched,), device=DeviceUse(1, 1, 1, ()))
+    launched = Operation("aten::mm", "forward", 15, 1, 1, 1_500)
+    run.operations = Operations(steps=2, operations=(launched,), device=DeviceUse(1, 1, 1))
     (counted,) = advising.doubts(run, found, premises)
     assert counted.evidence == f"{without.evidence}; it launches 1,500 times per step"
 

@@ -7,24 +7,27 @@ import types
 import typing
 from typing import Any, TypeVar
 
+from msgspec import Struct
+
 from pyinstrument_gpu.core.aspect import aspects
 
 _Document = TypeVar("_Document")
 
 
 def read_document(of: type[_Document], members: dict[str, Any]) -> _Document:
-    """The dataclass of which these are the JSON members: what is not there is None, or empty."""
+    """The dataclass or struct of which these are the JSON members: what is not there is None, or
+    empty."""
     found = {}
     hints = typing.get_type_hints(of)
-    for field in dataclasses.fields(of):  # type: ignore[arg-type]
-        if field.name == "sections":
-            found[field.name] = {
+    for name in hints:
+        if name == "sections":
+            found[name] = {
                 one.name: _read(one.section_type, members.get(one.name))
                 for one in aspects()
                 if one.section_type is not None
             }
         else:
-            found[field.name] = _read(hints[field.name], members.get(field.name))
+            found[name] = _read(hints[name], members.get(name))
     return of(**found)
 
 
@@ -35,7 +38,7 @@ def _read(hint: Any, value: Any) -> Any:
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         (inner,) = (one for one in typing.get_args(hint) if one is not type(None))
         return None if value is None else _read(inner, value)
-    if dataclasses.is_dataclass(hint):
+    if dataclasses.is_dataclass(hint) or (isinstance(hint, type) and issubclass(hint, Struct)):
         return read_document(hint, value)  # type: ignore[arg-type]
     assert value is not None, f"{hint} is missing"
     if isinstance(hint, type) and issubclass(hint, enum.Enum):

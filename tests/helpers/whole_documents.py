@@ -16,18 +16,18 @@ _OPERATIONS = {
     "last_step": 2,
     "steps": 2,
     "operations": [
-        ["aten::mm", "forward", "net.fc", 4, 5 * _MS, 3 * _MS, 4],
-        [None, None, None, 1, 1, None, None],
+        {
+            "name": "aten::mm",
+            "path": "forward",
+            "calls": 4,
+            "host_ns": 5 * _MS,
+            "device_ns": 3 * _MS,
+            "launches": 4,
+        },
+        ["aten::mm", "backward", "net.fc", 1, 1, None, None],  # as in files of earlier versions
     ],
-    "annotations_ns": 5,
-    "device": {
-        "devices": 1,
-        "busy_ns": 5 * _MS,
-        "elapsed_ns": 10 * _MS,
-        "gaps": [["forward", 3, 100, 50]],
-    },
+    "device": {"devices": 1, "busy_ns": 5 * _MS, "elapsed_ns": 10 * _MS},
     "stopped_ns": 5,
-    "modules_unknown": "it was compiled",
     "trace": "trace.json",
     "notes": ["a note"],
 }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Phases inside torch.compile: no graph break, the right values, nothing recorded, and labels of
-what is compiled while it is recorded."""
+what is compiled while a recording marks phases."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -119,24 +119,25 @@ def with_a_break(x: Any) -> Any:
 
 def test_operations_of_a_compiled_phase_have_its_name() -> None:
     labels = Labels()
-    torch.compile(with_all_phases, backend=labels, fullgraph=True)(torch.ones(2))
-    assert labels.graphs == [[()] * 4]  # as without the package, where nothing is recorded
+    with pig.record():
+        torch.compile(with_all_phases, backend=labels, fullgraph=True)(torch.ones(2))
+    assert labels.graphs == [[()] * 4]  # as without the package, where nothing is marked
     torch._dynamo.reset()
-    with pig.record() as recording:
+    with pig.record(compiled_phases=True) as recording:
         compiled = torch.compile(with_all_phases, backend=labels, fullgraph=True)
         assert compiled(torch.ones(2)).tolist() == [7, 7]
     inside = [("outer", name, "decorated") for name in ("a", "b")]
     assert labels.graphs[1] == [("outer",), *inside, ()]
     assert not recording.run.phases
     compiled(torch.ones(2))
-    with pig.record():
+    with pig.record(compiled_phases=True):
         compiled(torch.ones(2))
     assert len(labels.graphs) == 2  # nothing is compiled again
 
 
 def test_graphs_break_in_a_phase_as_they_do_without_it() -> None:
     labels = Labels()
-    with pig.record():
+    with pig.record(compiled_phases=True):
         compiled = torch.compile(with_a_break, backend=labels)
         assert compiled(torch.ones(2)).tolist() == [12, 12]
     assert labels.graphs == [[("outer",)], [("outer", "inner"), ("outer",)]]
@@ -145,7 +146,7 @@ def test_graphs_break_in_a_phase_as_they_do_without_it() -> None:
 def test_a_torch_that_has_other_annotations_has_no_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dynamo, "_can_label", False)
     labels = Labels()
-    with pig.record() as recording:
+    with pig.record(compiled_phases=True) as recording:
         torch.compile(with_all_phases, backend=labels, fullgraph=True)(torch.ones(2))
     assert labels.graphs == [[()] * 4]
     assert recording.run.compilations is not None

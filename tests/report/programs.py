@@ -32,7 +32,7 @@ from pyinstrument_gpu.aspects.modules.data import (
     Modules,
     fold_module_spans,
 )
-from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation, Operations, PhaseGaps
+from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation, Operations
 from pyinstrument_gpu.aspects.startup.data import Interval, Startup
 from pyinstrument_gpu.core.record import DeviceTimingSummary, OpenPhase
 from pyinstrument_gpu.core.run import Run
@@ -130,10 +130,9 @@ def with_everything(run: Run, layers: int = 12) -> Run:
         last_step=5,
         steps=2,
         operations=tuple(
-            Operation(f"aten::op{i}", run.paths[i % 3], "layers.*.attn", 8, MS, 2 * MS, 8)
-            for i in range(12)
+            Operation(f"aten::op{i}", run.paths[i % 3], 4.0, MS / 2, MS, 4.0) for i in range(12)
         ),
-        device=DeviceUse(1, 20 * MS, 25 * MS, (PhaseGaps(run.paths[0], 30, 5 * MS, 2 * MS),)),
+        device=DeviceUse(1, 20 * MS, 25 * MS),
         stopped_ns=300 * MS,
         trace="trace.json",
     )

@@ -2,8 +2,6 @@
 """What the screen of `watch` shows, and its keys."""
 
 import asyncio
-import json
-import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -15,13 +13,12 @@ pytest.importorskip("textual", reason="textual is not installed: pip install '.[
 from textual.pilot import Pilot
 
 from pyinstrument_gpu.core.condition import ProcessState
-from pyinstrument_gpu.core.file.control_path import control_path
 from pyinstrument_gpu.watch import watch as watch_module
 from pyinstrument_gpu.watch.app import WatchApp
 from pyinstrument_gpu.watch.process import MachineClocks
 from pyinstrument_gpu.watch.watch import Watch, WatchedRun
 from tests.helpers.run_writer import save
-from tests.helpers.watched import MS, S, clocks_at, finished, replace_file, running, watched
+from tests.helpers.watched import MS, S, clocks_at, replace_file, running, watched
 
 Script = Callable[["Screen"], Awaitable[None]]
 
@@ -109,7 +106,7 @@ running in backward/allreduce, step 5
 
 
 
-s sort: tree  / filter  space pause  p profile 3 steps  ? help  q quit"""
+s sort: tree  / filter  space pause  ? help  q quit"""
 
 
 def test_phases(path: Path) -> None:
@@ -209,43 +206,6 @@ def test_help_and_the_end(path: Path) -> None:
         assert screen.table[0].startswith("  ms per step")
         await screen.press("q")
         assert screen.app._exit
-
-    on_screen(script, path)
-
-
-def test_a_request_for_a_profile(path: Path) -> None:
-    async def script(screen: Screen) -> None:
-        await screen.press("p")
-        assert screen.lines[-1] == (
-            "asked for a profile of the next 3 steps; the report will show it"
-        )
-        request = control_path(path)
-        assert json.loads(request.read_text()) == {"profile_steps": 3}
-        assert request.stat().st_mode & 0o777 == 0o600
-        request.unlink()
-        path.parent.joinpath("other").mkdir()
-        control_path(path).mkdir()
-        await screen.press("p")
-        assert screen.lines[-1].startswith("can't ask for a profile: Is a directory")
-        assert sorted(os.listdir(path.parent)) == ["other", path.name, control_path(path).name]
-        control_path(path).rmdir()
-        replace_file(finished(), path)
-        await screen.look()
-        await screen.press("p")
-        assert screen.lines[-1] == "the recording has ended: there is nothing to profile"
-        assert not control_path(path).exists()
-
-    on_screen(script, path)
-
-
-def test_a_request_to_another_users_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = os.geteuid() + 1
-
-    async def script(screen: Screen) -> None:
-        monkeypatch.setattr(os, "geteuid", lambda: other)
-        await screen.press("p")
-        assert screen.lines[-1].startswith("can't ask for a profile: the run belongs to user")
-        assert not control_path(path).exists()
 
     on_screen(script, path)
 

@@ -69,6 +69,7 @@ class CompilationWatch(Watcher):
         self._module = module
         self._log: CompilationLog | None = None
         self._unknown: str | None = None
+        self._marks = marks
         self._unknown_phases: list[str] = []
         self._graphs = GraphHooks(marks, self._note)
         self._undo: list[Callable[[], None]] = []
@@ -91,7 +92,10 @@ class CompilationWatch(Watcher):
         facts: dict[str, Any] = {} if log is None else log.facts()
         if self._unknown is not None:
             facts = {"unknown": self._unknown}
-        unknown_phases = [*self._unknown_phases, *filter(None, [dynamo.why_no_labels()])]
+        unknown_phases = list(self._unknown_phases)
+        why = dynamo.why_no_labels() if self._marks else None
+        if why is not None:
+            unknown_phases.append(why)
         if unknown_phases:
             facts["unknown_phases"] = unknown_phases
         return facts

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import reduce
+from operator import add
+from typing import Any
 
 import numpy as np
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.aspects.operations.data import (
@@ -42,70 +43,14 @@ MIN_NEIGHBOURS = 3
 
 
 @dataclass(frozen=True)
-class OperationTimes:
-    """Calls of one operation, or of all in one module or phase: means per profiled step.
-
-    Attributes:
-        name: the operation, as torch calls it; unknown of those too many to be told apart.
-        module: the module in whose forward or backward pass it was called, with `*` for the index
-            in a list; unknown outside of all.
-        path: the phase; unknown outside of all.
-        calls: how often it was called.
-        host_ns: its time on the host without that of the operations that it called, on all threads.
-        launches: how many kernels, copies and graphs it enqueued itself.
-        device_ns: the time of those kernels and copies.
-    """
-
-    name: str | None
-    module: str | None
-    path: str | None
-    calls: float
-    host_ns: float
-    launches: float | None
-    device_ns: float | None
-
-
-@dataclass(frozen=True)
-class DeviceGaps:
-    """When devices had nothing to do before work that the host enqueued in one phase.
-
-    Attributes:
-        path: that phase; unknown outside of all.
-        total_ns, longest_ns: the sum of all gaps, and the longest.
-    """
-
-    path: str | None
-    count: int
-    total_ns: int
-    longest_ns: int
-
-
-@dataclass(frozen=True)
-class DeviceIdle:
-    """How long devices had nothing to do between the first and the last work that was seen of each.
-
-    Attributes:
-        devices: how many.
-        idle_ns, elapsed_ns: over all devices, in the whole window.
-        gaps: by phase, the longest sum first.
-    """
-
-    devices: int
-    idle_ns: int
-    elapsed_ns: int
-    gaps: tuple[DeviceGaps, ...]
-
-
-@dataclass(frozen=True)
 class OperationsSection:
     """What torch's profiler has seen in some steps.
 
     Attributes:
         first_step, last_step: which steps; unknown: a part of one.
         steps: how many of them were whole, by which sums were divided.
-        operations, modules, phases: the same calls by operation and phase, by module and phase, and
-            by phase alone, each with the longest first.
-        modules_unknown: why there are no modules.
+        operations, phases: the same calls by operation and phase, and by phase alone, each with the
+            longest first.
         device: unknown: no work of a device was seen.
         step_ns: the median time of a profiled step.
         step_before_ns, step_after_ns: of steps before and after, which were not slowed.
@@ -116,11 +61,9 @@ class OperationsSection:
     first_step: int | None
     last_step: int | None
     steps: int
-    operations: tuple[OperationTimes, ...]
-    modules: tuple[OperationTimes, ...]
-    modules_unknown: str | None
-    phases: tuple[OperationTimes, ...]
-    device: DeviceIdle | None
+    operations: tuple[Operation, ...]
+    phases: tuple[Operation, ...]
+    device: DeviceUse | None
     step_ns: float | None
     step_before_ns: float | None
     step_after_ns: float | None
@@ -146,11 +89,7 @@ class OperationsAspect(Aspect):
         return () if operations is None else operations.profiled
 
     def read(self, found: Found) -> dict[str, Any]:
-        operations = found.document(
-            BlockType.OPERATIONS,
-            "what was profiled",
-            decode_operations,
-        )
+        operations = found.document(BlockType.OPERATIONS, "what was profiled", decode_operations)
         if operations is not None:
             found.notes += operations.notes
         known = ProfiledSteps(() if operations is None else operations.profiled)
@@ -168,21 +107,17 @@ class OperationsAspect(Aspect):
         found = run.operations
         if found is None or not found.operations:
             return None
-        steps = max(1, found.steps)
-        times = _times_around(run)
-        has_modules = any(one.module is not None for one in found.operations)
+        step_ns, before_ns, after_ns = _times_around(run)
         return OperationsSection(
             first_step=found.first_step,
             last_step=found.last_step,
-            steps=steps,
-            operations=_per_step(found.by_operation().values(), steps),
-            modules=_per_step(found.by_module().values() if has_modules else (), steps),
-            modules_unknown=found.modules_unknown,
-            phases=_per_step(found.by_path().values(), steps),
-            device=None if found.device is None else _idle(found.device),
-            step_ns=None if times is None else times.profiled_ns,
-            step_before_ns=None if times is None else times.before_ns,
-            step_after_ns=None if times is None else times.after_ns,
+            steps=max(1, found.steps),
+            operations=found.operations,
+            phases=found.by_phase(),
+            device=found.device,
+            step_ns=step_ns,
+            step_before_ns=before_ns,
+            step_after_ns=after_ns,
             stopped_ns=found.stopped_ns,
             trace=found.trace,
         )
@@ -198,7 +133,7 @@ class OperationsAspect(Aspect):
         )
 
     def parts(self, operations: OperationsSection, document: Any) -> Iterable[Part]:
-        """Operations, modules and phases, the longest first."""
+        """Operations and phases, the longest first."""
         longest_ns = max(one.host_ns + (one.device_ns or 0) for one in operations.operations)
         unit = Unit.fitting(longest_ns)
         yield Sentence()
@@ -207,9 +142,9 @@ class OperationsAspect(Aspect):
         columns = ["calls", "host", "% host"]
         if has_device:
             columns += ["launches", "device", "% device"]
-        whole = _sum(operations.phases, operations.steps)
+        whole = reduce(add, operations.phases)
 
-        def cells(one: OperationTimes) -> list[str]:
+        def cells(one: Operation) -> list[str]:
             texts = [_count(one.calls), unit.text(one.host_ns), percent(one.host_ns, whole.host_ns)]
             if has_device:
                 texts += [
@@ -223,16 +158,8 @@ class OperationsAspect(Aspect):
             Row(one.name or "(others)", cells(one), note=one.path or _NO_PHASE)
             for one in operations.operations
         ]
-        by_module = [
-            Row(one.module or _NO_MODULE, cells(one), note=one.path or _NO_PHASE)
-            for one in operations.modules
-        ]
         by_path = [Row(one.path or _NO_PHASE, cells(one)) for one in operations.phases]
         yield from _table("operation", columns, by_operation)
-        if operations.modules_unknown is not None:
-            yield Sentence(f"Modules are unknown: {printable(operations.modules_unknown)}")
-        elif by_module:
-            yield from _table("module", columns, by_module)
         yield from _table("phase", columns, by_path, Row("all", cells(whole), emphasis="bold"))
         yield Sentence()
         yield Sentence(
@@ -243,7 +170,7 @@ class OperationsAspect(Aspect):
             "of a device was seen"
         )
         if operations.device is not None:
-            yield from _device(operations.device)
+            yield _device(operations.device)
         yield from _cost(operations)
         if operations.trace is not None:
             yield Sentence(f"Trace: {printable(operations.trace)}")
@@ -253,33 +180,19 @@ class OperationsAspect(Aspect):
             yield "Operations, FLOPs: no step was profiled (run --profile-steps 3 --flops)."
 
 
-class _TimesAround(NamedTuple):
-    """Medians of the times of steps; None where too few are known.
-
-    Attributes:
-        profiled_ns: of the profiled steps.
-        before_ns: of those before, without the first step of the run, which is longer for reasons
-            of its own.
-        after_ns: of those after.
-    """
-
-    profiled_ns: float | None
-    before_ns: float | None
-    after_ns: float | None
-
-
-def _times_around(run: Run) -> _TimesAround | None:
-    """The times around the window of `Run.operations`; None where there is none."""
+def _times_around(run: Run) -> tuple[float | None, float | None, float | None]:
+    """The median time of a profiled step, and of steps before and after, where enough are known.
+    The first step of the run is left out, as it is longer for reasons of its own."""
     operations = run.operations
     if operations is None or operations.first_step is None or operations.last_step is None:
-        return None
+        return None, None, None
     steps = run.steps.closed
     index, times_ns = steps["index"], steps["end_ns"] - steps["begin_ns"]
     others = ~run.profiled.among(index)
     inside = (index >= operations.first_step) & (index <= operations.last_step)
     before = others & (index < operations.first_step) & (index > 0)
     after = others & (index > operations.last_step)
-    return _TimesAround(
+    return (
         _median(times_ns[inside], 1),
         _median(times_ns[before][-NEIGHBOURS:], MIN_NEIGHBOURS),
         _median(times_ns[after][:NEIGHBOURS], MIN_NEIGHBOURS),
@@ -290,29 +203,8 @@ def _median(times_ns: NDArray[np.int64], least: int) -> float | None:
     return float(np.median(times_ns)) if len(times_ns) >= least else None
 
 
-def _per_step(sums: Iterable[Operation], steps: int) -> tuple[OperationTimes, ...]:
-    return tuple(
-        OperationTimes(
-            name=one.name,
-            module=one.module,
-            path=one.path,
-            calls=one.calls / steps,
-            host_ns=one.host_ns / steps,
-            launches=None if one.launches is None else one.launches / steps,
-            device_ns=None if one.device_ns is None else one.device_ns / steps,
-        )
-        for one in sums
-    )
-
-
-def _idle(device: DeviceUse) -> DeviceIdle:
-    gaps = tuple(DeviceGaps(**asdict(one)) for one in device.gaps)
-    return DeviceIdle(device.devices, device.idle_ns, device.elapsed_ns, gaps)
-
-
 _MOST_ROWS = 15
 _NO_PHASE = "(outside phases)"
-_NO_MODULE = "(no module)"
 
 
 def _which(operations: OperationsSection) -> str:
@@ -321,26 +213,6 @@ def _which(operations: OperationsSection) -> str:
     if operations.first_step == operations.last_step:
         return f"profiled step {operations.first_step}"
     return f"profiled steps {operations.first_step}-{operations.last_step}"
-
-
-def _sum(phases: Sequence[OperationTimes], steps: int) -> OperationTimes:
-    def sum_of(values: Iterable[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return math.fsum(known) if len(known) == len(phases) else None
-
-    def whole(count: float | None) -> float | None:
-        """A mean of whole numbers, without what rounding has added."""
-        return None if count is None else round(count * steps) / steps
-
-    return OperationTimes(
-        name=None,
-        module=None,
-        path=None,
-        calls=whole(sum_of(one.calls for one in phases)) or 0,
-        host_ns=sum_of(one.host_ns for one in phases) or 0,
-        launches=whole(sum_of(one.launches for one in phases)),
-        device_ns=sum_of(one.device_ns for one in phases),
-    )
 
 
 def _table(
@@ -356,28 +228,26 @@ def _table(
 def _count(per_step: float | None) -> str:
     if per_step is None:
         return UNKNOWN
-    return f"{per_step:,.0f}" if per_step == round(per_step) else f"{per_step:,.2f}"
+    return f"{per_step:,.2f}".removesuffix(".00")
 
 
-def _device(device: DeviceIdle) -> Iterator[Sentence]:
-    gaps = sum(one.count for one in device.gaps)
+def _device(device: DeviceUse) -> Sentence:
     which = "Devices" if device.devices > 1 else "Device"
-    yield Sentence(
-        f"{which} idle: {duration(device.idle_ns)} of {duration(device.elapsed_ns)}"
-        f"{share(device.idle_ns, device.elapsed_ns)}, in {counted(gaps, 'gap')}"
+    idle_ns = device.elapsed_ns - device.busy_ns
+    return Sentence(
+        f"{which} idle: {duration(idle_ns)} of {duration(device.elapsed_ns)}"
+        f"{share(idle_ns, device.elapsed_ns)}"
     )
-    for one in device.gaps[:_MOST_ROWS]:
-        yield Sentence(
-            f"  before work of {printable(one.path or _NO_PHASE)}: {duration(one.total_ns)} in "
-            f"{counted(one.count, 'gap')}, the longest {duration(one.longest_ns)}"
-        )
 
 
 def _cost(operations: OperationsSection) -> Iterator[Sentence]:
     if operations.step_ns is not None:
-        said = [f"{duration(operations.step_ns)} profiled"]
-        said += _others(operations.step_before_ns, "before")
-        said += _others(operations.step_after_ns, "after")
+        times = {
+            "profiled": operations.step_ns,
+            "before": operations.step_before_ns,
+            "after": operations.step_after_ns,
+        }
+        said = [f"{duration(ns)} {when}" for when, ns in times.items() if ns is not None]
         yield Sentence(
             f"A step took {', '.join(said)}. Profiled steps are slower, above all those of many "
             "short operations"
@@ -386,10 +256,6 @@ def _cost(operations: OperationsSection) -> Iterator[Sentence]:
         f"Training stood still for {duration(operations.stopped_ns)} to start and end the "
         "profiler, between steps"
     )
-
-
-def _others(time_ns: float | None, when: str) -> Iterable[str]:
-    return [] if time_ns is None else [f"{duration(time_ns)} {when}"]
 
 
 ASPECT = OperationsAspect()

@@ -1,18 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which phase and which module each operation of a window belongs to, and what it cost there.
+"""Which phase each operation of a window belongs to, and what it cost there.
 
 An operation belongs to the innermost phase that its thread was in when it began. The profiler's
 times and those of phases are readings of different clocks, which are related by pairs of readings
 from before and after the window. Threads of autograd are in no phase: what they run belongs to the
 phase of the thread that made the nodes, at that time.
-
-It belongs to the module that its thread was in when it began. In the backward pass that is the
-module in whose call the node was made that the operation is a part of; but an operation in the call
-of a module within a node, as where a checkpoint computes anew, belongs to that module. The engine
-runs a node that accumulates a gradient, which has no number, as soon as it can: it belongs to the
-module of the node that its thread ran before.
-
-What a graph of torch.compile calls belongs to the phases inside it, under that of its call.
 
 Self times and calls are those of torch.profiler's own tables: the time of an event without that of
 the events directly inside it, on one thread; an operation that does nothing but call another of its
@@ -22,26 +14,21 @@ name is one call with it.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeAlias
 
-from pyinstrument_gpu.aspects.operations.compiled_calls import CompiledCalls
-from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation, Operations, PhaseGaps
+from msgspec.structs import replace
+
+from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation, sums
 from pyinstrument_gpu.aspects.operations.events import DeviceEvent, Events, HostEvent
 from pyinstrument_gpu.aspects.operations.flops.counting import FlopCounting
-from pyinstrument_gpu.aspects.operations.module_calls import ModuleTimeline
 from pyinstrument_gpu.aspects.operations.phase_timeline import PhaseTimeline
 
 MOST_OPERATIONS = 2_000
-"""More rows than this, of an operation, phase and module each, become one per phase."""
+"""More rows than this, of an operation and phase each, become one per phase."""
 
-
-class _Place(NamedTuple):
-    """Where an operation belongs."""
-
-    name: str | None
-    path: str | None
-    module: str | None
+_Key: TypeAlias = tuple[str | None, str | None]
+"""The name of an operation, and the path of its phase."""
 
 
 def wall_to_run(before: tuple[int, int], after: tuple[int, int]) -> Callable[[int], float]:
@@ -56,110 +43,86 @@ def wall_to_run(before: tuple[int, int], after: tuple[int, int]) -> Callable[[in
 def attribute(
     events: Events,
     phases: PhaseTimeline,
-    modules: ModuleTimeline,
     run_ns_of: Callable[[int], float],
-    graphs: CompiledCalls | None = None,
+    steps: int = 1,
     flops: FlopCounting | None = None,
-) -> Operations:
-    """Sum the operations of a window by name, phase and module.
+) -> tuple[Operation, ...]:
+    """Sum the operations of a window by name and phase.
 
     Args:
         run_ns_of: how the profiler's times read by the run's clock (`wall_to_run`).
-        graphs: the calls of compiled graphs.
-        flops: is given the events, each with its place.
+        steps: by which the sums are divided.
+        flops: is given the events, each with its phase.
     """
-    graphs = graphs or CompiledCalls()
-    places: dict[int, _Place] = {}  # of operations, by their correlation
-    calls: Counter[_Place] = Counter()
-    host_ns: Counter[_Place] = Counter()
-    annotations_ns = 0
+    keys: dict[int, _Key] = {}  # of operations, by their correlation
+    calls: Counter[_Key] = Counter()
+    host_ns: Counter[_Key] = Counter()
     native_threads = {event.thread: event.native_thread for event in events.host}
     by_thread: dict[int, list[HostEvent]] = defaultdict(list)
     for event in events.host:
         by_thread[event.thread].append(event)
     for thread in by_thread.values():
-        locate = _Locator(thread, phases, modules, native_threads, run_ns_of).place_of
-        timed = _with_self_times(thread)
-        graphs.match((one.event, one.parents) for one in timed)
-        for event, self_ns, parents, is_repeated in timed:
-            place = locate(event, parents)
-            inside = graphs.path_of(event, parents)
-            if inside is not None:
-                place = place._replace(path="/".join(filter(None, (place.path, inside))))
-            places[event.correlation] = place
+        thread_of_phases = _thread_of_phases(thread, native_threads)
+        for event, self_ns, parents, is_repeated in _with_self_times(thread):
+            path = phases.path_at(thread_of_phases, run_ns_of(event.begin_ns))
+            keys[event.correlation] = key = event.name, path
             if flops is not None:
-                flops.add(event, self_ns, parents, place)
-            if event.is_annotation:
-                annotations_ns += self_ns
-            else:
-                calls[place] += not is_repeated
-                host_ns[place] += self_ns
-    nowhere = _Place(None, None, None)
-    device_ns: Counter[_Place] = Counter()
-    launches = Counter(places.get(operator, nowhere) for operator in events.launches)
+                flops.add(event, self_ns, parents, path)
+            if not event.is_annotation:
+                calls[key] += not is_repeated
+                host_ns[key] += self_ns
+    nowhere = None, None
+    launches = Counter(keys.get(operator, nowhere) for operator in events.launches)
+    device_ns: Counter[_Key] = Counter()
     for work in events.device:
-        device_ns[places.get(work.operator, nowhere)] += work.end_ns - work.begin_ns
+        device_ns[keys.get(work.operator, nowhere)] += work.end_ns - work.begin_ns
     has_device = bool(events.device)
-    operations = [
+    longest = sums(
         Operation(
-            *place,
-            calls=calls[place],
-            host_ns=host_ns[place],
-            device_ns=device_ns[place] if has_device else None,
-            launches=launches[place] if has_device else None,
+            *key,
+            calls=calls[key] / steps,
+            host_ns=host_ns[key] / steps,
+            device_ns=device_ns[key] / steps if has_device else None,
+            launches=launches[key] / steps if has_device else None,
         )
         # In the order in which they came first.
-        for place in {**calls, **launches, **device_ns}
-    ]
-    device = None
-    if has_device:
-        paths = {operator: place.path for operator, place in places.items()}
-        device = device_use(events.device, paths.get)
-    return Operations(operations=_bounded(operations), annotations_ns=annotations_ns, device=device)
+        for key in {**calls, **launches, **device_ns}
+    )
+    rest = (replace(one, name=None) for one in longest[MOST_OPERATIONS:])
+    return sums((*longest[:MOST_OPERATIONS], *rest))
 
 
-def device_use(work: Iterable[DeviceEvent], path_of: Callable[[int], str | None]) -> DeviceUse:
-    """How busy devices were, and before the work of which phases they were idle.
-
-    Args:
-        path_of: the phase in which an operator, given by its correlation, was called.
-    """
+def device_use(work: Iterable[DeviceEvent]) -> DeviceUse | None:
+    """How busy devices were, on whatever stream; None where nothing of them was seen."""
     by_device: dict[int, list[DeviceEvent]] = defaultdict(list)
     for one in work:
         by_device[one.device].append(one)
     busy_ns = elapsed_ns = 0
-    gaps: dict[str | None, list[int]] = defaultdict(list)
     for of_device in by_device.values():
         of_device.sort()
         begin_ns = done_ns = of_device[0].begin_ns
-        idle_ns = 0
         for one in of_device:
-            if one.begin_ns > done_ns:
-                gaps[path_of(one.operator)].append(one.begin_ns - done_ns)
-                idle_ns += one.begin_ns - done_ns
+            busy_ns += max(0, one.end_ns - max(one.begin_ns, done_ns))
             done_ns = max(done_ns, one.end_ns)
         elapsed_ns += done_ns - begin_ns
-        busy_ns += done_ns - begin_ns - idle_ns
-    by_path = [
-        PhaseGaps(path, len(lengths_ns), sum(lengths_ns), max(lengths_ns))
-        for path, lengths_ns in gaps.items()
-    ]
-    by_path.sort(key=lambda one: one.total_ns, reverse=True)
-    return DeviceUse(len(by_device), busy_ns, elapsed_ns, tuple(by_path))
+    return DeviceUse(len(by_device), busy_ns, elapsed_ns) if by_device else None
 
 
-class _Timed(NamedTuple):
-    """An event, its self time, and the events around it from the outermost in. `is_repeated`: the
-    one around it has the same name and nothing else inside, so the two are one call."""
+def _thread_of_phases(thread: list[HostEvent], native_threads: Mapping[int, int]) -> int:
+    """The system's number of the thread in whose phases the events of a thread are: its own, or of
+    a thread of autograd, which runs nodes of another, that one."""
+    own = thread[0].thread
+    callers = Counter(e.forward_thread for e in thread if e.forward_thread not in (0, own))
+    of_phases = callers.most_common(1)[0][0] if callers else own
+    return native_threads.get(of_phases, -1)
 
-    event: HostEvent
-    self_ns: int
-    parents: tuple[HostEvent, ...]
-    is_repeated: bool
 
-
-def _with_self_times(thread: list[HostEvent]) -> list[_Timed]:
-    """The events of one thread in order of their begin."""
+def _with_self_times(
+    thread: list[HostEvent],
+) -> Iterator[tuple[HostEvent, int, tuple[HostEvent, ...], bool]]:
+    """The events of one thread in order of their begin, each with its self time, the events around
+    it from the outermost in, and whether it is one call with the innermost of these, as that has
+    the same name and nothing else inside."""
     ordered = sorted(thread, key=lambda event: (event.begin_ns, -event.end_ns))
     self_ns = [event.end_ns - event.begin_ns for event in ordered]
     children = [0] * len(ordered)
@@ -177,63 +140,8 @@ def _with_self_times(thread: list[HostEvent]) -> list[_Timed]:
             children[around[-1]] += 1
         parents.append(tuple(around))
         around.append(number)
-    return [
-        _Timed(
-            event,
-            own_ns,
-            tuple(ordered[one] for one in outer),
-            bool(outer) and ordered[outer[-1]].name == event.name and children[outer[-1]] == 1,
+    for event, own_ns, outer in zip(ordered, self_ns, parents, strict=True):
+        is_repeated = (
+            bool(outer) and ordered[outer[-1]].name == event.name and children[outer[-1]] == 1
         )
-        for event, own_ns, outer in zip(ordered, self_ns, parents, strict=True)
-    ]
-
-
-class _Locator:
-    """Finds the places of one thread's events, which have to come in order of their begin."""
-
-    def __init__(
-        self,
-        thread: list[HostEvent],
-        phases: PhaseTimeline,
-        modules: ModuleTimeline,
-        native_threads: dict[int, int],
-        run_ns_of: Callable[[int], float],
-    ) -> None:
-        own = thread[0].thread
-        # One that runs nodes of another is a thread of autograd.
-        callers = Counter(e.forward_thread for e in thread if e.forward_thread not in (0, own))
-        of_phases = callers.most_common(1)[0][0] if callers else own
-        self._thread_of_phases = native_threads.get(of_phases, -1)
-        self._phases = phases
-        self._modules = modules
-        self._native_threads = native_threads
-        self._run_ns_of = run_ns_of
-        self._last_node: tuple[HostEvent | None, str | None] = (None, None)
-
-    def place_of(self, event: HostEvent, parents: tuple[HostEvent, ...]) -> _Place:
-        path = self._phases.path_at(self._thread_of_phases, self._run_ns_of(event.begin_ns))
-        return _Place(event.name, path, self._module_of(event, parents))
-
-    def _module_of(self, event: HostEvent, parents: tuple[HostEvent, ...]) -> str | None:
-        called = self._modules.at(event.native_thread, event.begin_ns)
-        node = next((one for one in reversed((*parents, event)) if one.is_node), None)
-        if node is None or (
-            called is not None and called.module is not None and called.since_ns >= node.begin_ns
-        ):
-            return None if called is None else called.module
-        last, module = self._last_node
-        if node is not last:
-            if node.forward_thread and node.sequence >= 0:
-                made_by = self._native_threads.get(node.forward_thread, -1)
-                module = self._modules.of_node(made_by, node.sequence)
-            # Else it accumulates a gradient, and belongs where the node before it does.
-            self._last_node = (node, module)
-        return module
-
-
-def _bounded(operations: list[Operation]) -> tuple[Operation, ...]:
-    """The longest first, and the shortest as one without a name for each phase, if there are more
-    than may be."""
-    operations.sort(key=lambda one: one.host_ns + (one.device_ns or 0), reverse=True)
-    rest = Operations(operations=tuple(operations[MOST_OPERATIONS:]))
-    return (*operations[:MOST_OPERATIONS], *rest.by_path().values())
+        yield event, own_ns, tuple(ordered[one] for one in outer), is_repeated

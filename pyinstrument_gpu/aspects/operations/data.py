@@ -1,44 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a window of torch.profiler has seen, by operation, phase and module.
+"""What a window of torch.profiler has seen, by operation and phase.
 
-The declarations are also those of the OPERATIONS document (docs/run-file.md), whose rows are
-operations and gaps.
+The declarations are also those of the OPERATIONS document (docs/run-file.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from typing import Annotated, NamedTuple
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import asdict, replace
 
 from pyinstrument_gpu.core.file.json_document import Count, decode_object
 from pyinstrument_gpu.core.flops import Flops
 
+_PerStep = Annotated[float, Meta(ge=0, lt=1 << 63)]
 
-class Operation(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The calls of one operation in one phase and one module, in all profiled steps together.
+
+class Operation(Struct, frozen=True):
+    """The calls of one operation in one phase: means per profiled step.
 
     Attributes:
-        name: as torch calls it, `aten::addmm` for example; None for the sum of those that are too
-            many to be told apart.
-        path: the phase path in which it was called, None outside of all.
-        module: the module in whose forward or backward pass it was called, with `*` in place of the
-            index in a list (`layers.*.attn`); None where that is not known.
+        name: as torch calls it, `aten::addmm` for example; unknown of those too many to be told
+            apart, and of all in one phase together.
+        path: the phase in which it was called; unknown outside of all.
         calls: how often it was called.
-        host_ns: its time on the host without that of the operations that it called.
-        device_ns: the time of the kernels and copies that it launched itself; None where nothing
+        host_ns: its time on the host without that of the operations that it called, on all threads.
+        device_ns: the time of the kernels and copies that it launched itself; unknown where nothing
             of a device was seen.
-        launches: how many kernels, copies and graphs it enqueued itself; None as `device_ns`.
+        launches: how many kernels, copies and graphs it enqueued itself; unknown as `device_ns`.
     """
 
     name: str | None
     path: str | None
-    module: str | None
-    calls: Count
-    host_ns: Count
-    device_ns: Count | None
-    launches: Count | None
+    calls: _PerStep
+    host_ns: _PerStep
+    device_ns: _PerStep | None
+    launches: _PerStep | None
 
     def __add__(self, other: Operation) -> Operation:
         return replace(
@@ -50,47 +49,22 @@ class Operation(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
         )
 
 
-class PhaseGaps(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """When devices had nothing to do before work that the host enqueued in one phase.
-
-    Attributes:
-        path: that phase; unknown outside of all.
-        total_ns, longest_ns: the sum of all gaps, and the longest.
-    """
-
-    path: str | None
-    count: Count
-    total_ns: Count
-    longest_ns: Count
-
-    def __post_init__(self) -> None:
-        if self.longest_ns > self.total_ns:
-            raise ValueError("one gap is longer than all of them")
-
-
 class DeviceUse(Struct, frozen=True):
     """How busy devices were between the first and the last work that was seen of each.
 
     Attributes:
         devices: how many devices.
         busy_ns: the time at which a kernel or copy ran on any stream, over all devices.
-        elapsed_ns: the time between the first and the last, over all devices. What is not busy is
-            the sum of `gaps`.
-        gaps: by phase.
+        elapsed_ns: the time between the first and the last, over all devices.
     """
 
     devices: Count
     busy_ns: Count
     elapsed_ns: Count
-    gaps: tuple[PhaseGaps, ...] = ()
 
     def __post_init__(self) -> None:
         if self.busy_ns > self.elapsed_ns:
             raise ValueError("devices are busy for longer than the time that has elapsed")
-
-    @property
-    def idle_ns(self) -> int:
-        return self.elapsed_ns - self.busy_ns
 
 
 class Operations(Struct, frozen=True):
@@ -101,14 +75,10 @@ class Operations(Struct, frozen=True):
             profiled step is slower than others.
         first_step, last_step: the window that is told here, the newest one; None where it ended
             within its first step.
-        steps: how many of its steps were whole, by which times per step are divided.
-        operations: what was called. Their `host_ns` add up to the time that all threads spent in
-            operations.
-        annotations_ns: the host time in ranges that the program has named (`record_function`,
-            `Optimizer.step`) and outside of any operation.
+        steps: how many of its steps were whole, by which sums were divided.
+        operations: what was called, the longest first.
         device: None where nothing of a device was seen.
         stopped_ns: for how long training stood still for it, before and after the window.
-        modules_unknown: why no operation has a module, or None.
         trace: the file of the kept trace, or None.
         flops: what was counted of floating-point operations, if that was asked for.
         notes: what went wrong, and why.
@@ -119,10 +89,8 @@ class Operations(Struct, frozen=True):
     last_step: Count | None = None
     steps: Count = 0
     operations: tuple[Operation, ...] = ()
-    annotations_ns: Count = 0
     device: DeviceUse | None = None
     stopped_ns: Count = 0
-    modules_unknown: str | None = None
     trace: str | None = None
     flops: Flops | None = None
     notes: tuple[str, ...] = ()
@@ -131,35 +99,42 @@ class Operations(Struct, frozen=True):
         if any(first > last for first, last in self.profiled):
             raise ValueError("a window of profiled steps ends before it begins")
 
-    def by_operation(self) -> Mapping[tuple[str | None, str | None], Operation]:
-        """The sums over modules, by name and phase, the longest first."""
-        sums = _summed(replace(one, module=None) for one in self.operations)
-        return {(one.name, one.path): one for one in sums}
-
-    def by_module(self) -> Mapping[tuple[str | None, str | None], Operation]:
-        """The sums over operations, by module and phase, the longest first."""
-        sums = _summed(replace(one, name=None) for one in self.operations)
-        return {(one.module, one.path): one for one in sums}
-
-    def by_path(self) -> Mapping[str | None, Operation]:
-        """The sums over operations and modules by phase, the longest first."""
-        sums = _summed(replace(one, name=None, module=None) for one in self.operations)
-        return {one.path: one for one in sums}
+    def by_phase(self) -> tuple[Operation, ...]:
+        """The sums over the operations of each phase, the longest first."""
+        return sums(replace(one, name=None) for one in self.operations)
 
     def launches_per_step(self, path: str) -> float | None:
         """How many kernels, copies and graphs a step enqueues in a phase, itself and not in phases
         inside it. None where that is not known."""
-        found = self.by_path().get(path)
         if self.device is None or not self.steps:
             return None
-        return 0.0 if found is None else (found.launches or 0) / self.steps
+        return next((one.launches for one in self.by_phase() if one.path == path), 0.0)
+
+
+class _OperationOfModule(NamedTuple):
+    """A row of a file of an earlier version, which has one for each module, of all steps."""
+
+    name: str | None
+    path: str | None
+    module: str | None
+    calls: Count
+    host_ns: Count
+    device_ns: Count | None
+    launches: Count | None
+
+    def per_step(self, steps: int) -> Operation:
+        device_ns = None if self.device_ns is None else self.device_ns / steps
+        launches = None if self.launches is None else self.launches / steps
+        return Operation(
+            self.name, self.path, self.calls / steps, self.host_ns / steps, device_ns, launches
+        )
 
 
 class _Document(Operations, frozen=True, kw_only=True):
     """As it is written: what is missing is not 0."""
 
+    operations: tuple[Operation | _OperationOfModule, ...] = ()  # type: ignore[assignment]
     steps: Count
-    annotations_ns: Count
     stopped_ns: Count
 
 
@@ -169,17 +144,24 @@ def decode_operations(data: bytes) -> Operations:
     Raises:
         RunFileDamagedError: it does not fit.
     """
-    return Operations(**asdict(decode_object(data, "OPERATIONS", _Document)))
+    document = decode_object(data, "OPERATIONS", _Document)
+    rows = (
+        one if isinstance(one, Operation) else one.per_step(max(1, document.steps))
+        for one in document.operations
+    )
+    return Operations(**{**asdict(document), "operations": sums(rows)})
 
 
-def _summed(operations: Iterable[Operation]) -> list[Operation]:
-    """The sums of those with the same name, path and module."""
-    sums: dict[tuple[str | None, ...], Operation] = {}
+def sums(operations: Iterable[Operation]) -> tuple[Operation, ...]:
+    """Those with the same name and path as one, the longest first."""
+    found: dict[tuple[str | None, str | None], Operation] = {}
     for one in operations:
-        key = (one.name, one.path, one.module)
-        sums[key] = sums[key] + one if key in sums else one
-    return sorted(sums.values(), key=lambda one: one.host_ns + (one.device_ns or 0), reverse=True)
+        key = (one.name, one.path)
+        found[key] = found[key] + one if key in found else one
+    return tuple(
+        sorted(found.values(), key=lambda one: one.host_ns + (one.device_ns or 0), reverse=True)
+    )
 
 
-def _sum(one: int | None, other: int | None) -> int | None:
+def _sum(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else one + other

@@ -29,12 +29,12 @@ class WindowLog(NamedTuple):
     """What the log of a recording says of a window.
 
     Attributes:
-        spans: those that ended in the window, or were open at its end.
+        phases: of spans that ended in the window, or were open at its end.
         steps: the index of each step that ended in the window, ascending.
         missed_spans: how many spans of the whole run are not here because there were too many.
     """
 
-    spans: list[PhaseSpan]
+    phases: PhaseTimeline
     steps: list[int]
     missed_spans: int
 
@@ -63,7 +63,7 @@ def read_window(before: bytes, since: bytes) -> WindowLog:
     ]
     indices = log.indices(blocks.records(BlockType.STEPS, STEP_ITEM).items["serial"])
     return WindowLog(
-        spans,
+        PhaseTimeline(spans),
         sorted(indices[indices >= 0].tolist()),
         max(0, log.state.spans - spans_before - len(ended)),
     )

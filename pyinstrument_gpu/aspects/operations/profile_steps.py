@@ -8,7 +8,6 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyinstrument_gpu.aspects.operations.control_file import ControlFile
 from pyinstrument_gpu.core.file.run_path import (
     check_writable,
     path_of_attempt,
@@ -35,7 +34,7 @@ class WindowOptions(NamedTuple):
     trace: Path | None
     with_stack: bool
     record_shapes: bool
-    flops: bool = False
+    flops: bool
 
 
 class ProfiledRecording(Watcher):
@@ -48,7 +47,6 @@ class ProfiledRecording(Watcher):
 
     _window: ProfileWindow | None = None
     _document: OperationsDocument | None = None
-    _control_file: ControlFile | None = None
 
     def __init__(self, flops: bool = False) -> None:
         self._flops = flops
@@ -62,61 +60,35 @@ class ProfiledRecording(Watcher):
 
     def begin(self, recording: ActiveRecording) -> None:
         super().begin(recording)
-        if recording.path is not None:
-            self._control_file = ControlFile(recording.path)
         if self._flops:
             self._is_own = self.ask(window_options(1), after=FIRST_STEP)
-
-    def look_for_request(self) -> None:
-        """Follow the request in the control file, if there is one."""
-        if self._control_file is None:
-            return
-        try:
-            steps = self._control_file.take()
-            if steps is not None and self.is_on and not self.ask(window_options(steps)):
-                raise ValueError("other steps are still to be profiled")
-        except ValueError as error:
-            name = self._control_file.path.name
-            self.note(f"a request in {name} was not followed: {error}")
-
-    def note(self, sentence: str) -> None:
-        """Have the run say what went wrong, unless the recording has ended."""
-        document = self._document_of_run()
-        if document is not None:
-            document.note(sentence)
 
     def ask(self, options: WindowOptions, after: int = 0) -> bool:
         """Ask for a window of the steps that come after so many others. False where another one is
         still to come or to end."""
-        recording, document = self._recording, self._document_of_run()
-        if recording is None or document is None:
+        recording = self._recording
+        if recording is None:
             return False
         if self._window is not None and not self._window.is_over:
             if self._window.has_begun or not self._is_own:
                 return False
             self._window.is_over = True
         self._is_own = False
-        from pyinstrument_gpu.aspects.operations.window import ProfileWindow
+        with OwnImports():  # here, as it loads numpy
+            from pyinstrument_gpu.aspects.operations.window import OperationsDocument, ProfileWindow
 
+        self._document = self._document or OperationsDocument(recording)
         options = options._replace(flops=options.flops or self._flops)
-        self._window = ProfileWindow(recording, document, *options)
+        self._window = ProfileWindow(recording, self._document, *options)
         native.call_before_step(self._window.begin, after=after)
         return True
-
-    def _document_of_run(self) -> OperationsDocument | None:
-        if self._document is None and self._recording is not None:
-            with OwnImports():  # here, as it loads numpy
-                from pyinstrument_gpu.aspects.operations.window import OperationsDocument
-
-            self._document = OperationsDocument(self._recording)
-        return self._document
 
     def end(self) -> None:
         window = self._window
         if window is not None and not window.is_over:
             if not window.has_begun:
                 window.is_over = True
-                self.note("no steps were profiled: the recording ended before")
+                window.document.note("no steps were profiled: the recording ended before")
             window.end_early("the recording ended")
         super().end()
 
@@ -131,8 +103,8 @@ def profile_steps(
 ) -> None:
     """Profile the next `n` steps of the active recording with torch.profiler.
 
-    What it sees is summed up by operation, phase and module, and is in the run as
-    `Run.operations` and in its report. It begins where the next step begins, and ends by itself.
+    What it sees is summed up by operation and phase, and is in the run as `Run.operations` and in
+    its report. It begins where the next step begins, and ends by itself.
 
     Profiled steps are slower. Before the first and after the last of them training stands still,
     for the profiler to start and stop, which waits for the GPU, and for the sums: about 10 us for

@@ -23,19 +23,15 @@ from typing import TYPE_CHECKING
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from pyinstrument_gpu.aspects.operations.attribution import attribute, wall_to_run
-from pyinstrument_gpu.aspects.operations.compiled_calls import CompiledCalls
+from pyinstrument_gpu.aspects.operations.attribution import attribute, device_use, wall_to_run
 from pyinstrument_gpu.aspects.operations.data import Operations
 from pyinstrument_gpu.aspects.operations.events import events_of
 from pyinstrument_gpu.aspects.operations.flops.counting import FlopCounting
-from pyinstrument_gpu.aspects.operations.module_calls import ModuleCalls
-from pyinstrument_gpu.aspects.operations.phase_timeline import PhaseTimeline, read_window
+from pyinstrument_gpu.aspects.operations.phase_timeline import read_window
 from pyinstrument_gpu.aspects.operations.torch_profiler import ProfilerInUse, TorchProfiler
 from pyinstrument_gpu.core.file.live_log import Tap
 from pyinstrument_gpu.core.flops import Flops
 from pyinstrument_gpu.native import native
-from pyinstrument_gpu.patching import dynamo
-from pyinstrument_gpu.patching.inductor import GraphCall, watch_calls
 from pyinstrument_gpu.patching.own_imports import OwnImports
 
 if TYPE_CHECKING:
@@ -69,9 +65,6 @@ class _Measuring:
     """What is on during a window, and what takes it back, the last first."""
 
     profiler: TorchProfiler
-    modules: ModuleCalls
-    modules_unknown: str | None
-    graphs: list[GraphCall]
     tap: Tap
     before: bytes
     clocks: tuple[int, int]
@@ -98,7 +91,7 @@ class ProfileWindow:
     trace: Path | None
     with_stack: bool
     record_shapes: bool
-    flops: bool = False
+    flops: bool
     has_begun: bool = False
     is_over: bool = False
     # Whoever takes it from here ends the window.
@@ -137,10 +130,6 @@ class ProfileWindow:
         undo.append(tap.close)
         native.harvest()
         before = tap.take()
-        modules = ModuleCalls()
-        undo.append(modules.remove)
-        graphs, no_more = watch_calls()
-        undo.append(no_more)
         profiler = TorchProfiler(
             with_stack=self.with_stack,
             record_shapes=self.record_shapes or self.flops,
@@ -154,9 +143,6 @@ class ProfileWindow:
         self._measuring.append(
             _Measuring(
                 profiler,
-                modules,
-                modules.install(),
-                graphs,
                 tap,
                 before,
                 native.read_clocks(),
@@ -185,7 +171,6 @@ class ProfileWindow:
             self._say_which(native.set_profiled(False))
             ended_ns = time.perf_counter_ns()
             measuring.timer.cancel()
-            measuring.modules.remove()
             measuring.profiler.stop()
             content = self._what_was_seen(measuring, notes)
             if self.trace is not None:
@@ -233,39 +218,32 @@ class ProfileWindow:
                 f"{log.missed_spans:,} spans of the profiled steps came too fast: operations in "
                 "them are counted in the phase around, or in none"
             )
-        unknown = sum(call.kernels is None for call in measuring.graphs)
-        if unknown and dynamo.has_labelled():
-            notes.append(
-                f"{unknown:,} calls of compiled graphs count as a whole: of which phases their "
-                "operations are is only known of what was compiled while it was recorded, and did "
-                "not come from a cache"
-            )
         if not events.host:
             notes.append("torch's profiler has seen no operation")
         if measuring.profiler.uses_device and not events.device:
             notes.append(
                 "torch's profiler has seen no work of the GPU: another tool may hold CUPTI"
             )
-        found = attribute(
+        operations = attribute(
             events,
-            PhaseTimeline(log.spans),
-            measuring.modules.timeline(),
+            log.phases,
             wall_to_run(measuring.clocks, clocks),
-            CompiledCalls(measuring.graphs),
+            max(1, len(log.steps)),
             counting,
         )
+        flops = None
         if counting is not None:
             device = peaks.device_name()
             without_formula = counting.unknown(events.device)
             flops = Flops(counting.counts(), without_formula, device, peaks.peaks_of(device))
-            found = replace(found, flops=flops)
-        return replace(
-            found,
+        return Operations(
             profiled=self.document.content.profiled,
             first_step=log.steps[0] if log.steps else None,
             last_step=log.steps[-1] if log.steps else None,
             steps=len(log.steps),
-            modules_unknown=measuring.modules_unknown,
+            operations=operations,
+            device=device_use(events.device),
+            flops=flops,
         )
 
 

@@ -91,7 +91,7 @@ class ThroughputAspect(Aspect):
         yield Sentence(printable(f"Throughput: {', '.join(texts)}"))
 
     def parts(self, section: ThroughputSection, document: Any) -> Iterable[Part]:
-        """Tokens, then utilization by phase and module, and what is unknown."""
+        """Tokens, then utilization by phase, and what is unknown."""
         yield Sentence()
         yield Sentence("Throughput", "title")
         tokens = section.tokens
@@ -161,10 +161,9 @@ def _utilization_parts(used: Utilization) -> Iterator[Part]:
         yield Sentence(printable(f"Peak of {used.device}: {'; '.join(used.sources)}"), "note")
     else:
         yield Sentence(printable(f"MFU is unknown: {used.why_unknown}"), "warn")
-    for name, rows in (("phase", used.phases), ("module", used.modules)):
-        if any(row.name is not None for row in rows):
-            yield Sentence()
-            yield from _table(name, rows)
+    if any(row.name is not None for row in used.phases):
+        yield Sentence()
+        yield from _table(used.phases)
     if used.unknown_share:
         names = ", ".join(
             f"{one.name or 'others'} {small_percent(one.share, 1)}"
@@ -179,7 +178,7 @@ def _utilization_parts(used: Utilization) -> Iterator[Part]:
         )
 
 
-def _table(name: str, rows: tuple[FlopRow, ...]) -> Iterator[Part]:
+def _table(rows: tuple[FlopRow, ...]) -> Iterator[Part]:
     columns = [
         column
         for column in ("forward", "backward", "recompute", "optimizer")
@@ -190,7 +189,7 @@ def _table(name: str, rows: tuple[FlopRow, ...]) -> Iterator[Part]:
     shares = [*(["mfu"] if is_timed else []), *(["hfu"] if is_timed and is_more else [])]
     shown = [
         Row(
-            row.name or f"(no {name})",
+            row.name or "(no phase)",
             [
                 *(_number(getattr(row, column)) for column in columns),
                 *([UNKNOWN if row.per_second is None else _number(row.per_second)] * is_timed),
@@ -200,9 +199,9 @@ def _table(name: str, rows: tuple[FlopRow, ...]) -> Iterator[Part]:
         for row in rows[:_MOST_ROWS]
     ]
     heads = [*(["FLOP/s"] * is_timed), *(f"{share.upper()} %" for share in shares)]
-    yield table([f"FLOP per step, {name}", *columns, *heads], [shown])
+    yield table(["FLOP per step, phase", *columns, *heads], [shown])
     if len(rows) > _MOST_ROWS:
-        yield Sentence(f"... and {counted(len(rows) - _MOST_ROWS, f'more {name}')}", "warn")
+        yield Sentence(f"... and {counted(len(rows) - _MOST_ROWS, 'more phase')}", "warn")
 
 
 def _percent(share: float | None) -> str:

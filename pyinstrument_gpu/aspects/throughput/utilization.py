@@ -20,7 +20,6 @@ from pyinstrument_gpu.analysis.step_times import (
     mean_per_step_ns,
     were_profiled,
 )
-from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.flops import FlopCount, Flops
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope
@@ -31,14 +30,14 @@ _LEAST_DIFFERENCE = 0.001
 
 @dataclass(frozen=True)
 class FlopRow:
-    """The floating-point operations per step of a phase or module, with those inside it.
+    """The floating-point operations per step of a phase, with those inside it.
 
     Attributes:
         forward, backward: those of the model, frozen weights without gradients.
         recompute: done again during backward passes: by activation checkpointing, and by fused
             attention.
         optimizer: by optimizers.
-        per_second: all of these by the time of the phase or module, on the device if there is one.
+        per_second: all of these by the time of the phase, on the device if there is one.
         mfu, hfu: the share of the peak that forward and backward are, and that all of these are;
             unknown where that, or the time, is.
     """
@@ -92,7 +91,7 @@ class Utilization:
         peaks: of the types of numbers that were computed with, in FLOP/s.
         sources: where these are from.
         why_unknown: why there is no utilization.
-        phases, modules: by phase on the steps' own thread, and by module.
+        phases: by phase on the steps' own thread.
     """
 
     device: str
@@ -111,7 +110,6 @@ class Utilization:
     sources: tuple[str, ...]
     why_unknown: str | None
     phases: tuple[FlopRow, ...]
-    modules: tuple[FlopRow, ...]
 
 
 def utilization(run: Run) -> Utilization | None:
@@ -164,8 +162,7 @@ def utilization(run: Run) -> Utilization | None:
         peaks={name: peak.flops_per_second for name, peak in peaks.items()},
         sources=tuple(dict.fromkeys(peak.source for peak in peaks.values())),
         why_unknown=why,
-        phases=_rows(flops, "path", _phases_s(run), per_step, why is None),
-        modules=_rows(flops, "module", _modules_s(run), per_step, why is None),
+        phases=_rows(flops, _phases_s(run), per_step, why is None),
     )
 
 
@@ -217,33 +214,20 @@ def _phases_s(run: Run) -> dict[str, float]:
     return found
 
 
-def _modules_s(run: Run) -> dict[str, float]:
-    """The time of modules per step, if they were watched."""
-    modules = next(one for one in aspects() if one.name == "modules").section(run)
-    found = {}
-    for row in () if modules is None else modules.rows:
-        on_host = row.forward_ns, row.backward_ns, row.recompute_ns
-        on_device = row.device_forward_ns, row.device_backward_ns, row.device_recompute_ns
-        times = on_host if run.device_timing is None else on_device
-        if modules.per_step:
-            found[row.name] = sum(ns or 0.0 for ns in times) / 1e9
-    return found
-
-
 def _rows(
-    flops: Flops, place: str, times_s: Mapping[str, float], per_step: float, is_peak_known: bool
+    flops: Flops, times_s: Mapping[str, float], per_step: float, is_peak_known: bool
 ) -> tuple[FlopRow, ...]:
-    """The largest first; phases and modules hold those inside them."""
-    by_name: defaultdict[str | None, list[FlopCount]] = defaultdict(list)
+    """The largest first; phases hold those inside them."""
+    by_path: defaultdict[str | None, list[FlopCount]] = defaultdict(list)
     for one in flops.counts:
-        for name in _around(getattr(one, place), "/" if place == "path" else "."):
-            by_name[name].append(one)
+        for path in _around(one.path):
+            by_path[path].append(one)
     rows = []
-    for name, counts in by_name.items():
+    for path, counts in by_path.items():
         sums = Counter[str]()
         for one in counts:
             sums[one.kind.value] += one.flops
-        time_s, ideal_s = times_s.get(name or ""), flops.ideal_s(counts)
+        time_s, ideal_s = times_s.get(path or ""), flops.ideal_s(counts)
         mfu = hfu = None
         if ideal_s is not None and time_s and is_peak_known and ideal_s * per_step <= time_s:
             hfu = ideal_s * per_step / time_s
@@ -251,7 +235,7 @@ def _rows(
             mfu = None if model_s is None else model_s * per_step / time_s
         rows.append(
             FlopRow(
-                name=name,
+                name=path,
                 forward=sums["forward"] * per_step,
                 backward=sums["backward"] * per_step,
                 recompute=sums["recompute"] * per_step,
@@ -265,10 +249,9 @@ def _rows(
     return tuple(rows)
 
 
-def _around(name: str | None, separator: str) -> Iterator[str | None]:
-    """A name and those around it; of modules without lists, which compute nothing."""
-    yield name
-    while name is not None and separator in name:
-        name, _, last = name.rpartition(separator)
-        if last != "*":
-            yield name
+def _around(path: str | None) -> Iterator[str | None]:
+    """A phase and those around it."""
+    yield path
+    while path is not None and "/" in path:
+        path = path.rpartition("/")[0]
+        yield path

@@ -118,26 +118,6 @@ def test_what_torch_keeps_has_no_marks_of_another_program() -> None:
     assert hits() == before + 2
 
 
-def test_operations_of_a_graph_are_of_their_phases() -> None:
-    torch._dynamo.reset()
-    compiled = torch.compile(layers, fullgraph=True)
-    with pig.record() as recording:
-        for step in pig.gpu_steps(range(4)):
-            if step == 1:
-                pig.profile_steps(2)
-            values(compiled, inputs())
-    found = recording.run.operations
-    assert found is not None
-    assert not found.notes
-    calls = {one.path: one.calls for one in found.operations if one.name == "aten::mm"}
-    assert calls == {
-        f"step/{graph}{path}": count
-        for graph, each in ((FORWARD, 2), (BACKWARD, 4))
-        # The first input has no gradient.
-        for path, count in (("", each), ("/a", 2), ("/b/c", each), ("/b/d", each))
-    }
-
-
 @pytest.mark.parametrize("what", ["another signature", "a missing name"])
 def test_where_inductor_is_built_otherwise_graphs_are_timed_as_a_whole(
     what: str, monkeypatch: pytest.MonkeyPatch

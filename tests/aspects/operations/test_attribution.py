@@ -7,14 +7,10 @@ from typing import Any
 import pytest
 
 from pyinstrument_gpu.aspects.operations import attribution
-from pyinstrument_gpu.aspects.operations.attribution import attribute, wall_to_run
-from pyinstrument_gpu.aspects.operations.compiled_calls import CompiledCalls
-from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation, PhaseGaps
+from pyinstrument_gpu.aspects.operations.attribution import attribute, device_use, wall_to_run
+from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation
 from pyinstrument_gpu.aspects.operations.events import DeviceEvent, Events, HostEvent, events_of
-from pyinstrument_gpu.aspects.operations.module_calls import ModuleChange, ModuleTimeline
 from pyinstrument_gpu.aspects.operations.phase_timeline import PhaseSpan, PhaseTimeline
-from pyinstrument_gpu.patching.graph_labels import Kernel
-from pyinstrument_gpu.patching.inductor import GraphCall
 
 MAIN, ENGINE = 1, 2  # torch's numbers of threads
 MAIN_NATIVE, ENGINE_NATIVE = 1001, 1002
@@ -39,9 +35,6 @@ def same_clock(time_ns: int) -> float:
     return time_ns
 
 
-NO_MODULES = ModuleTimeline({})
-
-
 def test_self_times_and_phases_of_nested_operations() -> None:
     events = Events(
         host=[
@@ -60,23 +53,21 @@ def test_self_times_and_phases_of_nested_operations() -> None:
     found = attribute(
         events,
         phases(("forward", 90, 250), ("forward/head", 125, 160), ("optimizer", 390, math.inf)),
-        NO_MODULES,
         same_clock,
     )
-    assert found.device is None
-    assert found.annotations_ns == 60
-    assert set(found.operations) == {
-        Operation("aten::linear", "forward", None, 1, 20, None, None),
-        Operation("aten::t", "forward", None, 1, 10, None, None),
-        Operation("aten::addmm", "forward", None, 1, 50, None, None),
-        Operation("aten::copy_", "forward/head", None, 1, 20, None, None),
-        Operation("aten::linear", None, None, 1, 40, None, None),
-        Operation("aten::add_", "optimizer", None, 1, 40, None, None),
+    assert device_use(events.device) is None
+    assert set(found) == {
+        Operation("aten::linear", "forward", 1, 20, None, None),
+        Operation("aten::t", "forward", 1, 10, None, None),
+        Operation("aten::addmm", "forward", 1, 50, None, None),
+        Operation("aten::copy_", "forward/head", 1, 20, None, None),
+        Operation("aten::linear", None, 1, 40, None, None),
+        Operation("aten::add_", "optimizer", 1, 40, None, None),
     }
-    assert [one.host_ns for one in found.operations] == [50, 40, 40, 20, 20, 10]
+    assert [one.host_ns for one in found] == [50, 40, 40, 20, 20, 10]
 
 
-def test_device_times_launches_and_gaps() -> None:
+def test_device_times_and_launches() -> None:
     events = Events(
         host=[host("aten::mm", 100, 150, 1), host("aten::relu", 200, 220, 2)],
         device=[
@@ -88,21 +79,14 @@ def test_device_times_launches_and_gaps() -> None:
         ],
         launches=[1, 1, 1, 2, 0],
     )
-    found = attribute(
-        events, phases(("forward", 90, 160), ("loss", 190, 230)), NO_MODULES, same_clock
-    )
-    assert set(found.operations) == {
-        Operation("aten::mm", "forward", None, 1, 50, 350, 3),
-        Operation("aten::relu", "loss", None, 1, 20, 50, 1),
-        Operation(None, None, None, 0, 0, 5, 1),
+    found = attribute(events, phases(("forward", 90, 160), ("loss", 190, 230)), same_clock)
+    assert set(found) == {
+        Operation("aten::mm", "forward", 1, 50, 350, 3),
+        Operation("aten::relu", "loss", 1, 20, 50, 1),
+        Operation(None, None, 0, 0, 5, 1),
     }
-    assert found.device == DeviceUse(
-        devices=2,
-        busy_ns=200 + 50 + 5 + 100,
-        elapsed_ns=365 + 100,
-        gaps=(PhaseGaps("loss", 1, 100, 100), PhaseGaps(None, 1, 10, 10)),
-    )
-    assert found.device.idle_ns == 110
+    used = device_use(events.device)
+    assert used == DeviceUse(2, busy_ns=200 + 50 + 5 + 100, elapsed_ns=365 + 100)
 
 
 def test_a_thread_of_autograd_is_in_the_phase_of_the_thread_that_made_its_nodes() -> None:
@@ -117,118 +101,12 @@ def test_a_thread_of_autograd_is_in_the_phase_of_the_thread_that_made_its_nodes(
         device=[],
         launches=[],
     )
-    found = attribute(
-        events, phases(("forward", 90, 150), ("backward", 190, 300)), NO_MODULES, same_clock
-    )
-    assert {(one.name, one.path, one.host_ns) for one in found.operations} == {
+    found = attribute(events, phases(("forward", 90, 150), ("backward", 190, 300)), same_clock)
+    assert {(one.name, one.path, one.host_ns) for one in found} == {
         ("aten::mm", "forward", 10),
         (node, "backward", 20),
         ("aten::mm", "backward", 20),
     }
-
-
-def test_modules_forward_backward_and_recomputed() -> None:
-    # A call of `inner` in one of `outer`: the first made the nodes 11 and 12, the second 10 and 13.
-    modules = ModuleTimeline(
-        {
-            MAIN_NATIVE: [
-                ModuleChange(100, 10, "outer", 100),
-                ModuleChange(120, 11, "inner", 120),
-                ModuleChange(140, 13, "outer", 100),
-                ModuleChange(160, 14, None, 160),
-            ],
-            ENGINE_NATIVE: [
-                ModuleChange(310, 20, "inner", 310),
-                ModuleChange(320, 21, None, 320),
-            ],
-        }
-    )
-
-    def node(sequence: int, begin_ns: int, end_ns: int, correlation: int) -> HostEvent:
-        return host(
-            f"node {sequence}",
-            begin_ns,
-            end_ns,
-            correlation,
-            ENGINE,
-            sequence=sequence,
-            forward_thread=MAIN if sequence >= 0 else 0,
-            is_node=True,
-        )
-
-    events = Events(
-        host=[
-            host("before", 90, 95, 1),
-            host("first", 105, 110, 2),
-            host("second", 125, 130, 3),
-            host("third", 145, 150, 4),
-            node(14, 200, 210, 5),  # made after the calls
-            node(13, 210, 220, 6),
-            node(12, 220, 230, 7),
-            node(-1, 230, 240, 8),  # accumulates a gradient of what came before
-            node(10, 300, 400, 9),
-            host("again", 312, 318, 10, ENGINE),
-            host("after", 330, 340, 11, ENGINE),
-        ],
-        device=[],
-        launches=[],
-    )
-    found = attribute(events, phases(), modules, same_clock)
-    assert {one.name: one.module for one in found.operations} == {
-        "before": None,
-        "first": "outer",
-        "second": "inner",
-        "third": "outer",
-        "node 14": None,
-        "node 13": "outer",
-        "node 12": "inner",
-        "node -1": "inner",
-        "node 10": "outer",
-        "again": "inner",
-        "after": "outer",
-    }
-
-
-def test_what_a_compiled_graph_calls_is_of_the_phases_inside() -> None:
-    kernels = tuple(
-        Kernel(name, label)
-        for name, label in (
-            ("aten::mm", ("attention",)),
-            ("triton_a", ("attention+mlp",)),
-            ("aten::mm", ("mlp", "up/down")),
-            ("aten::sum", ()),
-            ("aten::addmm", ("mlp",)),
-        )
-    )
-    graphs = CompiledCalls([GraphCall(MAIN_NATIVE, at_ns, kernels) for at_ns in (90, 290)])
-    call = "## Call CompiledFxGraph key ##"
-    events = Events(
-        host=[
-            host(call, 100, 200, 1, is_annotation=True),
-            host("aten::mm", 110, 120, 2),
-            host("aten::resolve_conj", 111, 112, 3),  # inside
-            host("triton_a", 120, 130, 4),
-            host("aten::mm", 130, 140, 5),
-            host("aten::sum", 140, 150, 6),
-            host("aten::mm", 210, 220, 7),  # after it
-            # The names of the products don't come as often as in the code.
-            host(call, 300, 400, 8, is_annotation=True),
-            host("aten::mm", 310, 320, 9),
-            host("triton_a", 320, 330, 10),
-        ],
-        device=[DeviceEvent(1_000, 1_040, 0, 4)],
-        launches=[],
-    )
-    found = attribute(events, phases(("step", 90, 500)), NO_MODULES, same_clock, graphs)
-    assert {(one.name, one.path, one.calls) for one in found.operations if one.calls} == {
-        ("aten::mm", "step/attention", 1),
-        ("aten::resolve_conj", "step/attention", 1),
-        ("triton_a", "step/attention+mlp", 2),
-        ("aten::mm", "step/mlp/up%2Fdown", 1),
-        ("aten::sum", "step", 1),
-        ("aten::mm", "step", 2),
-    }
-    assert [one.device_ns for one in found.operations if one.name == "triton_a"] == [40]
 
 
 def test_what_is_too_much_becomes_one_row_for_each_phase(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,12 +116,12 @@ def test_what_is_too_much_becomes_one_row_for_each_phase(monkeypatch: pytest.Mon
         device=[],
         launches=[],
     )
-    found = attribute(events, phases(("a", 0, 250), ("b", 250, 350)), NO_MODULES, same_clock)
-    assert found.operations == (
-        Operation("op5", None, None, 1, 50, None, None),
-        Operation("op4", None, None, 1, 40, None, None),
-        Operation(None, "b", None, 1, 30, None, None),
-        Operation(None, "a", None, 2, 30, None, None),
+    found = attribute(events, phases(("a", 0, 250), ("b", 250, 350)), same_clock)
+    assert found == (
+        Operation("op5", None, 1, 50, None, None),
+        Operation("op4", None, 1, 40, None, None),
+        Operation(None, "b", 1, 30, None, None),
+        Operation(None, "a", 2, 30, None, None),
     )
 
 

@@ -28,7 +28,6 @@ from tests.helpers.forged_file import without
 def _nothing_stays() -> Iterator[None]:
     yield
     assert not torch.autograd.profiler._is_profiler_enabled
-    assert not torch.nn.modules.module._has_any_global_hook()
 
 
 class Block(nn.Module):
@@ -101,50 +100,25 @@ def test_sums_are_those_of_torch_and_every_operation_has_its_phase(
     assert found.device is None
 
     of_torch: dict[Any, Any] = {
-        row.key: (row.count, pytest.approx(row.self_cpu_time_total * 1_000, abs=1))
+        row.key: (
+            pytest.approx(row.count / 3),
+            pytest.approx(row.self_cpu_time_total * 1_000 / 3, abs=1),
+        )
         for row in profiles[0].key_averages()
     }
-    ours: dict[str | None, list[int]] = defaultdict(lambda: [0, 0])
+    ours: dict[str | None, list[float]] = defaultdict(lambda: [0, 0])
     for one in found.operations:
         ours[one.name][0] += one.calls
         ours[one.name][1] += one.host_ns
-    annotations = {name for name in of_torch if name.startswith("Optimizer.")}
     assert {name: tuple(of) for name, of in ours.items()} == {
-        name: of for name, of in of_torch.items() if name not in annotations
+        name: of for name, of in of_torch.items() if not name.startswith("Optimizer.")
     }
-    assert sum(of_torch[name][1].expected for name in annotations) == pytest.approx(
-        found.annotations_ns, abs=2
-    )
 
     paths = {(one.name, one.path) for one in found.operations}
     assert {path for _, path in paths} == {"forward", "backward", "optimizer"}
     assert {path for name, path in paths if name == "aten::addmm"} == {"forward"}
     assert {path for name, path in paths if name == "aten::mm"} == {"backward"}
     assert ("aten::add_", "optimizer") in paths
-
-
-def test_operations_belong_to_modules_forward_and_backward() -> None:
-    found = seen(train(before=at(0, lambda: pig.profile_steps(2))))
-    assert found.modules_unknown is None
-    linear = {
-        (one.path, one.module): one.calls
-        for one in found.operations
-        if one.name in ("aten::addmm", "AddmmBackward0")
-    }
-    assert linear == {
-        ("forward", "layers.*.fc"): 4,
-        ("forward", "head"): 2,
-        ("backward", "layers.*.fc"): 4,
-        ("backward", "head"): 2,
-    }
-    relu = [one for one in found.operations if one.name in ("aten::relu", "ReluBackward0")]
-    assert [one.module for one in relu] == ["layers.*"] * 2
-    gradients = {
-        one.module: one.calls
-        for one in found.operations
-        if one.name == "torch::autograd::AccumulateGrad"
-    }
-    assert gradients == {"layers.*.fc": 8, "head": 4}
 
 
 def test_the_same_when_read_from_a_file_and_during_the_run(tmp_path: Path) -> None:
@@ -330,16 +304,6 @@ def test_ctrl_c_at_the_end_of_a_window_reaches_the_program(
                 if step == 0:
                     pig.profile_steps(1)
                 torch.ones(1)
-
-
-def test_modules_stay_unknown_beside_torch_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch._dynamo.eval_frame as eval_frame
-
-    monkeypatch.setattr(eval_frame, "cached_backends", {1: object()})
-    found = seen(train(before=at(0, lambda: pig.profile_steps(1))))
-    assert found.modules_unknown is not None
-    assert {one.module for one in found.operations} == {None}
-    assert {one.path for one in found.operations} == {"forward", "backward", "optimizer"}
 
 
 def test_the_end_of_the_recording_ends_the_window() -> None:

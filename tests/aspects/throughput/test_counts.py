@@ -383,9 +383,9 @@ def test_on_a_device_kernels_of_operators_without_a_formula_have_their_time() ->
     counting = FlopCounting()
     product = host[0]._replace(flops=(48, 0, "float32"))
     for event in (product, *host[1:]):
-        counting.add(event, 5, (), FlopCount("forward", None, FlopKind.FORWARD, "", 0))
+        counting.add(event, 5, (), "forward")
         if event is product:
-            counting.add(inside, 1, (product,), FlopCount(None, None, FlopKind.FORWARD, "", 0))
+            counting.add(inside, 1, (product,), None)
     work = [
         DeviceEvent(100, 100 + ns, 0, by) for ns, by in ((7, 1), (20, 2), (3, 3), (1, 9), (9, 0))
     ]

@@ -114,25 +114,6 @@ def test_utilization_is_never_more_than_all(run: Run, rate: float) -> None:
     assert all(0 < row.mfu <= (row.hfu or 0) <= 1 for row in used.phases if row.mfu is not None)
 
 
-def test_modules_have_the_times_of_those_that_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch._dynamo.eval_frame as eval_frame
-
-    monkeypatch.setattr(eval_frame, "cached_backends", {})  # as where nothing was compiled
-    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8))
-    with pig.record(flops=True) as recording, pig.watch_modules(model, "all", every=1):
-        for _ in pig.gpu_steps(range(12)):
-            model(torch.ones(4, 8, requires_grad=True)).sum().backward()
-    used = with_peaks(recording.run, Peak("float32", 1e15, "a test"))
-    (row,) = (row for row in used.modules if row.name == "*")
-    assert (row.forward, row.backward) == (2 * 2 * 4 * 64, 2 * 2 * 2 * 4 * 64)
-    found = next(one for one in aspects() if one.name == "modules").section(recording.run)
-    (times,) = (one for one in found.rows if one.name == "*")
-    time_s = (times.forward_ns + times.backward_ns) / 1e9
-    assert row.per_second == pytest.approx(3 * 2 * 2 * 4 * 64 / time_s)
-    assert row.per_second is not None
-    assert row.mfu == row.hfu == pytest.approx(row.per_second / 1e15)
-
-
 def test_exports_have_it_by_phase(run: Run, tmp_path: Path) -> None:
     """Of phases in steps; what is not known is missing."""
     peak = Peak("float32", 1e13, "a test")

@@ -14,12 +14,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
 
 from pyinstrument_gpu.aspects.operations.events import DeviceEvent, HostEvent
 from pyinstrument_gpu.core.flops import FlopCount, FlopKind, UnknownOperator
 
-MOST_COUNTS = 2_000
 MOST_UNKNOWN = 20
 _OPTIMIZER = "Optimizer.step#"
 _CHECKPOINT = "CheckpointFunctionBackward"
@@ -41,21 +39,11 @@ _NO_ARITHMETIC = frozenset(
 )
 
 
-class Place(Protocol):
-    """Where an operation belongs."""
-
-    @property
-    def path(self) -> str | None: ...
-
-    @property
-    def module(self) -> str | None: ...
-
-
 class FlopCounting:
     """What the events of one window add up to."""
 
     def __init__(self) -> None:
-        self._counted: list[tuple[HostEvent, FlopKind | HostEvent, Place]] = []
+        self._counted: list[tuple[HostEvent, FlopKind | HostEvent, str | None]] = []
         # By the correlations of events:
         self._inside: dict[int, int] = {}  # one that was counted, or it itself: its place there
         self._around: set[int] = set()
@@ -63,12 +51,13 @@ class FlopCounting:
         self._others: list[tuple[HostEvent, int]] = []
 
     def add(
-        self, event: HostEvent, self_ns: int, parents: Sequence[HostEvent], place: Place
+        self, event: HostEvent, self_ns: int, parents: Sequence[HostEvent], path: str | None
     ) -> None:
         """Add an event, on its thread in the order in which they began.
 
         Args:
             parents: the events around it, from the outermost in.
+            path: the phase that it belongs to.
         """
         if parents and (number := self._inside.get(parents[-1].correlation)) is not None:
             self._inside[event.correlation] = number
@@ -96,12 +85,12 @@ class FlopCounting:
             kind = node if is_again else FlopKind.BACKWARD
         elif event.sequence < 0 and any(one.name.startswith(_OPTIMIZER) for one in parents):
             kind = FlopKind.OPTIMIZER
-        self._counted.append((event, kind, place))
+        self._counted.append((event, kind, path))
 
     def counts(self) -> tuple[FlopCount, ...]:
-        """The largest first. Those that are too many have no module."""
-        sums: Counter[tuple[str | None, str | None, FlopKind, str]] = Counter()
-        for event, found, place in self._counted:
+        """The largest first."""
+        sums: Counter[tuple[str | None, FlopKind, str]] = Counter()
+        for event, found, path in self._counted:
             assert event.flops is not None
             flops, again, dtype = event.flops
             if isinstance(found, FlopKind):
@@ -110,13 +99,13 @@ class FlopCounting:
                 kind = FlopKind.RECOMPUTE
             else:
                 kind = FlopKind.BACKWARD
-            sums[place.path, place.module, kind, dtype] += flops - again
+            sums[path, kind, dtype] += flops - again
             if again:
-                sums[place.path, place.module, FlopKind.RECOMPUTE, dtype] += again
-        for key, flops in sums.most_common()[MOST_COUNTS:]:
-            del sums[key]
-            sums[key[0], None, key[2], key[3]] += flops
-        return tuple(FlopCount(*key, flops) for key, flops in sums.most_common())
+                sums[path, FlopKind.RECOMPUTE, dtype] += again
+        return tuple(
+            FlopCount(path, None, kind, dtype, flops)
+            for (path, kind, dtype), flops in sums.most_common()
+        )
 
     def unknown(self, device: Iterable[DeviceEvent]) -> tuple[UnknownOperator, ...]:
         """The operators without a formula, the longest first."""
