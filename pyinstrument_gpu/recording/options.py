@@ -119,9 +119,8 @@ class RecordingOptions:
                 raise ValueError(
                     f"on_hang must be a command or a URL, got {on_hang!r}: {error}"
                 ) from error
-        if isinstance(sinks, str) or not isinstance(
-            sinks, Sequence
-        ):  # no iterator: options may be made more than once
+        # No iterator, as options may be made more than once.
+        if isinstance(sinks, str) or not isinstance(sinks, Sequence):
             raise TypeError(f"sinks must be a list of sinks, got {sinks!r}")
         self.sinks = tuple(_named_sink(sink) if isinstance(sink, str) else sink for sink in sinks)
         for sink in self.sinks:
