@@ -24,7 +24,14 @@ pytestmark = pytest.mark.usefixtures("one_core")
 GENERATION = {"generation": 0, "collected": 0, "uncollectable": 0}
 
 
-CAUSES = ("processor", "collector", "outputs", "hindrances", "gpu_use", "compilations")
+CAUSES = (
+    "cpu_contention",
+    "garbage_collection",
+    "checkpoints_and_logging",
+    "slow_step_causes",
+    "gpu_use",
+    "compilations",
+)
 """The aspects whose watchers look for causes of slow steps alone, or nearly so."""
 STEP_NS = 5_000_000
 _STEPS, _ROUNDS = 1000, 20
@@ -94,7 +101,9 @@ def test_single_notes(benchmark: BenchmarkFixture) -> None:
     def measure() -> None:
         for name, (call, other) in calls.items():
             arms: dict[str, Callable[[], float]] = {
-                "without": partial(_call_ns, other or call, () if other else ("outputs",)),
+                "without": partial(
+                    _call_ns, other or call, () if other else ("checkpoints_and_logging",)
+                ),
                 "with": partial(_call_ns, call),
             }
             times_ns = interleaved(arms, rounds=_ROUNDS)

@@ -77,7 +77,7 @@ def judge(pipeline: Pipeline, counts: list[int]) -> list[Judged]:
     runs = {workers: record(pipeline, workers) for workers in counts}
     judged = []
     for workers, run in runs.items():
-        known, model = run.processor, analysis.of(run).loader_model
+        known, model = run.cpu_contention, analysis.of(run).loader_model
         for others in counts:
             if others in (workers, 0):
                 continue

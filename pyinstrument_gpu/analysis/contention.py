@@ -16,7 +16,7 @@ from pyinstrument_gpu.core.schema import metrics_by_name
 from pyinstrument_gpu.core.steps import StepTotals
 
 if TYPE_CHECKING:  # what runs hold of aspects is found by their table
-    from pyinstrument_gpu.aspects.processor.data import Processor
+    from pyinstrument_gpu.aspects.cpu_contention.data import CpuContention
 
 READING = "step/processor_wait_ns"
 """Of each step that was read."""
@@ -96,7 +96,7 @@ def contention(run: Run, totals: StepTotals | None = None) -> Contention | None:
     waits_ns = step_waits_ns(run, steps)
     is_known = ~np.isnan(waits_ns)
     time_ns = int((steps["end_ns"] - steps["begin_ns"])[is_known].sum())
-    found = run.processor
+    found = run.cpu_contention
     if found is None and not is_known.any():
         return None
     share = float(waits_ns[is_known].sum()) / time_ns if time_ns else None
@@ -110,7 +110,7 @@ def contention(run: Run, totals: StepTotals | None = None) -> Contention | None:
     )
 
 
-def _of_recording(found: Processor | None) -> dict[str, Any]:
+def _of_recording(found: CpuContention | None) -> dict[str, Any]:
     if found is None:
         return {}
     return {

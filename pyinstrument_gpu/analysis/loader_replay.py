@@ -345,7 +345,7 @@ def _are_of_one_loop(first: int, earliest: NDArray[np.int64], latest: NDArray[np
 
 
 def _processors(run: Run, loader: Any, queued_ns: float) -> Processors:
-    known: Any = run.processor
+    known: Any = run.cpu_contention
     others = (None if known is None else known.others) or 0.0
     cores = run.environment.get("cores") or 1
     if loader is None:

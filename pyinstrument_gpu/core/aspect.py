@@ -138,12 +138,14 @@ class DocumentAspect(Aspect):
         document: its declaration, a struct of msgspec: the types of its fields, and their ranges.
         noted: what it tells of, for the note of a run whose document is damaged.
         block: of the file, if it has one of its own.
+        written_as: the name of its document, if the file has it by another name.
         missing: what a `Run` has where there is no document.
     """
 
     document: ClassVar[Any]
     noted: ClassVar[str]
     block: ClassVar[BlockType | None] = None
+    written_as: ClassVar[str] = ""
     missing: ClassVar[Any] = None
 
     def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,7 +153,7 @@ class DocumentAspect(Aspect):
         return {self.name: self.missing if known is None else known}
 
     def read(self, found: Found) -> dict[str, Any]:
-        where = self.name if self.block is None else self.block
+        where = (self.written_as or self.name) if self.block is None else self.block
         what = f"what was noted of {self.noted}"
         return {self.name: found.document(where, what, lambda data: self.decode(data, found))}
 

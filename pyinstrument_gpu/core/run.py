@@ -35,19 +35,19 @@ from pyinstrument_gpu.core.steps import ProfiledSteps, Step, Steps, StepTotals, 
 from pyinstrument_gpu.core.syncs import Syncs
 
 if TYPE_CHECKING:  # what runs hold of aspects is found by their table
+    from pyinstrument_gpu.aspects.checkpoints_and_logging.data import CheckpointsAndLogging
     from pyinstrument_gpu.aspects.collectives.data import Collectives
-    from pyinstrument_gpu.aspects.collector.data import Collector
     from pyinstrument_gpu.aspects.compilations.data import Compilations
+    from pyinstrument_gpu.aspects.cpu_contention.data import CpuContention
     from pyinstrument_gpu.aspects.energy.data import GpuEnergy
+    from pyinstrument_gpu.aspects.garbage_collection.data import GarbageCollection
     from pyinstrument_gpu.aspects.graphs.data import GraphPhases
-    from pyinstrument_gpu.aspects.hindrances.data import Hindrances
     from pyinstrument_gpu.aspects.loader.data import Loaders
     from pyinstrument_gpu.aspects.memory.data import Memory
     from pyinstrument_gpu.aspects.modules.data import Modules
     from pyinstrument_gpu.aspects.nonfinite.data import Nonfinite
     from pyinstrument_gpu.aspects.operations.data import Operations
-    from pyinstrument_gpu.aspects.outputs.data import Outputs
-    from pyinstrument_gpu.aspects.processor.data import Processor
+    from pyinstrument_gpu.aspects.slow_step_causes.data import SlowStepCauses
     from pyinstrument_gpu.aspects.stacks.data import Stacks
     from pyinstrument_gpu.aspects.stalls.data import Stall
     from pyinstrument_gpu.aspects.startup.data import Startup
@@ -125,10 +125,10 @@ class Run:
         loader: What the workers of DataLoaders did, if they were watched.
         loader_batches: When those of the loader with most batches made the newest of its last
             epoch: columns "number", "worker", "host_begin_ns" and "host_end_ns".
-        processor: How the processors were used meanwhile, if that is known.
-        collector: What Python's garbage collector did, if it was watched.
-        outputs: What wrote checkpoints and logs, if that was watched.
-        hindrances: What was looked for that holds threads up, if anything was.
+        cpu_contention: How the processors were used meanwhile, if that is known.
+        garbage_collection: What Python's garbage collector did, if it was watched.
+        checkpoints_and_logging: What wrote checkpoints and logs, if that was watched.
+        slow_step_causes: What was looked for that holds threads up, if anything was.
         nonfinite: The first value that was not finite, if that was looked for.
         collectives: The collective operations, if PyTorch's flight recorder was read.
         startup: What the program did before its first step; None where that was not watched.
@@ -142,13 +142,13 @@ class Run:
 
     if TYPE_CHECKING:
         collectives: Collectives
-        collector: Collector | None
+        garbage_collection: GarbageCollection | None
         compilation_spans: NDArray[np.void]
         startup: Startup | None
         compilations: Compilations | None
         energy: tuple[GpuEnergy, ...]
         graph_phases: GraphPhases | None
-        hindrances: Hindrances | None
+        slow_step_causes: SlowStepCauses | None
         memory: Memory | None
         metric_names: tuple[str, ...]
         metrics: NDArray[np.void]
@@ -158,10 +158,10 @@ class Run:
         modules: Modules
         nonfinite: Nonfinite | None
         operations: Operations | None
-        outputs: Outputs | None
+        checkpoints_and_logging: CheckpointsAndLogging | None
         loader: Loaders | None
         loader_batches: NDArray[np.void]
-        processor: Processor | None
+        cpu_contention: CpuContention | None
         stacks: Stacks | None
         stalls: tuple[Stall, ...]
 

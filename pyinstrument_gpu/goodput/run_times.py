@@ -13,7 +13,7 @@ from pyinstrument_gpu.analysis.rules.occasions import (
     EVALUATION_PHASES,
     MAX_SHARE,
 )
-from pyinstrument_gpu.aspects.outputs import CHECKPOINT_KIND
+from pyinstrument_gpu.aspects.checkpoints_and_logging import CHECKPOINT_KIND
 from pyinstrument_gpu.aspects.startup.aspect import StartupTimes, startup_times
 from pyinstrument_gpu.core.arrays import distinct, least_of
 from pyinstrument_gpu.core.clocks import began_ns

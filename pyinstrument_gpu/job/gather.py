@@ -152,7 +152,7 @@ def rank_data(run: Run, file: str | None = None) -> RankData:
         device_ns = np.where(is_timed, summed(np.maximum(of_spans_ns, 0)), -1)
     else:
         device_ns = np.broadcast_to(np.int64(-1), shape)
-    waits_ns, processor = step_waits_ns(run, steps), run.processor
+    waits_ns, processor = step_waits_ns(run, steps), run.cpu_contention
     return RankData(
         rank=rank,
         file=file,

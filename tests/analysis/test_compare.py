@@ -24,7 +24,7 @@ from pyinstrument_gpu.analysis.run_sample import (
     run_samples,
     warmup_steps,
 )
-from pyinstrument_gpu.aspects.processor.data import Processor
+from pyinstrument_gpu.aspects.cpu_contention.data import CpuContention
 from pyinstrument_gpu.cli import main
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE
@@ -717,8 +717,8 @@ def test_package_without_scipy_says_what_to_install(monkeypatch: pytest.MonkeyPa
         compare(runs_of(100, 101, 102), runs_of(100, 101, 102))
 
 
-BUSY = Processor(10**10, 2, busy_ns=2 * 10**10, own_ns=10**9)
-ALONE = Processor(10**10, 2, busy_ns=10**9, own_ns=10**9)
+BUSY = CpuContention(10**10, 2, busy_ns=2 * 10**10, own_ns=10**9)
+ALONE = CpuContention(10**10, 2, busy_ns=10**9, own_ns=10**9)
 
 
 @pytest.mark.parametrize("count", [3, 9, 10, 20])
@@ -783,7 +783,7 @@ def test_what_is_called_too_seldom_is_not_undisturbed(calls: int, forward_ns: fl
     ],
 )
 def test_waits_for_other_processes_are_no_change(
-    processor: Processor | None, shares: tuple[float, float], verdict: Verdict
+    processor: CpuContention | None, shares: tuple[float, float], verdict: Verdict
 ) -> None:
     sides = [
         [with_waits(run, share, processor) for run in runs_of(mean, mean * 1.001, mean * 1.002)]
@@ -802,7 +802,7 @@ def test_waits_for_other_processes_are_no_change(
 def test_where_waits_are_unknown_other_processes_are_only_named() -> None:
     sides = [runs_of(mean, mean * 1.001, mean * 1.002) for mean in (10, 12)]
     for run in sides[0]:
-        run.processor = BUSY
+        run.cpu_contention = BUSY
     found = compare(*sides)
     assert found.verdict is Verdict.SLOWER
     assert found.other_processors == pytest.approx(1.9)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pyinstrument_gpu.analysis.contention import READING
-from pyinstrument_gpu.aspects.processor.data import Processor
+from pyinstrument_gpu.aspects.cpu_contention.data import CpuContention
 from pyinstrument_gpu.core.record import Thread
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE, SPAN_DTYPE, STEP_DTYPE
@@ -64,12 +64,12 @@ def made_run(
     )
 
 
-def with_waits(run: Run, share: float, processor: Processor | None = None) -> Run:
+def with_waits(run: Run, share: float, processor: CpuContention | None = None) -> Run:
     """The run, in which each step waits for a processor for a share of its time."""
     steps = run.steps.closed
     waits = np.zeros(len(steps), METRIC_DTYPE)
     waits["step"], waits["value"] = steps["index"], share * (steps["end_ns"] - steps["begin_ns"])
-    run.metric_names, run.metrics, run.processor = (READING,), waits, processor
+    run.metric_names, run.metrics, run.cpu_contention = (READING,), waits, processor
     return run
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.aspects.memory.data import MEMORY_POINT_DTYPE, Memory
-from pyinstrument_gpu.aspects.readings.aspect import Metric
+from pyinstrument_gpu.aspects.scalars.aspect import Metric
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE, SPAN_DTYPE
 from pyinstrument_gpu.core.steps import Step, Steps

@@ -40,7 +40,9 @@ def trained(
             advance(time_ms * MS)
 
     recording = pig.record()
-    del recording.watchers["hindrances"]  # the time that the thread runs is none of that clock
+    del recording.watchers[
+        "slow_step_causes"
+    ]  # the time that the thread runs is none of that clock
     with fake_clock() as advance, recording:
         for step in range(steps):
             with pig.gpu_step():

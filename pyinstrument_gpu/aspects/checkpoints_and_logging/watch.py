@@ -17,12 +17,12 @@ from functools import partial
 from types import FrameType
 from typing import Any, NamedTuple
 
-from pyinstrument_gpu.aspects.outputs import (
+from pyinstrument_gpu.aspects.checkpoints_and_logging import (
     CHECKPOINT_KIND,
+    DOCUMENT,
     LOGGING_KIND,
     MOST_PLACES,
     MOST_TEXT,
-    NAME,
 )
 from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
 from pyinstrument_gpu.native import native
@@ -102,7 +102,7 @@ class OutputWatch(Watcher):
         calls: those that are timed.
     """
 
-    name = NAME
+    name = DOCUMENT
 
     def __init__(
         self, clock: Callable[[], int] | None = None, calls: tuple[_Calls, ...] = CALLS

@@ -23,7 +23,7 @@ class Generation(Struct, frozen=True):
     objects: Count
 
 
-class Collector(Struct, frozen=True):
+class GarbageCollection(Struct, frozen=True):
     """What Python's garbage collector did while the run was recorded.
 
     Attributes:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from pyinstrument_gpu.aspects.outputs import MOST_PLACES, MOST_TEXT
+from pyinstrument_gpu.aspects.checkpoints_and_logging import MOST_PLACES, MOST_TEXT
 from pyinstrument_gpu.core.file.json_document import Count
 
 _Text = Annotated[str, Meta(max_length=MOST_TEXT)]
@@ -30,7 +30,7 @@ class OutputPlace(Struct, frozen=True, kw_only=True):
     size_bytes: Count | None = None
 
 
-class Outputs(Struct, frozen=True):
+class CheckpointsAndLogging(Struct, frozen=True):
     """What the program has written while the run was recorded.
 
     Attributes:

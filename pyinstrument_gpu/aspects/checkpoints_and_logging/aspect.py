@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.aspects.outputs import CHECKPOINT_KIND, LOGGING_KIND, NAME
-from pyinstrument_gpu.aspects.outputs.data import OutputPlace, Outputs
+from pyinstrument_gpu.aspects.checkpoints_and_logging import CHECKPOINT_KIND, DOCUMENT, LOGGING_KIND
+from pyinstrument_gpu.aspects.checkpoints_and_logging.data import CheckpointsAndLogging, OutputPlace
 from pyinstrument_gpu.core.aspect import DocumentAspect
 from pyinstrument_gpu.core.cause import Cause, Precedence
 from pyinstrument_gpu.core.record import SourceLine
@@ -21,16 +21,17 @@ _APART = "leave it a processor of its own, or write checkpoints less often"
 _SELDOM = "log every N steps"
 
 
-class OutputsAspect(DocumentAspect):
+class CheckpointsAndLoggingAspect(DocumentAspect):
     """What a program writes while it trains."""
 
-    name = NAME
-    document = Outputs
+    name = "checkpoints_and_logging"
+    written_as = DOCUMENT
+    document = CheckpointsAndLogging
     noted = "checkpoints and logging"
 
     def causes(self, run: Run) -> Iterator[Cause]:
         """Of checkpoints that another thread writes, only the time is known in which it does."""
-        known: Outputs | None = run.outputs
+        known: CheckpointsAndLogging | None = run.checkpoints_and_logging
         if known is None or known.not_watched:
             return
         notes = tuple(_what(run, place) for place in known.places)
@@ -69,7 +70,7 @@ class OutputsAspect(DocumentAspect):
         )
 
     def unknown(self, run: Run) -> Iterator[str]:
-        known: Outputs | None = run.outputs
+        known: CheckpointsAndLogging | None = run.checkpoints_and_logging
         if known is not None and known.not_watched:
             calls = ", ".join(map(printable, known.not_watched))
             yield f"Time of checkpoints and logging calls: {calls} could not be watched."
@@ -91,4 +92,4 @@ def _what(run: Run, place: OutputPlace) -> str:
     return printable(f"{place.call} at {where}{size_text}")
 
 
-ASPECT = OutputsAspect()
+ASPECT = CheckpointsAndLoggingAspect()

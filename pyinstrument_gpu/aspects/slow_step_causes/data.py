@@ -8,11 +8,11 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from pyinstrument_gpu.aspects.hindrances import MOST_TEXT, MOST_THREADS
+from pyinstrument_gpu.aspects.slow_step_causes import MOST_TEXT, MOST_THREADS
 from pyinstrument_gpu.core.file.json_document import Count
 
 
-class Hindrances(Struct, frozen=True):
+class SlowStepCauses(Struct, frozen=True):
     """What could be seen while the run was recorded.
 
     Attributes:

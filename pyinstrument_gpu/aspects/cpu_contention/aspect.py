@@ -11,8 +11,13 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.contention import LARGE_SHARE, Contention, step_waits_ns
-from pyinstrument_gpu.aspects.processor.data import NAME, THROTTLED_KIND, WAIT_KIND, Processor
-from pyinstrument_gpu.aspects.processor.live import LiveContention
+from pyinstrument_gpu.aspects.cpu_contention.data import (
+    DOCUMENT,
+    THROTTLED_KIND,
+    WAIT_KIND,
+    CpuContention,
+)
+from pyinstrument_gpu.aspects.cpu_contention.live import LiveContention
 from pyinstrument_gpu.core.aspect import DocumentAspect
 from pyinstrument_gpu.core.cause import Cause, Precedence, amounts_of
 from pyinstrument_gpu.core.run import Run
@@ -22,11 +27,12 @@ from pyinstrument_gpu.parts.words import capitalised, duration, printable, small
 _SHOWN_SHARE = 0.01
 
 
-class ProcessorAspect(DocumentAspect):
+class CpuContentionAspect(DocumentAspect):
     """What a program wanted of the processors and did not get."""
 
-    name = NAME
-    document = Processor
+    name = "cpu_contention"
+    written_as = DOCUMENT
+    document = CpuContention
     noted = "processors"
     heading = "CPU contention"
     live = LiveContention()
@@ -124,4 +130,4 @@ def _waits(run: Run) -> NDArray[np.void]:
     return np.concatenate([amounts_of(steps["index"][chosen], waits_ns[chosen]), long_ones])
 
 
-ASPECT = ProcessorAspect()
+ASPECT = CpuContentionAspect()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pyinstrument_gpu.aspects.processor import kernel_counts
-from pyinstrument_gpu.aspects.processor.kernel_counts import (
+from pyinstrument_gpu.aspects.cpu_contention import kernel_counts
+from pyinstrument_gpu.aspects.cpu_contention.kernel_counts import (
     busy_ns,
     known,
     own_ns,

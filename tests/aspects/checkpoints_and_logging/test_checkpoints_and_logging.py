@@ -14,9 +14,9 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_step
-from pyinstrument_gpu.aspects.outputs import CHECKPOINT_KIND, LOGGING_KIND
-from pyinstrument_gpu.aspects.outputs.aspect import ASPECT
-from pyinstrument_gpu.aspects.outputs.watch import CALLS, OutputWatch, _Calls
+from pyinstrument_gpu.aspects.checkpoints_and_logging import CHECKPOINT_KIND, LOGGING_KIND
+from pyinstrument_gpu.aspects.checkpoints_and_logging.aspect import ASPECT
+from pyinstrument_gpu.aspects.checkpoints_and_logging.watch import CALLS, OutputWatch, _Calls
 from pyinstrument_gpu.core.cause import Cause
 
 MS = 1_000_000
@@ -55,7 +55,7 @@ class Library:
             _Calls(LOGGING_KIND, "made_library", "Writer", ("add_scalar", "add_all"), "Writer"),
         )
         recording = pig.record()
-        recording.watchers["outputs"] = OutputWatch(lambda: self.now_ns, calls)
+        recording.watchers["checkpoints_and_logging"] = OutputWatch(lambda: self.now_ns, calls)
         return recording
 
 
@@ -86,7 +86,7 @@ def test_a_checkpoint_has_its_time_line_and_size(library: Library, tmp_path: Pat
     assert times_ms(cause) == [(5, 50), (60, 50), (110, 7)]
     assert not len(cause.amounts)
     assert [note.partition(" at ")[0] for note in cause.notes] == ["made.save", "made.save"]
-    assert "test_outputs.py:" in cause.notes[0]
+    assert "test_checkpoints_and_logging.py:" in cause.notes[0]
     assert cause.notes[0].endswith(", 1000 bytes")
 
 
@@ -156,7 +156,7 @@ def test_the_real_functions_are_there_and_can_be_hooked() -> None:
         found |= {f"{calls.module}.{name}" for name in calls.names if name in vars(owner)}
     with recording:
         pass
-    known = recording.run.outputs
+    known = recording.run.checkpoints_and_logging
     assert known is not None
     assert not known.not_watched
     assert {"torch.save", "torch.distributed.checkpoint.state_dict_saver.async_save"} <= found

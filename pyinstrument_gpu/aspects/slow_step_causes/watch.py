@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pyinstrument_gpu.aspects.hindrances import MOST_TEXT, MOST_THREADS, NAME
+from pyinstrument_gpu.aspects.slow_step_causes import DOCUMENT, MOST_TEXT, MOST_THREADS
 from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
 from pyinstrument_gpu.native import native
 
@@ -24,7 +24,7 @@ _TRIES = (10, 100, 1000, 10_000)
 class HindranceWatch(Watcher):
     """What is learnt of hindrances while one recording goes on."""
 
-    name = NAME
+    name = DOCUMENT
 
     def __init__(self) -> None:
         self._proc = Path(os.environ.get(VARIABLE) or "/proc")

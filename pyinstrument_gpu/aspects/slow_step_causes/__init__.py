@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What holds the thread of a step up: page faults, a shortage of memory, and the GIL."""
 
-NAME = "hindrances"
-"""Of the document in the run file, and of the attribute of a `Run`."""
+DOCUMENT = "hindrances"
+"""The name of its document in the run file."""
 FAULTS_KIND, DISK_KIND, PRESSURE_KIND, GIL_KIND, COMPUTING_KIND, STEAL_KIND = range(10, 16)
 """In the log of causes. A note of a wait for the GIL is the system's number of the thread that ran
 meanwhile; 0 if none did."""

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pyinstrument_gpu.aspects.processor import kernel_counts
+from pyinstrument_gpu.aspects.cpu_contention import kernel_counts
 from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
 from pyinstrument_gpu.native import native
 
@@ -23,7 +23,7 @@ _TOTALS = {
 }
 
 
-class ProcessorWatch(Watcher):
+class CpuContentionWatch(Watcher):
     """What is learnt of processors while one recording goes on."""
 
     name = "processor"
@@ -62,4 +62,4 @@ class ProcessorWatch(Watcher):
 
 
 def watcher(options: object) -> Watcher:
-    return ProcessorWatch()
+    return CpuContentionWatch()

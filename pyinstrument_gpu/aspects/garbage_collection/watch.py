@@ -8,15 +8,15 @@ import contextlib
 import gc
 from typing import Any
 
-from pyinstrument_gpu.aspects.collector import NAME
+from pyinstrument_gpu.aspects.garbage_collection import DOCUMENT
 from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
 from pyinstrument_gpu.native import native
 
 
-class CollectorWatch(Watcher):
+class GarbageCollectionWatch(Watcher):
     """What is learnt of the garbage collector during one recording."""
 
-    name = NAME
+    name = DOCUMENT
     _is_whole = True
 
     def begin(self, recording: ActiveRecording) -> None:
@@ -43,4 +43,4 @@ class CollectorWatch(Watcher):
 
 
 def watcher(options: object) -> Watcher:
-    return CollectorWatch()
+    return GarbageCollectionWatch()

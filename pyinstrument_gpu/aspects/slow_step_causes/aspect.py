@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pyinstrument_gpu.aspects.hindrances import (
+from pyinstrument_gpu.aspects.slow_step_causes import (
     COMPUTING_KIND,
     DISK_KIND,
+    DOCUMENT,
     FAULTS_KIND,
     GIL_KIND,
-    NAME,
     PRESSURE_KIND,
     STEAL_KIND,
 )
-from pyinstrument_gpu.aspects.hindrances.data import Hindrances
+from pyinstrument_gpu.aspects.slow_step_causes.data import SlowStepCauses
 from pyinstrument_gpu.core.aspect import DocumentAspect
 from pyinstrument_gpu.core.cause import Cause, Precedence
 from pyinstrument_gpu.core.run import Run
@@ -78,15 +78,16 @@ _OF_STEPS = (
 )
 
 
-class HindrancesAspect(DocumentAspect):
+class SlowStepCausesAspect(DocumentAspect):
     """What holds the thread of a step up."""
 
-    name = NAME
-    document = Hindrances
+    name = "slow_step_causes"
+    written_as = DOCUMENT
+    document = SlowStepCauses
     noted = "hindrances"
 
     def causes(self, run: Run) -> Iterator[Cause]:
-        known: Hindrances | None = run.hindrances
+        known: SlowStepCauses | None = run.slow_step_causes
         if known is None:
             return
         for one in _OF_STEPS:
@@ -122,9 +123,9 @@ class HindrancesAspect(DocumentAspect):
         )
 
     def unknown(self, run: Run) -> Iterator[str]:
-        known: Hindrances | None = run.hindrances
+        known: SlowStepCauses | None = run.slow_step_causes
         if known is not None and not known.is_gil_seen:
             yield "Waits for the GIL: the kernel does not tell in which system call a thread waits."
 
 
-ASPECT = HindrancesAspect()
+ASPECT = SlowStepCausesAspect()

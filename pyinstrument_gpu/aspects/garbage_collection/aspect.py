@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pyinstrument_gpu.aspects.collector import KIND, NAME
-from pyinstrument_gpu.aspects.collector.data import Collector
+from pyinstrument_gpu.aspects.garbage_collection import DOCUMENT, KIND
+from pyinstrument_gpu.aspects.garbage_collection.data import GarbageCollection
 from pyinstrument_gpu.core.aspect import DocumentAspect
 from pyinstrument_gpu.core.cause import Cause, Precedence
 from pyinstrument_gpu.core.run import Run
@@ -19,7 +19,7 @@ _LEAST_SHARE = 0.01
 
 
 @dataclass(frozen=True)
-class CollectorTimes:
+class GarbageCollectionTimes:
     """What Python's garbage collector took.
 
     Attributes:
@@ -39,19 +39,20 @@ class CollectorTimes:
     longest_begin_ns: int | None
 
 
-class CollectorAspect(DocumentAspect):
+class GarbageCollectionAspect(DocumentAspect):
     """The time that Python's garbage collector takes."""
 
-    name = NAME
-    document = Collector
+    name = "garbage_collection"
+    written_as = DOCUMENT
+    document = GarbageCollection
     noted = "the garbage collector"
     heading = "Garbage collector"
-    section_type = CollectorTimes | None
+    section_type = GarbageCollectionTimes | None
     about = "what Python's garbage collector took."
 
-    def section(self, run: Run) -> CollectorTimes | None:
+    def section(self, run: Run) -> GarbageCollectionTimes | None:
         """None where nothing was watched or collected."""
-        known: Collector | None = run.collector
+        known: GarbageCollection | None = run.garbage_collection
         if known is None or not any(one.count for one in known.generations):
             return None
         intervals, amounts = run.noted_causes.of_kind(KIND)
@@ -59,7 +60,7 @@ class CollectorAspect(DocumentAspect):
         total_ns = int(times_ns.sum() + amounts["time_ns"].sum())
         longest = int(times_ns.argmax()) if len(times_ns) else None
         is_whole = known.is_whole and not run.noted_causes.since_ns
-        return CollectorTimes(
+        return GarbageCollectionTimes(
             counts=tuple(one.count for one in known.generations),
             freed=sum(one.objects for one in known.generations),
             total_ns=total_ns,
@@ -68,7 +69,7 @@ class CollectorAspect(DocumentAspect):
             longest_begin_ns=None if longest is None else int(intervals["begin_ns"][longest]),
         )
 
-    def parts(self, times: CollectorTimes, document: Any) -> Iterator[Part]:
+    def parts(self, times: GarbageCollectionTimes, document: Any) -> Iterator[Part]:
         """Nothing where it hardly took any time."""
         if times.share is not None and times.share < _LEAST_SHARE:
             return
@@ -87,7 +88,7 @@ class CollectorAspect(DocumentAspect):
 
     def causes(self, run: Run) -> Iterator[Cause]:
         """The thread that collects keeps the GIL, so collections hold up all threads."""
-        known: Collector | None = run.collector
+        known: GarbageCollection | None = run.garbage_collection
         if known is None or not known.is_whole:
             return
         intervals, amounts = run.noted_causes.of_kind(KIND)
@@ -105,11 +106,11 @@ class CollectorAspect(DocumentAspect):
         )
 
     def unknown(self, run: Run) -> Iterator[str]:
-        known: Collector | None = run.collector
+        known: GarbageCollection | None = run.garbage_collection
         if known is None:
             yield "Time of the garbage collector: it was not watched."
         elif not known.is_whole:
             yield "Time of the garbage collector: the program has cleared gc.callbacks."
 
 
-ASPECT = CollectorAspect()
+ASPECT = GarbageCollectionAspect()

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.aspects.hindrances.aspect import ASPECT
-from pyinstrument_gpu.aspects.hindrances.watch import pressure_file
+from pyinstrument_gpu.aspects.slow_step_causes.aspect import ASPECT
+from pyinstrument_gpu.aspects.slow_step_causes.watch import pressure_file
 from pyinstrument_gpu.core.cause import Cause
 from pyinstrument_gpu.native import native
 from tests.helpers.clock import fake_clock
@@ -159,7 +159,7 @@ def test_threads_that_wait_for_the_gil_can_be_told() -> None:
         usual_steps(lambda ns: None)
         assert any(native.watch_gil(b"/proc/self/task") for _ in range(20))  # on a busy machine
         assert not native.watch_gil(b"/nowhere")
-    known = recording.run.hindrances
+    known = recording.run.slow_step_causes
     assert known is not None
     assert (threading.get_native_id(), threading.current_thread().name) in known.threads
 

@@ -232,7 +232,7 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-class ReadingsAspect(Aspect):
+class ScalarsAspect(Aspect):
     """The values of metrics that were read."""
 
     name = "metrics"
@@ -284,4 +284,4 @@ class ReadingsAspect(Aspect):
         return metric_curves(run)
 
 
-ASPECT = ReadingsAspect()
+ASPECT = ScalarsAspect()

@@ -9,7 +9,7 @@ import pytest
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.rules import findings as guides_of
-from pyinstrument_gpu.aspects.processor.data import Processor
+from pyinstrument_gpu.aspects.cpu_contention.data import CpuContention
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.state import State
 from pyinstrument_gpu.core.run import Run
@@ -24,18 +24,18 @@ from tests.helpers.simulator.simulation import simulated
 from tests.helpers.timed_runs import MS, made_run, with_waits
 
 SECOND = 1_000_000_000
-QUIET = Processor(10 * SECOND, 2, busy_ns=8 * SECOND, own_ns=8 * SECOND, throttled_ns=0)
-BUSY = Processor(10 * SECOND, 2, busy_ns=20 * SECOND, own_ns=2 * SECOND, pressure_ns=9 * SECOND)
-THROTTLED = Processor(10 * SECOND, 8, 20 * SECOND, 20 * SECOND, throttled_ns=4 * SECOND)
+QUIET = CpuContention(10 * SECOND, 2, busy_ns=8 * SECOND, own_ns=8 * SECOND, throttled_ns=0)
+BUSY = CpuContention(10 * SECOND, 2, busy_ns=20 * SECOND, own_ns=2 * SECOND, pressure_ns=9 * SECOND)
+THROTTLED = CpuContention(10 * SECOND, 8, 20 * SECOND, 20 * SECOND, throttled_ns=4 * SECOND)
 
 
-def run_that_waits(share: float, processor: Processor | None = None) -> Run:
+def run_that_waits(share: float, processor: CpuContention | None = None) -> Run:
     """Twenty steps of 10 ms, each of which waits for a processor for a share of it."""
     return with_waits(made_run([10 * MS] * 20), share, processor)
 
 
 def section_of(document: Document) -> str:
-    return printed(sections(document).get("processor", []), 200)
+    return printed(sections(document).get("cpu_contention", []), 200)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def section_of(document: Document) -> str:
         ),
     ],
 )
-def test_verdict_leads_with_it(processor: Processor | None, verdict: str) -> None:
+def test_verdict_leads_with_it(processor: CpuContention | None, verdict: str) -> None:
     assert document_of(run_that_waits(0.45, processor)).verdict == verdict
 
 
@@ -95,14 +95,14 @@ def test_a_little_is_one_line_and_nothing_is_none() -> None:
 
 
 def test_another_thread_that_waits_is_contention_too() -> None:
-    processor = Processor(
+    processor = CpuContention(
         10 * SECOND, 2, 20 * SECOND, 4 * SECOND, thread="omp", thread_wait_ns=3 * SECOND
     )
     document = document_of(run_that_waits(0.0, processor))
     assert document.verdict.startswith(
         "A step takes 10.0 ms, and omp waits 30% of the time for a processor: other processes "
     )
-    short = Processor(SECOND // 2, 2, SECOND, 0, thread="omp", thread_wait_ns=SECOND // 4)
+    short = CpuContention(SECOND // 2, 2, SECOND, 0, thread="omp", thread_wait_ns=SECOND // 4)
     assert "for a processor" not in document_of(run_that_waits(0.0, short)).verdict
 
 
@@ -130,11 +130,11 @@ def test_in_the_simulator_it_is_what_other_programs_took() -> None:
 def test_its_reading_has_no_row_among_metrics() -> None:
     document = document_of(run_that_waits(0.45, BUSY))
     assert not document.sections["metrics"]
-    assert document.sections["processor"].share == pytest.approx(0.45)
+    assert document.sections["cpu_contention"].share == pytest.approx(0.45)
 
 
 def test_a_step_waits_no_longer_than_it_takes() -> None:
-    assert document_of(run_that_waits(3.0)).sections["processor"].share == 1.0
+    assert document_of(run_that_waits(3.0)).sections["cpu_contention"].share == 1.0
 
 
 def test_unknown_is_said() -> None:
@@ -164,7 +164,7 @@ def written(document: Any) -> Run:
 )
 def test_a_document_that_makes_no_sense_is_left_out(damaged: Any) -> None:
     run = written(damaged)
-    assert run.processor is None
+    assert run.cpu_contention is None
     assert any("what was noted of processors was left out" in note for note in run.notes)
 
 
@@ -176,6 +176,6 @@ def test_document_is_read() -> None:
         "own_ns": SECOND,
     }
     run = written({**facts, "of_a_newer_version": 1})
-    assert run.processor == Processor(**facts)
-    assert run.processor.others == pytest.approx(4 / 3)
-    assert json.dumps(run.processor.throttled_ns) == "null"
+    assert run.cpu_contention == CpuContention(**facts)
+    assert run.cpu_contention.others == pytest.approx(4 / 3)
+    assert json.dumps(run.cpu_contention.throttled_ns) == "null"

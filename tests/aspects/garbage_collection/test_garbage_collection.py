@@ -10,8 +10,8 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.aspects.collector import KIND
-from pyinstrument_gpu.aspects.collector.aspect import CollectorAspect
+from pyinstrument_gpu.aspects.garbage_collection import KIND
+from pyinstrument_gpu.aspects.garbage_collection.aspect import GarbageCollectionAspect
 from pyinstrument_gpu.core.file.items import CAUSE_ITEM, NONE
 from pyinstrument_gpu.core.file.state import State
 from pyinstrument_gpu.core.run import Run
@@ -94,7 +94,7 @@ def test_who_clears_the_callbacks_leaves_it_unknown(
     with monkeypatch.context() as patched, pig.record() as recording:
         patched.setattr(gc, "callbacks", [])
     run = recording.run
-    assert [*CollectorAspect().unknown(run)] == [
+    assert [*GarbageCollectionAspect().unknown(run)] == [
         "Time of the garbage collector: the program has cleared gc.callbacks."
     ]
     names = [one.name for one in analysis.of(run).excess.causes]

@@ -11,8 +11,8 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.analysis.contention import READING
-from pyinstrument_gpu.aspects.processor.aspect import ProcessorAspect
-from pyinstrument_gpu.aspects.processor.data import THROTTLED_KIND
+from pyinstrument_gpu.aspects.cpu_contention.aspect import CpuContentionAspect
+from pyinstrument_gpu.aspects.cpu_contention.data import THROTTLED_KIND
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import metrics_by_name
 from tests.helpers.clock import fake_clock
@@ -79,7 +79,7 @@ def test_waits_of_long_steps_stay_known_in_a_long_run_and_count_once(
                     waited_ns += 5 * MS
                     schedstat.write_text(f"7000 {waited_ns} 1\n")
     assert len(waits_of(recording.run)) < 20_000
-    (cause,) = ProcessorAspect().causes(recording.run)
+    (cause,) = CpuContentionAspect().causes(recording.run)
     steps = cause.amounts["step"].tolist()
     assert len(steps) == len(set(steps))
     found = dict(cause.amounts.tolist())
@@ -183,7 +183,7 @@ def test_what_a_limit_takes_is_a_part_of_the_wait(
             schedstat.write_text(f"7000 {100 + 4 * MS} 1\n")
     found = recording.run.noted_causes
     assert found.of_kind(THROTTLED_KIND)[1].tolist() == [(40, 2 * MS)]
-    causes = {one.name: one for one in ProcessorAspect().causes(recording.run)}
+    causes = {one.name: one for one in CpuContentionAspect().causes(recording.run)}
     assert causes["throttled"].amounts.tolist() == [(40, 2 * MS)]
     assert causes["processor_wait"].amounts[-1].tolist() == (40, 2 * MS)
 

@@ -9,15 +9,15 @@ from msgspec import Meta, Struct
 
 from pyinstrument_gpu.core.file.json_document import Count
 
-NAME = "processor"
-"""Of the document in the run file, and of the attribute of a `Run`."""
+DOCUMENT = "processor"
+"""The name of its document in the run file."""
 WAIT_KIND, THROTTLED_KIND = 2, 3
 """In the log of causes: of long steps, for how long they waited, and were throttled."""
 LEAST_NS = 1_000_000_000
 """Of what is counted in hundredths of a second, less says nothing."""
 
 
-class Processor(Struct, frozen=True):
+class CpuContention(Struct, frozen=True):
     """What the kernel has counted from the beginning of a recording to its end. None is unknown.
 
     Attributes:
