@@ -186,7 +186,7 @@ class AccumulatedState(ABC):
                 if self._native is not None:
                     self._native.replace_counts(None if self._has_captured else new.state.counts)
                     self._native.end_other(self._state, False, None, True)
-            self._scalar_slots = {name: new.names.index(name) for name in new.names[self._own :]}
+            self._scalar_slots = {name: slot for slot, name in enumerate(new.names)}
             self._lost_updates = new.lost_updates
             self._reference_updates = reference_updates
             self._updates_at_reset = new.state.updates
@@ -288,14 +288,9 @@ class AccumulatedState(ABC):
         return self._lost_updates + (0 if scratch is None else int(_lost_on_device(scratch)))
 
     @property
-    def _own(self) -> int:
-        """How many of the first slots belong to the accumulator itself."""
-        return len(self._options.own_scalars)
-
-    @property
     def _scalar_names(self) -> tuple[str, ...]:
         """Of the running values in use, in the order of their slots."""
-        return (*self._options.own_scalars, *self._scalar_slots)
+        return tuple(self._scalar_slots)
 
     def _add_in_torch(
         self, add: Callable[..., None], state: Tensor, *arguments: Any, slot: int | None = None
@@ -389,7 +384,7 @@ def _new_native(options: AccumulatorOptions, counts: Sequence[int] | None) -> An
     there is none, and the reference has to do all work."""
     if IMPORT_ERROR is not None or not _torch_is_known():
         return None
-    return native.MetricAccumulator(task=options.task, counts=counts, **options.native_arguments())
+    return native.MetricAccumulator(counts=counts, **options.native_arguments())
 
 
 @functools.cache

@@ -258,7 +258,7 @@ class Accumulator(AccumulatedState):
         step = self._native.step_of(state.updates)
         steps = [step] * len(series)
         # A name that is new has no values yet.
-        for name, slot in tuple(self._scalar_slots.items())[: len(state.scalars) - self._own]:
+        for name, slot in tuple(self._scalar_slots.items())[: len(state.scalars)]:
             own = series_of_scalar(values, name)
             series += own
             step = self._native.step_of_scalar(slot, state.scalars[slot].updates)
@@ -346,12 +346,11 @@ class Accumulator(AccumulatedState):
                     f"{name!r} can't be the name of a running value: {key!r} is among the other "
                     "values of this accumulator; choose another name"
                 )
-            most = MAX_SCALARS - self._own
-            if name not in self._scalar_slots and len(self._scalar_slots) == most:
+            if name not in self._scalar_slots and len(self._scalar_slots) == MAX_SCALARS:
                 self._lost_updates += 1
-                self._warn_once(_NO_ROOM, f"{name!r} is one too many for {most}")
+                self._warn_once(_NO_ROOM, f"{name!r} is one too many for {MAX_SCALARS}")
                 return None
-            slot = self._scalar_slots.setdefault(name, self._own + len(self._scalar_slots))
+            slot = self._scalar_slots.setdefault(name, len(self._scalar_slots))
         # Numbers in host memory say nothing of where the logits will be.
         must_place = not self._is_placed and device.type != _HOST.type
         if isinstance(value, Tensor) and must_place and not self._place(value):

@@ -7,7 +7,7 @@ import hashlib
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import fields
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,13 +22,9 @@ class AccumulatorOptions:
     arguments.
 
     Attributes:
-        task: what it is for, as native code calls it.
-        own_scalars: running values that the accumulator's own updates add to, in the first slots.
         ema: the share of a moving average that remains at an update; None where there are none.
     """
 
-    task: ClassVar[str]
-    own_scalars: ClassVar[tuple[str, ...]] = ()
     ema: float | None
 
     @property
@@ -51,13 +47,13 @@ class AccumulatorOptions:
         return {name: getattr(self, name) for name in names}
 
     def native_arguments(self) -> dict[str, Any]:
-        """Those of `_C.MetricAccumulator`, besides the task."""
+        """Those of `_C.MetricAccumulator`, besides `counts`."""
         return self._given
 
     def described(self) -> dict[str, Any]:
         """The options as JSON can hold them, to be compared with others'; of a tensor what tells it
         from others."""
-        return {"task": self.task, **{name: _plain(value) for name, value in self._given.items()}}
+        return {name: _plain(value) for name, value in self._given.items()}
 
 
 def differences(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

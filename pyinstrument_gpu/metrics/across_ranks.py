@@ -2,9 +2,9 @@
 """The states of all ranks of a process group, gathered and merged into one.
 
 One all_gather brings what has the same size in all ranks: what their accumulators were made with,
-and the state without its tails, such as a confusion matrix. With parts of different sizes, a
-gathering would end the process or never end. The tails are summed by an all_reduce, once it is
-known that all ranks have the same.
+and the state without its confusion matrix. With parts of different sizes, a gathering would end the
+process or never end. The matrices are summed by an all_reduce, once it is known that all ranks have
+the same.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ class PendingValues:
     def result(self) -> dict[str, Any]:
         """Return the values, as `compute(across_ranks=True)` does. Waits for them.
 
-        All ranks have to call it if the accumulator keeps a confusion matrix or bins, which are
-        summed only then, by a collective call on the current stream.
+        All ranks have to call it if the accumulator keeps a confusion matrix, which is summed only
+        then, by a collective call on the current stream.
 
         Raises:
             ValueError: the accumulators of the ranks were made with different arguments.
@@ -162,11 +162,11 @@ class PendingValues:
         content = np.stack([each.cpu().numpy()[: _RANK.itemsize] for each in records])
         ranks = content.view(_RANK)[:, 0]
         self._check(ranks["signature"])
-        tail = self._state[STATE_DTYPE.itemsize :]
-        if len(tail) and self._work is not None:
-            tail = tail.view(torch.float64).to(self._device)
-            dist.all_reduce(tail, group=self._group)
-        data = self._merged(ranks["state"], STATE_MERGES).tobytes() + tail.cpu().numpy().tobytes()
+        matrix = self._state[STATE_DTYPE.itemsize :]
+        if len(matrix) and self._work is not None:
+            matrix = matrix.view(torch.float64).to(self._device)
+            dist.all_reduce(matrix, group=self._group)
+        data = self._merged(ranks["state"], STATE_MERGES).tobytes() + matrix.cpu().numpy().tobytes()
         # The ranks may have more of them together than there is room for in one state.
         names = list(dict.fromkeys(ranks["names"][ranks["names"] != b""].tolist()))
         decoded = tuple(name.decode() for name in names)

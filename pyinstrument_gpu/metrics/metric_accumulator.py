@@ -23,7 +23,6 @@ from pyinstrument_gpu.metrics.values import (
     ratio,
     scalar_values_of,
     shares,
-    with_averages,
 )
 
 _BATCH = Addition(
@@ -96,7 +95,13 @@ def _confusion_values(matrix: NDArray[np.float64]) -> dict[str, Any]:
     }
     # With one label per row, precision, recall and F1 over all rows are one number.
     micro = ratio(float(correct.sum()), float(targets.sum()))
-    return with_averages(by_class, dict.fromkeys(by_class, micro), "class")
+    values: dict[str, Any] = {}
+    for name, each in by_class.items():
+        known = each[~np.isnan(each)]
+        values[f"{name}_micro"] = micro
+        values[f"{name}_macro"] = float(known.mean()) if len(known) else math.nan
+        values[f"{name}_per_class"] = each
+    return values
 
 
 class MetricAccumulator(Accumulator):

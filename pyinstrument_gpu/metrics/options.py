@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,8 +41,6 @@ class MetricOptions(AccumulatorOptions):
     _class_weight_on: dict[torch.device, Tensor] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
-
-    task: ClassVar[str] = "classification"
 
     def __post_init__(self) -> None:
         num_classes = self.num_classes

@@ -32,8 +32,6 @@ class Reading:
     step: int | None
 
 
-Array = NDArray[np.float64]
-
 _SCALAR_SUFFIXES = ("", "_sum", "_weight", "_std", "_min", "_max", "_last", "_nonfinite", "_ema")
 
 
@@ -121,19 +119,6 @@ def ratio(numerator: float, denominator: float) -> float:
     return numerator / denominator if denominator else math.nan
 
 
-def calibration_error(bins: NDArray[np.float64]) -> float:
-    """The expected calibration error (Naeini, Cooper and Hauskrecht, 2015): how far the mean
-    probability of a bin is from the share of labels that are true, averaged over bins by their
-    weight. NaN without labels.
-
-    Args:
-        bins: (bins, CALIBRATION_SUMS): weight, weighted sum of probabilities, weight of true labels
-            or of rows that were predicted correctly.
-    """
-    weight, probability, true = bins.T
-    return ratio(float(np.abs(probability - true).sum()), float(weight.sum()))
-
-
 def shares(
     numerators: NDArray[np.float64], denominators: NDArray[np.float64], known: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
@@ -142,116 +127,3 @@ def shares(
     ratios = np.zeros_like(numerators)
     np.divide(numerators, denominators, out=ratios, where=denominators != 0)
     return np.where(known, ratios, math.nan)
-
-
-def with_averages(
-    values: Mapping[str, NDArray[np.float64]], pooled: Mapping[str, float], of: str
-) -> dict[str, Any]:
-    """For each value its `_micro`, over all classes or labels together, its `_macro`, the mean of
-    those of which it is known, and `_per_class` or `_per_label`, by what they are of."""
-    averages: dict[str, Any] = {}
-    for name, each in values.items():
-        known = each[~np.isnan(each)]
-        averages[f"{name}_micro"] = pooled[name]
-        averages[f"{name}_macro"] = float(known.mean()) if len(known) else math.nan
-        averages[f"{name}_per_{of}"] = each
-    return averages
-
-
-def area_under_roc(histograms: Array) -> tuple[Array, Array]:
-    """The area under the receiver operating characteristic, and its greatest error.
-
-    It is the share of pairs of a true and a false label in which the true one has the greater
-    score; a tie is half a pair. So are two labels in one bin, and those are what may be wrong.
-
-    Args:
-        histograms: (labels, bins, 2): the weight of false and of true labels, by ascending scores.
-
-    Returns:
-        Both by label; NaN where all labels are true, or all are false.
-    """
-    with np.errstate(invalid="ignore"):
-        false, true = np.moveaxis(histograms / histograms.sum(axis=1, keepdims=True), -1, 0)
-    below = _before(false)
-    halves = (true * false).sum(axis=1) / 2
-    area = (true * below).sum(axis=1) + halves
-    return np.clip(area, 0, 1), halves  # by rounding it may be above
-
-
-def average_precision(histograms: Array) -> tuple[Array, Array]:
-    """The average precision, which is the mean over true labels of the precision at their score,
-    and its greatest error.
-
-    The estimate has the true and false labels of a bin spread evenly over it, so that precision
-    changes along the curve of Davis and Goadrich, The Relationship Between Precision-Recall and ROC
-    Curves (2006). Precision is at its highest where the true labels of a bin are tied and stand
-    before the false ones, and at its lowest where they stand behind them, one by one.
-
-    Args and returns: as for `area_under_roc`; NaN where there is no true label.
-    """
-    # From the highest score to the lowest.
-    false, true = np.moveaxis(histograms[:, ::-1], -1, 0)
-    all_true = true.sum(axis=1)
-    with np.errstate(all="ignore"):
-        # Only ratios matter, and these numbers stay within what can be multiplied.
-        scale = histograms.sum(axis=(1, 2))[:, np.newaxis]
-        false, true, all_true = false / scale, true / scale, all_true / scale[:, 0]
-        true_before, false_before = _before(true), _before(false)
-
-        highest = true * (true_before + true) / (true_before + true + false_before)
-        # The integral of (T + t) / (T + t + F) over t from 0 to `true`, with all false ones in F.
-        others = false_before + false
-        lowest = true - others * np.log1p(true / (true_before + others))
-        # The same where F grows with t.
-        slope = 1 + false / true
-        begin = true_before + false_before
-        even = (true + (true_before - begin / slope) * np.log1p(slope * true / begin)) / slope
-
-        highest, lowest, even = (
-            np.where(true > 0, each, 0).sum(axis=1) / all_true
-            for each in (
-                highest,
-                np.where(others > 0, lowest, true),
-                np.where(begin > 0, even, true / slope),
-            )
-        )
-        # All lie between 0 and 1, but for rounding.
-        even = np.clip(even, 0, 1)
-        return even, np.clip(np.maximum(highest - even, even - lowest), 0, 1)
-
-
-def ratios_of(counts: Array) -> dict[str, Array]:
-    """Accuracy, precision, recall and F1 from (labels, 4): the weight of true positives, false
-    positives, false negatives and true negatives. NaN where a label does not occur; of the last
-    three also where it is neither true nor predicted to be."""
-    true_positive, false_positive, false_negative, _ = counts.T
-    occurs = true_positive + false_positive + false_negative > 0
-
-    total = counts.sum(axis=1)
-    correct = counts[:, 0] + counts[:, 3]
-    return {
-        "accuracy": shares(correct, total, total > 0),
-        "precision": shares(true_positive, true_positive + false_positive, occurs),
-        "recall": shares(true_positive, true_positive + false_negative, occurs),
-        "f1": shares(
-            2 * true_positive, 2 * true_positive + false_positive + false_negative, occurs
-        ),
-    }
-
-
-def curves_of(histograms: Array) -> dict[str, Array]:
-    """The areas under both curves and their errors, by label."""
-    auroc, auroc_error = area_under_roc(histograms)
-    precision, precision_error = average_precision(histograms)
-    return {
-        "auroc": auroc,
-        "auroc_error": auroc_error,
-        "average_precision": precision,
-        "average_precision_error": precision_error,
-    }
-
-
-def _before(weights: Array) -> Array:
-    """What stands before each bin."""
-    sums = np.cumsum(weights, axis=1)
-    return np.concatenate([np.zeros_like(sums[:, :1]), sums[:, :-1]], axis=1)

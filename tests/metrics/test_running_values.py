@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import math
+import statistics
 from functools import partial
 from typing import Any
 
@@ -112,6 +113,34 @@ def test_the_deviation_is_exact_far_from_zero() -> None:
         values = metrics.compute()
         assert values["x_std"] == pytest.approx(0.5, rel=1e-9)
         assert values["x"] == pytest.approx(1e9 + 0.5, rel=1e-15)
+
+
+def test_padding_in_front_does_not_spoil_the_deviation() -> None:
+    numbers = torch.cat([torch.full((5,), 1e30), torch.tensor([1.0, 2.0, 3.0])]).double()
+    for metrics in accumulators():
+        for _ in range(2):
+            metrics.update_scalar("x", numbers, torch.arange(8) >= 5)
+        assert metrics.compute()["x_std"] == pytest.approx((2 / 3) ** 0.5)
+
+
+def test_only_a_part_far_from_zero_counts() -> None:
+    for rows, begin, end in ((900, 500, 600), (40_000, 10_000, 10_500), (64 * 99, 0, 64 * 99)):
+        numbers = 1e8 + torch.arange(rows, dtype=torch.float64) % 5
+        weight = torch.zeros(rows)
+        weight[begin:end] = 1
+        if begin == 0:  # rows with padding on the left
+            weight.view(64, 99)[:, :90] = 0
+        variance = statistics.pvariance(numbers[weight != 0].int().tolist())
+        for metrics in accumulators():
+            metrics.update_scalar("x", numbers, weight)
+            assert metrics.compute()["x_std"] == pytest.approx(variance**0.5, rel=1e-7)
+
+
+def test_numbers_that_do_not_differ() -> None:
+    for metrics in accumulators():
+        for rows in range(1, 20):
+            metrics.update_scalar("x", torch.full((rows,), 7.7, dtype=torch.float64))
+        assert metrics.compute()["x_std"] == 0
 
 
 def test_many_numbers_on_any_number_of_threads() -> None:
