@@ -12,7 +12,7 @@ except ModuleNotFoundError as error:
         "metrics need PyTorch 2.10 or newer: pip install 'pyinstrument-gpu[torch]'"
     ) from error
 
-from pyinstrument_gpu.metrics.metric_accumulator import MetricAccumulator
+from pyinstrument_gpu.metrics.accumulator import MetricAccumulator
 from pyinstrument_gpu.metrics.values import Reading
 from pyinstrument_gpu.metrics.window import tqdm_postfix
 

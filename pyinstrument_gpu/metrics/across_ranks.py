@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pyinstrument_gpu.metrics import device_memory
-from pyinstrument_gpu.metrics.accumulator_options import (
+from pyinstrument_gpu.metrics.options import (
     MAX_NAME_BYTES,
-    AccumulatorOptions,
+    MetricOptions,
     differences,
 )
 from pyinstrument_gpu.metrics.state import (
@@ -39,7 +39,7 @@ from pyinstrument_gpu.metrics.state import (
     StateSnapshot,
 )
 from pyinstrument_gpu.metrics.torch_modes import outside_modes
-from pyinstrument_gpu.metrics.values import clash_of
+from pyinstrument_gpu.metrics.values import clash_of, values_of
 
 _SIGNATURE = np.dtype([("version", "S64"), ("options", "S1024")])
 _RANK = np.dtype(
@@ -77,7 +77,6 @@ class PendingValues:
         has_device: whether the state is where the accumulator's tensors are.
         group: a process group, or a device mesh of one dimension; None for the default group. Where
             there is none, this process is alone.
-        values_of: makes the values of all ranks together.
 
     Raises:
         ValueError: this process is not in the group, or the mesh has several dimensions.
@@ -85,15 +84,13 @@ class PendingValues:
 
     def __init__(
         self,
-        options: AccumulatorOptions,
+        options: MetricOptions,
         names: Sequence[str],
         state: Tensor,
         lost_updates: Tensor,
         has_device: bool,
         group: Any,
-        values_of: Callable[[StateSnapshot], dict[str, Any]],
     ) -> None:
-        self._values_of = values_of
         self._values: dict[str, Any] | None = None
         self._options = options
         self._names = names
@@ -150,7 +147,7 @@ class PendingValues:
         if self._values is None:
             with outside_modes():
                 merged = self._merged_ranks()
-            self._values = self._values_of(merged)
+            self._values = values_of(self._options, merged)
             del self._state, self._ranks  # they may be large
         return self._values
 

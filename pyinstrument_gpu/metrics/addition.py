@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from pyinstrument_gpu.metrics.accumulator_options import AccumulatorOptions
+from pyinstrument_gpu.metrics.options import MetricOptions
 from pyinstrument_gpu.metrics.torch_modes import is_recomputing
 from pyinstrument_gpu.native import IMPORT_ERROR, native
 
@@ -94,7 +94,7 @@ class Addition:
 
         self.operator = define(f"metric_{name}", schema, update)
 
-    def local(self, options: AccumulatorOptions, tensors: Sequence[Any]) -> Sequence[Any]:
+    def local(self, options: MetricOptions, tensors: Sequence[Any]) -> Sequence[Any]:
         """The parts of distributed tensors that this rank has. Raises ValueError where they mean
         nothing by themselves."""
         if not has_distributed(tensors):
