@@ -33,12 +33,11 @@ enum RowOperand : int {
 /// Elements are numbered over `sizes`, the last dimension fastest; strides are in elements. It is
 /// handed to a kernel as it is.
 struct ElementBatch {
-  Operand operands[kMaxOperands];
-  int operand_count;
+  I64 elements;
   int dims;  ///< at least 1
+  Operand operands[kMaxOperands];
   I64 sizes[kMaxDims];
   U64 reciprocals[kMaxDims];  ///< as `reciprocal_of` says
-  I64 elements;
 };
 
 /// Where an element lies in each operand.
@@ -47,7 +46,7 @@ struct ElementOffsets {
 };
 
 /// Of the first so many operands.
-template <int kOperands = kMaxOperands>
+template <int kOperands>
 PIG_SHARED ElementOffsets element_offsets(const ElementBatch& batch, I64 element) {
   ElementOffsets offsets{};
 #if defined(__CUDACC__)

@@ -26,8 +26,8 @@
 // The state changes, and is published, under a lock that one thread of a last block takes. Its
 // holder waits for nothing but memory, and a block that runs is not taken off its multiprocessor in
 // favour of one that waits, so it always gets to the end; no other thread of its warp waits for the
-// lock. Only what follows the state, such as a confusion matrix, is changed by atomic operations as
-// the rows are read.
+// lock. Only the confusion matrix, behind the state, is changed by atomic operations as the rows
+// are read.
 #pragma once
 
 #include "metrics/metric_kernel.h"

@@ -186,7 +186,7 @@ Launched KernelLauncher::launch(Parameters update, const Destination& to) {
   common.scratch = to.scratch;
   common.snapshot = snapshot_.device;
   common.scalars = to.scalars;
-  common.tail_words = to.tail_words;
+  common.matrix_words = to.matrix_words;
   {
     const std::lock_guard lock(mutex_);
     if (++generation_ == 0) ++generation_;

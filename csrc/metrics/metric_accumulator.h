@@ -196,7 +196,7 @@ class MetricAccumulator {
 template <typename Update>
 bool MetricAccumulator::launch(const Update& update, Destination to) {
   constexpr bool kOfRunningValue = requires { update.slot; };
-  to.tail_words = options_.reading_tail_words();
+  to.matrix_words = options_.reading_matrix_words();
   {
     const std::lock_guard lock(mutex_);
     if (other_is_running_) return false;

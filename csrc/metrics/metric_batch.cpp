@@ -69,7 +69,6 @@ bool same_device(const dlpack::Tensor& a, const dlpack::Tensor& b) {
 
 std::optional<ElementBatch> make_element_batch(std::span<const dlpack::Tensor* const> tensors) {
   ElementBatch batch{};
-  batch.operand_count = static_cast<int>(tensors.size());
   const dlpack::Tensor* shape = nullptr;
   for (const dlpack::Tensor* const tensor : tensors)
     if (shape == nullptr) shape = tensor;

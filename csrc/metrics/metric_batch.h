@@ -26,13 +26,12 @@ struct MetricOptions {
   std::vector<double> class_weight;  ///< of each class; empty: all are 1
   double class_weight_sum = 0;
 
-  /// How much of what follows the state is part of each reading: a confusion matrix that is large
-  /// is left out.
-  unsigned reading_tail_words() const {
+  /// How much of the confusion matrix is part of each reading: a large one is left out.
+  unsigned reading_matrix_words() const {
     return confusion && classes <= kMaxSnapshotClasses ? static_cast<unsigned>(classes * classes)
                                                        : 0;
   }
-  U64 reading_bytes() const { return kStateBytes + U64{reading_tail_words()} * sizeof(double); }
+  U64 reading_bytes() const { return kStateBytes + U64{reading_matrix_words()} * sizeof(double); }
 
   U64 state_bytes() const {
     return kStateBytes + (confusion ? static_cast<U64>(classes * classes) * sizeof(double) : 0);

@@ -45,7 +45,7 @@ struct Scratch {
 /// stands n: so the host knows what belongs together, and the device need not wait for the bus. Of
 /// the state only the running values in use are there, as each byte goes over the bus.
 struct Snapshot {
-  static constexpr unsigned kHead = 2;  ///< how many words of the state and of the tail; `lost`
+  static constexpr unsigned kHead = 2;  ///< how many words of the state and of the matrix; `lost`
   static constexpr unsigned kWords =
       kHead + kStateBytes / 8 + kMaxSnapshotClasses * kMaxSnapshotClasses;
   U64 halves[2][2 * kWords];
@@ -56,10 +56,10 @@ struct LaunchParameters {
   State* state;
   Scratch* scratch;
   Snapshot* snapshot;
-  unsigned generation;  ///< the launch's number, never 0; replays of a graph have the same
-  int slot;             ///< of its stream
-  unsigned scalars;     ///< running values in use
-  unsigned tail_words;  ///< of what follows the state, as many as are published
+  unsigned generation;    ///< the launch's number, never 0; replays of a graph have the same
+  int slot;               ///< of its stream
+  unsigned scalars;       ///< running values in use
+  unsigned matrix_words;  ///< of the confusion matrix, as many as are published
 };
 
 /// Writes the words from `first` on, each `step`-th, of the publication `number`, which has so many
@@ -71,9 +71,9 @@ PIG_SHARED void publish_words(const LaunchParameters& p, unsigned number, unsign
   const auto* const from = reinterpret_cast<const volatile U64*>(p.state);
   auto* const to = static_cast<volatile U64*>(p.snapshot->halves[number % 2]);
   const U64 tag = static_cast<U64>(number) << 32;
-  for (unsigned i = first; i < Snapshot::kHead + front + p.tail_words; i += step) {
+  for (unsigned i = first; i < Snapshot::kHead + front + p.matrix_words; i += step) {
     const unsigned word = i - Snapshot::kHead;
-    const U64 value = i == 0   ? static_cast<U64>(p.tail_words) << 32 | front
+    const U64 value = i == 0   ? static_cast<U64>(p.matrix_words) << 32 | front
                       : i == 1 ? p.scratch->lost
                                : from[word < front ? word : kStateWords + (word - front)];
     to[2 * i] = tag | (value & 0xFFFFFFFFu);
