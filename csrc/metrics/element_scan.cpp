@@ -74,34 +74,30 @@ void for_each_element(const ElementBatch& batch, I64 begin, I64 end, Add add) {
   }
 }
 
-/// The sum of what `scan(begin, end)` returns for the parts of a batch.
-template <typename Totals, typename Scan>
-Totals sum_of_parts(I64 elements, int max_threads, Scan scan) {
-  const I64 parts = elements / kElementsPerPart;
-  if (parts < 2) return scan(0, elements);
-  std::vector<Totals> totals(static_cast<size_t>(parts));
-  for_each_part(parts, max_threads, [&](I64 part) {
-    totals[static_cast<size_t>(part)] =
-        scan(elements * part / parts, elements * (part + 1) / parts);
-  });
-  Totals sum{};
-  for (const Totals& part : totals) add_totals(sum, part);
-  return sum;
-}
-
 }  // namespace
 
 template <typename Update>
 typename Update::template Found<U64> scan_elements(const Update& update, double shift,
                                                    int max_threads) {
   using Found = typename Update::template Found<U64>;
-  return sum_of_parts<Found>(update.batch.elements, max_threads, [&](I64 begin, I64 end) {
+  const auto scan = [&](I64 begin, I64 end) {
     Found found = Found::none();
     for_each_element<Update::kOperands>(
         update.batch, begin, end,
         [&](const double (&numbers)[Update::kOperands]) { update.add(numbers, shift, found); });
     return found;
+  };
+  const I64 elements = update.batch.elements;
+  const I64 parts = elements / kElementsPerPart;
+  if (parts < 2) return scan(0, elements);
+  std::vector<Found> of_parts(static_cast<size_t>(parts));
+  for_each_part(parts, max_threads, [&](I64 part) {
+    of_parts[static_cast<size_t>(part)] =
+        scan(elements * part / parts, elements * (part + 1) / parts);
   });
+  Found all = Found::none();
+  for (const Found& part : of_parts) add_totals(all, part);
+  return all;
 }
 
 template ValueTotals scan_elements(const ValuesParameters&, double, int);

@@ -243,7 +243,7 @@ std::optional<ElementBatch> elements_of(const StatePlace& place,
 Outcome update_scalar(MetricAccumulator& accumulator, py::handle state_tensor,
                       py::handle scratch_tensor, int slot, py::handle value, py::handle weight) {
   const auto place = place_of(accumulator, state_tensor, scratch_tensor);
-  if (!place || slot < 0 || slot >= kMaxScalars) return std::nullopt;
+  if (!place || slot < 0 || slot >= kMaxScalars || value.is_none()) return std::nullopt;
   const double ema = accumulator.options().ema;
   ScalarParameters update{{}, nullptr, kNone, slot, 0, ema};
   bool is_single = weight.is_none();

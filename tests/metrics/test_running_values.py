@@ -164,6 +164,16 @@ def test_many_numbers_on_any_number_of_threads() -> None:
         assert results[0][key] == results[1][key], key
 
 
+def test_extremes_of_many_numbers_on_one_side_of_zero() -> None:
+    numbers = torch.arange(5, 300_005, dtype=torch.float64)
+    for metrics in accumulators():
+        metrics.update_scalar("above", numbers)
+        metrics.update_scalar("below", -numbers)
+        values = metrics.compute()
+        assert (values["above_min"], values["above_max"]) == (5, 300_004)
+        assert (values["below_min"], values["below_max"]) == (-300_004, -5)
+
+
 def test_moving_average_of_losses() -> None:
     logits, target = torch.eye(3), torch.arange(3)
     assert "loss_ema" not in pig.MetricAccumulator().compute()
@@ -208,6 +218,7 @@ def test_copies_and_resets() -> None:
         (torch.ones(2, dtype=torch.complex64), None, "the value of 'x' must hold real numbers"),
         (1.0, torch.ones(1), "x must be a tensor if it has a weight"),
         ("one", None, "x must be a number or a tensor"),
+        (None, torch.ones(2), "x must be a number or a tensor"),
         (torch.ones(2), 1.0, "weight must be a tensor"),
         (torch.ones(2, device="meta"), None, "device meta"),
     ],
