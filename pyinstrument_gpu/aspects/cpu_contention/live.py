@@ -14,7 +14,7 @@ from pyinstrument_gpu.parts.words import small_percent
 class LiveContention(LiveView):
     """How long the steps of the window waited for a processor."""
 
-    key = "processor"
+    key = "cpu_contention"
     place = 6
 
     def look(self, run: Run, window: LiveWindow) -> dict[str, float | None]:
