@@ -11,7 +11,7 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.words import small_percent
 
 
-class LiveContention(LiveView):
+class LiveContention(LiveView[Run, dict[str, float | None]]):
     """How long the steps of the window waited for a processor."""
 
     key = "cpu_contention"

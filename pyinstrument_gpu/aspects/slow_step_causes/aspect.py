@@ -78,7 +78,7 @@ _OF_STEPS = (
 )
 
 
-class SlowStepCausesAspect(DocumentAspect):
+class SlowStepCausesAspect(DocumentAspect[Run, None]):
     """What holds the thread of a step up."""
 
     name = "slow_step_causes"
