@@ -96,7 +96,7 @@ def test_steps_that_were_cut_short_are_left_out() -> None:
     assert used.phases  # in a second each; what the profiler sees has the time of day
     assert all(row.per_second == pytest.approx(row.model_flops) for row in used.phases)
     section = ASPECT.section(recording.run)
-    assert section is not None
+    assert section is not None and section.tokens is not None
     assert (section.tokens.steps, section.tokens.per_second) == (11, SIDE / 2)
 
 
