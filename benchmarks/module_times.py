@@ -123,7 +123,7 @@ class _FullBackwardHooks:
     def __exit__(self, *_: object) -> None:
         for handle in self._handles:
             handle.remove()
-        self._warnings.__exit__()
+        self._warnings.__exit__(None, None, None)
 
 
 def _profiler() -> AbstractContextManager[object]:
