@@ -64,7 +64,7 @@ class Training:
         cuda.default_stream.hang()
         self._thread = threading.Thread(target=run)
         self._thread.start()
-        cuda.wait_until_blocked()
+        cuda.wait_until_blocked(or_more=True)
 
     def release(self) -> None:
         """The hang ends, and so does the training."""

@@ -424,10 +424,12 @@ class SimulatedCuda:
         """How many threads are stuck inside the driver."""
         return int(native.blocked_calls())
 
-    def wait_until_blocked(self, count: int = 1, timeout_s: float = 60) -> None:
-        """Until exactly so many threads are stuck inside the driver. Raises TimeoutError if they
-        never are."""
-        if not native.wait_until_blocked(count, timeout_s):
+    def wait_until_blocked(
+        self, count: int = 1, timeout_s: float = 60, *, or_more: bool = False
+    ) -> None:
+        """Wait until exactly so many threads are stuck inside the driver, or so many `or_more`: the
+        recorder's own may be among them. Raises TimeoutError if they never are."""
+        if not native.wait_until_blocked(count, 2**32 if or_more else count, timeout_s):
             raise TimeoutError(
                 f"{self.blocked_calls} instead of {count} threads were stuck inside the driver "
                 f"after {timeout_s} s"

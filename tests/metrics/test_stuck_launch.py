@@ -175,7 +175,7 @@ class AtTheEnd:
         gone=OSError,
     ):
         release(stream)
-        wait_until_blocked(0, 600.0)
+        wait_until_blocked(0, 0, 600.0)
         # Until the thread has ended or sleeps. Where it aborts, the program does.
         while task in tasks("/proc/self/task"):
             try:

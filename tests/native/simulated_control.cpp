@@ -254,8 +254,8 @@ void sim_set_stuck_limit(double limit_s) {
 uint64_t sim_blocked_calls() {
   return locked([](SimulatedDriver& driver) { return driver.blocked_calls(); });
 }
-int sim_wait_until_blocked(uint64_t count, double timeout_s) {
-  return SimulatedDriver::instance().wait_until_blocked(count, timeout_s);
+int sim_wait_until_blocked(uint64_t least, uint64_t most, double timeout_s) {
+  return SimulatedDriver::instance().wait_until_blocked(least, most, timeout_s);
 }
 
 int sim_fail(const char* function, int result, uint64_t after, int64_t count) {

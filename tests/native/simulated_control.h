@@ -99,12 +99,12 @@ struct LaunchView {
   F(int, memset, (uint64_t stream, uint64_t address, uint64_t bytes, int value))                   \
   F(int, allocate, (uint64_t stream, uint64_t address, uint64_t bytes))                            \
   F(uint64_t, captures_invalidated, ())                                                            \
-  /* Calls that are stuck. `wait_until_blocked` waits for the exact number; 0: not in time. */     \
+  /* Calls that are stuck. `wait_until_blocked` waits for their number; 0: not in time. */         \
   /* 0: none, 1: one, 2: one for each device. */                                                   \
   F(void, set_driver_lock, (int lock))                                                             \
   F(void, set_stuck_limit, (double limit_s))                                                       \
   F(uint64_t, blocked_calls, ())                                                                   \
-  F(int, wait_until_blocked, (uint64_t count, double timeout_s))                                   \
+  F(int, wait_until_blocked, (uint64_t least, uint64_t most, double timeout_s))                    \
   /* Calls: -1 when there is no function of that name. */                                          \
   F(int, fail, (const char* function, int result, uint64_t after, int64_t count))                  \
   F(void, stop_failing, ())                                                                        \

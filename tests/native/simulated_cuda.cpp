@@ -48,10 +48,10 @@ void SimulatedDriver::reset(int devices) {
   blocked_changed_.wait(lock.mutex, [&] { return blocked_ == 0; });
 }
 
-bool SimulatedDriver::wait_until_blocked(uint64_t count, double timeout_s) {
+bool SimulatedDriver::wait_until_blocked(uint64_t least, uint64_t most, double timeout_s) {
   Lock lock(*this);
   return blocked_changed_.wait_for(lock.mutex, std::chrono::duration<double>(timeout_s),
-                                   [&] { return blocked_ == count; });
+                                   [&] { return blocked_ >= least && blocked_ <= most; });
 }
 
 namespace {

@@ -54,7 +54,7 @@ class SimulatedDriver {
   /// How many threads are stuck.
   uint64_t blocked_calls() const { return blocked_; }
   /// Until exactly so many are. False when that has not come in time.
-  bool wait_until_blocked(uint64_t count, double timeout_s);
+  bool wait_until_blocked(uint64_t least, uint64_t most, double timeout_s);
 
   /// Runs `body` under the mutex.
   template <typename Body>

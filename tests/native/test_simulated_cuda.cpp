@@ -124,7 +124,7 @@ void test_a_reset_frees_many(const Driver& driver) {
       CHECK_EQ(driver.EventRecord(event, reinterpret_cast<Stream>(stream)),
                pig::cuda::kDeinitialized);
     });
-  CHECK(control.wait_until_blocked(8, 60));
+  CHECK(control.wait_until_blocked(8, 8, 60));
   control.reset(1);
   CHECK_EQ(control.blocked_calls(), 0u);
   for (std::thread& thread : threads) thread.join();
