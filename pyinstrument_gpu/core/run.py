@@ -22,8 +22,9 @@ from pyinstrument_gpu.core.clocks import LATEST_START_NS, DeviceClock, began_ns
 from pyinstrument_gpu.core.file import reader
 from pyinstrument_gpu.core.file.blocks import Blocks
 from pyinstrument_gpu.core.file.environment import ProgramFacts
+from pyinstrument_gpu.core.file.state import DeviceTimingSummary
 from pyinstrument_gpu.core.paths import join_paths
-from pyinstrument_gpu.core.record import DeviceTimingSummary, OpenPhase, SourceLine, Stream, Thread
+from pyinstrument_gpu.core.record import OpenPhase, SourceLine, Stream, Thread
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, SpanFlag, has_device_times, span_scopes
 from pyinstrument_gpu.core.statistics import (
     PhaseStatistics,

@@ -35,7 +35,8 @@ from pyinstrument_gpu.aspects.modules.data import (
 from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation, Operations
 from pyinstrument_gpu.aspects.startup.data import Interval, Startup
 from pyinstrument_gpu.core.file.json_document import PathName
-from pyinstrument_gpu.core.record import DeviceTimingSummary, OpenPhase
+from pyinstrument_gpu.core.file.state import DeviceTimingSummary
+from pyinstrument_gpu.core.record import OpenPhase
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE
 from tests.helpers import made_runs

@@ -12,8 +12,9 @@ import numpy as np
 from pyinstrument_gpu.analysis.contention import READING
 from pyinstrument_gpu.aspects.memory.data import Memory
 from pyinstrument_gpu.core.clocks import DeviceClock
+from pyinstrument_gpu.core.file.state import DeviceTimingSummary
 from pyinstrument_gpu.core.program_facts import KEY
-from pyinstrument_gpu.core.record import DeviceTimingSummary, Thread, named_streams
+from pyinstrument_gpu.core.record import Thread, named_streams
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE, SPAN_DTYPE, STEP_DTYPE, SpanFlag
 from pyinstrument_gpu.core.steps import Steps
