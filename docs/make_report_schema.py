@@ -131,7 +131,11 @@ def page_text() -> str:
 
 
 def _schema(of: Printed) -> dict[str, Any]:
-    (*_,), types = msgspec.json.schema_components(of.roots, ref_template="#/$defs/{name}")
+    (*_,), types = msgspec.json.schema_components(
+        of.roots,
+        schema_hook=lambda _: {"type": "string"},  # a name of a kind of its own
+        ref_template="#/$defs/{name}",
+    )
     documented = {
         name: _choice(types[name])
         if "enum" in types[name]
@@ -185,7 +189,10 @@ def _documented(of: type, written: dict[str, Any]) -> dict[str, Any]:
     None or an empty list is never written, so it is neither required nor of another type."""
     summary, attributes = _docstring(of)
     properties, required = {}, []
-    for name, described in written["properties"].items():
+    # A file may have it as a list, or call a field by another name.
+    fields = msgspec.inspect.type_info(of).fields  # type: ignore[attr-defined]
+    members = written.get("prefixItems") or written["properties"].values()
+    for name, described in zip([one.name for one in fields], members, strict=True):
         described.pop("default", None)
         kinds = described.pop("anyOf", None)
         if kinds is None:

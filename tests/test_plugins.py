@@ -63,13 +63,13 @@ def test_a_sink_is_named(folder: Path) -> None:
 def test_a_rule_says_what_it_finds(folder: Path) -> None:
     install(
         folder,
-        "from pyinstrument_gpu.analysis.rules.case import UNKNOWN, Guidance\n"
-        "def rule(case):\n    yield Guidance('be quick', None, *UNKNOWN, 'it is slow')\n",
+        "from pyinstrument_gpu.analysis.rules.case import UNKNOWN, guidance\n"
+        "def rule(case):\n    yield guidance('be quick', None, *UNKNOWN, 'it is slow')\n",
         {"rules": "added:rule"},
     )
     run = steady_run()
     with on_the_path(folder):
-        assert "be quick" in [finding.advice for finding in rules.findings(run)]
+        assert "be quick" in [finding.about for finding in rules.findings(run)]
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def time_figures(gpu: Gpu, replays: int, profiled: int) -> Iterator[Figure]:
     if not timed or len(of_kernels) != PHASES * profiled:
         return
     by_cupti = np.median(np.reshape(of_kernels, (profiled, PHASES)), axis=0)
-    ours = {run.paths[one.path]: one.p50_ns for one in timed}
+    ours = {str(one.path): one.p50_ns for one in timed}
     off = [abs(ours[f"phase {i}"] - by_cupti[i]) / by_cupti[i] for i in range(PHASES)]
     yield Figure(
         "a phase's median beside CUPTI's of its kernel, at most off by",

@@ -84,10 +84,10 @@ def with_more_workers(run: Run) -> Prediction:
 def with_half_the_evaluations(run: Run) -> Prediction:
     """Of evaluating half as often."""
     for finding in findings(run):
-        if finding.advice == "evaluate half as often" and finding.worth is not None:
-            worth = finding.worth
+        if finding.about == "evaluate half as often" and finding.low_ns is not None:
+            assert finding.of_ns is not None
             because = "half of what evaluations take"
-            return Prediction(worth.low_ns, None, worth.high_ns, worth.of_ns, because)
+            return Prediction(finding.low_ns, None, finding.high_ns, finding.of_ns, because)
     return Prediction(0, None, None, _elapsed_ns(run), "no evaluations have a known time")
 
 

@@ -114,6 +114,13 @@ class Finding:
         return self.kind == "advice" or (self.kind == "guide" and (self.low_ns or 0.0) >= least_ns)
 
     @property
+    def high_share(self) -> float | None:
+        """The most that it may save, as a share; None where nothing says it."""
+        if self.high_ns is None or self.of_ns is None:
+            return None
+        return self.high_ns / self.of_ns if self.of_ns else 0.0
+
+    @property
     def middle_ns(self) -> float:
         """The middle of the range; 0 where nothing says it."""
         return ((self.low_ns or 0.0) + (self.high_ns or 0.0)) / 2

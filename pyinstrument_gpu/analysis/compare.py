@@ -62,8 +62,14 @@ class Verdict(enum.Enum):
     """They show neither a difference nor that there is none."""
 
 
+@dataclass(frozen=True)
 class _Change:
-    """A time of both sides, and whether it differs beyond the noise."""
+    """A time of both sides, and whether it differs beyond the noise.
+
+    Attributes:
+        interval_ns: of the change; all intervals of a comparison hold together at its confidence.
+            None when it is not known.
+    """
 
     before_ns: float
     after_ns: float
@@ -84,15 +90,10 @@ class PhaseChange(_Change):
 
     Attributes:
         is_outside: what happened outside of steps.
-        interval_ns: of the change; all intervals of a comparison hold together at its confidence.
-            None when it is not known.
     """
 
     path: str
     is_outside: bool
-    before_ns: float
-    after_ns: float
-    interval_ns: tuple[float, float] | None
 
 
 @dataclass(frozen=True)
@@ -101,13 +102,9 @@ class CauseChange(_Change):
 
     Attributes:
         cause: in words.
-        interval_ns: of the change, as that of a `PhaseChange`.
     """
 
     cause: str
-    before_ns: float
-    after_ns: float
-    interval_ns: tuple[float, float] | None
 
 
 @dataclass(frozen=True)
@@ -627,7 +624,7 @@ def _phase_changes(
             for side in (before, after)
         ]
         found = _difference(times[0], times[1], confidence, len(keys), in_pairs)
-        changes.append(PhaseChange(path, is_outside, *found))
+        changes.append(PhaseChange(*found, path, is_outside))
     return tuple(sorted(changes, key=lambda change: -abs(change.change_ns)))
 
 
@@ -643,7 +640,7 @@ def _cause_changes(
     for name in names:
         first, second = ([s.cause_ns.get(name, 0.0) for s in side] for side in (before, after))
         found = _difference(first, second, confidence, len(names), in_pairs)
-        changes.append(CauseChange(name, *found))
+        changes.append(CauseChange(*found, name))
     return tuple(sorted(changes, key=lambda change: -abs(change.change_ns)))
 
 

@@ -93,7 +93,7 @@ class Blame:
     Attributes:
         commits: from the good one to the bad one.
         side_of: makes a commit ready to be run; raises GateError if that fails.
-        folder: where runs are kept.
+        folder: where runs and the journal are kept.
         max_runs: of all commits together.
         margin_percent: a change up to which times are called the same.
         at_once: whether runs that are compared are made at the same time, so that other programs
@@ -144,7 +144,7 @@ class Blame:
             if found is not None and found.is_slower:
                 return self._result(ends, self.commits[before + 1 : after + 1], found)
             test.is_over = True
-            self.journal.save()
+            self.journal.save(self.folder)
         return self._result(ends)
 
     def _plan(self, max_runs: int, confidence: float) -> Plan:
@@ -218,7 +218,7 @@ class Blame:
             return None
         shas = [self.commits[found.runnable[found.best + later]].sha for later in (0, 1)]
         tests.append(Confirmation(shas[0], shas[1], most, confidence))
-        self.journal.save()
+        self.journal.save(self.folder)
         return tests[-1]
 
     def _places(self) -> Places:
@@ -294,7 +294,7 @@ class Blame:
                     failed.append((names[name], error))
                     continue
                 self.journal.runs[f"{folder.name}/{name}"] = measured
-        self.journal.save()
+        self.journal.save(self.folder)
         for commit, why in failed:
             self._skip(commit, why)
 
@@ -324,7 +324,7 @@ class Blame:
         if commit in (self.commits[0], self.commits[-1]):
             raise GateError(f"{commit.text} can't be run: {error}") from error
         self.journal.skipped[commit.sha] = str(error)
-        self.journal.save()
+        self.journal.save(self.folder)
         raise _CantRunError(f"{commit.text} can't be run: {error}") from error
 
 

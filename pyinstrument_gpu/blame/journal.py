@@ -11,6 +11,8 @@ import msgspec
 from pyinstrument_gpu.errors import GateError
 from pyinstrument_gpu.export.atomic_file import atomic_write
 
+_FILE = "state.json"
+
 
 class Measured(msgspec.Struct, frozen=True):
     """A finished run.
@@ -45,64 +47,40 @@ class Confirmation(msgspec.Struct):
     is_over: bool = False
 
 
-class _State(msgspec.Struct):
+class Journal(msgspec.Struct):
+    """The state of a blame. Each change of it is in its file before anything else happens.
+
+    Attributes:
+        worktrees: the folder of the checkouts, which may be left of a blame that was killed.
+        runs: in the order in which they were made, by name: "ends/baseline-01", for example.
+        skipped: the commits that can't be run, by hash, and why.
+    """
+
     version: int = 1
     worktrees: str | None = None
     runs: dict[str, Measured] = msgspec.field(default_factory=dict)
     skipped: dict[str, str] = msgspec.field(default_factory=dict)
     confirmations: list[Confirmation] = msgspec.field(default_factory=list)
 
+    @classmethod
+    def of(cls, folder: Path) -> Journal:
+        """Return that of the blame in a folder.
 
-class Journal:
-    """The state of a blame. Each change of it is in the file before anything else happens.
+        Raises:
+            GateError: the file there is none of a blame.
+        """
+        path = folder / _FILE
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=cls)
+        except FileNotFoundError:
+            return cls()
+        except msgspec.DecodeError as error:
+            raise GateError(
+                f"{path} is not the state of a blame ({error}): remove its folder to begin anew"
+            ) from error
 
-    Args:
-        folder: where its file and the runs are; None to keep the state in memory alone.
-
-    Raises:
-        GateError: the file is none of a blame.
-    """
-
-    def __init__(self, folder: Path | None) -> None:
-        self._path = None if folder is None else folder / "state.json"
-        self._state = _State()
-        if self._path is not None and self._path.exists():
-            try:
-                self._state = msgspec.json.decode(self._path.read_bytes(), type=_State)
-            except msgspec.DecodeError as error:
-                raise GateError(
-                    f"{self._path} is not the state of a blame ({error}): remove its folder to "
-                    "begin anew"
-                ) from error
-
-    @property
-    def runs(self) -> dict[str, Measured]:
-        """In the order in which they were made, by name: "ends/baseline-01", for example."""
-        return self._state.runs
-
-    @property
-    def skipped(self) -> dict[str, str]:
-        """The commits that can't be run, by hash, and why."""
-        return self._state.skipped
-
-    @property
-    def confirmations(self) -> list[Confirmation]:
-        return self._state.confirmations
-
-    @property
-    def worktrees(self) -> Path | None:
-        """The folder of the checkouts, which may be left of a blame that was killed."""
-        return None if self._state.worktrees is None else Path(self._state.worktrees)
-
-    @worktrees.setter
-    def worktrees(self, folder: Path) -> None:
-        self._state.worktrees = str(folder)
-        self.save()
-
-    def save(self) -> None:
-        if self._path is None:
-            return
-        with atomic_write(self._path) as file:
-            file.write(msgspec.json.encode(self._state))
+    def save(self, folder: Path) -> None:
+        with atomic_write(folder / _FILE) as file:
+            file.write(msgspec.json.encode(self))
             file.flush()
             os.fsync(file.fileno())

@@ -99,15 +99,16 @@ def blame(
     if anew:
         shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
-    journal = Journal(folder)
+    journal = Journal.of(folder)
     with contextlib.ExitStack() as leave:
         progress = leave.enter_context(progress_of(show_output))
         try:
             if journal.worktrees is not None:  # left by a blame that was killed
-                repository.remove_worktrees(journal.worktrees)
+                repository.remove_worktrees(Path(journal.worktrees))
             checkouts = Checkouts(repository, build, show_output)
             leave.callback(checkouts.remove)
-            journal.worktrees = checkouts.folder
+            journal.worktrees = str(checkouts.folder)
+            journal.save(folder)
 
             def side_of(commit: Commit) -> CommandSide:
                 return CommandSide(command, checkouts.of(commit), show_output)

@@ -13,8 +13,9 @@ from pyinstrument_gpu.core.condition import ProcessState
 from pyinstrument_gpu.core.file.run_files import files_in
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.goodput.life import job_life
-from pyinstrument_gpu.goodput.report import goodput_document, goodput_report, prometheus_text
+from pyinstrument_gpu.goodput.report import goodput_document, goodput_parts, prometheus_text
 from pyinstrument_gpu.job.condition import Sighting
+from pyinstrument_gpu.report.console import for_terminal
 from pyinstrument_gpu.report.json_text import json_text
 from pyinstrument_gpu.watch.process import MachineClocks, sighting_of
 
@@ -87,7 +88,7 @@ def goodput(
     elif as_prometheus:
         print(prometheus_text(document), end="")
     else:
-        print(goodput_report(document))
+        print(for_terminal(goodput_parts(document)))
 
 
 def _written(path: Path) -> tuple[int, int] | None:

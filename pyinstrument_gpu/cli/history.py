@@ -12,8 +12,9 @@ import click
 
 from pyinstrument_gpu.core.file.run_files import below
 from pyinstrument_gpu.history.history import history as history_of
-from pyinstrument_gpu.history.report import history_report
+from pyinstrument_gpu.history.report import history_parts
 from pyinstrument_gpu.history.store import add_runs
+from pyinstrument_gpu.report.console import for_terminal
 from pyinstrument_gpu.report.json_text import json_text
 
 STORE = "history"
@@ -85,4 +86,4 @@ def history(
     elif as_json:
         print(json_text(document, most_rows=None))
     else:
-        print(history_report(document))
+        print(for_terminal(history_parts(document)))

@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pyinstrument_gpu.core import program_facts
 from pyinstrument_gpu.core.arrays import distinct
 from pyinstrument_gpu.core.aspect import aspects, profiled_ranges
 from pyinstrument_gpu.core.cause import NotedCauses
 from pyinstrument_gpu.core.clocks import LATEST_START_NS, DeviceClock, began_ns
 from pyinstrument_gpu.core.file import reader
 from pyinstrument_gpu.core.file.blocks import Blocks
+from pyinstrument_gpu.core.file.environment import ProgramFacts
+from pyinstrument_gpu.core.file.state import DeviceTimingSummary
 from pyinstrument_gpu.core.paths import join_paths
-from pyinstrument_gpu.core.program_facts import ProgramFacts
-from pyinstrument_gpu.core.record import DeviceTimingSummary, OpenPhase, SourceLine, Stream, Thread
+from pyinstrument_gpu.core.record import OpenPhase, SourceLine, Stream, Thread
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, SpanFlag, has_device_times, span_scopes
 from pyinstrument_gpu.core.statistics import (
     PhaseStatistics,
@@ -467,7 +469,7 @@ class Run:
     @property
     def program_facts(self) -> ProgramFacts:
         """What is known of the program beside its phases."""
-        return ProgramFacts.of(self.environment)
+        return ProgramFacts(**self.environment.get(program_facts.KEY, {}))
 
     @property
     def began_realtime_ns(self) -> int | None:

@@ -33,7 +33,6 @@ from pyinstrument_gpu.parts.words import (
     small_percent,
     time_text,
 )
-from pyinstrument_gpu.report.console import for_terminal
 from pyinstrument_gpu.report.notes import notes_parts
 from pyinstrument_gpu.report.plain import rounded
 
@@ -274,13 +273,6 @@ def _verdict(buckets: Sequence[BucketTime], wall_ns: int) -> str:
 def words_of(bucket: str) -> str:
     """A bucket as a sentence has it."""
     return Bucket[bucket.upper()].words
-
-
-def goodput_report(
-    document: GoodputDocument, width: int | None = None, color: bool | None = None
-) -> str:
-    """The report as text; `width` and `color` as in `for_terminal`."""
-    return for_terminal(goodput_parts(document), width, color)
 
 
 def goodput_parts(document: GoodputDocument) -> Iterator[Part]:

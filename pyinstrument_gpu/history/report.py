@@ -24,7 +24,6 @@ from pyinstrument_gpu.parts.words import (
     size,
     small_percent,
 )
-from pyinstrument_gpu.report.console import for_terminal
 
 _MOST_PROGRAMS = 3
 _MOST_CHANGES = 3
@@ -32,13 +31,6 @@ _MOST_SERIES = 3
 _MOST_FACTS = 3
 _MOST_NAMES = 8
 _COMMIT_DIGITS = 8
-
-
-def history_report(
-    document: HistoryDocument, width: int | None = None, color: bool | None = None
-) -> str:
-    """The report as text; `width` and `color` as in `for_terminal`."""
-    return for_terminal(history_parts(document), width, color)
 
 
 def history_parts(document: HistoryDocument) -> Iterator[Part]:

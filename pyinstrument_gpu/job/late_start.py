@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.core.program_facts import ProgramFacts
+from pyinstrument_gpu.core.program_facts import KEY
 from pyinstrument_gpu.job.findings import LateStart
 from pyinstrument_gpu.job.joined import Joined, MatchedGroup
 from pyinstrument_gpu.job.own_work import OwnWork
@@ -75,7 +75,7 @@ def _begins_ns(joined: Joined, work: OwnWork) -> NDArray[np.float64] | None:
 
 def _rendezvous_ns(joined: Joined) -> NDArray[np.float64] | None:
     """By rank what it waited while the first process group was made."""
-    waits_ns = [ProgramFacts.of(rank.environment).rendezvous_ns for rank in joined.ranks]
+    waits_ns = [rank.environment.get(KEY, {}).get("rendezvous_ns") for rank in joined.ranks]
     return None if None in waits_ns else np.array(waits_ns, np.float64)
 
 

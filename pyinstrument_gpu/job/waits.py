@@ -126,7 +126,7 @@ def last_collectives(rank: RankData) -> tuple[GroupPosition, ...]:
         elif seen is None and not _is_all_known(rank):
             continue
         if stall is not None and seen is not None:
-            if seen.enqueued > last.sequence:
+            if seen.enqueued is not None and seen.enqueued > last.sequence:
                 last = replace(
                     last,
                     sequence=seen.enqueued,
@@ -351,7 +351,7 @@ def _function_of(stall: Stall) -> str | None:
     pending = [
         group.operation or "an operation"
         for group in stall.groups
-        if group.completed is not None and group.enqueued > group.completed
+        if group.completed is not None and (group.enqueued or 0) > group.completed
     ]
     return pending[0] if pending else None
 

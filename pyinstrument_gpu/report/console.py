@@ -34,7 +34,7 @@ _BAR_STYLE = "cyan"
 _MIN_NAME_WIDTH = 16
 
 
-def for_terminal(parts: Iterable[Part], width: int | None, color: bool | None) -> str:
+def for_terminal(parts: Iterable[Part], width: int | None = None, color: bool | None = None) -> str:
     """The parts as text.
 
     Args:

@@ -12,7 +12,6 @@ from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.advice import DOUBT_SHARE, EDIT_SHARE, TIMELINE, Finding, in_order
 from pyinstrument_gpu.analysis.rules import findings as guides_of
 from pyinstrument_gpu.analysis.rules import is_nothing_worth_an_edit
-from pyinstrument_gpu.analysis.rules.case import Guidance
 from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Sentence
@@ -41,23 +40,11 @@ def _worth_an_edit(run: Run) -> Iterator[Finding]:
         yield from slow_findings(run)
     intervals = {(one.low_ns, one.high_ns, one.of) for one in given}
     for guide in guides_of(run):
-        worth = guide.worth
-        if worth is None or (worth.low_ns, worth.high_ns, worth.of) in intervals:
+        low_ns, share = guide.low_ns, guide.high_share
+        if low_ns is None or share is None or (low_ns, guide.high_ns, guide.of) in intervals:
             continue
-        if worth.low_ns >= EDIT_SHARE * worth.of_ns or worth.high_share >= DOUBT_SHARE:
-            yield Finding(
-                kind="guide",
-                about=guide.advice,
-                low_ns=worth.low_ns,
-                high_ns=worth.high_ns,
-                likely_ns=None,
-                of_ns=worth.of_ns,
-                of=worth.of,
-                promised=guide.promised,
-                evidence=guide.evidence,
-                edit=guide.edit,
-                look=TIMELINE,
-            )
+        if guide.is_certain or share >= DOUBT_SHARE:
+            yield replace(guide, look=TIMELINE)
 
 
 @dataclass(frozen=True)
@@ -69,7 +56,7 @@ class Guides:
         nothing_worth_an_edit: whether no saving and no advice reaches 1 % of the time.
     """
 
-    rows: tuple[Guidance, ...]
+    rows: tuple[Finding, ...]
     nothing_worth_an_edit: bool
 
 
@@ -79,7 +66,7 @@ def guides(run: Run, told: Collection[str]) -> Guides | None:
     nothing = is_nothing_worth_an_edit(run, found)
     if not found and not nothing:
         return None
-    return Guides(tuple(one for one in found if one.advice not in told), nothing)
+    return Guides(tuple(one for one in found if one.about not in told), nothing)
 
 
 NEGLIGIBLE_SHARE = 0.001
@@ -93,11 +80,11 @@ def guides_parts(guides: Guides | None, findings: Sequence[Finding]) -> Iterator
         return
     yield Sentence()
     yield Sentence("What guides advise, and what it is worth in this run", "title")
-    told = [_guidance(one) for one in findings if one.kind == "guide"]
+    told = [one for one in findings if one.kind == "guide"]
     known = [*told, *(one for one in guides.rows if one.high_ns is not None)]
-    known.sort(key=_high_share, reverse=True)
+    known.sort(key=lambda one: one.high_share or 0.0, reverse=True)
     for one in known[:_MAX_FINDINGS]:
-        share = _high_share(one)
+        share = one.high_share or 0.0
         yield Sentence(printable(f"{_promise(one)}: {_worth(one)}"))
         if share >= NEGLIGIBLE_SHARE:
             yield Sentence(printable(f"   {one.evidence}"), "note")
@@ -114,20 +101,11 @@ def guides_parts(guides: Guides | None, findings: Sequence[Finding]) -> Iterator
         )
 
 
-def _guidance(one: Finding) -> Guidance:
-    times = (one.low_ns, one.high_ns, one.of_ns, one.of)
-    return Guidance(one.about, one.promised, *times, one.evidence, one.edit)
+def _promise(one: Finding) -> str:
+    return one.about + (f" (guides say {one.promised})" if one.promised else "")
 
 
-def _promise(one: Guidance) -> str:
-    return one.advice + (f" (guides say {one.promised})" if one.promised else "")
-
-
-def _high_share(one: Guidance) -> float:
-    return one.high_ns / one.of_ns if one.high_ns and one.of_ns else 0.0
-
-
-def _worth(one: Guidance) -> str:
+def _worth(one: Finding) -> str:
     low_ns, high_ns, of_ns = one.low_ns or 0.0, one.high_ns or 0.0, one.of_ns
     if not high_ns or not of_ns:
         return "nothing"

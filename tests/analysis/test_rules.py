@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from pyinstrument_gpu import analysis
+from pyinstrument_gpu.analysis.advice import Finding
 from pyinstrument_gpu.analysis.rules import findings, is_nothing_worth_an_edit
-from pyinstrument_gpu.analysis.rules.case import UNKNOWN, Guidance, Worth
+from pyinstrument_gpu.analysis.rules.case import UNKNOWN, Worth, guidance
 from pyinstrument_gpu.aspects.loader.aspect import ASPECT as LOADER
 from pyinstrument_gpu.core.program_facts import KEY
 from pyinstrument_gpu.core.run import Run
@@ -38,18 +39,19 @@ def simulated(made: Made, **facts: Any) -> Run:
     return run
 
 
-def found(run: Run, advice: str) -> list[Guidance]:
-    return [one for one in findings(run) if one.advice.startswith(advice)]
+def found(run: Run, advice: str) -> list[Finding]:
+    return [one for one in findings(run) if one.about.startswith(advice)]
 
 
-def the(run: Run, advice: str) -> Guidance:
+def the(run: Run, advice: str) -> Finding:
     (one,) = found(run, advice)
     return one
 
 
-def worth(finding: Guidance) -> Worth:
-    assert finding.worth is not None
-    return finding.worth
+def worth(finding: Finding) -> Worth:
+    assert finding.low_ns is not None and finding.high_ns is not None
+    assert finding.of_ns is not None and finding.of is not None
+    return Worth(finding.low_ns, finding.high_ns, finding.of_ns, finding.of)
 
 
 def _kernels(*pairs: tuple[int, int], syncs: tuple[Sync, ...] = (), loader_ns: int = 0) -> Made:
@@ -193,9 +195,9 @@ def test_copies_in_steps_are_not_those_of_evaluations() -> None:
     run = program.run()
     in_all, in_evaluations = found(run, "pin memory and copy")
 
-    assert in_all.advice == "pin memory and copy with non_blocking"
+    assert in_all.about == "pin memory and copy with non_blocking"
     assert worth(in_all).high_ns == pytest.approx(58 * US, rel=0.1)
-    assert in_evaluations.advice.endswith("in evaluations")
+    assert in_evaluations.about.endswith("in evaluations")
     assert worth(in_evaluations).low_ns == 0
     assert worth(in_evaluations).high_ns == 8 * US
     assert "train.py:2" in in_evaluations.evidence
@@ -277,7 +279,7 @@ def test_an_evaluation_begins_behind_the_read_that_waits_for_the_steps() -> None
 def test_an_evaluation_on_a_device_without_a_read_has_no_known_time() -> None:
     one = the(_with_evaluations(copy_ns=1 * MS), "evaluate half as often")
 
-    assert one.worth is None
+    assert one.high_share is None
     assert "no read" in one.evidence
 
 
@@ -367,7 +369,7 @@ def test_without_all_spans_the_time_of_evaluations_is_unknown() -> None:
     run.dropped["ring_full"] = 7
     one = the(run, "evaluate half as often")
 
-    assert one.worth is None
+    assert one.high_share is None
     assert "7 spans" in one.evidence
 
 
@@ -545,7 +547,7 @@ def test_more_workers_are_worth_nothing_if_batches_wait() -> None:
     made = _kernels((10 * US, 4 * MS), (20 * MS, 10 * US), loader_ns=50 * US)
     one = the(simulated(made, loader_workers=4), "use more loader workers")
 
-    assert worth(one).high_share < 0.003
+    assert one.high_share is not None and one.high_share < 0.003
     assert "would do" not in one.evidence
 
 
@@ -595,7 +597,7 @@ def test_launches_that_wait_for_a_full_queue_are_not_the_time_of_their_phase(ker
 def test_what_a_device_gains_from_a_larger_batch_is_unknown() -> None:
     one = the(simulated(_kernels((10 * US, 20 * MS))), "double the batch size")
 
-    assert one.worth is None
+    assert one.high_share is None
     assert "no phase is launch-bound" in one.evidence
 
 
@@ -616,7 +618,7 @@ def test_amp_cannot_be_told_where_the_stream_may_wait_for_others() -> None:
     run = simulated(_kernels((10 * US, 20 * MS)), ranks=8)
     one = the(run, "use AMP or TF32")
 
-    assert one.worth is None
+    assert one.high_share is None
     assert "another rank" in one.evidence
 
 
@@ -646,10 +648,10 @@ def test_nothing_is_worth_an_edit() -> None:
 
     assert findings(run) == []
     assert is_nothing_worth_an_edit(run, [])
-    assert is_nothing_worth_an_edit(run, [Guidance("little", None, *Worth(0, 0.009, 1), "")])
-    assert not is_nothing_worth_an_edit(run, [Guidance("unknown", None, *UNKNOWN, "")])
+    assert is_nothing_worth_an_edit(run, [guidance("little", None, *Worth(0, 0.009, 1), "")])
+    assert not is_nothing_worth_an_edit(run, [guidance("unknown", None, *UNKNOWN, "")])
     whole = Worth(0, 0.01, 1)
-    assert not is_nothing_worth_an_edit(run, [Guidance("worth it", None, *whole, "")])
+    assert not is_nothing_worth_an_edit(run, [guidance("worth it", None, *whole, "")])
 
 
 def test_what_was_not_recorded_may_be_worth_an_edit() -> None:
@@ -717,17 +719,14 @@ def test_half_as_many_evaluations_save_what_is_said() -> None:
         program = drawn("validation", seed)
         each = program.periodic[0]
         was = simulate(program)
-        one = next((one for one in findings(was.run) if one.advice.startswith("evaluate")), None)
-        if one is None or one.worth is None or each.name != "eval":
+        one = next((one for one in findings(was.run) if one.about.startswith("evaluate")), None)
+        if one is None or one.high_share is None or each.name != "eval":
             continue
         rarer = (replace(each, every=2 * each.every), *program.periodic[1:])
         saved_ns = was.elapsed_ns - was.again(replace(program, periodic=rarer)).elapsed_ns
         count = program.steps // each.every
         left_out = count - program.steps // (2 * each.every)
-        low_ns, high_ns = (
-            2 * left_out / count * ns * program.steps
-            for ns in (one.worth.low_ns, one.worth.high_ns)
-        )
+        low_ns, high_ns = (2 * left_out / count * ns * program.steps for ns in worth(one)[:2])
         edge_ns = 0.005 * was.elapsed_ns
         said += 1
         right += low_ns - edge_ns <= saved_ns <= high_ns + edge_ns

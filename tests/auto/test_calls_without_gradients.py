@@ -243,9 +243,9 @@ def test_only_evaluations_are_advised_to_come_less_often(
     recorded: tuple[Run, str, frozenset[str]],
 ) -> None:
     run, says, names = recorded
-    advice = [one for one in findings(run) if "half as often" in one.advice]
-    assert [one.advice for one in advice] == ["evaluate half as often"] * (says != "nothing")
-    assert [one.worth is not None for one in advice] == [says == "worth"] * len(advice)
+    advice = [one for one in findings(run) if "half as often" in one.about]
+    assert [one.about for one in advice] == ["evaluate half as often"] * (says != "nothing")
+    assert [one.high_share is not None for one in advice] == [says == "worth"] * len(advice)
     found = {path for path in run.phases if path.split("/")[0] in ("eval", "no_grad")}
     assert found == names
     assert ("evaluate" in run.report(verbose=True).split("\n\n")[0]) <= (says == "worth")
@@ -273,7 +273,7 @@ def test_a_model_that_is_trained_in_eval_mode_runs_forward() -> None:
     }
     assert run.phases["eval"].count == 12 + 3 + 3 * 2
     assert run.step_totals.count == 12
-    assert not [one for one in findings(run) if one.worth is not None]
+    assert not [one for one in findings(run) if one.high_share is not None]
 
 
 def test_that_a_model_is_trained_in_eval_mode_is_asked_a_few_times() -> None:

@@ -84,7 +84,7 @@ class _Side:
 def blame(
     runner: Runner, folder: Path, max_runs: int = 150, seed: int = 1, at_once: bool = False
 ) -> BlameResult:
-    blamed = Blame(COMMITS, runner.side_of, folder, Journal(folder), max_runs, at_once=at_once)
+    blamed = Blame(COMMITS, runner.side_of, folder, Journal.of(folder), max_runs, at_once=at_once)
     blamed.random = Random(seed)
     return blamed.result()
 
@@ -142,7 +142,7 @@ def test_without_a_change_no_commit_is_named(tmp_path: Path) -> None:
 def test_a_change_that_could_not_be_placed_has_suspects_that_are_called_probable(
     tmp_path: Path,
 ) -> None:
-    journal = Journal(tmp_path)
+    journal = Journal.of(tmp_path)
     test = Confirmation(COMMITS[0].sha, COMMITS[1].sha, 3, 0.99, is_over=True)
     journal.confirmations.extend([test] * 4)  # all that may be made
     runner = Runner(5)
@@ -186,18 +186,18 @@ def test_a_blame_that_was_killed_goes_on(killed_after: int, tmp_path: Path) -> N
     runner.most = killed_after
     with pytest.raises(Killed):
         blame(runner, tmp_path)
-    assert len(Journal(tmp_path).runs) == killed_after
+    assert len(Journal.of(tmp_path).runs) == killed_after
     runner.most = 10_000
     result = blame(runner, tmp_path, seed=2)
     assert result.suspects == (COMMITS[5],)
     assert result.runs == len(runner.made)  # none was made twice
-    blocks = [run.block for run in Journal(tmp_path).runs.values()]
+    blocks = [run.block for run in Journal.of(tmp_path).runs.values()]
     assert {*blocks[:killed_after]}.isdisjoint(blocks[killed_after:])
 
 
 def test_a_second_confirmation_has_half_of_the_error(tmp_path: Path) -> None:
     # Two commits share the change: what is between them may be put to the test first.
-    journal = Journal(tmp_path)
+    journal = Journal.of(tmp_path)
     runner = Runner(5)
     blamed = Blame(COMMITS, runner.side_of, tmp_path, journal, 150, random=Random(1))
     blamed.result()
@@ -211,7 +211,7 @@ def test_a_second_confirmation_has_half_of_the_error(tmp_path: Path) -> None:
 def test_a_state_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text("{")
     with pytest.raises(GateError, match=r"state.json is not the state of a blame"):
-        Journal(tmp_path)
+        Journal.of(tmp_path)
 
 
 def test_same_commits_are_rarely_told_apart(tmp_path: Path) -> None:
@@ -227,4 +227,4 @@ def test_same_commits_are_rarely_told_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("max_runs", "commits"), [(FEWEST_RUNS - 1, 9), (FEWEST_RUNS, 1)])
 def test_what_cant_be_done_is_refused(max_runs: int, commits: int, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a blame needs"):
-        Blame(COMMITS[:commits], Runner(5).side_of, tmp_path, Journal(None), max_runs)
+        Blame(COMMITS[:commits], Runner(5).side_of, tmp_path, Journal(), max_runs)

@@ -204,7 +204,7 @@ def test_a_capture_in_global_mode_goes_through_and_its_replay_is_timed(
     assert dropped_of(run) == {}
     assert run.graph_phases is not None
     (captured,) = run.graph_phases.phases
-    assert (run.paths[captured.path], captured.count) == ("replay/captured", 50)
+    assert (captured.path, captured.count) == ("replay/captured", 50)
     assert captured.min_ns >= spin_ns // 10
     assert sorted(run.graph_phases.runs["run"]) == sorted(list(range(1, 11)) * 5)
     in_graphs = run.graph_phases.runs["device_begin_ns"]
@@ -239,7 +239,7 @@ def test_phases_of_graphed_callables_are_timed_in_each_replay(timed: Timed) -> N
     run = recording.run
     assert run.graph_phases is not None
     (layer,) = run.graph_phases.phases
-    assert (run.paths[layer.path], layer.count, layer.lost) == ("forward/layer", 20, 0)
+    assert (layer.path, layer.count, layer.lost) == ("forward/layer", 20, 0)
     assert run.graph_phases.runs["step"].tolist() == list(range(20))
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from pyinstrument_gpu.core.aspect import aspects
+from pyinstrument_gpu.core.file.json_document import PathName
 
 _Document = TypeVar("_Document")
 
@@ -41,6 +42,6 @@ def _read(hint: Any, value: Any) -> Any:
     if dataclasses.is_dataclass(hint) or (isinstance(hint, type) and issubclass(hint, Struct)):
         return read_document(hint, value)  # type: ignore[arg-type]
     assert value is not None, f"{hint} is missing"
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+    if isinstance(hint, type) and issubclass(hint, (enum.Enum, PathName)):
         return hint(value)
     return value

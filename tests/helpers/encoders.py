@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import to_builtins
 
 from pyinstrument_gpu.aspects.collectives.data import Collectives
-from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall, _StallFacts
+from pyinstrument_gpu.aspects.stalls.data import Stall
 from pyinstrument_gpu.core.file import MAGIC, cursor, framing, names
 from pyinstrument_gpu.core.file import statistics as statistics_file
 from pyinstrument_gpu.core.file import syncs as syncs_file
@@ -76,19 +76,14 @@ def encode_stalls(stalls: Sequence[Stall], paths: Sequence[str]) -> bytes:
         {
             "stalls": [
                 {
-                    **{name: getattr(stall, name) for name in _StallFacts.__struct_fields__},
+                    **to_builtins(stall),
                     "paths": [[thread, paths.index(path)] for thread, path in stall.paths],
-                    "answer": {"stacks": stall.stacks, "groups": list(map(_row, stall.groups))},
+                    "answer": {"stacks": stall.stacks, "groups": to_builtins(stall.groups)},
                 }
                 for stall in stalls
             ]
         }
     )
-
-
-def _row(group: GroupProgress) -> tuple[Any, ...]:
-    enqueued = None if group.enqueued < 0 else group.enqueued
-    return group.group, enqueued, group.started, group.completed, group.operation
 
 
 def encode_collective_groups(collectives: Collectives) -> bytes:

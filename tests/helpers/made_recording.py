@@ -30,7 +30,12 @@ from pyinstrument_gpu.core.file.items import (
     TIME_UNFINISHED,
     columns,
 )
-from pyinstrument_gpu.core.file.state import DeviceState, OpenPhaseState, OpenStepState, State
+from pyinstrument_gpu.core.file.state import (
+    DeviceTimingSummary,
+    OpenPhaseState,
+    OpenStepState,
+    State,
+)
 from pyinstrument_gpu.core.file.statistics import StatisticsDocument
 from pyinstrument_gpu.core.record import Stream, Thread, named_streams
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE, SpanFlag
@@ -226,7 +231,7 @@ class Recording:
             open_phases=()
             if open_step is None
             else (OpenPhaseState(0, 0, self._now_ns - 5, open_step.serial, 0),),
-            device=DeviceState(
+            device=DeviceTimingSummary(
                 1 + len(self.versions),
                 2 * len(self._raw_times),
                 7 * self._now_ns,

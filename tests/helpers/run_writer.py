@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from msgspec import to_builtins
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.core.file.blocks import BlockType
@@ -38,7 +39,7 @@ from pyinstrument_gpu.core.file.items import (
     TIME_UNFINISHED,
     columns,
 )
-from pyinstrument_gpu.core.file.state import DeviceState, OpenPhaseState, OpenStepState, State
+from pyinstrument_gpu.core.file.state import OpenPhaseState, OpenStepState, State
 from pyinstrument_gpu.core.file.statistics import StatisticsDocument
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SpanFlag
@@ -187,7 +188,7 @@ def _state(run: Run, spans: int, closed_steps: int, device_times: int) -> State:
             OpenPhaseState(one.thread, path_ids[one.path], one.begin_ns, one.step, one.depth)
             for one in run.open_phases
         ),
-        device=None if timing is None else DeviceState(**asdict(timing), pending=pending),
+        device=None if timing is None else replace(timing, pending=pending),
     )
 
 

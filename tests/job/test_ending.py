@@ -14,6 +14,7 @@ from pyinstrument_gpu.aspects.collectives.data import Collectives
 from pyinstrument_gpu.aspects.memory.data import OutOfMemory
 from pyinstrument_gpu.aspects.stalls.data import DistributedCall, GroupProgress, Stall
 from pyinstrument_gpu.core.condition import ProcessState
+from pyinstrument_gpu.core.file.json_document import PathName
 from pyinstrument_gpu.job.condition import Sighting
 from pyinstrument_gpu.job.ending_report import JobEnding, ending_report, job_ending
 from pyinstrument_gpu.job.job import Job, RankData
@@ -108,7 +109,7 @@ def test_of_another_machine_it_can_not_be_seen_whether_it_lives() -> None:
 
 def test_out_of_memory_is_said_where_it_was_noted() -> None:
     event = OutOfMemory(
-        path="forward",
+        path=PathName("forward"),
         step=41,
         device=0,
         request_bytes=2 << 30,

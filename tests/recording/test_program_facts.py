@@ -15,7 +15,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader, TensorDataset
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.core.program_facts import ProgramFacts
+from pyinstrument_gpu.core.file.environment import ProgramFacts
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import tensor_device
 from pyinstrument_gpu.report.document import document_of

@@ -34,7 +34,9 @@ from pyinstrument_gpu.aspects.modules.data import (
 )
 from pyinstrument_gpu.aspects.operations.data import DeviceUse, Operation, Operations
 from pyinstrument_gpu.aspects.startup.data import Interval, Startup
-from pyinstrument_gpu.core.record import DeviceTimingSummary, OpenPhase
+from pyinstrument_gpu.core.file.json_document import PathName
+from pyinstrument_gpu.core.file.state import DeviceTimingSummary
+from pyinstrument_gpu.core.record import OpenPhase
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE
 from tests.helpers import made_runs
@@ -91,8 +93,8 @@ def with_everything(run: Run, layers: int = 12) -> Run:
         peak_bytes=300 * MIB,
         reserved_peak_bytes=400 * MIB,
         phases={
-            path: PhaseMemory(40, 40, 100 * MIB, 101 * MIB, 300 * MIB, number > 2, left, left)
-            for number, path in enumerate(run.paths)
+            path: PhaseMemory(path, 40, 40, 100 * MIB, 101 * MIB, 300 * MIB, number > 2, left, left)
+            for number, path in enumerate(map(PathName, run.paths))
         },
         points=np.array(points, MEMORY_POINT_DTYPE),
         held=StepMemory(
@@ -109,7 +111,7 @@ def with_everything(run: Run, layers: int = 12) -> Run:
             ),
             end=HeldMemory(60 * MIB, 60 * MIB, MIB, 120 * MIB, 2 * MIB, 0, (), 250 * MIB),
             activation_modules=(ModuleBytes("layers.0.attn", 50 * MIB), ModuleBytes("head", MIB)),
-            phases=(PhaseBytes(run.paths[0], 70 * MIB), PhaseBytes(None, 10 * MIB)),
+            phases=(PhaseBytes(PathName(run.paths[0]), 70 * MIB), PhaseBytes(None, 10 * MIB)),
             optimizers=1,
             unseen=2,
             cost_ns=2 * MS,
@@ -207,7 +209,7 @@ def out_of_memory() -> Run:
 def without_memory(run: Run) -> Run:
     """The run, which ended because the memory did."""
     event = OutOfMemory(
-        path=run.paths[0],
+        path=PathName(run.paths[0]),
         step=7,
         module="layers.3",
         device=0,

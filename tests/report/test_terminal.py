@@ -18,7 +18,8 @@ from rich.cells import cell_len
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.step_times import phases_ns
 from pyinstrument_gpu.core.clocks import DeviceClock
-from pyinstrument_gpu.core.record import DeviceTimingSummary, OpenPhase, named_streams
+from pyinstrument_gpu.core.file.state import DeviceTimingSummary
+from pyinstrument_gpu.core.record import OpenPhase, named_streams
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, SpanFlag
 from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, Statistic

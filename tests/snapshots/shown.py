@@ -13,8 +13,7 @@ from rich.console import Console
 
 from pyinstrument_gpu.analysis.compare import Comparison, compare
 from pyinstrument_gpu.core.condition import Condition
-from pyinstrument_gpu.core.file.state import State
-from pyinstrument_gpu.core.record import DeviceTimingSummary
+from pyinstrument_gpu.core.file.state import DeviceTimingSummary, State
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.export import FORMATS
 from pyinstrument_gpu.job.ending_report import JobEnding, ending_report

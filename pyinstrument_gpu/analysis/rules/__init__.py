@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, MutableMapping
 from weakref import WeakKeyDictionary
 
 from pyinstrument_gpu import analysis, plugins
-from pyinstrument_gpu.analysis.advice import EDIT_SHARE, MIN_STEPS
-from pyinstrument_gpu.analysis.rules.case import Case, Guidance, worth_of
+from pyinstrument_gpu.analysis.advice import EDIT_SHARE, MIN_STEPS, Finding
+from pyinstrument_gpu.analysis.rules.case import Case
 from pyinstrument_gpu.analysis.rules.waits import (
     blocking_copies,
     evaluation_copies,
@@ -29,7 +29,7 @@ from pyinstrument_gpu.analysis.rules.work import (
 )
 from pyinstrument_gpu.core.run import Run
 
-RULES: tuple[Callable[[Case], Iterable[Guidance]], ...] = (
+RULES: tuple[Callable[[Case], Iterable[Finding]], ...] = (
     repeated_reads,
     blocking_copies,
     small_tensors,
@@ -43,17 +43,17 @@ RULES: tuple[Callable[[Case], Iterable[Guidance]], ...] = (
 )
 
 # As the other parts of an analysis, computed once.
-_found: MutableMapping[Run, list[Guidance]] = WeakKeyDictionary()
+_found: MutableMapping[Run, list[Finding]] = WeakKeyDictionary()
 
 
-def findings(run: Run) -> list[Guidance]:
+def findings(run: Run) -> list[Finding]:
     """What the rules find, the largest first, and then what can't be told."""
     if run not in _found:
         _found[run] = _findings(run)
     return _found[run]
 
 
-def _findings(run: Run) -> list[Guidance]:
+def _findings(run: Run) -> list[Finding]:
     case = Case(run, analysis.of(run))
     if run.syncs.is_as_if or len(case.steps) < MIN_STEPS or case.found.is_contended:
         return []
@@ -63,10 +63,12 @@ def _findings(run: Run) -> list[Guidance]:
             found += rule(case)
         except Exception as error:
             plugins.leave_out(name, f"it raised {type(error).__name__}: {error}")
-    return sorted(found, key=lambda one: one.worth.high_share if one.worth else -1.0, reverse=True)
+    return sorted(
+        found, key=lambda one: (one.high_share is not None, one.high_share or 0), reverse=True
+    )
 
 
-def is_nothing_worth_an_edit(run: Run, found: list[Guidance]) -> bool:
+def is_nothing_worth_an_edit(run: Run, found: list[Finding]) -> bool:
     """Whether all that the run's savings and these findings say is worth less than `EDIT_SHARE`.
 
     Not where one of them can't tell, where something that may matter was not recorded, or where the
@@ -78,6 +80,7 @@ def is_nothing_worth_an_edit(run: Run, found: list[Guidance]) -> bool:
         return False
     if about.advice or about.doubts:
         return False
-    worths = [finding.worth for finding in found]
-    worths += [worth_of(row, savings) for row in savings.rows]
-    return all(worth is not None and worth.high_share < EDIT_SHARE for worth in worths)
+    if any(row.high_ns >= EDIT_SHARE * savings.whole_ns(row) > 0 for row in savings.rows):
+        return False
+    shares = [finding.high_share for finding in found]
+    return all(share is not None and share < EDIT_SHARE for share in shares)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis import Analysis
-from pyinstrument_gpu.analysis.advice import subject
+from pyinstrument_gpu.analysis.advice import Finding, subject
 from pyinstrument_gpu.analysis.rules.occasions import OutermostPhases
 from pyinstrument_gpu.analysis.savings import Change, ReplayedSaving, ReplayedSavings
 from pyinstrument_gpu.analysis.time_budget import TimeBudgetEntry
@@ -43,40 +43,29 @@ class Worth(NamedTuple):
     of_ns: float
     of: str = "step"
 
-    @property
-    def high_share(self) -> float:
-        return self.high_ns / self.of_ns if self.of_ns else 0.0
 
+def guidance(
+    advice: str,
+    promised: str | None,
+    low_ns: float | None,
+    high_ns: float | None,
+    of_ns: float | None,
+    of: str | None,
+    evidence: str,
+    edit: str | None = None,
+) -> Finding:
+    """Return a piece of advice that guides give.
 
-@dataclass(frozen=True)
-class Guidance:
-    """A piece of advice that guides give.
-
-    Attributes:
+    Args:
         advice: what they say to do.
         promised: what they say it saves, as they write it.
-        low_ns, high_ns: what it would save here per step; unknown where that can't be told.
-        of_ns: what that is a share of.
-        of: that in words: "step", or "elapsed time" with all between steps.
+        low_ns, high_ns, of_ns, of: its `Worth` here, or `UNKNOWN`.
         evidence: what in this run says so; where the worth can't be told, why not.
         edit: how to do it, where the advice does not say it all.
     """
-
-    advice: str
-    promised: str | None
-    low_ns: float | None
-    high_ns: float | None
-    of_ns: float | None
-    of: str | None
-    evidence: str
-    edit: str | None = None
-
-    @property
-    def worth(self) -> Worth | None:
-        """What it would save here; None where that can't be told."""
-        if self.low_ns is None or self.high_ns is None or self.of_ns is None or self.of is None:
-            return None
-        return Worth(self.low_ns, self.high_ns, self.of_ns, self.of)
+    return Finding(
+        "guide", advice, low_ns, high_ns, None, of_ns, of, promised, evidence, edit, None
+    )
 
 
 def worth_of(saving: ReplayedSaving, found: ReplayedSavings) -> Worth:

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.analysis.advice import Finding
 from pyinstrument_gpu.analysis.correlation_points import CALL_NS, COPY_NS_PER_BYTE
 from pyinstrument_gpu.analysis.inference import welch
 from pyinstrument_gpu.analysis.intervals import interval_at
-from pyinstrument_gpu.analysis.rules.case import READS, Case, Guidance, Worth, worth_of
+from pyinstrument_gpu.analysis.rules.case import READS, Case, Worth, guidance, worth_of
 from pyinstrument_gpu.analysis.rules.occasions import MAX_SHARE
 from pyinstrument_gpu.analysis.savings import Change
 from pyinstrument_gpu.core.arrays import distinct
@@ -30,7 +31,7 @@ _ERRORS = 2
 """By how many standard errors the difference of the means may be off."""
 
 
-def repeated_reads(case: Case) -> Iterator[Guidance]:
+def repeated_reads(case: Case) -> Iterator[Finding]:
     """Values read twice in a step: what the second read costs.
 
     The first read of a step waits until the device is done. A second one behind it waits for
@@ -53,7 +54,7 @@ def repeated_reads(case: Case) -> Iterator[Guidance]:
     calls = np.count_nonzero(chosen) / len(case.steps)
     time_ns = float(later["duration_ns"][chosen].sum()) / len(case.steps)
     first = case.line(int(before["site"][chosen][0]))
-    yield Guidance(
+    yield guidance(
         "read each value once",
         "5-10 %",
         *Worth(0.0, time_ns, case.step_ns),
@@ -62,13 +63,13 @@ def repeated_reads(case: Case) -> Iterator[Guidance]:
     )
 
 
-def blocking_copies(case: Case) -> Iterator[Guidance]:
+def blocking_copies(case: Case) -> Iterator[Finding]:
     """All copies that make the host wait, if some of them are in steps."""
     saving = case.saving(Change.COPIES) or case.saving(Change.COPIES, is_inside=False)
     in_steps = case.run.syncs.of_kinds(case.waits, COPY_KINDS)
     if saving is None or case.is_listed(saving) or not in_steps.any():
         return
-    yield Guidance(
+    yield guidance(
         "pin memory and copy with non_blocking",
         "3-5 %",
         *worth_of(saving, case.found.savings),
@@ -77,7 +78,7 @@ def blocking_copies(case: Case) -> Iterator[Guidance]:
     )
 
 
-def small_tensors(case: Case) -> Iterator[Guidance]:
+def small_tensors(case: Case) -> Iterator[Finding]:
     """Small copies of one size in every step, apart from the largest, which is the batch, and those
     on its lines. Where their tensors come from is not known."""
     copies = case.waits[case.run.syncs.of_kinds(case.waits, COPY_KINDS)]
@@ -95,7 +96,7 @@ def small_tensors(case: Case) -> Iterator[Guidance]:
     chosen = copies[np.isin(copies["site"], found)]
     time_ns = float(chosen["duration_ns"].sum()) / len(case.steps)
     size = int(chosen["bytes"].sum()) / len(case.steps)
-    yield Guidance(
+    yield guidance(
         "make tensors on the device",
         "2-4 %",
         *Worth(0.0, time_ns, case.step_ns),
@@ -120,7 +121,7 @@ def _is_one_size(copies: NDArray[np.void], steps: int) -> bool:
     return bool(is_usual and sizes.max() <= SMALL_BYTES and in_steps >= EVERY_STEP * steps)
 
 
-def evaluation_copies(case: Case) -> Iterator[Guidance]:
+def evaluation_copies(case: Case) -> Iterator[Finding]:
     """The same in evaluations between steps. Where steps copy as well, it is only known what all
     copies save together."""
     saving = case.saving(Change.COPIES, is_inside=False)
@@ -138,7 +139,7 @@ def evaluation_copies(case: Case) -> Iterator[Guidance]:
     if case.run.syncs.of_kinds(case.waits, COPY_KINDS).any():
         high_ns = min(worth.high_ns, time_ns / len(case.steps))
         worth = worth._replace(low_ns=0.0, high_ns=high_ns)
-    yield Guidance(
+    yield guidance(
         "pin memory and copy with non_blocking in evaluations",
         None,
         *worth,
@@ -149,7 +150,7 @@ def evaluation_copies(case: Case) -> Iterator[Guidance]:
     )
 
 
-def logging_steps(case: Case) -> Iterator[Guidance]:
+def logging_steps(case: Case) -> Iterator[Finding]:
     """Printing and logging in steps: the waits, and what steps that log compute more than others.
 
     A step logs if a tensor is printed, formatted or made a list in it, or if a line reads a value
@@ -170,7 +171,7 @@ def logging_steps(case: Case) -> Iterator[Guidance]:
     worths = [worth_of(row, found) for row in known]
     is_logging = np.isin(case.steps["index"], logs["step"])
     low_ns, high_ns, host = _host_time(case, is_logging)
-    yield Guidance(
+    yield guidance(
         "print and log every N steps",
         "1-2 %",
         # One wait may take the place of another, so their savings do not add up, except at most.

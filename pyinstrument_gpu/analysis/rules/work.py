@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from pyinstrument_gpu.analysis.advice import Finding
 from pyinstrument_gpu.analysis.bottleneck import Bottleneck
 from pyinstrument_gpu.analysis.intervals import interval_at
-from pyinstrument_gpu.analysis.rules.case import UNKNOWN, Case, Guidance, Worth, worth_of
+from pyinstrument_gpu.analysis.rules.case import UNKNOWN, Case, Worth, guidance, worth_of
 from pyinstrument_gpu.analysis.rules.occasions import Occasions
 from pyinstrument_gpu.analysis.savings import Change
 from pyinstrument_gpu.core.statistics import Scope
@@ -31,7 +32,7 @@ _MAY_BE_ROLLOUTS = (
 )
 
 
-def loader_workers(case: Case) -> Iterator[Guidance]:
+def loader_workers(case: Case) -> Iterator[Finding]:
     """How long the loader takes for a batch, and what the loop would wait with more workers.
 
     The loop takes for a batch what its step takes without what the wait for data is worth.
@@ -60,7 +61,7 @@ def loader_workers(case: Case) -> Iterator[Guidance]:
         )
         evidence += _with_more(case, workers)
     more = ", prefetching or pinned memory" if case.has_device else " or prefetching"
-    yield Guidance(f"use more loader workers{more}", None, *worth, evidence)
+    yield guidance(f"use more loader workers{more}", None, *worth, evidence)
 
 
 def _with_more(case: Case, workers: int) -> str:
@@ -72,7 +73,7 @@ def _with_more(case: Case, workers: int) -> str:
     return ""
 
 
-def batch_size(case: Case) -> Iterator[Guidance]:
+def batch_size(case: Case) -> Iterator[Finding]:
     """A larger batch: what the host takes for launches it takes for any batch. Per sample, of a
     batch twice as large. Of programs that time the device.
 
@@ -86,12 +87,12 @@ def batch_size(case: Case) -> Iterator[Guidance]:
     if not kinds:
         return
     if not launches:
-        yield Guidance("double the batch size", None, *UNKNOWN, "no phase is launch-bound")
+        yield guidance("double the batch size", None, *UNKNOWN, "no phase is launch-bound")
         return
     fixed_ns = sum(case.computing_ns(path) for path in launches)
     host_ns = case.all_computing_ns
     names = ", ".join(case.run.paths[path] for path in launches[:3])
-    yield Guidance(
+    yield guidance(
         "double the batch size",
         None,
         *Worth(0.0, host_ns / 2, case.step_ns),
@@ -101,7 +102,7 @@ def batch_size(case: Case) -> Iterator[Guidance]:
     )
 
 
-def optimizer_host_time(case: Case) -> Iterator[Guidance]:
+def optimizer_host_time(case: Case) -> Iterator[Finding]:
     """The host's own time in optimizers, which a fused or foreach implementation saves.
 
     Of programs that time the device: without one, the optimizer computes on the host itself.
@@ -117,7 +118,7 @@ def optimizer_host_time(case: Case) -> Iterator[Guidance]:
             continue
         saving = case.saving(Change.LAUNCHES, path=path)
         if saving is None or not case.is_listed(saving):
-            yield Guidance(
+            yield guidance(
                 "use a fused or foreach optimizer",
                 None,
                 *Worth(0.0, min(host_ns, idle_ns), case.step_ns),
@@ -126,7 +127,7 @@ def optimizer_host_time(case: Case) -> Iterator[Guidance]:
             )
 
 
-def precision(case: Case) -> Iterator[Guidance]:
+def precision(case: Case) -> Iterator[Finding]:
     """AMP and TF32 make the device's work shorter, which is worth something only if that is the
     limit.
 
@@ -144,7 +145,7 @@ def precision(case: Case) -> Iterator[Guidance]:
     if judged and Bottleneck.DEVICE not in judged and len(blocked_ns) == len(means):
         waits = f"the host waits {duration(sum(blocked_ns))} per step for the device"
         worth = Worth(0.0, sum(blocked_ns), case.step_ns)
-        yield Guidance(_ADVICE, None, *worth, f"no phase is device-bound, and {waits}")
+        yield guidance(_ADVICE, None, *worth, f"no phase is device-bound, and {waits}")
         return
     busy_ns, step_ns = found.savings.busy_ns, found.savings.step_ns
     if found.premises.doubt is not None:
@@ -153,10 +154,10 @@ def precision(case: Case) -> Iterator[Guidance]:
         why = "how long the device was busy is not known"
     else:
         why = f"the device is proven to be busy for {busy_ns / step_ns:.0%} of the time only"
-    yield Guidance(_ADVICE, None, *UNKNOWN, why)
+    yield guidance(_ADVICE, None, *UNKNOWN, why)
 
 
-def occasional_phases(case: Case) -> Iterator[Guidance]:
+def occasional_phases(case: Case) -> Iterator[Finding]:
     """Evaluations, checkpoints and the like: their share of the elapsed time, and what half as
     often would save."""
     timeline = case.timeline
@@ -170,16 +171,16 @@ def occasional_phases(case: Case) -> Iterator[Guidance]:
         if len(occasions) < MIN_OCCASIONS:
             continue
         if advice == _EVALUATE and timeline.may_be_rollouts():
-            yield Guidance(advice, None, *UNKNOWN, _MAY_BE_ROLLOUTS)
+            yield guidance(advice, None, *UNKNOWN, _MAY_BE_ROLLOUTS)
         else:
             yield _half_as_often(case, advice, occasions)
 
 
-def _half_as_often(case: Case, advice: str, occasions: Occasions) -> Guidance:
+def _half_as_often(case: Case, advice: str, occasions: Occasions) -> Finding:
     if lost := case.found.span_losses.spans:
-        return Guidance(advice, None, *UNKNOWN, f"{lost:,} spans are missing from the history")
+        return guidance(advice, None, *UNKNOWN, f"{lost:,} spans are missing from the history")
     if not occasions.are_known:
-        return Guidance(advice, None, *UNKNOWN, "no read that the watch saw ends the device's work")
+        return guidance(advice, None, *UNKNOWN, "no read that the watch saw ends the device's work")
     elapsed_ns, steps = case.timeline.elapsed_ns, len(case.steps)
     low_ns, high_ns = int(occasions.low_ns.sum()), int(occasions.high_ns.sum())
     # By what the first is longer than usual may come once: a compilation, caches, choosing kernels.
@@ -191,6 +192,6 @@ def _half_as_often(case: Case, advice: str, occasions: Occasions) -> Guidance:
     each = " to ".join(
         dict.fromkeys(duration(time_ns / len(occasions)) for time_ns in (low_ns, high_ns))
     )
-    return Guidance(
+    return guidance(
         advice, None, *worth, f"{len(occasions):,} times in {steps:,} steps, {each} each"
     )

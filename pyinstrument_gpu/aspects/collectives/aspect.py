@@ -23,8 +23,8 @@ class CollectivesAspect(DocumentAspect[Run, None]):
     missing = Collectives()
 
     def decode(self, data: bytes, found: Found) -> Collectives:
-        collectives, notes = known_collectives(data, found.blocks, found.state)
-        found.notes += notes
+        collectives = known_collectives(data, found.blocks, found.state)
+        found.notes += collectives.notes
         return collectives
 
     def causes(self, run: Run) -> Iterator[Cause]:

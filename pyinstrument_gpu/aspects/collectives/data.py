@@ -7,11 +7,11 @@ operations are a log.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.core.arrays import ArrayFields
@@ -94,32 +94,21 @@ class Collectives(ArrayFields):
         waits: the times in which the program waited for operations in calls that were hooked
             (`WAIT_DTYPE`), in the order in which they ended. History as well.
         waits_since_ns: from when on these are all there; -1 if they were not looked for.
+        notes: what else a run says of them.
     """
 
     groups: tuple[ProcessGroup, ...] = ()
     operations: tuple[str, ...] = ()
     events: NDArray[np.void] = field(default_factory=lambda: np.empty(0, COLLECTIVE_DTYPE))
-    missed: int = 0
+    missed: Annotated[int, Meta(ge=0, lt=INDEX_LIMIT)] = 0
     was_read: bool = False
     waits: NDArray[np.void] = field(default_factory=lambda: np.empty(0, WAIT_DTYPE))
-    waits_since_ns: int = -1
-
-
-class _Document(Struct, frozen=True):
-    """The COLLECTIVE_GROUPS document."""
-
-    was_read: bool = False
-    missed: Annotated[int, Meta(ge=0, lt=INDEX_LIMIT)] = 0
-    groups: tuple[ProcessGroup, ...] = ()
-    operations: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
     waits_since_ns: Annotated[int, Meta(ge=-1, lt=TIME_LIMIT_NS)] = -1
+    notes: tuple[str, ...] = ()
 
 
-def known_collectives(
-    data: bytes, blocks: Blocks, state: State
-) -> tuple[Collectives, tuple[str, ...]]:
-    """The operations up to the first that can't be true, and notes for the run.
+def known_collectives(data: bytes, blocks: Blocks, state: State) -> Collectives:
+    """The operations up to the first that can't be true.
 
     Args:
         data: the document of groups.
@@ -128,7 +117,7 @@ def known_collectives(
     Raises:
         RunFileDamagedError: the document does not fit, or an item is cut off.
     """
-    found = decode_object(data, "COLLECTIVE_GROUPS", _Document)
+    found = decode_object(data, "COLLECTIVE_GROUPS", Collectives)
     log = blocks.records(BlockType.COLLECTIVES, COLLECTIVE_ITEM)
     items = log.items[: _true_items(log.items, len(found.groups), len(found.operations))]
     written = min(state.collectives, INDEX_LIMIT)
@@ -146,16 +135,14 @@ def known_collectives(
     since_ns = found.waits_since_ns
     if made_room and since_ns >= 0:
         since_ns = max(since_ns, int(items["created_ns"][0])) if len(items) else -1
-    collectives = Collectives(
-        groups=found.groups,
-        operations=found.operations,
+    return replace(
+        found,
         events=events[_by_creation(events["created_ns"])],
         missed=found.missed + made_room + lost,
-        was_read=found.was_read,
         waits=waits,
         waits_since_ns=since_ns,
+        notes=notes,
     )
-    return collectives, notes
 
 
 def _true_items(items: NDArray[np.void], groups: int, operations: int) -> int:

@@ -9,7 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pyinstrument_gpu.aspects.graphs import NAME
-from pyinstrument_gpu.aspects.graphs.data import UNKNOWN_STEP, GraphPhases, decode_graph_phases
+from pyinstrument_gpu.aspects.graphs.data import (
+    UNKNOWN_STEP,
+    GraphPhases,
+    PhaseTimes,
+    decode_graph_phases,
+)
 from pyinstrument_gpu.core.aspect import DocumentAspect, ReportedRun
 from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.run import Run
@@ -17,28 +22,6 @@ from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
 from pyinstrument_gpu.parts.words import UNKNOWN, Unit, counted, printable
 
 _MOST_ROWS = 50
-
-
-@dataclass(frozen=True)
-class PhaseInGraph:
-    """A phase in the replays of a graph, by the device's clock.
-
-    Attributes:
-        path: around the replay, then in the graph.
-        graph: the graph's number.
-        timed: how often it was timed, in all replays.
-        mean_ns: of one time, missing where none was timed.
-        p50_ns, p95_ns: quantiles, likewise.
-        lost: how many more times were overwritten before they were read.
-    """
-
-    path: str
-    graph: int
-    timed: int
-    mean_ns: float | None
-    p50_ns: int | None
-    p95_ns: int | None
-    lost: int
 
 
 @dataclass(frozen=True)
@@ -57,7 +40,7 @@ class PhasesInGraphs:
     graphs: int
     marks: int
     replays: int
-    phases: tuple[PhaseInGraph, ...]
+    phases: tuple[PhaseTimes, ...]
     ambiguous: int
     without_step: int
 
@@ -73,18 +56,7 @@ def phases_in_graphs(run: Run) -> PhasesInGraphs | None:
         graphs=len(replayed),
         marks=sum(graph.marks for graph in replayed),
         replays=sum(graph.replays for graph in replayed),
-        phases=tuple(
-            PhaseInGraph(
-                path=run.paths[one.path],
-                graph=one.graph,
-                timed=one.count,
-                mean_ns=one.mean_ns,
-                p50_ns=one.p50_ns if one.count else None,
-                p95_ns=one.p95_ns if one.count else None,
-                lost=one.lost,
-            )
-            for one in sorted(known.phases, key=lambda one: -one.total_ns)
-        ),
+        phases=tuple(sorted(known.phases, key=lambda one: -one.total_ns)),
         ambiguous=sum(graph.is_ambiguous for graph in replayed),
         without_step=int(np.count_nonzero(known.runs["step"] == UNKNOWN_STEP)),
     )
@@ -110,15 +82,18 @@ class GraphsAspect(DocumentAspect[Run, PhasesInGraphs]):
         return phases_in_graphs(run)
 
     def parts(self, found: PhasesInGraphs, document: ReportedRun) -> Iterator[Part]:
-        unit = Unit.fitting(max((one.p95_ns or 0 for one in found.phases), default=0))
+        unit = Unit.fitting(max((one.p95_ns for one in found.phases), default=0))
         yield Sentence()
         yield Sentence(f"Inside CUDA graphs: {unit.name} of device time, in each replay", "title")
         rows = [
             Row(
                 printable(one.path),
                 [
-                    f"{one.timed:,}",
-                    *map(unit.text, (one.mean_ns, one.p50_ns, one.p95_ns)),
+                    f"{one.count:,}",
+                    *(
+                        unit.text(time_ns if one.count else None)
+                        for time_ns in (one.mean_ns, one.p50_ns, one.p95_ns)
+                    ),
                     f"{one.lost:,}" if one.lost else UNKNOWN,
                 ],
                 path=one.path,

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from msgspec import Struct
@@ -15,7 +15,7 @@ from pyinstrument_gpu.core.file.blocks import BlockType, true_prefix
 from pyinstrument_gpu.core.file.device_clocks import TIME_LIMIT_NS, known_clocks
 from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.file.items import DEVICE_CLOCK_ITEM, GRAPH_PHASE_ITEM, columns
-from pyinstrument_gpu.core.file.json_document import Count, decode_object
+from pyinstrument_gpu.core.file.json_document import LOST_PATH, Count, PathName, decode_object
 
 UNKNOWN_STEP = -2
 """Where a run's step is not known; -1 is none."""
@@ -54,18 +54,19 @@ class Graph(Struct, frozen=True):
 
 
 class PhaseTimes(Struct, frozen=True):
-    """The times of a phase in the replays of a graph, of the whole run.
+    """A phase in the replays of a graph, by the device's clock.
 
     Attributes:
-        graph: index into `GraphPhases.graphs`.
-        path: index into `Run.paths`: around the replay, then in the graph.
+        graph: the graph's number, an index into `GraphPhases.graphs`.
+        path: around the replay, then in the graph.
         count: how often it was timed: in each replay as often as it is in the graph.
-        total_ns, min_ns, max_ns: exact. The quantiles are within 1/32 of their value.
+        total_ns, min_ns, max_ns: exact; 0 where it was never timed.
+        p50_ns, p95_ns: within 1/32 of their value.
         lost: how many more times were overwritten before they were read.
     """
 
     graph: Count
-    path: Count
+    path: PathName
     count: Count
     total_ns: Count
     min_ns: Count
@@ -97,31 +98,16 @@ class GraphPhases(ArrayFields):
     phases: tuple[PhaseTimes, ...] = ()
     runs: NDArray[np.void] = field(default_factory=lambda: np.empty(0, GRAPH_PHASE_DTYPE))
     failure: str = ""
-    uncertainty_ns: int = 0
-
-
-class _Document(Struct, frozen=True):
-    """What stands in the file."""
-
-    failure: str = ""
-    graphs: tuple[Graph, ...] = ()
-    phases: tuple[PhaseTimes, ...] = ()
     uncertainty_ns: Count = 0
 
 
 def decode_graph_phases(data: bytes, found: Found) -> GraphPhases:
     """The phases up to the first that can't be true."""
-    document = decode_object(data, NAME, _Document)
-    paths, graphs = len(found.tables.paths), document.graphs
-    return GraphPhases(
-        graphs=graphs,
-        phases=tuple(
-            one for one in document.phases if one.path < paths and one.graph < len(graphs)
-        ),
-        runs=_known_runs(found, graphs),
-        failure=document.failure,
-        uncertainty_ns=document.uncertainty_ns,
+    document = decode_object(data, NAME, GraphPhases, found.tables.paths)
+    phases = tuple(
+        one for one in document.phases if one.path != LOST_PATH and one.graph < len(document.graphs)
     )
+    return replace(document, phases=phases, runs=_known_runs(found, document.graphs))
 
 
 def _known_runs(found: Found, graphs: tuple[Graph, ...]) -> NDArray[np.void]:

@@ -19,6 +19,7 @@ from pyinstrument_gpu.aspects.loader import (
     MOST_TEXT,
     MOST_WORKERS,
 )
+from pyinstrument_gpu.core.clocks import began_ns
 from pyinstrument_gpu.core.file.device_clocks import TIME_LIMIT_NS
 from pyinstrument_gpu.core.file.json_document import Count
 
@@ -194,21 +195,10 @@ class Loaders(Struct, frozen=True):
     loaders: Annotated[tuple[Loader, ...], Meta(max_length=MOST_LOADERS)] = ()
 
 
-def began_ns(anchor: Mapping[str, int]) -> int | None:
-    """When the run began, by the clock of batches; None unknown.
-
-    Args:
-        anchor: the clocks when the recording began, as far as they are known.
-    """
-    if "monotonic_ns" not in anchor or "run_ns" not in anchor:
-        return None
-    return anchor["monotonic_ns"] - anchor["run_ns"]
-
-
 def on_timeline(known: Loaders | None, anchor: Mapping[str, int]) -> NDArray[np.void]:
     """The batches of the first loader (`BATCH_DTYPE`); none where it is not known when the run
-    began. `anchor` as that of `began_ns`."""
-    since_ns = began_ns(anchor)
+    began. `anchor` is a reading of the clocks, as in `Run.anchor`."""
+    since_ns = began_ns(anchor, "monotonic_ns")
     if since_ns is None or known is None or not known.loaders:
         return np.zeros(0, BATCH_DTYPE)
     made = known.loaders[0].batches

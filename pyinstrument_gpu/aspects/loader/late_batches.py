@@ -20,9 +20,10 @@ from pyinstrument_gpu.analysis.advice import faster_loading
 from pyinstrument_gpu.analysis.batches import BATCH_PHASE, LOADER_PHASES, START_PHASE
 from pyinstrument_gpu.analysis.intervals import interval_at
 from pyinstrument_gpu.analysis.slow_places import steps_with_spans
-from pyinstrument_gpu.aspects.loader.data import LineTime, Loader, LongBatch, began_ns
+from pyinstrument_gpu.aspects.loader.data import LineTime, Loader, LongBatch
 from pyinstrument_gpu.aspects.loader.stages import LineTree, stages_of
 from pyinstrument_gpu.core.cause import Cause, Precedence, intervals_of
+from pyinstrument_gpu.core.clocks import began_ns
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.core.statistics import Scope
@@ -63,7 +64,7 @@ def _add_stages(
     """Notes for waits that end with a long batch."""
     order = np.argsort(spans["host_begin_ns"], kind="stable")
     begins_ns, ends_ns = spans["host_begin_ns"][order], spans["host_end_ns"][order]
-    run_ns = began_ns(run.anchor)
+    run_ns = began_ns(run.anchor, "monotonic_ns")
     if run_ns is None:
         return
     times_ns = np.array([batch.end_ns for batch in loader.long], np.int64) - run_ns

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 import numpy as np
-from msgspec.structs import asdict
 
 from pyinstrument_gpu.analysis.advice import Finding, unpriced
 from pyinstrument_gpu.aspects.memory.data import (
@@ -20,7 +19,6 @@ from pyinstrument_gpu.aspects.memory.data import (
     OutOfMemory,
     OutOfMemoryHolders,
     PhaseBytes,
-    PhaseMemory,
     StepMemory,
     decode_memory,
 )
@@ -72,81 +70,6 @@ class PhaseMemoryUse:
 
 
 @dataclass(frozen=True)
-class OutOfMemoryReport:
-    """A time at which a GPU had no memory left.
-
-    Attributes:
-        path: the innermost phase that was open.
-        step: the index of the step that was open.
-        module: the module that was running.
-        time_ns: since the run began.
-        request_bytes: what was asked for.
-        free_bytes: what was free on the device.
-        limit_bytes: what the process may have at most.
-        allocated_bytes: what tensors occupied.
-        reserved_bytes: what PyTorch held, for tensors or for later.
-        advice: what may help, where these numbers say so.
-        holders: who held the memory; known of the first time only.
-        snapshot: name of the file beside the run that has the allocator's snapshot.
-    """
-
-    path: str | None
-    step: int | None
-    module: str | None
-    device: int
-    time_ns: int | None
-    request_bytes: int
-    free_bytes: int
-    limit_bytes: int
-    allocated_bytes: int | None
-    reserved_bytes: int | None
-    advice: str | None
-    holders: OutOfMemoryHolders | None = None
-    snapshot: str | None = None
-
-
-@dataclass(frozen=True)
-class KindMemory:
-    """What was held of one kind around a backward pass.
-
-    Attributes:
-        kind: such as "activations", or what is allocated besides.
-        begin_bytes: as the pass began.
-        end_bytes: as it had ended; unknown: it raised an exception.
-    """
-
-    kind: str
-    begin_bytes: int
-    end_bytes: int | None
-
-
-@dataclass(frozen=True)
-class MemoryByKind:
-    """Who held memory around the backward pass of a step, of the few that were looked at the one
-    at which most was held.
-
-    Attributes:
-        step: index of the step.
-        kinds: the largest first. On a GPU they add up to all that was allocated.
-        activation_modules: the modules whose own code saved most activations.
-        activation_phases: where they were saved; empty: not known.
-        modules: those that held most parameters, gradients, buffers and optimizer state.
-        optimizers: how many are known. Without any, their state is unknown.
-        unseen: how many nodes of autograd did not show what they had saved.
-        cost_ns: what the look took of the step.
-    """
-
-    step: int
-    kinds: tuple[KindMemory, ...]
-    activation_modules: tuple[ModuleBytes, ...]
-    activation_phases: tuple[PhaseBytes, ...]
-    modules: tuple[ModuleBytes, ...]
-    optimizers: int
-    unseen: int
-    cost_ns: int
-
-
-@dataclass(frozen=True)
 class MemoryUse:
     """Memory in the steps that were read.
 
@@ -178,8 +101,8 @@ class MemoryUse:
     growth: MemoryGrowth | None
     phases: tuple[PhaseMemoryUse, ...]
     out_of_memory_count: int
-    out_of_memory: tuple[OutOfMemoryReport, ...]
-    held: MemoryByKind | None = None
+    out_of_memory: tuple[OutOfMemory, ...]
+    held: StepMemory | None = None
 
 
 class MemoryAspect(DocumentAspect[Run, MemoryUse]):
@@ -220,6 +143,7 @@ class MemoryAspect(DocumentAspect[Run, MemoryUse]):
         if len(found.points) and found.points["reserved_bytes"][-1] >= 0:
             reserved_bytes = int(found.points["reserved_bytes"][-1])
             unused_bytes = reserved_bytes - int(found.points["allocated_bytes"][-1])
+        known = [number for number, path in enumerate(run.paths) if path in found.phases]
         return MemoryUse(
             device=found.device,
             steps=found.steps,
@@ -232,18 +156,19 @@ class MemoryAspect(DocumentAspect[Run, MemoryUse]):
             growth=memory_growth(found),
             phases=tuple(
                 PhaseMemoryUse(
-                    path,
+                    phase.path,
                     phase.begin_bytes,
                     phase.end_bytes,
                     phase.peak_bytes,
                     phase.peak_is_exact,
                     None if phase.left_bytes is None else phase.left_bytes.median,
                 )
-                for path, phase in _phases(run, found)
+                for number in in_tree_order(run.path_parents, known)
+                for phase in [found.phases[run.paths[number]]]
             ),
             out_of_memory_count=found.out_of_memory_count,
-            out_of_memory=tuple(map(_out_of_memory, found.out_of_memory)),
-            held=None if found.held is None else _by_kind(found.held),
+            out_of_memory=tuple(found.out_of_memory),
+            held=found.held,
         )
 
     def parts(self, memory: MemoryUse, document: ReportedRun) -> Iterable[Part]:
@@ -300,8 +225,9 @@ class MemoryAspect(DocumentAspect[Run, MemoryUse]):
             return
         for event in memory.out_of_memory:
             yield Sentence(_event(event), "failure")
-            if event.advice is not None:
-                yield Sentence(event.advice)
+            advice = allocator_advice(event)
+            if advice is not None:
+                yield Sentence(advice)
             if event.holders is not None:
                 yield from map(Sentence, _holders(event.holders, event.allocated_bytes))
             if event.snapshot is not None:
@@ -376,19 +302,6 @@ class MemoryAspect(DocumentAspect[Run, MemoryUse]):
             yield "Memory by kind: no backward pass was looked at."
 
 
-def _phases(run: Run, found: Memory) -> Iterator[tuple[str, PhaseMemory]]:
-    known = [number for number, path in enumerate(run.paths) if path in found.phases]
-    for number in in_tree_order(run.path_parents, known):
-        path = run.paths[number]
-        yield path, found.phases[path]
-
-
-def _out_of_memory(event: OutOfMemory) -> OutOfMemoryReport:
-    facts = asdict(event)
-    del facts["settings"]
-    return OutOfMemoryReport(**facts, advice=allocator_advice(event))
-
-
 def allocator_advice(event: OutOfMemory) -> str | None:
     """What may help, if the numbers of this very event say so."""
     allocated, reserved = event.allocated_bytes, event.reserved_bytes
@@ -406,7 +319,7 @@ def allocator_advice(event: OutOfMemory) -> str | None:
 _HEADERS = ("phase", "at begin", "at end", "peak", "left per step")
 
 
-def _event(event: OutOfMemoryReport) -> str:
+def _event(event: OutOfMemory) -> str:
     where = "outside all phases" if event.path is None else f"in {printable(event.path)}"
     if event.module is not None:
         where += f", module {printable(event.module)}"
@@ -478,54 +391,38 @@ def _unseen_text(unseen: int) -> str:
     )
 
 
-def _by_kind(found: StepMemory) -> MemoryByKind:
-    begin, end = found.begin, found.end
-    kinds = [
-        KindMemory(kind, begin.kinds[kind], None if end is None else end.kinds[kind])
-        for kind, held in found.most_bytes.items()
-        if held
-    ]
-    rest = [_rest_bytes(one) for one in (begin, end) if one is not None]
-    if rest[0] is not None:
-        kinds.append(KindMemory(_OTHERS, rest[0], *rest[1:] or (None,)))
-    return MemoryByKind(
-        step=found.step,
-        kinds=tuple(
-            sorted(kinds, key=lambda one: max(one.begin_bytes, one.end_bytes or 0), reverse=True)
-        ),
-        activation_modules=found.activation_modules,
-        activation_phases=found.phases,
-        modules=found.most.modules,
-        optimizers=found.optimizers,
-        unseen=found.unseen,
-        cost_ns=found.cost_ns,
-    )
+def _kinds_of(found: StepMemory) -> Iterator[tuple[str, int, int | None]]:
+    """What was held of each kind, and what is allocated besides: as the pass began, and as it had
+    ended; None: it raised an exception."""
+    ended = {} if found.end is None else _with_others(found.end)
+    for kind, begin_bytes in _with_others(found.begin).items():
+        if begin_bytes or ended.get(kind) or kind == _OTHERS:
+            yield kind, begin_bytes, ended.get(kind)
 
 
-def _rest_bytes(held: HeldMemory) -> int | None:
-    """What is allocated besides. Other threads may have freed what was counted."""
-    allocated_bytes = held.allocated_bytes
-    return None if allocated_bytes is None else max(allocated_bytes - held.known_bytes, 0)
+def _with_others(held: HeldMemory) -> dict[str, int]:
+    """The kinds and what is allocated besides. Other threads may have freed what was counted."""
+    if held.allocated_bytes is None:
+        return held.kinds
+    return {**held.kinds, _OTHERS: max(held.allocated_bytes - held.known_bytes, 0)}
 
 
-def _held_parts(found: MemoryByKind) -> Iterator[Part]:
+def _held_parts(found: StepMemory) -> Iterator[Part]:
     """Who held memory around a backward pass."""
     yield Sentence()
     title = f"Memory by kind around the backward pass of step {found.step:,}"
     yield Sentence(f"{title}, looked at in {duration(found.cost_ns)}", "title")
-    total = KindMemory("together", *_totals_bytes(found))
+    kinds = sorted(_kinds_of(found), key=lambda one: max(one[1], one[2] or 0), reverse=True)
+    kinds.append(("together", *_totals_bytes(found)))
     rows = [
-        Row(
-            one.kind,
-            [size(one.begin_bytes), UNKNOWN if one.end_bytes is None else size(one.end_bytes)],
-        )
-        for one in (*found.kinds, total)
+        Row(kind, [size(begin_bytes), UNKNOWN if end_bytes is None else size(end_bytes)])
+        for kind, begin_bytes, end_bytes in kinds
     ]
     yield table(["kind", "as it began", "as it ended"], [rows[:-1], rows[-1:]])
     for text, owners in (
         ("Activations: of modules", found.activation_modules),
-        ("Activations: of phases", _phase_owners(found.activation_phases)),
-        ("All else: of modules", found.modules),
+        ("Activations: of phases", _phase_owners(found.phases)),
+        ("All else: of modules", found.most.modules),
     ):
         most = _most(owners)
         if most:
@@ -536,18 +433,18 @@ def _held_parts(found: MemoryByKind) -> Iterator[Part]:
         yield Sentence("Optimizer state is unknown: no optimizer of torch made a step", "note")
 
 
-def _totals_bytes(found: MemoryByKind) -> tuple[int, int | None]:
+def _totals_bytes(found: StepMemory) -> tuple[int, int | None]:
     """Of all kinds, as the pass began and as it had ended."""
-    ends = [one.end_bytes for one in found.kinds if one.end_bytes is not None]
-    return sum(one.begin_bytes for one in found.kinds), sum(ends) if ends else None
+    end = found.end
+    ended = None if end is None else sum(_with_others(end).values())
+    return sum(_with_others(found.begin).values()), ended
 
 
-def _kinds_text(found: MemoryByKind, peak_bytes: int) -> str:
+def _kinds_text(found: StepMemory, peak_bytes: int) -> str:
     """The kinds at the moment at which more is held, as shares of the peak."""
     begin_bytes, end_bytes = _totals_bytes(found)
     began = begin_bytes >= (end_bytes or 0)
-    held = {one.kind: one.begin_bytes if began else one.end_bytes or 0 for one in found.kinds}
-    held.pop(_OTHERS, None)  # are among those of the peak
+    held = (found.begin if began or found.end is None else found.end).kinds
     if not _LEAST_SHARE * peak_bytes <= sum(held.values()) <= peak_bytes:
         return ""
     kinds = sorted(held.items(), key=itemgetter(1), reverse=True)[:_MOST_KINDS]

@@ -6,19 +6,25 @@ Its declarations are also those of the MEMORY document (docs/run-file.md).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
-from msgspec import Meta, Struct, convert, field
-from msgspec.structs import asdict
+from msgspec import Meta, Struct, field
+from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.core.clocks import began_ns
 from pyinstrument_gpu.core.file.blocks import nonsense
 from pyinstrument_gpu.core.file.items import NONE
-from pyinstrument_gpu.core.file.json_document import Count, decode_object
+from pyinstrument_gpu.core.file.json_document import (
+    LOST_PATH,
+    Count,
+    PathName,
+    decode_object,
+)
 from pyinstrument_gpu.core.file.steps import StepNumbering
 
 MEMORY_POINT_DTYPE = np.dtype(
@@ -48,21 +54,21 @@ class MedianBytes(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
 
 
 class PhaseMemory(Struct, frozen=True):
-    """Memory around the calls of one phase, in the steps that were read.
+    """Memory around the calls of a phase, in the steps that were read.
 
     Attributes:
-        calls: How many calls were read.
-        steps: How many steps with such calls.
-        begin_bytes: What was allocated when a call began, on average.
-        end_bytes: What was allocated when it ended, on average.
-        peak_bytes: The most that was allocated during a call, as far as it is known.
-        peak_is_exact: Whether no call that was read had more than `peak_bytes`; otherwise some may
-            have.
-        left_bytes: What the phase left behind per step, phases within included; below 0, what it
-            freed. None after fewer than six steps.
-        own_left_bytes: The same without phases within.
+        path: the phase and those around it.
+        calls: how many calls were read.
+        steps: how many steps with such calls.
+        begin_bytes, end_bytes: what was allocated when a call began and ended, on average.
+        peak_bytes: the most that was allocated during a call, as far as it is known.
+        peak_is_exact: false: in calls in which the run's peak did not rise it may have been more.
+        left_bytes: what the phase left behind per step, phases inside included; below 0, what it
+            freed. Unknown after fewer than six steps.
+        own_left_bytes: the same without phases inside.
     """
 
+    path: PathName
     calls: Count
     steps: Count
     begin_bytes: _Bytes
@@ -86,8 +92,7 @@ class ModuleBytes:
     bytes: _Bytes
 
 
-@dataclass(frozen=True)
-class PhaseBytes:
+class PhaseBytes(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What was saved in a phase for the backward pass.
 
     Attributes:
@@ -95,7 +100,7 @@ class PhaseBytes:
         bytes: of activations that are in `HeldMemory.activations_bytes`.
     """
 
-    path: str | None
+    path: PathName | None
     bytes: _Bytes
 
 
@@ -142,18 +147,7 @@ class HeldMemory:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _StepMemoryFacts:
-    step: Count
-    begin: HeldMemory
-    end: HeldMemory | None = None
-    activation_modules: tuple[ModuleBytes, ...] = ()
-    optimizers: Count = 0
-    unseen: Count = 0
-    cost_ns: Count = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepMemory(_StepMemoryFacts):
+class StepMemory:
     """Who held memory around the backward pass of a step: of the few that were looked at, the one
     at which most was held.
 
@@ -170,13 +164,14 @@ class StepMemory(_StepMemoryFacts):
         cost_ns: what the look took of the step.
     """
 
+    step: Count
+    begin: HeldMemory
+    end: HeldMemory | None = None
+    activation_modules: tuple[ModuleBytes, ...] = ()
     phases: tuple[PhaseBytes, ...] = ()
-
-    @property
-    def most_bytes(self) -> dict[str, int]:
-        """Of each kind the most that was held."""
-        ended = {} if self.end is None else self.end.kinds
-        return {kind: max(held, ended.get(kind, 0)) for kind, held in self.begin.kinds.items()}
+    optimizers: Count = 0
+    unseen: Count = 0
+    cost_ns: Count = 0
 
     @property
     def most(self) -> HeldMemory:
@@ -187,13 +182,7 @@ class StepMemory(_StepMemoryFacts):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _HolderFacts(HeldMemory):
-    activation_modules: tuple[ModuleBytes, ...] = ()
-    unseen: Count | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutOfMemoryHolders(_HolderFacts):
+class OutOfMemoryHolders(HeldMemory):
     """Who held the memory of a device when there was none left.
 
     Attributes:
@@ -204,48 +193,46 @@ class OutOfMemoryHolders(_HolderFacts):
             activations are not known.
     """
 
+    activation_modules: tuple[ModuleBytes, ...] = ()
     phases: tuple[PhaseBytes, ...] = ()
+    unseen: Count | None = None
 
 
-class _OutOfMemoryFacts(Struct, frozen=True, kw_only=True):
-    """What the file says as it is known to users."""
+class OutOfMemory(Struct, frozen=True, kw_only=True):
+    """A time at which a GPU had no memory left.
 
+    Attributes:
+        path: the innermost phase that was open.
+        step: the index of the step that was open.
+        module: the module that was running.
+        device: the GPU.
+        time_ns: since the run began; in the file by the machine's clock.
+        request_bytes: what was asked for.
+        free_bytes: what was free on the device.
+        limit_bytes: what the process may have at most: the device's memory, or a part of it.
+        allocated_bytes: what tensors occupied.
+        reserved_bytes: what PyTorch held, for tensors or for later.
+        settings: PYTORCH_ALLOC_CONF, or PYTORCH_CUDA_ALLOC_CONF.
+        holders: who held the memory; known of the first time only.
+        snapshot: name of the file beside the run that has the allocator's snapshot.
+    """
+
+    path: PathName | None = None
     step: Count | None = None
     module: str | None = None
     device: Count
+    time_ns: Annotated[int, Meta(ge=0, lt=_LIMIT)] | None = field(default=None, name="monotonic_ns")
     request_bytes: _Bytes
-    limit_bytes: _Bytes
     free_bytes: _Bytes
+    limit_bytes: _Bytes
     allocated_bytes: _Bytes | None = None
     reserved_bytes: _Bytes | None = None
     settings: str | None = None
+    holders: OutOfMemoryHolders | None = None
     snapshot: str | None = None
 
 
-class OutOfMemory(_OutOfMemoryFacts, frozen=True, kw_only=True):
-    """One time that the allocator of a device had no memory left.
-
-    What is not known is None.
-
-    Attributes:
-        path: The innermost phase that was open.
-        step: Index of the step that was open.
-        module: The module that was running.
-        device: Number of the device.
-        request_bytes: What was asked for.
-        limit_bytes: What the process may have at most: the device's memory, or a part of it.
-        free_bytes: What was free on the device.
-        allocated_bytes: What tensors occupied.
-        reserved_bytes: What the allocator held, for tensors or for later.
-        time_ns: When it was, since the run began.
-        settings: PYTORCH_ALLOC_CONF, or PYTORCH_CUDA_ALLOC_CONF.
-        holders: Who held the memory; known of the first time only.
-        snapshot: Name of the file beside the run that has the allocator's snapshot.
-    """
-
-    path: str | None = None
-    time_ns: int | None = None
-    holders: OutOfMemoryHolders | None = None
+_Holders = TypeVar("_Holders", StepMemory, OutOfMemoryHolders)
 
 
 class _MemoryFacts(Struct, frozen=True, kw_only=True):
@@ -259,6 +246,7 @@ class _MemoryFacts(Struct, frozen=True, kw_only=True):
     allocation_retries: Count | None = None
     phases_lost: Count = 0
     outside_left_bytes: MedianBytes | None = None
+    held: StepMemory | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -289,47 +277,25 @@ class Memory(_MemoryFacts, frozen=True, kw_only=True):
 
     phases: Mapping[str, PhaseMemory] = field(default_factory=dict)
     retried_steps: tuple[int, ...] = ()
-    held: StepMemory | None = None
     points: NDArray[np.void] = field(default_factory=lambda: np.empty(0, MEMORY_POINT_DTYPE))
     out_of_memory_count: int = 0
     out_of_memory: Sequence[OutOfMemory] = ()
 
 
-class _NotedPhase(PhaseMemory, frozen=True, kw_only=True):
-    path: Count
-
-
-@dataclass(frozen=True, kw_only=True)
-class _NotedHolders(_HolderFacts):
-    phases: tuple[tuple[Count | None, _Bytes], ...] = ()
-
-
-class _NotedEvent(_OutOfMemoryFacts, frozen=True, kw_only=True):
-    path: Count | None = None
-    monotonic_ns: Annotated[int, Meta(ge=0, lt=_LIMIT)] | None = None
-    holders: _NotedHolders | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _NotedStep(_StepMemoryFacts):
-    phases: tuple[tuple[Count | None, _Bytes], ...] = ()
-
-
 class _Events(Struct, frozen=True):
     count: Count = 0
-    events: tuple[_NotedEvent, ...] = ()
+    events: tuple[OutOfMemory, ...] = ()
 
 
 class _Document(_MemoryFacts, frozen=True, kw_only=True):
     """The MEMORY document."""
 
-    phases: tuple[_NotedPhase, ...] = ()
+    phases: tuple[PhaseMemory, ...] = ()
     retried_steps: Annotated[tuple[_Serial, ...], Meta(max_length=_MOST_POINTS)] = ()
     points: Annotated[
         tuple[tuple[_Serial, _Bytes, _Bytes | None], ...], Meta(max_length=_MOST_POINTS)
     ] = ()
     out_of_memory: _Events = _Events()
-    held: _NotedStep | None = None
 
 
 def decode_memory(
@@ -345,20 +311,16 @@ def decode_memory(
     Raises:
         RunFileDamagedError: it does not fit.
     """
-    found = decode_object(data, "MEMORY", _Document)
+    found = decode_object(data, "MEMORY", _Document, paths)
     points = _points(found, numbering)
     if (np.diff(points["step"]) <= 0).any():
         raise nonsense("MEMORY", "its points do not ascend")
-    events = tuple(_event(one, paths, anchor) for one in found.out_of_memory.events)
+    events = tuple(_event(one, anchor) for one in found.out_of_memory.events)
     retried = map(numbering.index, found.retried_steps)
     made: dict[str, Any] = {
         "retried_steps": tuple(one for one in retried if one is not None and one >= 0),
-        "phases": {
-            paths[one.path]: convert(one, PhaseMemory, from_attributes=True)
-            for one in found.phases
-            if one.path < len(paths)
-        },
-        "held": None if found.held is None else _held(found.held, paths),
+        "phases": {one.path: one for one in found.phases if one.path != LOST_PATH},
+        "held": found.held and _with_known_phases(found.held),
         "points": points,
         "out_of_memory_count": max(len(events), found.out_of_memory.count),
         "out_of_memory": events,
@@ -377,29 +339,16 @@ def _points(found: _Document, numbering: StepNumbering) -> NDArray[np.void]:
     return np.array(points, MEMORY_POINT_DTYPE)
 
 
-def _held(found: _NotedStep, paths: Sequence[str]) -> StepMemory:
-    return StepMemory(**vars(found) | {"phases": _phases(found.phases, paths)})
+def _with_known_phases(holders: _Holders) -> _Holders:
+    known = tuple(one for one in holders.phases if one.path != LOST_PATH)
+    return dataclasses.replace(holders, phases=known)
 
 
-def _phases(
-    found: Sequence[tuple[int | None, int]], paths: Sequence[str]
-) -> tuple[PhaseBytes, ...]:
-    return tuple(
-        PhaseBytes(None if path is None else paths[path], held)
-        for path, held in found
-        if path is None or path < len(paths)
-    )
-
-
-def _event(found: _NotedEvent, paths: Sequence[str], anchor: Mapping[str, int]) -> OutOfMemory:
-    facts = asdict(found)
-    path, at_ns, holders = facts.pop("path"), facts.pop("monotonic_ns"), facts.pop("holders")
-    run_began_ns = began_ns(anchor, "monotonic_ns")
-    if holders is not None:
-        holders = OutOfMemoryHolders(**vars(holders) | {"phases": _phases(holders.phases, paths)})
-    return OutOfMemory(
-        **facts,
-        path=None if path is None or path >= len(paths) else paths[path],
+def _event(found: OutOfMemory, anchor: Mapping[str, int]) -> OutOfMemory:
+    at_ns, run_began_ns = found.time_ns, began_ns(anchor, "monotonic_ns")
+    return replace(
+        found,
+        path=None if found.path == LOST_PATH else found.path,
         time_ns=None if at_ns is None or run_began_ns is None else at_ns - run_began_ns,
-        holders=holders,
+        holders=found.holders and _with_known_phases(found.holders),
     )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,59 +23,46 @@ from pyinstrument_gpu.core.cause import Cause, Precedence
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.words import printable
 
-
-class _OfStep(NamedTuple):
-    """A cause of which the sum in a step is known."""
-
-    kind: int
-    name: str
-    words: str
-    remedy: str
-    precedence: Precedence = Precedence.HINDRANCE
-    is_idle: bool = False
-    is_advised: bool = True
-    is_essential: bool = False
-
-
-_OF_STEPS = (
-    _OfStep(
-        STEAL_KIND,
-        "steal",
-        "other virtual machines on its host",
-        "use a machine with processors of its own",
-        Precedence.PAUSE,
+_OF_STEPS = {
+    STEAL_KIND: Cause(
+        name="steal",
+        words="other virtual machines on its host",
+        remedy="use a machine with processors of its own",
+        precedence=Precedence.PAUSE,
         is_idle=True,
     ),
-    _OfStep(
-        FAULTS_KIND,
-        "page_faults",
-        "page faults",
-        "keep buffers rather than making them anew, or have the allocator keep memory "
+    FAULTS_KIND: Cause(
+        name="page_faults",
+        words="page faults",
+        remedy="keep buffers rather than making them anew, or have the allocator keep memory "
         "(MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_, jemalloc)",
+        precedence=Precedence.HINDRANCE,
     ),
-    _OfStep(
-        DISK_KIND,
-        "disk_pages",
-        "pages of memory that were read from a disk",
-        "read files that are mapped into memory ahead, and keep the program from being swapped out",
+    DISK_KIND: Cause(
+        name="disk_pages",
+        words="pages of memory that were read from a disk",
+        remedy="read files that are mapped into memory ahead, and keep the program from being "
+        "swapped out",
+        precedence=Precedence.HINDRANCE,
         is_idle=True,
     ),
-    _OfStep(
-        PRESSURE_KIND,
-        "memory_pressure",
-        "stalls by a shortage of memory",
-        "give the container or the machine more memory, or run fewer workers",
+    PRESSURE_KIND: Cause(
+        name="memory_pressure",
+        words="stalls by a shortage of memory",
+        remedy="give the container or the machine more memory, or run fewer workers",
+        precedence=Precedence.HINDRANCE,
     ),
-    _OfStep(
-        COMPUTING_KIND,
-        "computing",
-        "computing for longer",
-        "see whether these steps have more to compute; if not, other work shares their processor",
-        Precedence.REST,
+    COMPUTING_KIND: Cause(
+        name="computing",
+        words="computing for longer",
+        remedy="see whether these steps have more to compute; if not, other work shares their "
+        "processor",
+        precedence=Precedence.REST,
         is_advised=False,
         is_essential=True,
     ),
-)
+}
+"""Causes of which the sum in a step is known."""
 
 
 class SlowStepCausesAspect(DocumentAspect[Run, None]):
@@ -90,21 +77,10 @@ class SlowStepCausesAspect(DocumentAspect[Run, None]):
         known: SlowStepCauses | None = run.slow_step_causes
         if known is None:
             return
-        for one in _OF_STEPS:
-            amounts = run.noted_causes.of_kind(one.kind)[1]
-            if one.kind == PRESSURE_KIND and not known.has_pressure:
-                continue
-            yield Cause(
-                name=one.name,
-                words=one.words,
-                remedy=one.remedy,
-                precedence=one.precedence,
-                amounts=amounts,
-                known=amounts["step"],
-                is_advised=one.is_advised,
-                is_idle=one.is_idle,
-                is_essential=one.is_essential,
-            )
+        for kind, cause in _OF_STEPS.items():
+            if kind != PRESSURE_KIND or known.has_pressure:
+                amounts = run.noted_causes.of_kind(kind)[1]
+                yield replace(cause, amounts=amounts, known=amounts["step"])
         if not known.is_gil_seen:
             return
         intervals, looked_at = run.noted_causes.of_kind(GIL_KIND)

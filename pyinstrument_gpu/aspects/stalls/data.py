@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from pyinstrument_gpu.core.file.device_clocks import TIME_LIMIT_NS
-from pyinstrument_gpu.core.file.json_document import Count, decode_object
+from pyinstrument_gpu.core.file.json_document import LOST_PATH, Count, PathName, decode_object
 
 _MOST_STALLS = 8
 _MOST_TEXT = 1 << 18
@@ -25,21 +26,21 @@ _Name = Annotated[str, Meta(max_length=300)]
 _Stack = Annotated[str, Meta(max_length=_MOST_TEXT)]
 
 
-class GroupProgress(Struct, frozen=True):
+class GroupProgress(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """How far a process group had come.
 
     Attributes:
         group: its name.
-        enqueued: number of the last operation that the program asked for; -1 if there was none.
+        enqueued: number of the last operation that the program asked for; None if there was none.
         started, completed: of the last one that PyTorch saw begin, and end; None if it can't tell.
         operation: of the last one asked for, such as "all_reduce"; None if that is not known.
     """
 
-    group: str
-    enqueued: int
-    started: int | None
-    completed: int | None
-    operation: str | None
+    group: _Name
+    enqueued: Count | None
+    started: Count | None
+    completed: Count | None
+    operation: _Name | None
 
 
 class DistributedCall(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -54,23 +55,7 @@ class DistributedCall(Struct, frozen=True, array_like=True, forbid_unknown_field
     peer: Annotated[int, Meta(ge=0, lt=1 << 31)] | None = None
 
 
-class _StallFacts(Struct, frozen=True, kw_only=True):
-    """What the file says as it is known to users."""
-
-    since_ns: _Time
-    noticed_ns: _Time
-    ended_ns: _Time | None = None
-    limit_ns: _Time
-    step: Annotated[int, Meta(ge=-1, lt=TIME_LIMIT_NS)]
-
-    def __post_init__(self) -> None:
-        if self.since_ns > self.noticed_ns:
-            raise ValueError("a stall was noticed before it began")
-        if self.ended_ns is not None and self.noticed_ns > self.ended_ns:
-            raise ValueError("a stall ended before it was noticed")
-
-
-class Stall(_StallFacts, frozen=True):
+class Stall(Struct, frozen=True, kw_only=True):
     """What the watchdog saw. Times are ns since the run began.
 
     Attributes:
@@ -89,29 +74,32 @@ class Stall(_StallFacts, frozen=True):
             or that could not be seen.
     """
 
-    paths: tuple[tuple[int, str], ...] = ()
-    stacks: tuple[tuple[str, str], ...] = ()
+    since_ns: _Time
+    noticed_ns: _Time
+    ended_ns: _Time | None = None
+    limit_ns: _Time
+    step: Annotated[int, Meta(ge=-1, lt=TIME_LIMIT_NS)]
+    paths: tuple[tuple[Count, str], ...] = ()
+    stacks: tuple[tuple[_Name, _Stack], ...] = ()
     device_event_ns: int | None = None
     groups: tuple[GroupProgress, ...] = ()
     call: DistributedCall | None = None
 
-
-class _Progress(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    group: _Name
-    enqueued: Count | None
-    started: Count | None
-    completed: Count | None
-    operation: _Name | None
+    def __post_init__(self) -> None:
+        if self.since_ns > self.noticed_ns:
+            raise ValueError("a stall was noticed before it began")
+        if self.ended_ns is not None and self.noticed_ns > self.ended_ns:
+            raise ValueError("a stall ended before it was noticed")
 
 
 class _Answer(Struct, frozen=True):
     stacks: tuple[tuple[_Name, _Stack], ...] = ()
-    groups: tuple[_Progress, ...] = ()
+    groups: tuple[GroupProgress, ...] = ()
     call: DistributedCall | None = None
 
 
-class _NotedStall(_StallFacts, frozen=True):
-    paths: tuple[tuple[Count, Count], ...] = ()
+class _NotedStall(Stall, frozen=True, kw_only=True):
+    paths: tuple[tuple[Count, PathName], ...] = ()
     answer: _Answer | None = None
     traceback: str | None = None
 
@@ -132,38 +120,27 @@ def decode_stalls(data: bytes, paths: Sequence[str], threads: int) -> tuple[Stal
     Raises:
         RunFileDamagedError: the document does not fit.
     """
-    found = decode_object(data, "STALLS", _Document)
-    return tuple(_stall(one, paths, threads) for one in found.stalls)
+    found = decode_object(data, "STALLS", _Document, paths)
+    return tuple(_stall(one, threads) for one in found.stalls)
 
 
-def _stall(found: _NotedStall, paths: Sequence[str], threads: int) -> Stall:
+def _stall(found: _NotedStall, threads: int) -> Stall:
     answer = found.answer or _Answer()
     stacks = tuple(
         (_shown(name), "\n".join(map(_shown, text.split("\n")))) for name, text in answer.stacks
     )
     # It is of the time when the GIL could not be taken; Python has answered after that.
     traceback = (found.traceback or "")[:_MOST_TEXT]
-    return Stall(
-        **{name: getattr(found, name) for name in _StallFacts.__struct_fields__},
-        paths=tuple(
-            (thread, paths[path])
-            for thread, path in found.paths
-            if thread < threads and path < len(paths)
+    read: dict[str, Any] = {
+        "paths": tuple(one for one in found.paths if one[0] < threads and one[1] != LOST_PATH),
+        "stacks": _stacks_of(traceback) or stacks,
+        "groups": tuple(
+            replace(one, group=_shown(one.group), operation=one.operation and _shown(one.operation))
+            for one in answer.groups
         ),
-        stacks=_stacks_of(traceback) or stacks,
-        groups=tuple(map(_progress, answer.groups)),
-        call=answer.call and DistributedCall(_shown(answer.call.function), answer.call.peer),
-    )
-
-
-def _progress(found: _Progress) -> GroupProgress:
-    return GroupProgress(
-        _shown(found.group),
-        -1 if found.enqueued is None else found.enqueued,
-        found.started,
-        found.completed,
-        None if found.operation is None else _shown(found.operation),
-    )
+        "call": answer.call and DistributedCall(_shown(answer.call.function), answer.call.peer),
+    }
+    return Stall(**{name: getattr(found, name) for name in Stall.__struct_fields__} | read)
 
 
 def _shown(text: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypedDict, get_type_hints
 
-from msgspec import Meta, convert
+from msgspec import Meta, Struct, convert, to_builtins
 
 from pyinstrument_gpu.core.clocks import LATEST_START_NS
 from pyinstrument_gpu.core.file.json_document import Count, decode_object
@@ -96,14 +96,35 @@ class _ProgramEnd(TypedDict, total=False):
     lost_peer: bool
 
 
-class _ProgramFacts(TypedDict, total=False):
-    loader_workers: Count
-    loader_pins: bool
-    loader_prefetch: Count
-    loader_persistent: bool
-    other_streams: bool
-    ranks: _From1
-    rendezvous_ns: Count
+class ProgramFacts(Struct, frozen=True, omit_defaults=True):
+    """What is known of a program beside its phases, on which conclusions from its run rest. None is
+    unknown: nothing looked, or what looked could have missed it.
+
+    Where the steps of a program draw from several DataLoaders with different options,
+    `loader_pins`, `loader_prefetch` and `loader_persistent` are those with which most batches were
+    loaded.
+
+    Attributes:
+        loader_workers: the most worker processes of a DataLoader from which steps drew batches; 0
+            if they were all made in the process itself.
+        loader_pins: whether it was told to pin memory. (Without an accelerator, torch ignores it.)
+        loader_prefetch: how many batches each worker makes ahead; 0 without workers.
+        loader_persistent: whether its workers stay from one epoch to the next.
+        other_streams: whether while it was recorded the program had streams other than its
+            device's default one: it made one, put work on one, let one wait, worked on several
+            devices, or used a process group that may have some of its own.
+        ranks: how many processes train together.
+        rendezvous_ns: how long the first process group took to be made, if it connects each rank
+            with all others, as gloo does: then it waits until the last of them has come.
+    """
+
+    loader_workers: Count | None = None
+    loader_pins: bool | None = None
+    loader_prefetch: Count | None = None
+    loader_persistent: bool | None = None
+    other_streams: bool | None = None
+    ranks: _From1 | None = None
+    rendezvous_ns: Count | None = None
 
 
 class Environment(TypedDict, total=False):
@@ -153,7 +174,7 @@ class Environment(TypedDict, total=False):
     program_end: _ProgramEnd
     framework: _Text
     framework_steps: Count
-    program_facts: _ProgramFacts
+    program_facts: ProgramFacts
 
 
 _FIELDS = get_type_hints(Environment, include_extras=True)
@@ -170,7 +191,7 @@ def decode_environment(data: bytes) -> tuple[dict[str, Any], tuple[str, ...]]:
     left_out = []
     for name in [name for name in _FIELDS if name in found]:
         try:
-            facts[name] = convert(found[name], _FIELDS[name])
+            facts[name] = to_builtins(convert(found[name], _FIELDS[name]))
         except ValueError:
             left_out.append(name)
     return facts, tuple(left_out)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.core.aspect import aspects, profiled_ranges
@@ -38,7 +39,12 @@ from pyinstrument_gpu.core.file.items import (
 from pyinstrument_gpu.core.file.names import (
     LogTables,
 )
-from pyinstrument_gpu.core.file.state import DeviceState, OpenPhaseState, State, decode_state
+from pyinstrument_gpu.core.file.state import (
+    DeviceTimingSummary,
+    OpenPhaseState,
+    State,
+    decode_state,
+)
 from pyinstrument_gpu.core.file.statistics import (
     StatisticsDocument,
     decode_statistics,
@@ -247,7 +253,7 @@ def decode_blocks(blocks: Blocks) -> dict[str, Any]:
         span_device_ns=times.device_ns,
         span_device_clock_ns=times.device_clock_ns,
         device_clocks=clocks,
-        device_timing=None if state.device is None else state.device.timing,
+        device_timing=state.device and structs.replace(state.device, pending=()),
         pending_device_work=_pending_device_work(state.device, paths, tables.path_kinds),
         steps=Steps.with_open(steps, open_step),
         step_totals=step_totals,
@@ -273,7 +279,7 @@ def decode_blocks(blocks: Blocks) -> dict[str, Any]:
 
 
 def _pending_device_work(
-    device: DeviceState | None, paths: Sequence[str], kinds: NDArray[np.uint32]
+    device: DeviceTimingSummary | None, paths: Sequence[str], kinds: NDArray[np.uint32]
 ) -> dict[str, int]:
     if device is None:
         return {}

@@ -11,7 +11,6 @@ from msgspec import Meta, Struct, field
 from pyinstrument_gpu.core.file.device_clocks import TIME_LIMIT_NS
 from pyinstrument_gpu.core.file.items import NONE
 from pyinstrument_gpu.core.file.json_document import Count, decode_object
-from pyinstrument_gpu.core.record import DeviceTimingSummary
 
 _Time = Annotated[int, Meta(ge=0, lt=TIME_LIMIT_NS)]
 _Serial = Annotated[int, Meta(ge=0, lt=NONE)]
@@ -38,17 +37,22 @@ class OpenPhaseState(Struct, frozen=True, array_like=True, forbid_unknown_fields
     depth: Annotated[int, Meta(ge=0, lt=2**16 - 1)]
 
 
-class DeviceState(Struct, frozen=True):
-    """What STATE says of device timing; `pending` are pairs of a path and a number of spans."""
+class DeviceTimingSummary(Struct, frozen=True):
+    """How the device was timed.
+
+    Attributes:
+        every: It was timed in every step whose number this one divides. It may change as a run
+            goes on; this is its last value.
+        records: The number of events that the program's threads recorded.
+        record_ns: The total host time of the driver calls that they made for it.
+        pending: In the file, the spans whose times were not known yet: pairs of a path's number and
+            how many.
+    """
 
     every: Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
     records: Count
     record_ns: Count
     pending: tuple[tuple[Count, Count], ...] = ()
-
-    @property
-    def timing(self) -> DeviceTimingSummary:
-        return DeviceTimingSummary(self.every, self.records, self.record_ns)
 
 
 class State(Struct, frozen=True, kw_only=True):
@@ -69,7 +73,7 @@ class State(Struct, frozen=True, kw_only=True):
     phases_recorded: Count = 0
     open_step: OpenStepState | None = None
     open_phases: tuple[OpenPhaseState, ...] = field(default=(), name="open")
-    device: DeviceState | None = None
+    device: DeviceTimingSummary | None = None
     error: str | None = None
 
 

@@ -151,5 +151,5 @@ def test_what_makes_no_sense_is_refused_and_said(wrong: Mapping[str, Any]) -> No
 
 def test_its_notes_become_notes_of_the_run() -> None:
     run = run_of({"was_read": False, "notes": ["it was not read"]})
-    assert run.collectives == Collectives()
+    assert run.collectives == Collectives(notes=("it was not read",))
     assert notes_of(run) == ["it was not read"]

@@ -24,9 +24,9 @@ from pyinstrument_gpu.aspects.gpu_use import watch as watch_module
 from pyinstrument_gpu.aspects.gpu_use.aspect import ASPECT, GpuUse
 from pyinstrument_gpu.aspects.gpu_use.watch import UseWatch
 from pyinstrument_gpu.core import gpu_polling, nvml
+from pyinstrument_gpu.core.file.state import DeviceTimingSummary
 from pyinstrument_gpu.core.gpu_readings import BY_HEAT, BY_POWER, SM_CLOCK, name_of
 from pyinstrument_gpu.core.nvml import NvmlError, UseReader
-from pyinstrument_gpu.core.record import DeviceTimingSummary
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE
 from pyinstrument_gpu.patching import import_hook

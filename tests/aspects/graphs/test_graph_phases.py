@@ -70,7 +70,7 @@ def test_each_replay_has_the_times_of_its_phases_and_their_step(
     forward = phases.runs[phases.runs["path"] == run.paths.index("train/model/forward")]
     assert forward["step"].tolist() == list(range(20))
     assert [(one.marks, one.replays, one.is_ambiguous) for one in phases.graphs] == [(3, 20, False)]
-    assert {run.paths[one.path]: (one.count, one.lost) for one in phases.phases} == dict.fromkeys(
+    assert {one.path: (one.count, one.lost) for one in phases.phases} == dict.fromkeys(
         ("train/model", "train/model/forward", "train/model/backward"), (20, 0)
     )
     assert dropped_of(run) == {}
@@ -163,7 +163,7 @@ def test_a_phase_that_is_open_across_the_end_of_a_capture_has_no_times(
         graph.replay()
     run = recording.run
     assert times_of(run, "across/inside") == [FORWARD_NS]
-    assert [run.paths[one.path] for one in phases_of(run).phases] == ["across/inside"]
+    assert [one.path for one in phases_of(run).phases] == ["across/inside"]
     assert dropped_of(run) == {"device_capturing": 1}
 
 

@@ -32,7 +32,7 @@ READ = Stall(
     stacks=(("MainThread", "first\nsecond"),),
     groups=(
         GroupProgress("0", 9, None, 8, "all_reduce"),
-        GroupProgress("1", -1, None, None, None),
+        GroupProgress("1", None, None, None, None),
     ),
 )
 TRACEBACK = """Thread 0x0000000000000010 (most recent call first):

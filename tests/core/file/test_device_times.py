@@ -10,9 +10,8 @@ from pyinstrument_gpu.core.file.items import (
     DEVICE_TIME_ITEM,
     STREAM_ITEM,
 )
-from pyinstrument_gpu.core.file.state import DeviceState, State
+from pyinstrument_gpu.core.file.state import DeviceTimingSummary, State
 from pyinstrument_gpu.core.file.statistics import StatisticsDocument
-from pyinstrument_gpu.core.record import DeviceTimingSummary
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SpanFlag
 from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, Statistic
@@ -180,7 +179,7 @@ def test_newer_device_times_add_to_the_statistics_once() -> None:
 
 
 def test_device_timing_and_pending_work() -> None:
-    device = DeviceState(4, 10, 1500, ((0, 3), (1, 2)))
+    device = DeviceTimingSummary(4, 10, 1500, ((0, 3), (1, 2)))
     run = written(State(device=device), **ONE_PHASE)
 
     assert run.device_timing == DeviceTimingSummary(4, 10, 1500)

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.core.clocks import DeviceClock
+from pyinstrument_gpu.core.file.state import DeviceTimingSummary
 from pyinstrument_gpu.core.file.steps import is_behind_its_step
-from pyinstrument_gpu.core.record import DeviceTimingSummary, OpenPhase, Thread, named_streams
+from pyinstrument_gpu.core.record import OpenPhase, Thread, named_streams
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE, SpanFlag
 from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, Statistic

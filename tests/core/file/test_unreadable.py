@@ -12,8 +12,8 @@ import pytest
 
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.framing import read_blocks
+from pyinstrument_gpu.core.file.state import DeviceTimingSummary
 from pyinstrument_gpu.core.file.statistics import StatisticsDocument
-from pyinstrument_gpu.core.record import DeviceTimingSummary
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope, Statistic
 from pyinstrument_gpu.core.steps import StepTotals

@@ -12,8 +12,9 @@ import numpy as np
 from pyinstrument_gpu.analysis.contention import READING
 from pyinstrument_gpu.aspects.memory.data import Memory
 from pyinstrument_gpu.core.clocks import DeviceClock
-from pyinstrument_gpu.core.program_facts import KEY, ProgramFacts
-from pyinstrument_gpu.core.record import DeviceTimingSummary, Thread, named_streams
+from pyinstrument_gpu.core.file.state import DeviceTimingSummary
+from pyinstrument_gpu.core.program_facts import KEY
+from pyinstrument_gpu.core.record import Thread, named_streams
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE, SPAN_DTYPE, STEP_DTYPE, SpanFlag
 from pyinstrument_gpu.core.steps import Steps
@@ -242,16 +243,16 @@ class Recorder:
         if program.ranks > 1:
             environment |= {"rank": 0, "world_size": program.ranks}
         if self._options.knows_program:
-            facts = ProgramFacts(other_streams=program.has_other_streams, ranks=program.ranks)
+            facts = {"other_streams": program.has_other_streams, "ranks": program.ranks}
             loader = program.loader
             if loader is not None and program.takes_batches:
-                facts = facts._replace(
+                facts |= dict(
                     loader_workers=loader.workers,
                     loader_pins=SyncKind.H2D_PAGEABLE not in program.sites.values(),
                     loader_prefetch=loader.prefetch_factor if loader.workers else 0,
                     loader_persistent=loader.workers > 0,
                 )
-            environment[KEY] = facts._asdict()
+            environment[KEY] = facts
         return environment
 
     def _steps_of(self) -> Steps:
