@@ -195,7 +195,7 @@ def _unseen(run: Run, found: ReplayedSavings) -> Iterator[Finding]:
         yield unpriced(
             "doubt",
             "waits for the device",
-            "syncs were not watched, so nothing is known of what they cost",
+            "syncs were not watched, so their cost is unknown",
             "record with pig.watch_syncs(), or with pyinstrument-gpu run",
             PROFILE,
         )
@@ -203,7 +203,7 @@ def _unseen(run: Run, found: ReplayedSavings) -> Iterator[Finding]:
         yield unpriced(
             "doubt",
             "launches",
-            "the device was not timed, so nothing is known of what limits it",
+            "the device was not timed, so what limits it is unknown",
             "record with device timing",
             PROFILE,
         )
@@ -248,10 +248,10 @@ def _doubt(run: Run, saving: ReplayedSaving, premises: Premises) -> str:
         cores = f"{premises.cores} core" + ("" if premises.cores == 1 else "s")
         return f"{workers} and the loop have {cores}, so more workers may deliver no more"
     if saving.change == Change.DATA_WAIT and premises.loader_workers == 0:
-        return "to take a batch from a worker costs time, too; how much, only a try tells"
+        return "taking a batch from a worker costs time, too; only a try tells how much"
     has_no_device = run.environment.get("gpus") == []
     if saving.change == Change.DATA_WAIT and has_no_device and premises.one_rank is not False:
-        return "to hand over a batch that is there may take as long"
+        return "handing over a finished batch may take as long"
     if premises.waits_in_allocator:
         return (
             f"{premises.allocation_retries:.2g} times per step, PyTorch's allocator gives memory "
@@ -260,7 +260,7 @@ def _doubt(run: Run, saving: ReplayedSaving, premises: Premises) -> str:
     if premises.lacks_times:
         return f"{premises.lost_times:.0%} of the device's times were lost"
     if premises.doubt is not None:
-        return f"the stream may wait {premises.doubt} where it looks busy"
+        return f"when the stream looks busy it may be waiting {premises.doubt}"
     return "events don't tell how much work the device has behind it"
 
 

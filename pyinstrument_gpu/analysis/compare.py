@@ -687,8 +687,8 @@ def _warnings(
         )
     if order.alternates and not at_once:
         warnings.append(
-            "each run was followed by one of the other side: what happens in every second run "
-            f"can't be told from a difference between the sides. {_RECORD_IN_TURN}"
+            "each run was followed by one of the other side: an effect on every second run "
+            f"looks like a difference between the sides. {_RECORD_IN_TURN}"
         )
     if any(not run.complete for run in (*before, *after)):
         warnings.append("some runs were not recorded to their end")

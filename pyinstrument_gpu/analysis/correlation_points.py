@@ -322,7 +322,7 @@ class Premises:
             return "for another rank"
         if self.one_stream is False:
             return "for another stream"
-        return "for another stream or rank, of which nothing is known"
+        return "for another stream or rank; this run can't tell"
 
 
 def premises(run: Run, points: CorrelationPoints) -> Premises:

@@ -30,7 +30,7 @@ from pyinstrument_gpu.core.run import Run
 NOT_LOOKED_AT = "not_looked_at"
 _NOT_LOOKED_AT = Cause(
     name=NOT_LOOKED_AT,
-    words="not looked at",
+    words="no cause recorded",
     remedy="",
     precedence=Precedence.REST,
     is_advised=False,

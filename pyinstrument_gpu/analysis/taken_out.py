@@ -28,7 +28,7 @@ class Change(enum.Enum):
     ALL_SYNCS = "all syncs"
     COPIES = "copies to the device"
     """Copies that make the host wait: from pageable memory, or not `non_blocking`."""
-    DATA_WAIT = "wait for data"
+    DATA_WAIT = "waiting for data"
     LAUNCHES = "launches"
     """The host's own time in a phase that was timed on the device."""
 

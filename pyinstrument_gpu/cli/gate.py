@@ -72,7 +72,7 @@ def _end(number: int, _: FrameType | None) -> None:
     "--baseline",
     metavar="CMD_OR_DIR",
     required=True,
-    help="What to compare with: a directory in which the same command runs the old code, a "
+    help="The baseline: a directory in which the same command runs the old code, a "
     "checkout for example, or a command of its own. '.' compares the code with itself, which "
     "shows what can be seen on this machine.",
 )

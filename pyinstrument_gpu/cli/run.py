@@ -238,7 +238,7 @@ def _check_call(ctx: click.Context, option: click.Parameter, value: str | None) 
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="Say where the program is if nothing happens for so long, and for ten times as long as "
+    help="Say where the program is if nothing happens for this long, and for ten times as long as "
     "steps take. Until ten steps have ended, it takes three times as long. 0 turns it off.",
 )
 @click.option(

@@ -380,8 +380,8 @@ def _as_timed(joined: Joined, groups: Sequence[MatchedGroup]) -> OwnWork | str:
         return f"there is the run of {'one rank alone' if joined.ranks else 'no rank'}"
     if len(joined.steps) < MIN_STEPS:
         return (
-            f"{len(joined.steps)} steps are there of all ranks, besides the first; {MIN_STEPS} are "
-            "needed"
+            f"{len(joined.steps)} steps have records of all ranks, besides the first; {MIN_STEPS} "
+            "are needed"
         )
     if any(group.group.is_on_stream for group in groups):
         waits = device_waits(joined, groups)

@@ -299,9 +299,7 @@ def _hidden(joined: Joined, work: OwnWork, typical_ns: float) -> str:
     if times_ns.sum() <= _LEAST_SHIFT * typical_ns:
         return ""
     where = where_text(joined.paths[int(np.argmax(times_ns))])
-    return (
-        f"how long ranks wait for each other {where} is not known, and none stands out in what is"
-    )
+    return f"how long ranks wait for each other {where} is unknown, and none stands out in the rest"
 
 
 def on_devices(joined: Joined) -> bool:

@@ -258,7 +258,7 @@ def _collectives(
             about=f"{use.operation} of {use.group}" + (f" in {use.path}" if use.path else ""),
             cost_ns=use.exposed_ns,
             of_ns=step_ns,
-            evidence=", ".join(["so long does a step wait for it", *parts]),
+            evidence=", ".join(["each step waits this long for it", *parts]),
             look=None,
         )
 
@@ -292,8 +292,7 @@ def job_verdict(
         compared = counted(len(job.ranks) - len(stragglers.left_out), "rank")
         sentence = f"Of the {compared} compared, {sentence[:1].lower()}{sentence[1:]}"
     if job.missing:
-        sentence += f"; of {counted(len(job.missing), 'rank')} that {_is_are(job.missing)} missing"
-        sentence += ", nothing is known"
+        sentence += f"; {counted(len(job.missing), 'rank')} {_is_are(job.missing)} missing"
     if stragglers.left_out and stragglers.pattern is not Pattern.UNKNOWN:
         left_out = stragglers.left_out
         sentence += f"; {ranks_text(left_out)} {_is_are(left_out)} not compared, as too few of the "
@@ -320,8 +319,8 @@ def _who(stragglers: Stragglers) -> str:
             f"{cost} of the time; so few delays may be chance"
         )
     if pattern is Pattern.UNKNOWN or (found is None and pattern.is_of_one_rank):
-        reason = (stragglers.reason or "the runs do not say it").rstrip(".")
-        return f"Which rank is late can't be told: {reason}"
+        reason = (stragglers.reason or "the runs don't show it").rstrip(".")
+        return f"Which rank is late is unknown: {reason}"
     if found is not None:
         when = "" if found.pattern is Pattern.ALWAYS else " in some steps"
         steps = f"{found.steps:,} of {counted(stragglers.steps, 'step')}"
@@ -330,7 +329,7 @@ def _who(stragglers: Stragglers) -> str:
         text = capitalised(_name(found))
         text += f" {_is_are(found.ranks)} waited for{when}: {comes} last in {steps}, {later}, "
         if found.path is None:
-            text += "and it can't be told in which phase"
+            text += "and the runs can't tell in which phase"
         else:
             text += f"{small_percent(found.path_share, 1)} of that {where_text(found.path)}"
         return text + _loss(stragglers) + _busy(stragglers, "; besides, ")

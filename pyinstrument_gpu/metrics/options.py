@@ -167,7 +167,7 @@ class MetricOptions(AccumulatorOptions):
         """Raise TypeError or ValueError unless these fit each other."""
         known = {"loss": loss, "correct": correct, "rank": rank, "entropy": entropy}
         if all(tensor is None for tensor in known.values()):
-            raise ValueError("nothing is known of the rows: give loss, correct, rank or entropy")
+            raise ValueError("the rows have no values: give loss, correct, rank or entropy")
         if correct is not None and rank is not None:
             raise ValueError("give either correct or rank: a row is correct if its rank is 0")
         given = {**known, "weight": weight, "mask": mask}

@@ -186,7 +186,7 @@ def _series_note(run: Run, series: StepSeries) -> str:
         drawn_are = f", {which} of them drawn" if series.slow_steps > 1 else ""
         sentences.append(f"{counted(series.slow_steps, 'slow step')}{drawn_are}.")
     else:
-        sentences.append("No step is slower than its kind by more than noise.")
+        sentences.append("No step is significantly slower than others of its kind.")
     if series.total < run.step_totals.count:
         gone = run.step_totals.count - series.total
         sentences.append(f"{counted(gone, 'older step')} left the history.")

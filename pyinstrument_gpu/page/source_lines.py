@@ -55,7 +55,7 @@ def source_context(file: str, line: int, began_realtime_ns: int | None) -> Sourc
             source.seek(0)
             lines = source.read(_MAX_BYTES).decode(encoding, "replace").splitlines()
     except (OSError, SyntaxError, ValueError):
-        return SourceContext(missing="the file is not at hand")
+        return SourceContext(missing="the file was not found")
     if not 1 <= line <= len(lines):
         return SourceContext(missing="the file has no such line")
     first = max(1, line - _AROUND)

@@ -44,14 +44,14 @@ def comparison_report(comparison: Comparison, width: int = 80) -> str:
 def difference_parts(differences: Differences) -> list[Part]:
     """What else differs between the sides."""
     texts = [f"{one.what}: {values_text(one)}" for one in differences.found]
-    title = "What else differs" if texts else "Nothing else differs of what the runs say"
+    title = "What else differs" if texts else "Nothing else that the runs record differs"
     parts: list[Part] = [Sentence(title, "title")]
     parts += [Sentence(printable(capitalised(text))) for text in texts[:_MOST_DIFFERENCES]]
     if len(texts) > _MOST_DIFFERENCES:
         parts.append(Sentence(f"... and {len(texts) - _MOST_DIFFERENCES:,} more (--json)", "note"))
     if differences.unknown:
         unknown = ", ".join(differences.unknown)
-        parts.append(Sentence(f"Not known of all runs: {unknown}", "note"))
+        parts.append(Sentence(f"Not known for all runs: {unknown}", "note"))
     return parts
 
 
@@ -136,7 +136,7 @@ def _verdict_lines(comparison: Comparison) -> list[str]:
     inside = _change(comparison.inside, f"per {comparison.unit}", confidence)
     if comparison.is_moved_out:
         lines.append(
-            f"Moved, not saved: inside steps {inside}, but what left them is outside steps now"
+            f"Moved, not saved: inside steps {inside}, but what left them is now outside steps"
         )
     else:
         lines.append(f"Inside steps: {inside}")
@@ -261,7 +261,7 @@ def unmoved(comparison: Comparison) -> str:
     """What there is to say of phases where none changed for certain."""
     if comparison.is_noise_known:
         return "No phase changed by more than the noise between runs"
-    return "Which phases changed can't be told from so few runs: their noise is not known"
+    return "So few runs can't tell which phases changed: their noise is unknown"
 
 
 def _names(phases: list[PhaseChange]) -> str:

@@ -107,7 +107,7 @@ def guides_parts(guides: Guides | None, findings: Sequence[Finding]) -> Iterator
         yield Sentence(f"... and {counted(len(known) - _MAX_FINDINGS, 'smaller one')}", "warn")
     untold = [f"{_promise(one)} ({one.evidence})" for one in guides.rows if one.high_ns is None]
     if untold:
-        yield Sentence(printable(f"Can't be told: {'; '.join(untold)}"))
+        yield Sentence(printable(f"Not known from this run: {'; '.join(untold)}"))
     if guides.nothing_worth_an_edit:
         yield Sentence(
             f"Nothing here is worth an edit: no saving and no advice reaches {EDIT_SHARE:.0%}"

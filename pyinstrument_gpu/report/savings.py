@@ -140,7 +140,7 @@ def _savings(found: Savings, step_ns: float) -> Iterator[Part]:
     if len(found.rows) > _MAX_ROWS:
         yield Sentence(f"... and {counted(len(found.rows) - _MAX_ROWS, 'smaller one')}", "warn")
     yield Sentence(
-        "low to high: what the run, replayed without it, leaves open; likely: ? where that is "
+        "low to high: the range that replaying the run without it allows; likely: ? where that is "
         "too wide to tell; at most: an upper limit. "
         f"A step takes {unit.text(step_ns)} {unit.name} ({_based_on(found)})",
         "note",

@@ -231,7 +231,7 @@ def _percent(share: float) -> str:
 def _cost(found: SlowSteps) -> str:
     return (
         f"Slow steps: {found.count:,} of {found.compared:,} took {duration(found.excess_ns)} more "
-        f"than their kind ({small_percent(found.share, 1)} of the time)"
+        f"than others of their kind ({small_percent(found.share, 1)} of the time)"
     )
 
 
@@ -258,8 +258,8 @@ def step_words(one: SlowStep) -> str:
     said = [f"{words} {duration(ns)}" for words, ns in parts if ns >= _NAMED_SHARE * one.excess_ns]
     where = f", in {one.where}" if one.where not in (None, "outside phases") else ""
     return printable(
-        f"Step {one.step:,} took {duration(one.took_ns)}, {duration(one.excess_ns)} more than its "
-        f"kind{where}: {', '.join(said)}"
+        f"Step {one.step:,} took {duration(one.took_ns)}, {duration(one.excess_ns)} more than "
+        f"others of its kind{where}: {', '.join(said)}"
     )
 
 

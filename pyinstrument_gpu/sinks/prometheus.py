@@ -142,7 +142,7 @@ class _SlowSteps:
 
 def _of_slow_steps(excess_ns: Mapping[str, int]) -> Iterator[Metric]:
     if excess_ns:
-        what = "What slow steps took longer than their kind, by what caused it."
+        what = "Time that slow steps took beyond others of their kind, by cause."
         seconds = {cause: time_ns / 1e9 for cause, time_ns in excess_ns.items()}
         yield _family("Counter", "slow_step_seconds", what, _each_alone(seconds), "cause")
 
@@ -152,8 +152,8 @@ def _families(
 ) -> Iterator[Metric]:
     facts = {fact: update.environment.get(fact) for fact in _FACTS}
     info = {fact: str(value) for fact, value in facts.items() if value is not None}
-    yield _family("Info", "run", "What is recorded.", {"": (info,)})
-    what = "What was not recorded as asked, by cause."
+    yield _family("Info", "run", "The recording.", {"": (info,)})
+    what = "Events that were not recorded as asked, by cause."
     yield _family("Counter", "dropped", what, _each_alone(update.dropped), "cause")
     yield _family("Counter", "spans", "Executions of phases.", {"": (update.phases_recorded,)})
     if update.totals is not None:

@@ -193,7 +193,7 @@ def _host_time(case: Case, is_logging: NDArray[np.bool_]) -> tuple[float, float,
     place = np.searchsorted(case.steps["index"], entries["step"])
     own_ns[place] = entries["host_ns"] - entries["blocked_ns"]
     if few < MIN_STEPS:
-        return 0.0, 0.0, "and what it computes can't be told, because too few steps differ in that"
+        return 0.0, 0.0, "and too few steps differ to tell what it computes"
     with_ns, without_ns = own_ns[is_logging], own_ns[~is_logging]
     share = len(with_ns) / len(own_ns)
     more_ns = float(with_ns.mean() - without_ns.mean())

@@ -49,7 +49,7 @@ def loader_workers(case: Case) -> Iterator[Guidance]:
     if saving.time_ns < NO_WAIT_SHARE * case.step_ns or not per_step:
         evidence = takes
     elif workers is None:
-        evidence = f"{takes}; by how many workers is not known"
+        evidence = f"{takes}; the number of workers is unknown"
     elif (batch_ns := loader.interval_ns if workers else saving.time_ns / per_step) is None:
         evidence = f"{takes}: too little, or too seldom, to tell how fast the loader is"
     else:
@@ -97,7 +97,7 @@ def batch_size(case: Case) -> Iterator[Guidance]:
         *Worth(0.0, host_ns / 2, case.step_ns),
         f"by the sample: the host computes for {duration(host_ns)} per step, "
         f"{duration(fixed_ns)} of it in launch-bound phases ({names}), the same for any size as "
-        "far as they launch; what the device gains is open",
+        "far as they launch; the gain on the device is unknown",
     )
 
 
@@ -148,9 +148,9 @@ def precision(case: Case) -> Iterator[Guidance]:
         return
     busy_ns, step_ns = found.savings.busy_ns, found.savings.step_ns
     if found.premises.doubt is not None:
-        why = f"the device may wait {found.premises.doubt} where it looks busy"
+        why = f"when the device looks busy it may be waiting {found.premises.doubt}"
     elif busy_ns is None:
-        why = "how long the device was busy is not known"
+        why = "how long the device was busy is unknown"
     else:
         why = f"the device is proven to be busy for {busy_ns / step_ns:.0%} of the time only"
     yield Guidance(_ADVICE, None, *UNKNOWN, why)

@@ -36,7 +36,7 @@ class CollectivesAspect(DocumentAspect):
         yield Cause(
             name="rank_wait",
             words="waiting for other ranks",
-            remedy="look which rank is late: pyinstrument-gpu report with the files of all ranks",
+            remedy="see which rank is late: pyinstrument-gpu report with the files of all ranks",
             precedence=Precedence.WAIT,
             intervals=intervals_of(waits["begin_ns"], waits["end_ns"]),
             known=steps["index"][steps["begin_ns"] >= since_ns],

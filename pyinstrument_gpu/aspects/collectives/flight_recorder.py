@@ -130,9 +130,7 @@ def decode(data: bytes) -> Dump:
         entries = [_entry(value) for value in document.get("entries", [])]
         status = {str(key): _status(value) for key, value in document.get("pg_status", {}).items()}
     except Exception as error:  # whatever unpickling raises
-        raise FlightRecorderError(
-            f"torch gives it in a form that is not known: {error!r}"
-        ) from None
+        raise FlightRecorderError(f"torch gives it in an unknown form: {error!r}") from None
     return Dump(sorted(entries), status)
 
 

@@ -292,16 +292,16 @@ class CompilationsAspect(DocumentAspect):
             )
         for why in times.unknown_phases:
             yield Sentence(
-                f"Phases in compiled code are not known as asked: {printable(why)}", "warn"
+                f"Phases in compiled code were not recorded as asked: {printable(why)}", "warn"
             )
         if times.not_listed:
             yield Sentence(
-                f"Of the last {counted(times.not_listed, 'compilation')} only the time is known",
+                f"Only the time is known of the last {counted(times.not_listed, 'compilation')}",
                 "warn",
             )
         if times.lost:
             yield Sentence(
-                f"{counted(times.lost, 'more graph break')} or reached limits found no room", "warn"
+                f"{counted(times.lost, 'more graph break')} or reached limits did not fit", "warn"
             )
 
     def in_steps(self, times: CompilationTimes) -> str | None:
@@ -403,8 +403,8 @@ def _function_parts(one: CompiledFunction) -> Iterator[Part]:
 def _limit_text(one: CompiledFunction, who: str) -> str:
     step = "" if one.limit_step is None else f" in step {one.limit_step:,}"
     return (
-        f"{who} reached torch._dynamo.config.{one.limit}{step}: what fits none of its compiled "
-        "versions runs eagerly from then on"
+        f"{who} reached torch._dynamo.config.{one.limit}{step}: calls that match no "
+        "compiled version now run eagerly"
     )
 
 

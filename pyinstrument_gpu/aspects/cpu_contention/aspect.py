@@ -66,8 +66,8 @@ class CpuContentionAspect(DocumentAspect):
             yield Sentence(capitalised("; ".join(clauses)), "note")
         if found.is_large:
             yield Sentence(
-                "Such waits fall on whatever the program does at the moment. So shares of the step "
-                "say little of the program, and nothing is advised from them"
+                "Such waits fall on whatever the program is doing at the moment, so shares of the "
+                "step say little about the program, and no advice is based on them"
             )
 
     def verdict(self, found: Contention) -> str | None:
@@ -82,8 +82,8 @@ class CpuContentionAspect(DocumentAspect):
         cause = f": {found.cause}" if found.cause else ""
         again = "when the machine is idle" if found.has_many_others else "with more processors"
         return (
-            f"A step takes {duration(found.step_ns)}, {waits}{cause}; what a change could save "
-            f"can't be told from that, so record again {again}."
+            f"A step takes {duration(found.step_ns)}, {waits}{cause}; this run can't tell "
+            f"what a change could save, so record again {again}."
         )
 
     def causes(self, run: Run) -> Iterator[Cause]:

@@ -147,7 +147,7 @@ class GpuUseAspect(Aspect):
             for one in gpu.lowered:
                 yield Sentence(f"Lowered clock: {_lowered(gpu, one)}", "warn")
             of_heat = "" if hottest is None else f" The temperature was {hottest:.0f} °C at most."
-            yield Sentence(f"This is the use of the whole GPU, by whomever.{of_heat}", "note")
+            yield Sentence(f"This is the use of the whole GPU, by any process.{of_heat}", "note")
 
     def curves(self, run: Run) -> Iterator[Curves]:
         for gpu in gpu_readings(run):
@@ -180,13 +180,13 @@ class GpuUseAspect(Aspect):
     def unknown(self, run: Run) -> Iterator[str]:
         gpus = self.section(run)
         if run.device_timing is not None and not gpus:
-            yield "How GPUs were used: there is no reading of NVML from while steps ran."
+            yield "Use of GPUs: NVML was not read while steps ran."
         for gpu in gpus:
             if gpu.sm_active is None:
                 yield (
-                    f"How busy the units of GPU {gpu.device} were: NVML measures it from Hopper "
-                    "on, with driver 525 or newer, for who may read it, and here not for parts "
-                    "of a GPU (MIG)."
+                    f"Use of the units of GPU {gpu.device}: NVML measures it on Hopper and newer, "
+                    "with driver 525 or newer, for users who may read it, and here not for "
+                    "parts of a GPU (MIG)."
                 )
 
 

@@ -49,8 +49,8 @@ class LoopAspect(Aspect):
         rare &= np.isin(spans["path"], _rare_paths(run, spans))
         yield Cause(
             name="rare_phase",
-            words="phases that most steps lack",
-            remedy="do less often, or beside the steps, what these phases do",
+            words="rare phases",
+            remedy="do the work of these phases less often, or in parallel with the steps",
             precedence=Precedence.ACT,
             intervals=_intervals(spans[rare], spans["path"][rare].astype(np.int64)),
             known=known,

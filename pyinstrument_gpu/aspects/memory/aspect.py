@@ -343,15 +343,15 @@ class MemoryAspect(DocumentAspect):
         growth = memory_growth(memory)
         if growth is not None and _matters(growth, memory):
             interval = size_interval(growth.step_bytes, growth.low_bytes, growth.high_bytes)
-            left = "which phase leaves it behind can't be told"
+            left = "; this run can't tell which phase leaks it"
             if growth.is_outside_phases:
-                left = "left outside phases"
+                left = ", left outside phases"
             elif growth.path is not None:
-                left = f"left behind by {growth.path}"
+                left = f", left behind by {growth.path}"
             yield unpriced(
                 "failure",
                 "memory of the process grows" if memory.device is None else "GPU memory grows",
-                f"{size(growth.step_bytes)} per step{interval}, {left}",
+                f"{size(growth.step_bytes)} per step{interval}{left}",
                 None,
                 _LOOK,
             )
@@ -374,7 +374,7 @@ class MemoryAspect(DocumentAspect):
         if run.memory is None:
             yield "Memory: the run has no reading of it."
         elif run.memory.held is None and run.memory.steps:
-            yield "Memory by kind: no backward pass was looked at."
+            yield "Memory by kind: no backward pass was inspected."
 
 
 def _phases(run: Run, found: Memory) -> Iterator[tuple[str, PhaseMemory]]:
@@ -451,12 +451,12 @@ def _holders(holders: OutOfMemoryHolders, allocated_bytes: int | None) -> Iterat
         return
     text = f"Memory was held by {', '.join(kinds)}"
     if holders.modules:
-        text += f"; of modules, most by {_most(holders.modules)}"
+        text += f"; by module: {_most(holders.modules)}"
     yield text
     if holders.activation_modules:
-        text = f"Activations: of modules, most by {_most(holders.activation_modules)}"
+        text = f"Activations, by module: {_most(holders.activation_modules)}"
         if holders.phases:
-            text += f"; of phases, most by {_most(_phase_owners(holders.phases))}"
+            text += f"; by phase: {_most(_phase_owners(holders.phases))}"
         yield text
     if holders.unseen:
         yield _unseen_text(holders.unseen)
@@ -474,8 +474,8 @@ def _phase_owners(phases: Iterable[PhaseBytes]) -> Iterator[ModuleBytes]:
 
 def _unseen_text(unseen: int) -> str:
     return (
-        f"Activations are at least that: {counted(unseen, 'node')} of autograd did not show what "
-        "they had saved"
+        f"Activations may be larger: {counted(unseen, 'node')} of autograd did not show what they "
+        "had saved"
     )
 
 
@@ -513,7 +513,7 @@ def _held_parts(found: MemoryByKind) -> Iterator[Part]:
     """Who held memory around a backward pass."""
     yield Sentence()
     title = f"Memory by kind around the backward pass of step {found.step:,}"
-    yield Sentence(f"{title}, looked at in {duration(found.cost_ns)}", "title")
+    yield Sentence(f"{title}, inspected in {duration(found.cost_ns)}", "title")
     total = KindMemory("together", *_totals_bytes(found))
     rows = [
         Row(
@@ -524,13 +524,13 @@ def _held_parts(found: MemoryByKind) -> Iterator[Part]:
     ]
     yield table(["kind", "as it began", "as it ended"], [rows[:-1], rows[-1:]])
     for text, owners in (
-        ("Activations: of modules", found.activation_modules),
-        ("Activations: of phases", _phase_owners(found.activation_phases)),
-        ("All else: of modules", found.modules),
+        ("Activations, by module", found.activation_modules),
+        ("Activations, by phase", _phase_owners(found.activation_phases)),
+        ("All else, by module", found.modules),
     ):
         most = _most(owners)
         if most:
-            yield Sentence(f"{text}, most by {most}")
+            yield Sentence(f"{text}: {most}")
     if found.unseen:
         yield Sentence(_unseen_text(found.unseen), "note")
     if not found.optimizers:
@@ -583,7 +583,7 @@ def _growth_text(growth: MemoryGrowth) -> str:
     if growth.is_outside_phases:
         return f"{text}, left behind in steps outside all phases"
     if growth.path is None:
-        return f"{text}; which phase leaves it behind can't be told"
+        return f"{text}; this run can't tell which phase leaks it"
     return f"{text}, left behind by {printable(growth.path)}"
 
 

@@ -63,7 +63,7 @@ _OF_STEPS = (
     _OfStep(
         PRESSURE_KIND,
         "memory_pressure",
-        "stalls by a shortage of memory",
+        "stalls for lack of memory",
         "give the container or the machine more memory, or run fewer workers",
     ),
     _OfStep(

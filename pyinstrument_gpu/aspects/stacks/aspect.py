@@ -156,12 +156,12 @@ class StacksAspect(DocumentAspect):
                 whole_names=True,
             )
         yield Sentence(
-            "A line counts with what it calls in libraries. Times of operators that keep the GIL "
-            "can be those of the line behind.",
+            "The time of a line includes what it calls in libraries. That of an operator that "
+            "keeps the GIL may count for the line after it.",
             "note",
         )
         if section.lost_ns:
-            yield Sentence(f"For {duration(section.lost_ns)} of samples there was no room.", "warn")
+            yield Sentence(f"{duration(section.lost_ns)} of samples did not fit.", "warn")
 
     def flames(self, run: Run) -> Iterator[Flame]:
         stacks: Stacks | None = run.stacks

@@ -94,7 +94,7 @@ class StartupTimes:
         not_covered_ns: what is known of no part.
         first_step_ns: how long the first step took; None if it did not end.
         first_step_parts: those that take a twentieth of it or more.
-        lost: times that found no room, which are not covered.
+        lost: times that did not fit, which are not covered.
         not_seen: parts of which some could not be observed.
     """
 
@@ -263,7 +263,7 @@ class StartupAspect(DocumentAspect):
         ]
         yield table([unit.name, "time", "%"], [rows, sums])
         if times.lost:
-            yield Sentence(f"{counted(times.lost, 'more time')} found no room", "warn")
+            yield Sentence(f"{counted(times.lost, 'more time')} did not fit", "warn")
 
     def unknown(self, run: Run) -> Iterable[str]:
         times = self.section(run)
@@ -271,7 +271,7 @@ class StartupAspect(DocumentAspect):
         if before and before[0].time_ns >= _LEAST_NS:
             yield (
                 f"Start-up: {duration(before[0].time_ns)} before the recording began: "
-                "`pyinstrument-gpu run` divides it."
+                "`pyinstrument-gpu run` breaks it down."
             )
         if times is not None and times.not_seen:
             yield (

@@ -231,7 +231,7 @@ class SyncsAspect(Aspect):
         if syncs.watched_steps < syncs.kept_steps:
             yield Sentence(
                 f"The watch was on in {syncs.watched_steps:,} of "
-                f"{counted(syncs.kept_steps, 'step')}; what stands per step is a mean of all steps"
+                f"{counted(syncs.kept_steps, 'step')}; numbers per step are means of all steps"
             )
         if syncs.allowed:
             yield Sentence(f"In allow_sync regions: {counted(syncs.allowed, 'sync')}")
@@ -281,7 +281,7 @@ class SyncsAspect(Aspect):
         if not run.syncs.was_watched:
             # What was known of the watch may be in the part of the file that is missing.
             watched = (
-                "syncs were not watched" if run.complete else "nothing of a watch is in the file"
+                "syncs were not watched" if run.complete else "the file has no record of a watch"
             )
             yield f"Where the host waits for the device: {watched} (pig.watch_syncs())."
         elif run.syncs.is_as_if:
