@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a blame has found so far, in a file, so that one that was killed goes on where it was."""
+"""The progress of a blame, in a file, so that one that was killed goes on where it was."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ class Journal:
 
     @property
     def runs(self) -> dict[str, Measured]:
-        """In the order in which they were made, by name: "ends/baseline-01", for example."""
+        """The runs by name ("ends/baseline-01", for example), in the order in which they were
+        made."""
         return self._state.runs
 
     @property

@@ -49,8 +49,8 @@ show_output_option = click.option(
 
 @contextlib.contextmanager
 def progress_of(show_output: bool) -> Iterator[Progress]:
-    """How far a command is that runs others. A signal to end raises meanwhile, so that what runs
-    is ended, too."""
+    """Show the progress of a command that runs others. Meanwhile a signal to end raises, so that
+    what runs is ended, too."""
     with contextlib.ExitStack() as leave:
         progress = Progress(sys.stderr, in_one_line=not show_output)
         leave.callback(progress.close)
@@ -177,7 +177,7 @@ def gate(
 
 
 def _known(baseline: CommandSide) -> list[str]:
-    """What there is to say about the sides before they run."""
+    """Return what there is to say about the sides before they run."""
     if baseline.working_directory is None:
         return []
     names = ", ".join(editable_packages(Path.cwd()))

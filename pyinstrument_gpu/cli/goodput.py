@@ -91,7 +91,7 @@ def goodput(
 
 
 def _written(path: Path) -> tuple[int, int] | None:
-    """When a file was written last, and its size."""
+    """Return when a file was last written, and its size."""
     try:
         status = os.stat(path)
     except OSError:

@@ -41,7 +41,7 @@ class _RunCommand(click.Command):
     """`--modules` and `--nonfinite` without a value would take PROGRAM for one."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """In two groups: what most people need, and what is recorded."""
+        """Write the options in two groups: common ones, and those that say what is recorded."""
         groups: dict[bool, list[tuple[str, str]]] = {True: [], False: []}
         *options, help_option = self.get_params(ctx)
         for option in (help_option, *options):

@@ -174,8 +174,8 @@ class CommandSide:
 
 
 def recorded_runs(name: str, folder: Path) -> list[Run]:
-    """What a command has recorded under that name: its run or, under a launcher, those of its
-    ranks, each of which has put its number into the name."""
+    """Return the runs that a command has recorded under that name: its own or, under a launcher,
+    those of its ranks, each with its number in the name."""
     path = folder / f"{name}.gpurun"
     if path.exists():
         return [Run.load(path)]
@@ -306,7 +306,8 @@ def editable_packages(folder: Path) -> list[str]:
 
 
 def _editable_place(distribution: metadata.Distribution) -> Path | None:
-    """By PEP 610: where it was installed from; None if it is not editable, or does not say so."""
+    """Return where an editable installation comes from, by PEP 610; None if it is not editable or
+    does not say so."""
     text = distribution.read_text("direct_url.json")
     try:
         origin = json.loads(text or "{}")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What callbacks of frameworks have in common: the framework's package, and the recording of a
-training, with automatic phases and steps."""
+"""The common part of callbacks of frameworks: finding the framework's package, and recording a
+training with automatic phases and steps."""
 
 from __future__ import annotations
 
@@ -112,7 +112,8 @@ class TrainingRecording:
             self._end(failed=True)
 
     def note_step_number(self, number: int) -> None:
-        """So many steps were done before this training, by the checkpoint that it goes on from."""
+        """Note how many steps were done before this training, by the checkpoint that it resumes
+        from."""
         recording = active()
         if self._is_on and recording is not None:
             recording.note_step_number(number)
@@ -185,7 +186,7 @@ class TrainingRecording:
             )
 
     def _print_report(self, recording: Recording) -> None:
-        """To standard error, where there is something to report."""
+        """Print the report to standard error, if there is something to report."""
         file = None if recording.path is None else str(recording.path)
         try:
             run = recording.run
@@ -226,7 +227,7 @@ class TrainingRecording:
 
 
 class RecordsTraining:
-    """What a callback offers of its recordings."""
+    """Methods by which a callback gives access to its recordings."""
 
     _training: TrainingRecording
 
@@ -272,6 +273,6 @@ def import_framework(module: str, package: str, oldest: tuple[int, int]) -> Any:
 
 
 def version_of(module: Any) -> str:
-    """That of the package that a module belongs to; empty where it says none."""
+    """Return the version of the package that a module belongs to; empty where it has none."""
     package = sys.modules.get(str(module.__name__).partition(".")[0], module)
     return str(getattr(package, "__version__", getattr(module, "__version__", "")))

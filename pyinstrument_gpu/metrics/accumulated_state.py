@@ -74,7 +74,7 @@ class AccumulatedState(ABC):
         self._begin(counts=[0] * (1 + MAX_SCALARS))
 
     def _begin(self, counts: Sequence[int] | None) -> None:
-        """What each accumulator has for itself, a copy too."""
+        """Initialise what each accumulator has for itself, a copy too."""
         self._native = _new_native(self._options, counts)
         self._scratch: Tensor | None = None
         self._has_captured = False  # an update in torch operations
@@ -124,10 +124,10 @@ class AccumulatedState(ABC):
 
     @property
     def reference_updates(self) -> int:
-        """How many updates, and numbers of `update_scalar`, torch operations have added since the
-        accumulator was made. On a GPU, these are the updates before the kernel was ready, those
-        without a kernel, and those with tensors that the kernel does not take. Their values are
-        the same, but each takes dozens of kernels."""
+        """The number of updates, and of numbers of `update_scalar`, added by torch operations since
+        the accumulator was made. On a GPU, these are the updates before the kernel was ready, those
+        without a kernel, and those with tensors that the kernel does not take. Their values are the
+        same, but each takes dozens of kernels."""
         return self._reference_updates
 
     @never_compiled
@@ -288,18 +288,19 @@ class AccumulatedState(ABC):
             )
 
     def _all_lost_updates(self) -> int:
-        """Those that the device has lost as well. This waits for it."""
+        """Return the number of lost updates, including those that the device has lost. This waits
+        for it."""
         scratch = self._scratch
         return self._lost_updates + (0 if scratch is None else int(_lost_on_device(scratch)))
 
     @property
     def _own(self) -> int:
-        """How many of the first slots belong to the accumulator itself."""
+        """The number of first slots that belong to the accumulator itself."""
         return len(self._options.own_scalars)
 
     @property
     def _scalar_names(self) -> tuple[str, ...]:
-        """Of the running values in use, in the order of their slots."""
+        """The names of the running values in use, in the order of their slots."""
         return (*self._options.own_scalars, *self._scalar_slots)
 
     def _add_in_torch(

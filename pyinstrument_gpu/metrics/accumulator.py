@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all accumulators of metrics have in common: all but their own updates."""
+"""The base of all accumulators of metrics: everything but their own updates."""
 
 from __future__ import annotations
 

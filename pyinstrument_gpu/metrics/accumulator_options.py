@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the options of all accumulators have in common."""
+"""The common part of the options of all accumulators."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class AccumulatorOptions:
 
     @property
     def state_bytes(self) -> int:
-        """Of the state with its tails."""
+        """The size of the state with its tails."""
         return STATE_DTYPE.itemsize
 
     def class_weight_on(self, device: torch.device) -> Tensor | None:
@@ -51,7 +51,7 @@ class AccumulatorOptions:
         return {name: getattr(self, name) for name in names}
 
     def native_arguments(self) -> dict[str, Any]:
-        """Those of `_C.MetricAccumulator`, besides the task."""
+        """Return the arguments of `_C.MetricAccumulator`, besides the task."""
         return self._given
 
     def described(self) -> dict[str, Any]:
@@ -61,7 +61,8 @@ class AccumulatorOptions:
 
 
 def differences(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """Where two descriptions differ, as in "topk=[1] instead of [1, 5]"; empty where they don't."""
+    """Return how two descriptions differ, as in "topk=[1] instead of [1, 5]"; empty if they
+    don't."""
     return ", ".join(
         f"{name}={given.get(name)!r} instead of {wanted.get(name)!r}"
         for name in dict.fromkeys([*wanted, *given])
@@ -100,7 +101,7 @@ def check_tensors(tensors: Mapping[str, Any], optional: Collection[str]) -> dict
 
 
 def check_alike(tensors: Mapping[str, Any], optional: Collection[str] = ("weight",)) -> None:
-    """The same, and raise ValueError unless all have the shape of the first one."""
+    """Check tensors as above, and raise ValueError unless all have the shape of the first one."""
     given = check_tensors(tensors, optional)
     first, shape = next((name, tensor.shape) for name, tensor in given.items())
     for name, tensor in given.items():

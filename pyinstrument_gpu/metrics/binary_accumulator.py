@@ -85,7 +85,7 @@ class BinaryOptions(AccumulatorOptions):
 
     @property
     def _sizes(self) -> tuple[int, int, int]:
-        """Of the parts of the tail, in float64."""
+        """The sizes of the parts of the tail, in float64."""
         labels = self.num_labels or 1
         return (
             CALIBRATION_SUMS * self.calibration_bins,
@@ -98,10 +98,10 @@ class BinaryOptions(AccumulatorOptions):
         return STATE_DTYPE.itemsize + 8 * sum(self._sizes)
 
     def parts_of(self, tail: Any) -> tuple[Any, Any, Any]:
-        """What lies behind the state, a tensor or an array, as (calibration bins, 3): weight, sum
-        of probabilities, weight of true labels; (labels, 4): true positives, false positives, false
-        and true negatives; and (labels, bins, 2): false and true labels. `csrc/metrics/
-        binary_totals.h` has the same layout."""
+        """Split what follows the state, a tensor or an array, into (calibration bins, 3): weight,
+        sum of probabilities, weight of true labels; (labels, 4): true positives, false positives,
+        false and true negatives; and (labels, bins, 2): false and true labels.
+        `csrc/metrics/binary_totals.h` has the same layout."""
         calibration, counts, histograms = self._sizes
         return (
             tail[:calibration].reshape(self.calibration_bins, CALIBRATION_SUMS),

@@ -43,8 +43,8 @@ _ROWS = Addition(
 
 
 def _reserved_keys() -> frozenset[str]:
-    """Those of an accumulator with a confusion matrix, for all: ranks and later versions of a
-    program may have one. And a series of recordings."""
+    """Return the keys of an accumulator with a confusion matrix, for all: ranks and later versions
+    of a program may have one. So may a series of recordings."""
     options = MetricOptions(num_classes=1, confusion=True, ema=0.5)
     empty = MetricState.of(bytes(options.state_bytes), options.confusion_classes, scalars=0)
     values = _values_of(options, StateSnapshot(empty, (), 0))

@@ -51,7 +51,7 @@ class Nvrtc:
             raise CompileError(f"nvrtc{name}: {describe(result).decode()}")
 
     def bytes_of(self, program: ctypes.c_void_p, what: str) -> bytes:
-        """What a compiled program has: its CUBIN, PTX or ProgramLog."""
+        """Return a part of a compiled program: its CUBIN, PTX or ProgramLog."""
         size = ctypes.c_size_t()
         self.call(f"Get{what}Size", program, ctypes.byref(size))
         text = ctypes.create_string_buffer(size.value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a MetricAccumulator is made with, and whether tensors and numbers fit it."""
+"""The options of a MetricAccumulator, and the checks that tensors and numbers fit them."""
 
 from __future__ import annotations
 

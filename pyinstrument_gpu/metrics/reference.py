@@ -163,7 +163,7 @@ def add_counts(
 
 
 def _ranks(rows: Tensor, targets: Tensor) -> Tensor:
-    """How many logits of each row stand before the target's in the order of torch.argmax."""
+    """Return how many logits of each row come before the target's in the order of torch.argmax."""
     columns = torch.arange(rows.shape[1], device=rows.device)
     own = rows.gather(1, targets[:, None])
     earlier = columns < targets[:, None]
@@ -176,8 +176,8 @@ def _ranks(rows: Tensor, targets: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Scores:
-    """What the logits of rows say, in float64. The loss is as that of torch with
-    reduction="none"; its mean is divided by the sum of `loss_weight`."""
+    """Scores of rows by their logits, in float64. The loss is that of torch with reduction="none";
+    its mean is divided by the sum of `loss_weight`."""
 
     loss: Tensor
     loss_weight: Tensor

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a state to the numbers that users read."""
+"""Conversion of a state to the numbers that users read."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def keys_of_scalar(name: str) -> tuple[str, ...]:
 
 
 def counts_of(snapshot: StateSnapshot) -> dict[str, Any]:
-    """What every accumulator counts beside `count`."""
+    """Return what every accumulator counts beside `count`."""
     state = snapshot.state
     return {
         "nonfinite": state.nonfinite_rows + state.nonfinite_losses,
@@ -104,7 +104,7 @@ def series_of_scalar(values: Mapping[str, Any], name: str) -> list[tuple[str, fl
 
 
 def known_series(values: Mapping[str, Any], names: Sequence[str]) -> list[tuple[str, float]]:
-    """Those of the values that are known. NaN is unknown, but for a last value that was NaN itself:
+    """Return the values that are known. NaN is unknown, but for a last value that was NaN itself:
     such a value was counted as not finite."""
     found = [(name, float(values.get(name, math.nan))) for name in names]
     return [(name, value) for name, value in found if value == value or _was_nan(values, name)]
@@ -147,8 +147,8 @@ def shares(
 def with_averages(
     values: Mapping[str, NDArray[np.float64]], pooled: Mapping[str, float], of: str
 ) -> dict[str, Any]:
-    """For each value its `_micro`, over all classes or labels together, its `_macro`, the mean of
-    those of which it is known, and `_per_class` or `_per_label`, by what they are of."""
+    """Add for each value its `_micro`, over all classes or labels together, its `_macro`, the mean
+    over those that have one, and `_per_class` or `_per_label`, by what they are of."""
     averages: dict[str, Any] = {}
     for name, each in values.items():
         known = each[~np.isnan(each)]
@@ -252,6 +252,6 @@ def curves_of(histograms: Array) -> dict[str, Array]:
 
 
 def _before(weights: Array) -> Array:
-    """What stands before each bin."""
+    """Return the total weight before each bin."""
     sums = np.cumsum(weights, axis=1)
     return np.concatenate([np.zeros_like(sums[:, :1]), sums[:, :-1]], axis=1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a program uses streams beside its devices' default ones, told from its calls of torch.
+"""Watching whether a program uses streams beside its devices' default ones, by its calls of torch.
 
 A stream has an effect on the others only where work is put on it, for which torch has to make it
 the current one, or where one waits for another. All of torch's ways to do either in Python lead
@@ -105,7 +105,7 @@ class StreamWatch:
 
 
 def _is_on_side_stream() -> bool:
-    """Whether the calling thread's current stream is another than the default one."""
+    """Return whether the calling thread's current stream is another than the default one."""
     if tensor_device.accelerator_type() != "cuda" or not torch.cuda.is_initialized():
         return False
     number: int = torch._C._cuda_getCurrentStream(torch.cuda.current_device())[0]

@@ -120,7 +120,7 @@ class PrometheusSink(Sink):
 
 
 class _SlowSteps:
-    """What slow steps in the run file took longer than their kind, by cause."""
+    """The excess of slow steps in the run file over others of their kind, by cause."""
 
     def __init__(self, path: str) -> None:
         self._follower = RunFollower(path)
@@ -128,7 +128,7 @@ class _SlowSteps:
         self._next_s = 0.0
 
     def look(self) -> dict[str, int]:
-        """All so far. Reads the newest part of the history, but not in each call."""
+        """Return all so far. Reads the newest part of the history, but not in each call."""
         began_s = time.monotonic()
         if began_s >= self._next_s:
             self._sums.add(Run.from_blocks(self._follower.look()))
