@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an aspect is: a thing that is recorded besides phases and steps, such as memory.
+"""The interface of an aspect: something that is recorded besides phases and steps, such as memory.
 
 The reader, the writer, `Run`, the report, its JSON, the page and `watch` go over `aspects()` and
 name none of them. An aspect is a folder of `pyinstrument_gpu/aspects` and a row of its table.
@@ -52,7 +52,7 @@ class Aspect:
     most_rows: ClassVar[int | None] = None
 
     def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What a `Run` holds of it, by the names of its attributes.
+        """Return this aspect's entries of a `Run`, by the names of its attributes.
 
         Args:
             given: the arguments of a `Run`. What is not among them was not recorded.
@@ -74,7 +74,8 @@ class Aspect:
         """Give a run what only an earlier copy of it still holds; see `Run.with_history_of`."""
 
     def section(self, run: Any) -> Any:
-        """What a report says of it, as plain data; None or empty where there is nothing."""
+        """Return the aspect's section of a report as plain data; None or empty where there is
+        nothing."""
         return None
 
     def parts(self, section: Any, document: Any) -> Iterable[Part]:
@@ -92,21 +93,21 @@ class Aspect:
         return ()
 
     def first_parts(self, section: Any) -> Iterable[Part]:
-        """What matters so much that it stands before everything else."""
+        """Return what matters so much that it stands before everything else."""
         return ()
 
     def failures(self, run: Any) -> Iterable[Any]:
-        """What went wrong, as findings of the analysis, which a report has before others, and
-        doubts of its own."""
+        """Yield what went wrong, as findings of the analysis, which a report has before others, and
+        doubts of the aspect's own."""
         return ()
 
     def verdict(self, section: Any) -> str | None:
-        """What the run says, in a sentence, if this aspect decides that."""
+        """Return the run's verdict in a sentence, if this aspect decides it."""
         return None
 
     def in_steps(self, section: Any) -> str | None:
-        """What steps do besides the program's own work, with its share of their time, if so much
-        that their mean says little without it."""
+        """Return what steps do besides the program's own work, with its share of their time, if so
+        much that their mean says little without it."""
         return None
 
     def lines(self, run: Any) -> Iterable[tuple[str, SourceLine]]:
@@ -114,7 +115,7 @@ class Aspect:
         return ()
 
     def curves(self, run: Any) -> Iterable[Curves]:
-        """Its values over the steps of a run, for pictures."""
+        """Return curves of values over the steps of a run, for pictures."""
         return ()
 
     def flames(self, run: Any) -> Iterable[Flame]:
@@ -122,12 +123,13 @@ class Aspect:
         return ()
 
     def causes(self, run: Any) -> Iterable[Cause]:
-        """What it knows that may make steps slow, and when that was. A cause of which nothing was
-        recorded is not among them; one that was looked for and not found is, without entries."""
+        """Return the causes that may have made steps slow, with when they were at work. A cause of
+        which nothing was recorded is not among them; one that was looked for and not found is,
+        without entries."""
         return ()
 
     def unknown(self, run: Any) -> Iterable[str]:
-        """What was not recorded, in sentences that say how it would be."""
+        """Yield what was not recorded, in sentences that say how it would be."""
         return ()
 
 
@@ -158,7 +160,7 @@ class DocumentAspect(Aspect):
         return {self.name: found.document(where, what, lambda data: self.decode(data, found))}
 
     def decode(self, data: bytes, found: Found) -> Any:
-        """What a `Run` has of it.
+        """Decode the aspect's part of a `Run`.
 
         Raises:
             RunFileDamagedError: the document does not fit.
@@ -199,7 +201,7 @@ def _is_aspect(found: object) -> bool:
 
 
 def live_views() -> list[LiveView]:
-    """What `watch` shows of aspects, in the order in which it does."""
+    """Return the views of aspects that `watch` shows, in its order."""
     views = [aspect.live for aspect in aspects() if aspect.live is not None]
     return sorted(views, key=lambda view: view.place)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of a program beside its phases, on which conclusions from its run rest."""
+"""Facts about a program beside its phases, on which conclusions from its run rest."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _PYTHON = re.compile(r"python[\d.]*t?(\.exe)?$")
 
 
 def is_python(word: str) -> bool:
-    """Whether a word of a command line is the name of an interpreter."""
+    """Return whether a word of a command line is the name of an interpreter."""
     return _PYTHON.search(os.path.basename(word)) is not None
 
 
 class ProgramFacts(NamedTuple):
-    """None is unknown: nothing looked, or what looked could have missed it.
+    """Facts about a program. None is unknown: nothing looked, or what looked could have missed it.
 
     Where the steps of a program draw from several DataLoaders with different options,
     `loader_pins`, `loader_prefetch` and `loader_persistent` are those with which most batches were
@@ -54,6 +54,6 @@ class ProgramFacts(NamedTuple):
 
     @classmethod
     def of(cls, environment: Mapping[str, Any]) -> ProgramFacts:
-        """Those that a run's environment holds."""
+        """Return the facts in a run's environment."""
         found = environment.get(KEY, {})
         return cls(**{name: found.get(name) for name in cls._fields})

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the numbers of a run refer to: threads, streams, open phases, lines of source code."""
+"""Tables that the numbers of a run refer to: threads, streams, open phases, lines of source
+code."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def numbered_places(
 
 
 def is_installed(file: str) -> bool:
-    """Whether a file is one of a library or of Python itself."""
+    """Return whether a file belongs to a library or to Python itself."""
     return _INSTALLED.fullmatch(file) is not None
 
 
@@ -138,7 +139,7 @@ class SourceLine:
 
 @dataclass(frozen=True)
 class DeviceTimingSummary:
-    """How the device was timed.
+    """A summary of how the device was timed.
 
     Attributes:
         every: It was timed in every step whose number this one divides. It may change as a run

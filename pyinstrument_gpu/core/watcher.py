@@ -22,7 +22,7 @@ Members: TypeAlias = Callable[[str], "tuple[int, ...] | None"]
 
 
 class ActiveRecording(Protocol):
-    """What a watcher may ask of the recording that it serves.
+    """The part of a recording that a watcher which serves it may use.
 
     Attributes:
         facts: what joins the environment of the run at the end.
@@ -54,11 +54,11 @@ class Watcher:
 
     @property
     def is_on(self) -> bool:
-        """Whether its recording goes on, and is that of this process: a fork has none."""
+        """True while its recording goes on, and is that of this process: a fork has none."""
         return self._recording is not None and self._recording is native.owner()
 
     def first_facts(self) -> dict[str, Any]:
-        """What the environment of the run has from its first block on, before `begin`."""
+        """Return what the environment of the run has from its first block on, before `begin`."""
         return {}
 
     def begin(self, recording: ActiveRecording) -> None:
@@ -73,8 +73,8 @@ class Watcher:
         """
 
     def program_is(self, facts: Mapping[str, Any]) -> None:
-        """What is known of the program by now: after a second, then after twice as long each time.
-        A thread of the native module calls it. It must not raise.
+        """Take what is known of the program by now: after a second, then after twice as long each
+        time. A thread of the native module calls this. It must not raise.
 
         Args:
             facts: by the names of the fields of `ProgramFacts`.
@@ -84,11 +84,13 @@ class Watcher:
         """The watchdog has noticed a stall. It must not raise."""
 
     def stall_facts(self) -> tuple[dict[str, Any], str]:
-        """What it knows of a stall: for the run, and as the end of the sentence for the user."""
+        """Return what it knows of a stall: for the run, and as the end of the sentence for the
+        user."""
         return {}, ""
 
     def document(self) -> Any:
-        """What its document says by now, as JSON has it; None or empty for no document."""
+        """Return the current content of its document, as JSON has it; None or empty for no
+        document."""
         return None
 
     def write(self) -> None:

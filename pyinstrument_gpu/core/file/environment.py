@@ -107,7 +107,7 @@ class _ProgramFacts(TypedDict, total=False):
 
 
 class Environment(TypedDict, total=False):
-    """What each field has to be. Fields of a newer version, which are not in here, are ignored."""
+    """The type of each field. Fields of a newer version, which are not in here, are ignored."""
 
     host: _Text
     rank: _From0

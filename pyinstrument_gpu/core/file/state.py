@@ -39,7 +39,7 @@ class OpenPhaseState(Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class DeviceState(Struct, frozen=True):
-    """What STATE says of device timing; `pending` are pairs of a path and a number of spans."""
+    """The state of device timing; `pending` are pairs of a path and a number of spans."""
 
     every: Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
     records: Count
