@@ -69,8 +69,8 @@ def write_folder(
 
 
 def _holds_another(file: Path, run: Run) -> bool:
-    """Whether a partition is of a run beside this one: on another host, or at the same time on the
-    same one. A later one of the same program replaces it."""
+    """Return whether a partition is of a run beside this one: on another host, or at the same time
+    on the same one. A later one of the same program replaces it."""
     pa = _pyarrow()
     try:
         found = pa.parquet.read_schema(file).metadata[_METADATA_KEY.encode()]

@@ -98,7 +98,7 @@ class AttemptTimes:
 
     @property
     def has_failed(self) -> bool:
-        """Whether it was ended by something that may come again."""
+        """True if it was ended by something that may come again."""
         return self.has_hung or self.ended in (Condition.CUT_OFF, Condition.FAILED)
 
 
@@ -140,7 +140,7 @@ class JobLife:
 
     @property
     def knows_stragglers(self) -> bool:
-        """Whether what ranks waited for each other is known in any attempt, or there are no two."""
+        """True if what ranks waited for each other is known in any attempt, or there are no two."""
         several = [one for one in self.attempts if one.ranks[1] > 1]
         return not several or any(Bucket.STRAGGLERS in times.claims for times in several)
 
@@ -188,7 +188,7 @@ def job_life(paths: Sequence[Path], look: Callable[[Run, Path], Sighting]) -> Jo
 def attempt_times(
     files: AttemptFiles, look: Callable[[Run, Path], Sighting]
 ) -> AttemptTimes | None:
-    """What is kept of an attempt; None if none of its runs can be read."""
+    """Return what is kept of an attempt; None if none of its runs can be read."""
     found: dict[int, RunTimes] = {}
     environments: dict[int, Mapping[str, Any]] = {}
     ranks: list[RankData] = []
@@ -325,10 +325,10 @@ def _straggler_waits(
     index: NDArray[np.int64],
     steps: NDArray[np.int64],
 ) -> NDArray[np.int64] | str:
-    """In each step the time that the last rank works longer than the median one (of two, than the
-    other), checkpoints and evaluations left out. When in the step that was is not known: it is put
-    at its begin, or behind the checkpoint or evaluation that goes on then. Or why it is not known.
-    """
+    """Return for each step the time that the last rank works longer than the median one (of two,
+    than the other), checkpoints and evaluations left out; or why it is not known. When in the step
+    that was is not known: it is put at its begin, or behind the checkpoint or evaluation that goes
+    on then."""
     try:
         found = analysis.of(job_of(ranks))
     except JobError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run as the template sets it: rows and sentences made of its document."""
+"""The view of a run that the template sets: rows and sentences made of its document."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _AROUND = 1
 
 @dataclass(frozen=True)
 class SourceContext:
-    """Some lines of a file.
+    """A few lines of a file.
 
     Attributes:
         first: the number of the first of them.
@@ -64,5 +64,5 @@ def source_context(file: str, line: int, began_realtime_ns: int | None) -> Sourc
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Without waiting for the other end where the path is a pipe."""
+    """Open without waiting for the other end where the path is a pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))

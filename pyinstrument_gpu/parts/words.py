@@ -103,7 +103,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def capitalised(text: str) -> str:
-    """As a sentence begins."""
+    """Return the text with a capital letter, as a sentence begins."""
     return text[:1].upper() + text[1:]
 
 
@@ -116,7 +116,7 @@ def printable(text: str) -> str:
 
 @dataclass(frozen=True)
 class Unit:
-    """How the durations of one table are written: fixed, so that they compare at a glance."""
+    """The unit of the durations in one table: fixed, so that they compare at a glance."""
 
     name: str
     ns: int
@@ -147,7 +147,7 @@ class Unit:
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
-    """Some ranks in words, neighbours as a range: "rank 3", "ranks 0-2, 7 and 9"."""
+    """Return some ranks in words, neighbours as a range: "rank 3", "ranks 0-2, 7 and 9"."""
     numbers = sorted(set(ranks))
     parts: list[list[int]] = []
     for number in numbers:
@@ -164,7 +164,7 @@ def ranks_text(ranks: Iterable[int]) -> str:
 
 
 def reasons_of_ranks(reasons: Mapping[int, str]) -> list[str]:
-    """What there is to say of some ranks, once for all of which it is the same."""
+    """Return what there is to say of some ranks, once for all of which it is the same."""
     alike: dict[str, list[int]] = {}
     for rank, reason in reasons.items():
         alike.setdefault(reason, []).append(rank)

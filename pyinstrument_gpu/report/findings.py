@@ -21,7 +21,7 @@ from pyinstrument_gpu.report.slow_steps import slow_findings
 
 
 def findings(run: Run, file: str | None) -> tuple[Finding, ...]:
-    """All that matters, in the order in which it does."""
+    """Return all that matters, in the order in which it does."""
     failures = (one for aspect in aspects() for one in aspect.failures(run))
     found = [*failures, *_worth_an_edit(run)]
     if file is not None:
@@ -62,7 +62,7 @@ def _worth_an_edit(run: Run) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class Guides:
-    """What applies to the run.
+    """Guides that apply to the run.
 
     Attributes:
         rows: what is not among the findings, the largest worth first.
@@ -87,8 +87,8 @@ _MAX_FINDINGS = 5
 
 
 def guides_parts(guides: Guides | None, findings: Sequence[Finding]) -> Iterator[Sentence]:
-    """What their advice is worth, the largest first, with the evidence unless it is worth nothing;
-    then what can't be told."""
+    """Yield what their advice is worth, the largest first, with the evidence unless it is worth
+    nothing; then what this run can't tell."""
     if guides is None:
         return
     yield Sentence()

@@ -46,7 +46,7 @@ class PhaseOfStep:
 
 @dataclass(frozen=True)
 class StepDocument:
-    """One step of a run.
+    """A step of a run.
 
     Attributes:
         version: of this format.
@@ -160,7 +160,7 @@ def _phases(run: Run, chosen: NDArray[np.bool_], step: NDArray[np.void]) -> tupl
 
 
 def one_step(step: StepDocument) -> Iterator[Part]:
-    """Each phase of the step in seconds, their sum, the total and what is missing.
+    """Yield each phase of the step in seconds, their sum, the total and what is missing.
 
     Of a phase that began in an earlier step or outlasts this one, the part inside this step. Where
     the device was timed in this step, the device times stand beside: of whole calls, and without a

@@ -16,7 +16,7 @@ from pyinstrument_gpu.parts.words import Unit, counted, printable
 
 @dataclass(frozen=True)
 class Saving:
-    """What a run would gain without one thing. Times are per step.
+    """The gain of a run without one thing. Times are per step.
 
     Attributes:
         about: what is taken out: a wait at a line, the wait for data, a phase's launches, ...
@@ -43,7 +43,7 @@ class Saving:
 
 @dataclass(frozen=True)
 class Savings:
-    """What changes could save.
+    """The savings of changes.
 
     Attributes:
         steps: over how many steps the times are taken.
@@ -63,7 +63,8 @@ class Savings:
 
 
 def savings(run: Run) -> Savings | None:
-    """None where neither the device nor syncs were timed, and where the machine was busy."""
+    """Return the savings; None where neither the device nor syncs were timed, and where the machine
+    was busy."""
     about = analysis.of(run)
     if not about.knows_waits or about.is_contended:
         return None
@@ -153,7 +154,7 @@ def _based_on(found: Savings) -> str:
 
 
 def saving_cells(row: Saving, unit: Unit) -> list[str]:
-    """What stands below `SAVING_HEADERS`, behind the name."""
+    """Return the cells below `SAVING_HEADERS`, after the name."""
 
     def told(time_ns: float | None) -> str:
         return "?" if time_ns is None else unit.text(time_ns)

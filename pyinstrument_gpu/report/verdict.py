@@ -84,7 +84,7 @@ def _takes(run: Run) -> str:
 
 
 def _between(run: Run, phases: Sequence[PhaseInSteps], between_ns: float, step_ns: float) -> str:
-    """Where the time outside of phases is, which is more than that of any phase."""
+    """Return where the time outside of phases is, which is more than that of any phase."""
     share = small_percent(between_ns, step_ns)
     if not phases:
         return f"{share} lies outside all phases, as it has none"

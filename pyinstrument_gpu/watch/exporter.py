@@ -81,7 +81,7 @@ class RankExporter:
         return [run for run in self._watch.look(clocks) if isinstance(run, LiveRun)]
 
     def _go_to_newest(self) -> bool:
-        """Whether there is another job than the one that was looked at."""
+        """Go to the newest job; return whether it is another than before."""
         try:
             find = self._find()
         except (OSError, RunFileError):  # there is none yet, or no more
