@@ -53,8 +53,8 @@ JOB_VERSION = 1
 
 @dataclass(frozen=True)
 class JobDocument:
-    """All that a report says of the ranks of a job together. Each rank has a report of its own, of
-    its run. A section is missing where nothing of its kind was recorded.
+    """The whole report of the ranks of a job together. Each rank has a report of its own, of its
+    run. A section is missing where nothing of its kind was recorded.
 
     Attributes:
         version: of this format.

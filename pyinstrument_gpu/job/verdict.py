@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one should know of a job of ranks first: the findings, and the verdict, in one sentence."""
+"""The first things to know of a job of ranks: the findings, and the verdict, in one sentence."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _WORTH_A_WORD = 0.01
 
 @dataclass(frozen=True)
 class JobFinding:
-    """One thing that matters.
+    """A finding that matters.
 
     Attributes:
         kind: "failure" (a rank stalled, was cut short or is missing), "straggler" (a rank that the
@@ -64,7 +64,7 @@ class JobFinding:
 
     @property
     def cost(self) -> str:
-        """In words; empty where it is not known."""
+        """The cost in words; empty where it is not known."""
         if self.cost_ns is None or not self.of_ns:
             return ""
         return f"{duration(self.cost_ns)}, {small_percent(self.cost_ns, self.of_ns)} of a step"
@@ -92,13 +92,13 @@ class StallOfRank:
 
     @property
     def where(self) -> str:
-        """In words where it was."""
+        """The place in words."""
         step = "outside steps" if self.step is None else f"in step {self.step:,}"
         return step + (f", in {', '.join(self.open_phases)}" if self.open_phases else "")
 
 
 def stalls_of(job: Job) -> tuple[StallOfRank, ...]:
-    """Those that never ended first, each kind by rank."""
+    """Return the stalls, those that never ended first, each kind by rank."""
     found = [_stall(rank.rank, stall) for rank in job.ranks for stall in rank.stalls]
     return tuple(sorted(found, key=lambda stall: stall.has_ended))
 
@@ -106,7 +106,8 @@ def stalls_of(job: Job) -> tuple[StallOfRank, ...]:
 def job_findings(
     job: Job, found: JobAnalysis, steps: JobSteps | None, stalls: Sequence[StallOfRank]
 ) -> tuple[JobFinding, ...]:
-    """What went wrong, then who is waited for, then what costs time, the most of it first."""
+    """Return what went wrong, then who is waited for, then what costs time, the most of it
+    first."""
     stragglers, late_start = found.stragglers, found.late_start
     # What phases and collectives cost is of the steps that were judged, as the loss is.
     step_ns = stragglers.step_ns
@@ -281,8 +282,8 @@ def job_verdict(
     findings: Sequence[JobFinding],
     stalls: Sequence[StallOfRank],
 ) -> str:
-    """What stopped, if anything did, and who is waited for. Of ranks that are missing, or were not
-    compared, nothing is said but that they are."""
+    """Return what stopped, if anything did, and who is waited for. Of ranks that are missing, or
+    were not compared, only that is said."""
     if not job.ranks:
         return f"No run of the {counted(job.world_size, 'rank')} could be read."
     sentence = _who(stragglers)
@@ -344,7 +345,7 @@ def _who(stragglers: Stragglers) -> str:
 
 
 def _name(found: Straggler) -> str:
-    """Whom to look at: "rank 3", or "ranks 4-7, those of host b,"."""
+    """Return whom to look at: "rank 3", or "ranks 4-7, those of host b,"."""
     of = "" if found.host is None else f", those of host {found.host},"
     of = of if found.group is None else f", those of group {found.group},"
     return ranks_text(found.ranks) + of
