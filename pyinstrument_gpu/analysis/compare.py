@@ -97,7 +97,7 @@ class PhaseChange(_Change):
 
 @dataclass(frozen=True)
 class CauseChange(_Change):
-    """By how much a cause has made slow steps slower, per step of all, on both sides.
+    """The change of the time by which a cause has made slow steps slower, per step of all.
 
     Attributes:
         cause: in words.
@@ -215,7 +215,7 @@ class Comparison:
 
     @property
     def costs(self) -> tuple[float, float] | None:
-        """What a million units cost before and after; None where that is not known."""
+        """The cost of a million units before and after; None where that is not known."""
         if self.price_per_hour is None:
             return None
         rates: tuple[float | None, float | None] = {
@@ -230,7 +230,7 @@ class Comparison:
 
     @property
     def is_moved_out(self) -> bool:
-        """Whether steps became faster or slower, and the elapsed time did not: what left the steps
+        """True if steps became faster or slower, and the elapsed time did not: what left the steps
         happens outside of them, or the other way round."""
         return (
             self.inside.verdict in (Verdict.FASTER, Verdict.SLOWER)
@@ -241,7 +241,7 @@ class Comparison:
 
     @property
     def is_noise_known(self) -> bool:
-        """Whether changes of phases can be told from the noise between runs."""
+        """True if changes of phases can be told from the noise between runs."""
         return any(phase.interval_ns is not None for phase in self.phases)
 
     @property
@@ -272,7 +272,7 @@ class Comparison:
 
     @property
     def _inside_share(self) -> float:
-        """What the elapsed time would have changed by, had nothing else changed than the steps."""
+        """The change of the elapsed time had nothing else changed than the steps."""
         return (self.inside.after_mean_ns - self.inside.before_mean_ns) / (
             self.elapsed.before_mean_ns
         )
@@ -403,7 +403,7 @@ def compare(
 
 @dataclass(frozen=True)
 class _Machine:
-    """What other processes did to the runs.
+    """The effect of other processes on the runs.
 
     Attributes:
         waits: of both sides, for which share of the time of steps their thread waited for a
@@ -437,7 +437,7 @@ class _Machine:
 
     @property
     def is_contended(self) -> bool:
-        """Whether the waits are known, and other processes may be to blame for them."""
+        """True if the waits are known, and other processes may be to blame for them."""
         return self.has_many_others and None not in self.waits
 
     def warnings(self, in_pairs: bool) -> Iterator[str]:
@@ -469,7 +469,7 @@ def _most(one: float | None, other: float | None) -> float | None:
 
 
 def _runs(side: Sequence[Observation]) -> list[Run]:
-    """All runs of a side, those of all ranks among them."""
+    """Return all runs of a side, those of all ranks among them."""
     return [run for one in side for run in ranks_of(one)]
 
 
@@ -559,7 +559,8 @@ def _relative(
 
 
 def _reach(error: float, freedom: float, confidence: float) -> tuple[float, float]:
-    """How far an interval reaches to each side, and the effect that shows in `POWER` of cases."""
+    """Return how far an interval reaches to each side, and the effect that shows in `POWER` of
+    cases."""
     quantile, power_quantile = (t_quantile(p, freedom) for p in ((1 + confidence) / 2, POWER))
     return quantile * error, (quantile + power_quantile) * error
 

@@ -53,7 +53,7 @@ class Outside:
 
 @dataclass(frozen=True)
 class RunSample:
-    """Some steps of a run and what came between them, as means per step.
+    """A sample of the steps of a run and what came between them, as means per step.
 
     Attributes:
         is_end_known: whether it is known when the device was done with them.
@@ -87,7 +87,7 @@ class RunSample:
     cause_ns: Mapping[str, float]
 
     def scaled(self, by: float) -> RunSample:
-        """With all of its times so many times as long."""
+        """Return the sample with all of its times multiplied."""
 
         def scaled(times_ns: Mapping[str, float]) -> dict[str, float]:
             return {key: time_ns * by for key, time_ns in times_ns.items()}
@@ -111,8 +111,9 @@ def ranks_of(one: Observation) -> tuple[Run, ...]:
 
 
 def warmup_steps(durations_ns: NDArray[np.int64]) -> int:
-    """How many of the first steps to leave out, by the rule MSER-5: as many as make the standard
-    error of the mean of the rest the smallest, in units of five, at most half of the steps.
+    """Return how many of the first steps to leave out, by the rule MSER-5: as many as make the
+    standard error of the mean of the rest the smallest, in units of five, at most half of the
+    steps.
 
     White, Cobb, Spratt: A comparison of five steady-state truncation heuristics for simulation
     (2000).
@@ -248,7 +249,7 @@ def _sum(amounts: Iterable[float | None]) -> float | None:
 
 
 def _medians(times_ns: Sequence[Mapping[str, float]], whole_ns: float) -> dict[str, float]:
-    """By path the median over ranks; one that a rank does not have counts as 0 there."""
+    """Return the median over ranks by path; one that a rank does not have counts as 0 there."""
     paths = dict.fromkeys(path for of_rank in times_ns for path in of_rank)
     medians = {
         path: statistics.median(of_rank.get(path, 0.0) for of_rank in times_ns)
@@ -382,8 +383,8 @@ def _end_ns(run: Run, steps: NDArray[np.void]) -> int:
 
 
 def _device_known(run: Run, steps: NDArray[np.void]) -> NDArray[np.bool_]:
-    """Of each of the first steps whether it is known when the device was done with it: it was timed
-    there, the host waited for it in that step or behind it, or there is none."""
+    """Return for each of the first steps whether it is known when the device was done with it: it
+    was timed there, the host waited for it in that step or behind it, or there is none."""
     is_timed = run.span_device_ns >= 0
     waits = run.syncs.events[run.syncs.events["duration_ns"] >= 0]
     if not (is_timed.any() or len(waits) or run.environment.get("gpus")):
@@ -444,7 +445,7 @@ class FinalValue:
 
     @property
     def differs(self) -> bool | None:
-        """Whether the sides differ beyond the spread of runs; None where that can't be said. A side
+        """Whether the sides differ beyond the spread of runs; None where that is unknown. A side
         that alone has values which are not finite differs."""
         wild = [not all(map(math.isfinite, side)) for side in (self.before, self.after)]
         if any(wild):

@@ -63,7 +63,7 @@ def repeated_reads(case: Case) -> Iterator[Guidance]:
 
 
 def blocking_copies(case: Case) -> Iterator[Guidance]:
-    """All copies that make the host wait, if some of them are in steps."""
+    """Yield advice on all copies that make the host wait, if some of them are in steps."""
     saving = case.saving(Change.COPIES) or case.saving(Change.COPIES, is_inside=False)
     in_steps = case.run.syncs.of_kinds(case.waits, COPY_KINDS)
     if saving is None or case.is_listed(saving) or not in_steps.any():
@@ -106,14 +106,14 @@ def small_tensors(case: Case) -> Iterator[Guidance]:
 
 
 def _is_beside(case: Case, site: int, batch: int) -> bool:
-    """Whether a site is the batch's, or on its line or the next to it: its labels."""
+    """Return whether a site is the batch's, or on its line or the next to it: its labels."""
     one, other = case.run.syncs.sites[site], case.run.syncs.sites[batch]
     is_next = one.file == other.file and abs(one.line - other.line) <= 1
     return site == batch or is_next
 
 
 def _is_one_size(copies: NDArray[np.void], steps: int) -> bool:
-    """Whether a site copies as much in every step, and little."""
+    """Return whether a site copies as much in every step, and little."""
     sizes, counts = np.unique(copies["bytes"], return_counts=True)
     is_usual = counts.max() >= EVERY_STEP * len(copies)
     in_steps = len(distinct(copies["step"]))
@@ -121,8 +121,8 @@ def _is_one_size(copies: NDArray[np.void], steps: int) -> bool:
 
 
 def evaluation_copies(case: Case) -> Iterator[Guidance]:
-    """The same in evaluations between steps. Where steps copy as well, it is only known what all
-    copies save together."""
+    """Yield the same for evaluations between steps. Where steps copy as well, it is only known what
+    all copies save together."""
     saving = case.saving(Change.COPIES, is_inside=False)
     found = case.timeline.evaluations()
     if saving is None or case.is_listed(saving) or not len(found):
@@ -185,7 +185,7 @@ def logging_steps(case: Case) -> Iterator[Guidance]:
 
 
 def _host_time(case: Case, is_logging: NDArray[np.bool_]) -> tuple[float, float, str]:
-    """What logging computes on the host outside of phases, per step, and that in words."""
+    """Return what logging computes on the host outside of phases, per step, and that in words."""
     few = min(np.count_nonzero(is_logging), np.count_nonzero(~is_logging))
     entries = case.found.time_budget.entries
     entries = entries[(entries["path"] < 0) & (entries["blocked_ns"] >= 0)]

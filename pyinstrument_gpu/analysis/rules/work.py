@@ -32,7 +32,7 @@ _MAY_BE_ROLLOUTS = (
 
 
 def loader_workers(case: Case) -> Iterator[Guidance]:
-    """How long the loader takes for a batch, and what the loop would wait with more workers.
+    """Yield how long the loader takes for a batch, and what the loop would wait with more workers.
 
     The loop takes for a batch what its step takes without what the wait for data is worth.
     """
