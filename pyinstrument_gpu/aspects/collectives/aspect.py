@@ -28,7 +28,7 @@ class CollectivesAspect(DocumentAspect):
         return collectives
 
     def causes(self, run: Run) -> Iterator[Cause]:
-        """What the thread of the steps waited for other ranks, in calls that were hooked."""
+        """Yield the thread of the steps' waits for other ranks, in calls that were hooked."""
         since_ns, waits = run.collectives.waits_since_ns, run.collectives.waits
         if since_ns < 0:
             return

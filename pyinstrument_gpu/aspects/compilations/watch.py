@@ -26,7 +26,8 @@ _OBSERVED = "install_callbacks"
 
 
 class _ObservedCompilation:
-    """What torch enters around a compilation, observed. Nothing that we raise comes out of it."""
+    """A context that torch enters around a compilation, observed. Nothing that we raise comes out
+    of it."""
 
     def __init__(self, manager: Any, watch: CompilationWatch, args: tuple[Any, ...]) -> None:
         self._manager = manager
@@ -49,7 +50,7 @@ class _ObservedCompilation:
 
 
 class CompilationWatch(Watcher):
-    """What is learnt of compilations during one recording.
+    """The watch on compilations during one recording.
 
     Args:
         clocks: as those of a `CompilationLog`.
@@ -107,7 +108,7 @@ class CompilationWatch(Watcher):
                 self._log.begins(*args)
 
     def ends(self) -> None:
-        """It is done with what it last began."""
+        """Note that torch is done with what it last began."""
         with contextlib.suppress(Exception):
             if self._log is not None and self._log.ends() and self.is_on:
                 self.write()

@@ -28,7 +28,7 @@ _SHOWN_SHARE = 0.01
 
 
 class CpuContentionAspect(DocumentAspect):
-    """What a program wanted of the processors and did not get."""
+    """The processor time that a program wanted and did not get."""
 
     name = "cpu_contention"
     written_as = DOCUMENT
@@ -43,7 +43,7 @@ class CpuContentionAspect(DocumentAspect):
         return analysis.of(run).contention if run.step_totals.count else None
 
     def parts(self, found: Contention, document: Any) -> Iterator[Part]:
-        """Nothing where steps hardly waited."""
+        """Yield the section; nothing where steps hardly waited."""
         if max(found.share or 0.0, found.thread_share or 0.0) < _SHOWN_SHARE:
             return
         yield Sentence()
@@ -87,7 +87,7 @@ class CpuContentionAspect(DocumentAspect):
         )
 
     def causes(self, run: Run) -> Iterator[Cause]:
-        """What a CPU limit takes is a part of the wait."""
+        """Yield the causes. What a CPU limit takes is a part of the wait."""
         waits, throttled = _waits(run), run.noted_causes.of_kind(THROTTLED_KIND)[1]
         limit_ns = dict(throttled[["step", "time_ns"]].tolist())
         if limit_ns:
@@ -122,8 +122,8 @@ class CpuContentionAspect(DocumentAspect):
 
 
 def _waits(run: Run) -> NDArray[np.void]:
-    """Of each step of which it is known, how long it waited (`AMOUNT_DTYPE`): those that were
-    chosen to be read, and long ones."""
+    """Return how long each step waited (`AMOUNT_DTYPE`), for those of which it is known: those that
+    were chosen to be read, and long ones."""
     steps, long_ones = run.steps.closed, run.noted_causes.of_kind(WAIT_KIND)[1]
     waits_ns = step_waits_ns(run, steps)
     chosen = ~np.isnan(waits_ns) & ~np.isin(steps["index"], long_ones["step"])

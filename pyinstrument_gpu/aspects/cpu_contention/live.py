@@ -12,7 +12,7 @@ from pyinstrument_gpu.parts.words import small_percent
 
 
 class LiveContention(LiveView):
-    """How long the steps of the window waited for a processor."""
+    """The time for which the steps of the window waited for a processor."""
 
     key = "processor"
     place = 6

@@ -20,7 +20,7 @@ _LEAST_SHARE = 0.01
 
 @dataclass(frozen=True)
 class GarbageCollectionTimes:
-    """What Python's garbage collector took.
+    """The time that Python's garbage collector took.
 
     Attributes:
         counts: how often each generation was collected, the youngest first.
@@ -51,7 +51,7 @@ class GarbageCollectionAspect(DocumentAspect):
     about = "what Python's garbage collector took."
 
     def section(self, run: Run) -> GarbageCollectionTimes | None:
-        """None where nothing was watched or collected."""
+        """Return the times; None where nothing was watched or collected."""
         known: GarbageCollection | None = run.garbage_collection
         if known is None or not any(one.count for one in known.generations):
             return None
@@ -70,7 +70,7 @@ class GarbageCollectionAspect(DocumentAspect):
         )
 
     def parts(self, times: GarbageCollectionTimes, document: Any) -> Iterator[Part]:
-        """Nothing where it hardly took any time."""
+        """Yield the section; nothing where it hardly took any time."""
         if times.share is not None and times.share < _LEAST_SHARE:
             return
         yield Sentence()

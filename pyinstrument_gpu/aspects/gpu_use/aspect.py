@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a GPU was used, as an aspect of a run: what its units did, and its clock, which is also a
-cause of slow steps.
+"""The aspect of a GPU's use: what its units did, and its clock, which is also a cause of slow
+steps.
 
 Utilization as `nvidia-smi` has it is not among it: that says only whether any kernel ran.
 """
@@ -66,7 +66,7 @@ class LoweredClock:
 
 @dataclass(frozen=True)
 class GpuUse:
-    """What the whole GPU did, for whomever, as means over the time of steps. None is unknown.
+    """The use of the whole GPU, by any process, as means over the time of steps. None is unknown.
 
     Attributes:
         device: number of the device in the process.
@@ -98,7 +98,7 @@ class GpuUse:
 
 
 class GpuUseAspect(Aspect):
-    """How a GPU was used."""
+    """The use of GPUs."""
 
     name = NAME
     heading = "GPU use"
@@ -260,8 +260,8 @@ def _over_steps(
 
 
 def _lost(run: Run, gpu: GpuReadings, is_known: NDArray[np.bool_]) -> tuple[NDArray[np.void], str]:
-    """How much longer than at the usual clock each step has taken at most, of those that a reading
-    is near; and what has lowered the clock."""
+    """Return how much longer than at the usual clock each step has taken at most, of those that a
+    reading is near; and what has lowered the clock."""
     time_ns, mhz = gpu.time_ns[is_known], gpu.of(names.SM_CLOCK)[is_known]
     lowered = {words: gpu.of(quantity)[is_known] == 1 for quantity, words in _WHY.items()}
     steps = run.steps.closed

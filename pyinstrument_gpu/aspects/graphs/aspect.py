@@ -44,7 +44,7 @@ class PhaseInGraph:
 
 @dataclass(frozen=True)
 class PhasesInGraphs:
-    """What phases inside CUDA graphs took.
+    """The times of phases inside CUDA graphs.
 
     Attributes:
         graphs: how many graphs with phases in them were replayed.

@@ -92,7 +92,7 @@ _hooks: _Hooks | None = None
 
 
 class GraphWatch(Watcher):
-    """Has the hooks installed while one recording goes on."""
+    """The watch that has the hooks installed while one recording goes on."""
 
     name = NAME
 

@@ -60,7 +60,7 @@ class LoaderStage:
 
 @dataclass(frozen=True)
 class LoaderWork:
-    """What the workers of DataLoaders over datasets of one class did.
+    """The work of DataLoaders' workers over datasets of one class.
 
     Attributes:
         dataset: the class.

@@ -109,8 +109,8 @@ def _stage_of(run: Run, loader: Loader, batch: LongBatch) -> str | None:
 
 
 def _workers(run: Run, spans: NDArray[np.void]) -> NDArray[np.int64]:
-    """Which worker of a DataLoader made each batch: they take turns, from when the loader begins.
-    -1 where that is not known, and where there was none."""
+    """Return which worker of a DataLoader made each batch: they take turns, from when the loader
+    begins. -1 where that is not known, and where there was none."""
     found = np.full(len(spans), -1)
     workers = run.program_facts.loader_workers
     if not workers:

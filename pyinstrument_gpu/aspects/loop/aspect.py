@@ -24,7 +24,7 @@ _EVALUATION = ("eval", "evaluate", "evaluation", "val", "validate", "validation"
 
 
 class LoopAspect(Aspect):
-    """What the loop does beside training steps that are all alike."""
+    """The work of the loop beside training steps that are all alike."""
 
     name = "loop"
 
@@ -78,8 +78,8 @@ def _intervals(spans: NDArray[np.void], note: NDArray[np.int64] | None = None) -
 
 
 def _evaluations(spans: NDArray[np.void]) -> NDArray[np.void]:
-    """Of each step that evaluates, the time from its first phase of that to the end of the last: in
-    between it does nothing else."""
+    """Return for each step that evaluates the time from its first phase of that to the end of the
+    last: in between it does nothing else."""
     steps, place = np.unique(spans["step"], return_inverse=True)
     begins_ns = np.full(len(steps), np.iinfo(np.int64).max)
     ends_ns, threads = np.zeros(len(steps), np.int64), np.zeros(len(steps), np.int64)

@@ -108,7 +108,7 @@ class OutOfMemoryReport:
 
 @dataclass(frozen=True)
 class KindMemory:
-    """What was held of one kind around a backward pass.
+    """The memory of one kind around a backward pass.
 
     Attributes:
         kind: such as "activations", or what is allocated besides.
@@ -123,8 +123,8 @@ class KindMemory:
 
 @dataclass(frozen=True)
 class MemoryByKind:
-    """Who held memory around the backward pass of a step, of the few that were looked at the one
-    at which most was held.
+    """The holders of memory around the backward pass of a step, of the few that were inspected the
+    one at which most was held.
 
     Attributes:
         step: index of the step.
@@ -198,8 +198,8 @@ class MemoryAspect(DocumentAspect):
         return memory
 
     def causes(self, run: Run) -> Iterator[Cause]:
-        """For how long a retry held a step up is not known: it frees memory, for which the host
-        waits for the device. So it may have all that nothing else explains."""
+        """Yield retries as a cause. For how long one held a step up is not known: it frees memory,
+        for which the host waits for the device. So it may have all that nothing else explains."""
         if run.memory is None or not run.memory.retried_steps:
             return
         steps = run.steps.closed
@@ -296,7 +296,7 @@ class MemoryAspect(DocumentAspect):
             yield Sentence(text)
 
     def first_parts(self, memory: MemoryUse) -> Iterable[Part]:
-        """That, where and why a device had no memory left. Nothing if it had."""
+        """Yield that, where and why a device had no memory left. Nothing if it had."""
         if not memory.out_of_memory:
             return
         for event in memory.out_of_memory:
@@ -317,7 +317,7 @@ class MemoryAspect(DocumentAspect):
         yield Sentence()
 
     def failures(self, run: Run) -> Iterable[Finding]:
-        """Where a device had no memory left, and where memory grows."""
+        """Yield where a device had no memory left, and where memory grows."""
         memory = run.memory
         if memory is None:
             return
@@ -391,7 +391,7 @@ def _out_of_memory(event: OutOfMemory) -> OutOfMemoryReport:
 
 
 def allocator_advice(event: OutOfMemory) -> str | None:
-    """What may help, if the numbers of this very event say so."""
+    """Return what may help, if the numbers of this very event say so."""
     allocated, reserved = event.allocated_bytes, event.reserved_bytes
     if allocated is None or reserved is None or reserved - allocated < event.request_bytes:
         return None
@@ -433,7 +433,8 @@ _OTHERS = "workspace and others"
 
 
 def _kinds(holders: OutOfMemoryHolders, allocated_bytes: int | None) -> list[str]:
-    """Each kind that held memory when there was none left, with its bytes, the largest first."""
+    """Return each kind that held memory when there was none left, with its bytes, the largest
+    first."""
     kinds = dict(holders.kinds)
     # Other threads may have freed what was counted.
     if allocated_bytes is not None and allocated_bytes >= holders.known_bytes:
@@ -504,13 +505,13 @@ def _by_kind(found: StepMemory) -> MemoryByKind:
 
 
 def _rest_bytes(held: HeldMemory) -> int | None:
-    """What is allocated besides. Other threads may have freed what was counted."""
+    """Return what is allocated besides. Other threads may have freed what was counted."""
     allocated_bytes = held.allocated_bytes
     return None if allocated_bytes is None else max(allocated_bytes - held.known_bytes, 0)
 
 
 def _held_parts(found: MemoryByKind) -> Iterator[Part]:
-    """Who held memory around a backward pass."""
+    """Yield who held memory around a backward pass."""
     yield Sentence()
     title = f"Memory by kind around the backward pass of step {found.step:,}"
     yield Sentence(f"{title}, inspected in {duration(found.cost_ns)}", "title")
@@ -538,7 +539,7 @@ def _held_parts(found: MemoryByKind) -> Iterator[Part]:
 
 
 def _totals_bytes(found: MemoryByKind) -> tuple[int, int | None]:
-    """Of all kinds, as the pass began and as it had ended."""
+    """Return the bytes of all kinds, as the pass began and as it had ended."""
     ends = [one.end_bytes for one in found.kinds if one.end_bytes is not None]
     return sum(one.begin_bytes for one in found.kinds), sum(ends) if ends else None
 
@@ -592,8 +593,8 @@ def _signed(median: int) -> str:
 
 
 def _matters(growth: MemoryGrowth, memory: Memory) -> bool:
-    """Whether memory has grown for certain by as much as is worth a word: also the recording itself
-    takes a little more memory of the process with each step."""
+    """Return whether memory has grown for certain by as much as is worth a word: also the recording
+    itself takes a little more memory of the process with each step."""
     first, last = memory.points[0], memory.points[-1]
     grown_bytes = growth.low_bytes * (int(last["step"]) - int(first["step"]))
     return bool(grown_bytes >= _LEAST_GROWTH * first["allocated_bytes"])

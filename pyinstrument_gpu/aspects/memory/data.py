@@ -75,7 +75,7 @@ class PhaseMemory(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class ModuleBytes:
-    """What the parameters and buffers of one module hold, without modules inside.
+    """The memory of the parameters and buffers of one module, without modules inside.
 
     Attributes:
         name: in its model; of a model itself, its class.
@@ -88,7 +88,7 @@ class ModuleBytes:
 
 @dataclass(frozen=True)
 class PhaseBytes:
-    """What was saved in a phase for the backward pass.
+    """The memory that was saved in a phase for the backward pass.
 
     Attributes:
         path: the innermost phase; None: outside phases.
@@ -101,7 +101,7 @@ class PhaseBytes:
 
 @dataclass(frozen=True)
 class HeldMemory:
-    """Who held memory at some moment. Each storage counts once.
+    """The holders of memory at some moment. Each storage counts once.
 
     Attributes:
         parameters_bytes: parameters of modules and optimizers.
@@ -125,7 +125,7 @@ class HeldMemory:
 
     @property
     def kinds(self) -> dict[str, int]:
-        """All that is held, in bytes, by what it is."""
+        """The memory that is held, in bytes, by kind."""
         return {
             "parameters": self.parameters_bytes,
             "gradients": self.gradients_bytes,
@@ -137,7 +137,7 @@ class HeldMemory:
 
     @property
     def known_bytes(self) -> int:
-        """All of it."""
+        """The sum of all of it."""
         return sum(self.kinds.values())
 
 
@@ -154,8 +154,8 @@ class _StepMemoryFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class StepMemory(_StepMemoryFacts):
-    """Who held memory around the backward pass of a step: of the few that were looked at, the one
-    at which most was held.
+    """The holders of memory around the backward pass of a step: of the few that were inspected, the
+    one at which most was held.
 
     Attributes:
         step: index of the step.
@@ -174,7 +174,7 @@ class StepMemory(_StepMemoryFacts):
 
     @property
     def most_bytes(self) -> dict[str, int]:
-        """Of each kind the most that was held."""
+        """The most that was held of each kind."""
         ended = {} if self.end is None else self.end.kinds
         return {kind: max(held, ended.get(kind, 0)) for kind, held in self.begin.kinds.items()}
 
@@ -194,7 +194,7 @@ class _HolderFacts(HeldMemory):
 
 @dataclass(frozen=True, kw_only=True)
 class OutOfMemoryHolders(_HolderFacts):
-    """Who held the memory of a device when there was none left.
+    """The holders of a device's memory when there was none left.
 
     Attributes:
         activation_modules: the modules that held most activations, as parameters used before and
@@ -208,7 +208,7 @@ class OutOfMemoryHolders(_HolderFacts):
 
 
 class _OutOfMemoryFacts(Struct, frozen=True, kw_only=True):
-    """What the file says as it is known to users."""
+    """The fields of the file that users see as they are."""
 
     step: Count | None = None
     module: str | None = None
@@ -223,7 +223,7 @@ class _OutOfMemoryFacts(Struct, frozen=True, kw_only=True):
 
 
 class OutOfMemory(_OutOfMemoryFacts, frozen=True, kw_only=True):
-    """One time that the allocator of a device had no memory left.
+    """An event in which the allocator of a device had no memory left.
 
     What is not known is None.
 
@@ -249,7 +249,7 @@ class OutOfMemory(_OutOfMemoryFacts, frozen=True, kw_only=True):
 
 
 class _MemoryFacts(Struct, frozen=True, kw_only=True):
-    """What the file says as it is known to users."""
+    """The fields of the file that users see as they are."""
 
     device: Count | None = None
     steps: Count = 0
@@ -335,7 +335,7 @@ class _Document(_MemoryFacts, frozen=True, kw_only=True):
 def decode_memory(
     data: bytes, paths: Sequence[str], numbering: StepNumbering, anchor: Mapping[str, int]
 ) -> Memory:
-    """What the document says; of phases, those whose path the file has.
+    """Decode the document; of phases, those whose path the file has.
 
     Args:
         paths: the run's paths.

@@ -103,7 +103,7 @@ class _Phase:
 
 
 class MemoryFold:
-    """What is kept of the readings of one source.
+    """The data kept from the readings of one source.
 
     Args:
         device: number of the device, or None for the memory of the process.
@@ -129,7 +129,7 @@ class MemoryFold:
             self._add_step(step)
 
     def facts(self) -> dict[str, Any]:
-        """What the document says of it; nothing where no step was read."""
+        """Return the part of the document; nothing where no step was read."""
         if not self.steps:
             return {}
         first, last = self._retries
@@ -223,7 +223,8 @@ def steps_of(readings: Iterable[Reading]) -> Iterator[list[Reading]]:
 def saved_by_phase(
     step: list[Reading], saved: Iterable[tuple[int, int]]
 ) -> list[tuple[int | None, int]]:
-    """Which phases made the nodes that have saved so much: the innermost ones, by their path."""
+    """Return which phases made the nodes that have saved so much: the innermost ones, by their
+    path."""
     numbers, owners = [], []
     open_phases: list[list[int]] = []
     for kind, _, path, depth, *_, next_node in step:

@@ -79,7 +79,7 @@ class ModuleWatch:
         self.remove()
 
     def _is_alive(self) -> bool:
-        """Whether any of its modules exists."""
+        """Return whether any of its modules exists."""
         return any(module() is not None for module in self._modules.values())
 
     def _all_notes(self) -> Iterator[str]:
@@ -299,14 +299,14 @@ def _observe() -> str | None:
 
 
 def _choose_steps() -> None:
-    """As those who watch would have it."""
+    """Choose steps as those who watch would have it."""
     native.sample_modules(
         min((watch._every for watch in _watches if watch._every != _AUTO), default=_AUTO)
     )
 
 
 def _stop_observing() -> None:
-    """Where nobody watches any more."""
+    """Stop observing where nobody watches any more."""
     global _is_observed
     if not _watches and _root_watch is None:
         native.unobserve_modules()

@@ -53,7 +53,7 @@ class StackLine:
 
 @dataclass(frozen=True)
 class PhaseStacks:
-    """What the main thread did in a phase, without the phases inside it.
+    """The samples of the main thread in a phase, without the phases inside it.
 
     Attributes:
         phase: its path; None outside of phases.
@@ -95,7 +95,7 @@ class StackSamples:
 
 
 class StacksAspect(DocumentAspect):
-    """Which lines of Python the main thread was in."""
+    """The lines of Python in which the main thread was."""
 
     name = NAME
     document = Stacks
@@ -123,7 +123,7 @@ class StacksAspect(DocumentAspect):
         )
 
     def summary(self, section: StackSamples, document: Any) -> Iterator[Part]:
-        """What lies outside of phases, and phases that the host limits."""
+        """Yield what lies outside of phases, and phases that the host limits."""
         in_steps = [one for one in section.phases if one.where == _SCOPES[Scope.STEP]]
         least_ns = _LEAST_SHARE * sum(one.sampled_ns for one in in_steps)
         chosen = [
@@ -182,12 +182,12 @@ class StacksAspect(DocumentAspect):
 
 
 def _shown(stacks: Stacks) -> list[PhaseTree]:
-    """Without those of steps that were profiled, and so slower."""
+    """Return the trees without those of steps that were profiled, and so slower."""
     return [tree for tree in phase_trees(stacks) if tree.scope in _SCOPES and tree.samples]
 
 
 def _host_bound(run: Run, path: str) -> bool | None:
-    """Whether the host is what limits a phase in steps. On a machine without a GPU it is."""
+    """Return whether the host is what limits a phase in steps. On a machine without a GPU it is."""
     if run.environment.get("gpus") == []:
         return True
     judged = analysis.of(run).bottlenecks(Scope.STEP)

@@ -26,7 +26,7 @@ _Stack = Annotated[str, Meta(max_length=_MOST_TEXT)]
 
 
 class GroupProgress(Struct, frozen=True):
-    """How far a process group had come.
+    """The progress of a process group.
 
     Attributes:
         group: its name.
@@ -55,7 +55,7 @@ class DistributedCall(Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class _StallFacts(Struct, frozen=True, kw_only=True):
-    """What the file says as it is known to users."""
+    """The fields of the file that users see as they are."""
 
     since_ns: _Time
     noticed_ns: _Time
@@ -71,7 +71,7 @@ class _StallFacts(Struct, frozen=True, kw_only=True):
 
 
 class Stall(_StallFacts, frozen=True):
-    """What the watchdog saw. Times are ns since the run began.
+    """A stall that the watchdog saw. Times are ns since the run began.
 
     Attributes:
         since_ns: when a step or phase had last begun or ended, a module or loader been called, or
@@ -123,7 +123,7 @@ class _Document(Struct, frozen=True):
 
 
 def decode_stalls(data: bytes, paths: Sequence[str], threads: int) -> tuple[Stall, ...]:
-    """What the document says; of open phases, those whose path and thread the file has.
+    """Decode the document; of open phases, those whose path and thread the file has.
 
     Args:
         paths: of the run.
@@ -171,8 +171,9 @@ def _shown(text: str) -> str:
 
 
 def _stacks_of(traceback: str) -> tuple[tuple[str, str], ...]:
-    """What CPython has printed of all threads, which knows no names. It begins with the newest, so
-    the main thread comes last: here it comes first, and last those that run no Python."""
+    """Return the stacks of all threads that CPython has printed, which knows no names. It begins
+    with the newest, so the main thread comes last: here it comes first, and last those that run no
+    Python."""
     stacks: list[tuple[str, list[str]]] = []
     for line in traceback.splitlines():
         heading = _THREAD.fullmatch(line.strip())

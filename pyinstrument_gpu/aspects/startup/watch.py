@@ -46,7 +46,7 @@ class LaunchWatch:
 
 
 class StartupWatch(Watcher):
-    """What is learnt of a start-up for one recording."""
+    """The watch on a start-up for one recording."""
 
     name = NAME
 
@@ -81,7 +81,7 @@ class StartupWatch(Watcher):
         self._write_early()
 
     def _write_early(self) -> None:
-        """What a run has that is killed: what is known now, before the first step, and behind
+        """Write what a run has that is killed: what is known now, before the first step, and behind
         it."""
         self.write()
         native.call_before_step(self._first_step_begins)

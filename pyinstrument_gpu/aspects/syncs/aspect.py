@@ -87,7 +87,7 @@ class SyncLine:
 
 @dataclass(frozen=True)
 class SyncsSection:
-    """Where the program makes the host wait for a device.
+    """The places where the program makes the host wait for a device.
 
     Attributes:
         is_preview: whether it ran without a GPU, as if it had one: no time is known, of nothing in
@@ -113,7 +113,7 @@ class SyncsSection:
 
 
 class SyncsAspect(Aspect):
-    """Where the program makes the host wait for a device."""
+    """The places where the program makes the host wait for a device."""
 
     name = "syncs"
     live = LiveWaits()
@@ -144,7 +144,7 @@ class SyncsAspect(Aspect):
         )
 
     def section(self, run: Run) -> SyncsSection | None:
-        """None if no syncs were watched."""
+        """Return the section; None if no syncs were watched."""
         found = run.syncs
         if not found.was_watched:
             return None
@@ -305,7 +305,7 @@ def _sites_of_steps(run: Run, events: NDArray[np.void]) -> set[SyncSite]:
 def _places_of(
     sites: NDArray[np.integer[Any]], places: NDArray[np.integer[Any]], run: Run
 ) -> NDArray[np.int64]:
-    """At how many different places each of the run's sites is."""
+    """Return at how many different places each of the run's sites is."""
     pairs = np.unique(np.stack([sites, places.astype(np.int64)]), axis=1)
     return np.bincount(pairs[0], minlength=len(run.syncs.sites))
 
@@ -358,7 +358,7 @@ def _doubts(run: Run) -> Iterator[str]:
 
 
 def preview_verdict(syncs: SyncsSection) -> str:
-    """What a preview says, in a sentence."""
+    """Return what a preview says, in a sentence."""
     if not syncs.is_placed:
         where = "where it would wait for a GPU is not known"
         return f"A preview on the host: the program places nothing on a device, so {where}."

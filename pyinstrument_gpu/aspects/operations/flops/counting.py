@@ -40,7 +40,7 @@ _NO_ARITHMETIC = frozenset(
 
 
 class FlopCounting:
-    """What the events of one window add up to."""
+    """The sums over the events of one window."""
 
     def __init__(self) -> None:
         self._counted: list[tuple[HostEvent, FlopKind | HostEvent, str | None]] = []
