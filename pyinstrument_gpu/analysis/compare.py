@@ -474,7 +474,7 @@ def _runs(side: Sequence[Observation]) -> list[Run]:
 
 
 def _check_separate(before: Sequence[Observation], after: Sequence[Observation]) -> None:
-    """Raises ValueError if the runs are not as many independent observations of the same thing."""
+    """Raise ValueError if the runs are not as many independent observations of the same thing."""
     names = [
         f"run {position} {side}"
         for side, runs in (("before", before), ("after", after))
@@ -509,7 +509,8 @@ def _check_separate(before: Sequence[Observation], after: Sequence[Observation])
 
 
 def _which_ranks(ranks: Sequence[Run]) -> frozenset[int] | None:
-    """The ranks of a job that are there; None where all are, or the run is not one of a rank."""
+    """Return the ranks of a job that are there; None where all are, or the run is not one of a
+    rank."""
     numbers = {run.environment.get("rank", 0) for run in ranks}
     size = max(run.environment.get("world_size", 1) for run in ranks)
     return None if len(numbers) == size else frozenset(numbers)
@@ -725,7 +726,7 @@ class Slowdown(enum.Enum):
 
 
 def slowdown(comparison: Comparison, limit: float) -> Slowdown:
-    """Judged by where the interval of the elapsed time's change lies.
+    """Judge the change by where the interval of the elapsed time lies.
 
     NOT_SLOWER: it does not reach beyond the limit, or beyond the margin of the comparison, if that
     is more: differences as small as the margin are not called any. SLOWER: it lies above the limit

@@ -191,8 +191,8 @@ def _amounts_ns(cause: Cause, steps: NDArray[np.void]) -> NDArray[np.int64]:
 def _in_steps(
     cause: Cause, steps: NDArray[np.void]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """The intervals of a cause, cut at the borders of steps: the position of the step, begin and
-    end of each piece. Only what held up the step's own thread."""
+    """Return the intervals of a cause, cut at the boundaries of steps: the position of the step,
+    begin and end of each piece. Only what held up the step's own thread."""
     own = cause.intervals
     chosen = (own["end_ns"] > own["begin_ns"]) & (
         (own["thread"] < 0) | np.isin(own["thread"], distinct(steps["thread"]))
@@ -260,7 +260,7 @@ def _own_times_ns(causes: Sequence[Cause], steps: NDArray[np.void]) -> NDArray[n
 def _shared(
     causes: Sequence[Cause], rows: list[int], begins_ns: list[int], ends_ns: list[int]
 ) -> list[tuple[int, int]]:
-    """Pieces that overlap, by begin, as times that do not: whose each is, and how long."""
+    """Return pieces that overlap, by begin, as times that do not: whose each is, and how long."""
     found: list[tuple[int, int]] = []
     open_pieces: list[tuple[int, int, int, int]] = []
     now_ns, count, following = begins_ns[0], len(rows), 0

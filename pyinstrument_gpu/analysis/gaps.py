@@ -47,7 +47,7 @@ def gaps(run: Run, steps: NDArray[np.void]) -> list[Gap]:
         return []
     covers, place = _outermost(run, steps)
     here, none = np.arange(count), np.full(count, -1)
-    # The borders of a step are covers of no length.
+    # The boundaries of a step are covers of no length.
     places = np.concatenate([here, place, here])
     begins_ns = np.concatenate([steps["begin_ns"], covers["host_begin_ns"], steps["end_ns"]])
     ends_ns = np.concatenate([steps["begin_ns"], covers["host_end_ns"], steps["end_ns"]])

@@ -295,7 +295,8 @@ _Made = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 
 def _made_by_loop(found: LoaderBatches) -> _Made | None:
-    """The newest ones. For the first batch the loop may have to load what later ones reuse."""
+    """Return the newest batches. For the first one the loop may have to load what later ones
+    reuse."""
     made = np.flatnonzero(~found.is_first)[-_MOST_BATCHES:]
     if not len(made):
         return None
@@ -304,8 +305,8 @@ def _made_by_loop(found: LoaderBatches) -> _Made | None:
 
 
 def _made_by_workers(found: LoaderBatches, known: NDArray[np.void], ahead: int) -> _Made | None:
-    """The newest ones of the last loop over the loader, without the first ones that workers made:
-    for them they may have to load what later ones reuse."""
+    """Return the newest batches of the last loop over the loader, without the first ones that
+    workers made: for them they may have to load what later ones reuse."""
     if not len(known):
         return None
     # The loop has no batch before it is made, and asks for one as it wants that of `ahead` before.

@@ -101,7 +101,7 @@ def fit(
     shows_work = late | (~idle & behind_tail & (work_share > 0))
     works = _quantiles(kinds, most_ns, shows_work & is_whole, QUANTILE_SHARE * work_share + 0.1)
     least_ns = np.clip(backlog_ns, 0, np.maximum(most_ns, 0))
-    # The least of all passes had room for the work, if that is always the same.
+    # If the work is always the same, even the shortest pass had room for it.
     minima_ns = most_ns
     if work_share < 1:
         count = int(kinds.max(initial=-1)) + 1

@@ -127,12 +127,11 @@ def warmup_steps(durations_ns: NDArray[np.int64]) -> int:
 
 
 def run_samples(observations: Sequence[Observation], undisturbed: bool = False) -> list[RunSample]:
-    """The observations over the same steps: what all of them have done from the end of the
+    """Return the observations over the same steps: what all of them have done from the end of the
     longest warm-up to the end of the shortest run. A drift that they share then cancels. If steps
-    were profiled in one of them, these are left out: what counts is the longest row of steps that
-    were profiled in none. Where a
-    device was timed in some of the steps only, from and to steps of which it is known when the
-    device was done with them.
+    were profiled in one of them, these are left out: what counts is the longest stretch of steps
+    that were profiled in none. Where a device was timed in some of the steps only, from and to
+    steps of which it is known when the device was done with them.
 
     A job takes as long as the rank that takes longest; of its phases each takes as long as on the
     median rank.
@@ -171,7 +170,7 @@ def run_samples(observations: Sequence[Observation], undisturbed: bool = False) 
 
 
 def _never_profiled(runs: Sequence[Run], steps: Sequence[NDArray[np.void]], count: int) -> slice:
-    """The longest row of the first `count` steps that were profiled in none of the runs."""
+    """Return the longest stretch of the first `count` steps that no run profiled."""
     profiled = np.zeros(count, dtype=bool)
     for run, of_run in zip(runs, steps, strict=True):
         profiled |= were_profiled(run, of_run["index"][:count])
@@ -212,7 +211,8 @@ def _sample(
 
 
 def _together(ranks: Sequence[RunSample]) -> RunSample:
-    """The sample of a job. What its ranks' phases don't account for is what is left of its time."""
+    """Return the sample of a job. Time that its ranks' phases don't account for is what is left of
+    the job's time."""
     elapsed_ns = max(rank.elapsed_ns for rank in ranks)
     step_ns = max(rank.step_ns for rank in ranks)
     outside: dict[str, Outside] = {}
@@ -305,7 +305,7 @@ def _undisturbed(
     outside: NDArray[np.bool_],
     sample: RunSample,
 ) -> RunSample:
-    """The sample with the times that are undisturbed."""
+    """Return the sample with the times that are undisturbed."""
 
     def per_step_ns(times_ns: NDArray[Any]) -> float:
         if len(times_ns) < min(_FEWEST_CALLS, len(steps)):

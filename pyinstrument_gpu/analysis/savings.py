@@ -145,8 +145,8 @@ def savings(
     loader: LoaderBatches,
     premises: Premises,
 ) -> ReplayedSavings:
-    """Costs two replays for each change and scenario; see `MAX_POINTS`. `timed_paths` are those
-    that were timed on the device in steps."""
+    """Return the savings. Costs two replays for each change and scenario; see `MAX_POINTS`.
+    `timed_paths` are those that were timed on the device in steps."""
     steps = timeline.steps
     if len(points) > MAX_POINTS:
         steps = steps[steps["begin_ns"] >= points.host_ns[-MAX_POINTS]]

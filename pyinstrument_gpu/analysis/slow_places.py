@@ -51,7 +51,7 @@ def slow_places(run: Run, steps: NDArray[np.void], is_slow: NDArray[np.bool_]) -
 
 
 def _own_ns(run: Run, steps: NDArray[np.void]) -> NDArray[np.float64]:
-    """The own time of each path in each of these steps, and last what is in no phase."""
+    """Return the own time of each path in each of these steps, and last the time outside phases."""
     count, paths = len(steps), len(run.paths)
     place = places_in(steps["index"], run.spans["step"])
     chosen = (place >= 0) & (span_scopes(run.spans) == Scope.STEP)

@@ -149,7 +149,7 @@ def mean_time_budget(run: Run, found: TimeBudgetEntries, doubt: str | None) -> T
 
 
 def time_budget(run: Run, timeline: HostTimeline, points: CorrelationPoints) -> TimeBudgetEntries:
-    """Costs some sorting: some seconds per million spans."""
+    """Return the time budget. Costs some sorting: some seconds per million spans."""
     steps = timeline.steps
     step, path, column, times_ns = np.concatenate(
         [_host_side(timeline), _device_side(run, points, steps)], axis=1

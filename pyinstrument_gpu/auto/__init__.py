@@ -82,8 +82,8 @@ class AutoPhases:
             self.error = MemoryError()
 
     def end_open_step(self) -> None:
-        """The main code of the program is over. The step that it has left open ends, if this thread
-        is the one that trains; another may go on."""
+        """End the open step, as the main code of the program is over, if this thread is the one
+        that trains; another may go on."""
         if _active is self and self.is_hooked:
             self.tell(native.end_open_step)
 

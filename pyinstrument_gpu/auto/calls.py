@@ -33,7 +33,7 @@ _SCHEDULERS = [
 class _Made:
     @staticmethod
     def made(optimizer: optim.Optimizer) -> None:
-        """Stands for the `__init__` of one that was made before anybody listened."""
+        """Stand for the `__init__` of one that was made before anybody listened."""
 
 
 _CALLS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (

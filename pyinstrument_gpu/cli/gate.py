@@ -28,7 +28,7 @@ EXIT_SIGNAL = 128
 
 
 def _in_a_folder(context: click.Context, _: click.Parameter, file: Path | None) -> Path | None:
-    """Said before anything runs, not when there is a result to write."""
+    """Check the folder before anything runs, not when there is a result to write."""
     if file is not None and not file.absolute().parent.is_dir():
         raise click.UsageError(f"--json: {file.absolute().parent} is not a directory", context)
     return file

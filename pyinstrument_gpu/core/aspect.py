@@ -68,7 +68,7 @@ class Aspect:
         return {}
 
     def take_out(self, run: dict[str, Any], found: Found) -> None:
-        """Take out of the arguments of a `Run` what is there of it among phases."""
+        """Remove this aspect's entries from the phases in the arguments of a `Run`."""
 
     def join_history(self, run: Any, earlier: Any) -> None:
         """Give a run what only an earlier copy of it still holds; see `Run.with_history_of`."""

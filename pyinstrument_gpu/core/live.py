@@ -104,7 +104,7 @@ class LiveView:
     sorts: ClassVar[Sorts] = {}
 
     def look(self, run: Any, window: LiveWindow) -> Any:
-        """Plain data, with times in nanoseconds and None for what is not known."""
+        """Return plain data, with times in nanoseconds and None for what is not known."""
 
     def parts(self, seen: Any, choice: Choice) -> list[Part]:
         """The table of what `look` returned."""

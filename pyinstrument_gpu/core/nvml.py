@@ -65,7 +65,7 @@ class GpuReader:
             raise
 
     def read(self) -> Mapping[str, float]:
-        """The values of now, by their names. What is unknown is not among them.
+        """Return the current values by their names. What is unknown is not among them.
 
         Raises:
             NvmlError: none can be read.
@@ -201,7 +201,7 @@ class _Activity:
             raise
 
     def read(self, now_s: float) -> dict[str, float]:
-        """Averages since it was read before, in percent."""
+        """Return averages since it was read before, in percent."""
         if now_s - self._taken_s < self.SHORTEST_S:
             return {}
         self._take(now_s)

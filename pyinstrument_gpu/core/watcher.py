@@ -33,7 +33,7 @@ class ActiveRecording(Protocol):
     watchers: dict[str, Watcher]
 
     def note_step_number(self, number: int) -> None:
-        """The next step has this number in the whole training."""
+        """Note that the next step has this number in the whole training."""
 
     @property
     def path(self) -> Path | None:
@@ -62,11 +62,12 @@ class Watcher:
         return {}
 
     def begin(self, recording: ActiveRecording) -> None:
-        """The recording has begun: after `native.start`."""
+        """Begin, as the recording has: after `native.start`."""
         self._recording = recording
 
     def has_ranks(self, anchor: Mapping[str, int], members: Members) -> None:
-        """The program has a process group of several ranks. It may be called more than once.
+        """Note that the program has a process group of several ranks. It may be called more than
+        once.
 
         Args:
             anchor: the clocks when the recording began, as its environment has them.
@@ -81,7 +82,7 @@ class Watcher:
         """
 
     def stalled(self) -> None:
-        """The watchdog has noticed a stall. It must not raise."""
+        """Note that the watchdog has noticed a stall. It must not raise."""
 
     def stall_facts(self) -> tuple[dict[str, Any], str]:
         """Return what it knows of a stall: for the run, and as the end of the sentence for the

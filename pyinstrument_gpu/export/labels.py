@@ -142,7 +142,7 @@ def color_of(name: str) -> int:
 
 
 def _wanted(name: str) -> int:
-    """FNV-1a over the name in UTF-8."""
+    """Return the FNV-1a hash of the name in UTF-8."""
     value = 2166136261
     for byte in name.encode("utf-8", "surrogatepass"):
         value = (value ^ byte) * 16777619 & 0xFFFFFFFF

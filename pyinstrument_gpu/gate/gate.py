@@ -64,8 +64,8 @@ class Progress:
         self._width = 0
 
     def begin(self, side: str, runs: int, max_runs: int) -> None:
-        """A run begins, one of so many until it is known or the sides are looked at again, and of
-        so many at most."""
+        """Show that a run begins, one of so many until it is known or the sides are looked at
+        again, and of so many at most."""
         elapsed_s = self._clock() - self._begin_s
         text = f"gate: run {self._done + 1} of {runs} ({side}), {_minutes(elapsed_s)}"
         if self._done:
@@ -263,7 +263,7 @@ class Gate:
             self.progress.end()
 
     def _check(self, ranks: Sequence[Run], name: str) -> None:
-        """Raises GateError where a run can't be compared with the first one."""
+        """Raise GateError where a run can't be compared with the first one."""
         firsts, run = self.runs[self.order[0]][0], ranks[0]
         first = firsts[0]
         first_name = f"{SIDES[self.order[0]]}-01"
@@ -292,7 +292,7 @@ class Gate:
             )
 
     def _check_gpu_users(self, users: dict[int, str] | None) -> None:
-        """Raises GateError if another process computed on a GPU that the runs use.
+        """Raise GateError if another process computed on a GPU that the runs use.
 
         Args:
             users: those before a run, when none of our runs was there.

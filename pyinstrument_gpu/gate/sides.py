@@ -151,7 +151,8 @@ class CommandSide:
         raise GateError(f"{name} was not recorded, {why}: {self.text}{self._tail(log)}")
 
     def _checked(self, run: Run, name: str, log: Path) -> Run:
-        """Raises GateError if there is no step, or the code is not that of the directory."""
+        """Check a run; raise GateError if there is no step, or the code is not that of the
+        directory."""
         if not run.steps.closed["complete"].any():
             raise GateError(
                 f"{name} had no step, so there is nothing to compare. Steps that can't be found "

@@ -427,7 +427,7 @@ def _is_apart(one: Difference, runs: int) -> bool:
 
 
 def _batch_changes(of: ProgramRuns, before: range, after: range) -> Iterator[Difference]:
-    """Steps that have another size are no longer the same steps."""
+    """Yield changes of the batch: steps that have another size are no longer the same steps."""
     for name in ("samples_per_step", "tokens_per_step"):
         sides = [of.columns[name][side.start : side.stop] for side in (before, after)]
         if all(len(side) and np.isfinite(side).all() for side in sides):

@@ -116,7 +116,7 @@ def sentence(change: HistoryChange, program: ProgramHistory) -> str:
 
 
 def series_text(one: SeriesChange) -> str:
-    """ "backward +4.0 % (2.9 to 5.1)"."""
+    """Return a series in words: "backward +4.0 % (2.9 to 5.1)"."""
     points = " points" if one.unit == "share" else ""
     text = f"{one.name} {100 * one.change:+.1f} %{points}"
     if one.low is None or one.high is None:
@@ -160,7 +160,7 @@ def _fact_text(one: Difference) -> str:
 
 
 def _day(date: str, program: ProgramHistory) -> str:
-    """ "12 Nov", with the year where the runs are of several."""
+    """Return a day as "12 Nov", with the year where the runs are of several."""
     day = datetime.fromisoformat(date)
     year = f" {day.year}" if program.began[:4] != program.ended[:4] else ""
     return f"{day.day} {day:%b}{year}"

@@ -91,7 +91,7 @@ class TrainingRecording:
         return self.recording.run
 
     def begin(self, framework: str, version: str, hook: Callable[[AutoPhases], None]) -> None:
-        """A training begins.
+        """Begin to record, as a training begins.
 
         Args:
             framework, version: what the run's environment says of it.
@@ -119,11 +119,12 @@ class TrainingRecording:
             recording.note_step_number(number)
 
     def note_update(self) -> None:
-        """The framework has counted a step: an iteration in which optimizers have stepped."""
+        """Note that the framework has counted a step: an iteration in which optimizers have
+        stepped."""
         self._updates += 1
 
     def end(self, failed: bool = False) -> None:
-        """The training is over. Calling it again does nothing.
+        """End the recording, as the training is over. Calling it again does nothing.
 
         Args:
             failed: an exception has ended it.

@@ -176,7 +176,8 @@ def is_symmetric(operation: str) -> bool:
 
 
 def matched(ranks: Sequence[RankData]) -> list[MatchedGroup]:
-    """Point-to-point operations are left out. Of very many the newest are matched."""
+    """Match the operations of ranks. Point-to-point ones are left out. Of very many the newest are
+    matched."""
     by_key: dict[tuple[str, str], tuple[ProcessGroup, list[tuple[int, NDArray[np.void]]]]] = {}
     for place, rank in enumerate(ranks):
         collectives = rank.collectives

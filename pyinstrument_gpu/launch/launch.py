@@ -362,7 +362,7 @@ class Launch:
             yield f"Look at it: pyinstrument-gpu report --html {files}"
 
     def _write_page(self, job: JobDocument | None) -> str:
-        """Writes the page of the run, or of the job, and says where it is, or why it is not."""
+        """Write the page of the run, or of the job, and return where it is, or why it is not."""
         from pyinstrument_gpu.core.run import Run
         from pyinstrument_gpu.page.job_view import ranks_on_page
         from pyinstrument_gpu.page.page import html_page, page_beside, write_page

@@ -260,7 +260,7 @@ class AccumulatedState(ABC):
         return self._state.clone(), _lost_on_device(self._scratch) + self._lost_updates
 
     def _read(self) -> memoryview:
-        """A copy of all the state, of after an update and before the next one."""
+        """Return a copy of all the state, of after an update and before the next one."""
         if device_memory.on_cuda(self._state.device):
             self._refuse_capture()
             with outside_modes():

@@ -226,8 +226,8 @@ class PendingValues:
 
 
 def _merged_squares(parts: NDArray[np.void]) -> float:
-    """Sums of squares of the distances from each rank's mean become one of those from the mean of
-    all (Chan, Golub and LeVeque, 1979)."""
+    """Merge sums of squares of the distances from each rank's mean into one of those from the mean
+    of all (Chan, Golub and LeVeque, 1979)."""
     given = parts[parts["weight"] != 0]
     weights, sums = given["weight"], given["sum"]
     means = sums / weights

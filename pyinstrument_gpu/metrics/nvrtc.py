@@ -67,8 +67,8 @@ class Nvrtc:
         return list(architectures)
 
     def _load_builtins(self) -> None:
-        """NVRTC loads a second library by its name alone, which is not found where the two lie in
-        a Python package. Once loaded, it is."""
+        """Load NVRTC's second library, which it loads by its name alone and does not find where the
+        two lie in a Python package. Once loaded, it is found."""
         major, minor = ctypes.c_int(), ctypes.c_int()
         self.call("Version", ctypes.byref(major), ctypes.byref(minor))
         for path in loaded_libraries():

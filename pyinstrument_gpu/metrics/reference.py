@@ -149,7 +149,7 @@ def add_counts(
     nonfinite_rows: Tensor | int = 0,
     nonfinite_losses: Tensor | int = 0,
 ) -> None:
-    """Adds what every update has. The losses that are not finite are in the state already."""
+    """Add what every update has. The losses that are not finite are in the state already."""
     integers = state.view(torch.int64)
     integers[word("updates")] += 1
     integers[word("count")] += counted.sum()
@@ -224,7 +224,7 @@ def _add_loss(
     ema: float | None,
     class_weights: Tensor | None = None,
 ) -> Tensor:
-    """Adds the loss of an update; returns the number of losses that are not finite.
+    """Add the loss of an update; return the number of losses that are not finite.
 
     Args:
         class_weights: of the rows' targets, by which a cross-entropy has been multiplied; None for
@@ -270,7 +270,7 @@ def _add_loss(
 
 
 def _add_to_ema(average: Tensor, mean: Tensor, valid: Tensor, ema: float | None) -> None:
-    """Takes a mean that is valid into an average that began at 0."""
+    """Take a mean that is valid into an average that began at 0."""
     remains = ema or 0.0
     _replace(average, remains * average + (1 - remains) * mean, valid)
 

@@ -166,7 +166,7 @@ class PeriodicLog:
             self._cancel_exit = None  # it holds this log
 
     def _end_at_exit(self) -> None:
-        """The interpreter ends: nothing that may take forever is waited for."""
+        """End as the interpreter does: nothing that may take forever is waited for."""
         if self._end(self._window.latest):
             self._thread.join(_PATIENCE_AT_EXIT_S)
 

@@ -130,8 +130,8 @@ def _phases(document: Document, parts: Sequence[Part]) -> dict[str, Any]:
 
 
 def _without_empty_columns(table: Table, needless: Sequence[str]) -> Table:
-    """Columns that say nothing of any phase are left out, as in the short report, and those that
-    only repeat another."""
+    """Leave out columns that say nothing of any phase, as in the short report, and those that only
+    repeat another."""
     rows = [row for block in table.blocks for row in block]
     says = [
         header not in needless and any(row.cells[place] not in ("", UNKNOWN) for row in rows)

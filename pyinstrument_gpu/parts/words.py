@@ -62,7 +62,7 @@ def share(part: float, whole: float) -> str:
 
 
 def small_percent(part: float, whole: float) -> str:
-    """Two digits of a share that is small as a rule, with the sign."""
+    """Return two digits of a share that is small as a rule, with the sign."""
     percentage = 100 * part / whole
     if 0 < percentage < 0.001:
         return "<0.001%"
@@ -70,13 +70,13 @@ def small_percent(part: float, whole: float) -> str:
 
 
 def rounded_percent(share: float) -> str:
-    """Two digits of a share that may be more than all of it."""
+    """Return two digits of a share that may be more than all of it."""
     percentage = 100 * share
     return f"{percentage:.2g} %" if percentage < 99.5 else f"{percentage:,.0f} %"
 
 
 def confidence_percent(confidence: float) -> str:
-    """Three digits, or as many more as it takes not to say that anything is certain."""
+    """Return three digits, or as many more as it takes not to say that anything is certain."""
     for digits in range(3, 17):
         text = f"{100 * confidence:.{digits}g}"
         if float(text) < 100:
@@ -85,7 +85,7 @@ def confidence_percent(confidence: float) -> str:
 
 
 def rate(per_second: float) -> str:
-    """Three digits, or all before the point."""
+    """Return three digits, or all before the point."""
     return f"{per_second:,.0f}" if per_second >= 99.95 else f"{per_second:.3g}"
 
 

@@ -420,8 +420,8 @@ class Recording:
             return {}
 
     def note_step_number(self, number: int) -> None:
-        """The next step has this number in the whole training, of which this run may be a later
-        attempt. Nothing within a step, or in a forked child, and nothing is raised."""
+        """Note that the next step has this number in the whole training, of which this run may be a
+        later attempt. Nothing within a step, or in a forked child, and nothing is raised."""
         if self._pid != os.getpid() or not self._environment or native.open_place()[1] >= 0:
             return
         try:

@@ -84,13 +84,13 @@ class StreamWatch:
     # What is called at the begin of a call
 
     def _enters(self, args: Arguments, kwargs: Options | None) -> None:
-        """A stream, of this class or of `torch.cuda.Stream`, becomes the current one."""
+        """Note that a stream, of this class or of `torch.cuda.Stream`, becomes the current one."""
         stream = args[0] if args else (kwargs or {}).get("stream")
         if getattr(stream, "stream_id", _DEFAULT_STREAM) != _DEFAULT_STREAM:
             self._note()
 
     def _sets(self, args: Arguments, kwargs: Options | None) -> None:
-        """The stream with a number becomes the current one."""
+        """Note that the stream with a number becomes the current one."""
         number = args[0] if args else (kwargs or {}).get("stream_id", _DEFAULT_STREAM)
         if number != _DEFAULT_STREAM:
             self._note()
@@ -99,7 +99,8 @@ class StreamWatch:
         self._note()
 
     def _makes(self, args: Arguments, kwargs: Options | None) -> None:
-        """A stream is made, or an object for one that there is, as for the current one."""
+        """Note that a stream is made, or an object for one that there is, as for the current
+        one."""
         if (kwargs or {}).get("stream_id") is None:
             self._note()
 

@@ -192,7 +192,7 @@ def cost_text(comparison: Comparison, costs: tuple[float, float]) -> str:
 
 
 def _amount(number: float) -> str:
-    """Four digits, or all before the point."""
+    """Return four digits, or all before the point."""
     return f"{number:,.0f}" if number >= 999.95 else f"{number:.4g}"
 
 

@@ -31,8 +31,9 @@ def findings(run: Run, file: str | None) -> tuple[Finding, ...]:
 
 
 def _worth_an_edit(run: Run) -> Iterator[Finding]:
-    """Advice and doubts in the order of the analysis, then what guides advise. A piece of their
-    advice with the very interval of another finding is about the same time, and not repeated."""
+    """Yield advice and doubts in the order of the analysis, then what guides advise. A piece of
+    their advice with the very interval of another finding is about the same time, and not
+    repeated."""
     about = analysis.of(run)
     given = about.advice if about.knows_waits else []
     given = [*given, *(one for one in about.doubts if about.knows_waits or one.low_ns is None)]
@@ -74,7 +75,7 @@ class Guides:
 
 
 def guides(run: Run, told: Collection[str]) -> Guides | None:
-    """`told` is the advice that is among the findings."""
+    """Return the guides; `told` is the advice that is among the findings."""
     found = guides_of(run)
     nothing = is_nothing_worth_an_edit(run, found)
     if not found and not nothing:

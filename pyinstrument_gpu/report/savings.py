@@ -101,8 +101,8 @@ SAVING_HEADERS = ("removed", "calls", "takes", "low", "likely", "high", "at most
 
 
 def savings_parts(found: Savings | None, findings: Sequence[Finding]) -> Iterator[Part]:
-    """The savings, the largest sure one first, the advice based on them, and what can't be told, in
-    the order in which they come."""
+    """Yield the savings, the largest sure one first, the advice based on them, and what this run
+    can't tell, in the order in which they come."""
     if found is not None and found.rows and found.step_ns is not None:
         yield from _savings(found, found.step_ns)
     kinds = {"advice": _advice, "doubt": _doubts}

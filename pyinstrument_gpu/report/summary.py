@@ -158,7 +158,7 @@ def _times(document: Document, most: int) -> Iterator[Part]:
 
 
 def _step_table(document: Document, steps: StepTimes, most: int) -> Iterator[Part]:
-    """Columns that say nothing are left out."""
+    """Yield the table of the step without columns that say nothing."""
     unit = Unit.brief(steps.mean_ns)
     shown = _largest(document, most)
     columns: dict[str, list[float | None]] = {

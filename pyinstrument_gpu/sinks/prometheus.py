@@ -108,7 +108,7 @@ class PrometheusSink(Sink):
         ]
 
     def collect(self) -> Iterable[Metric]:
-        """Called by prometheus_client, on a thread of its own, to collect the metrics."""
+        """Collect the metrics for prometheus_client, which calls this on a thread of its own."""
         return self._families
 
     def close(self) -> None:

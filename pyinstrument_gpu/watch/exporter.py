@@ -67,7 +67,7 @@ class RankExporter:
         self._families = [*families(runs)]
 
     def collect(self) -> Iterable[Metric]:
-        """Called by prometheus_client, on a thread of its own."""
+        """Collect the metrics for prometheus_client, which calls this on a thread of its own."""
         return self._families
 
     def close(self) -> None:

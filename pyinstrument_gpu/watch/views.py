@@ -41,8 +41,8 @@ _SIGNS = {
 
 
 def heading(run: LiveRun | Unreadable, width: int) -> Text:
-    """Four lines: which run it is, how it is, its steps, memory and the recorder; and what the loop
-    waits for."""
+    """Return four lines: which run it is, how it is, its steps, memory and the recorder; and what
+    the loop waits for."""
     if isinstance(run, Unreadable):
         lines = [Text(f"■ {printable(run.file)}"), Text(printable(run.reason))]
     else:
@@ -333,7 +333,7 @@ VIEWS = tuple(_BY_PLACE[place] for place in sorted(_BY_PLACE))
 
 
 def _figure(value: float | None) -> str:
-    """Three digits."""
+    """Return a figure of three digits."""
     if value is None:
         return UNKNOWN
     if value >= 100:

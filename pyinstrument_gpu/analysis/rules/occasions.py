@@ -217,8 +217,8 @@ class OutermostPhases:
         places: NDArray[np.int64],
         edges_ns: tuple[NDArray[np.int64], NDArray[np.int64]],
     ) -> Occasions:
-        """The time of some phases at their places, which have these begins and ends. The device may
-        do earlier work while they are blocked, or wait for room in the launch queue."""
+        """Return the time of some phases at their places, which have these begins and ends. The
+        device may do earlier work while they are blocked, or wait for room in the launch queue."""
         wanted = distinct(places[chosen])
         spans, place = self._spans[chosen], np.searchsorted(wanted, places[chosen])
         host_ns = np.maximum(spans["host_end_ns"] - spans["host_begin_ns"], 0)

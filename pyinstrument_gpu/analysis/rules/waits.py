@@ -31,7 +31,7 @@ _ERRORS = 2
 
 
 def repeated_reads(case: Case) -> Iterator[Guidance]:
-    """Values read twice in a step: what the second read costs.
+    """Yield values that are read twice in a step, and what the second read costs.
 
     The first read of a step waits until the device is done. A second one behind it waits for
     nothing, whatever it reads, so its price is that of the call. A site counts if half of its
@@ -78,8 +78,8 @@ def blocking_copies(case: Case) -> Iterator[Guidance]:
 
 
 def small_tensors(case: Case) -> Iterator[Guidance]:
-    """Small copies of one size in every step, apart from the largest, which is the batch, and those
-    on its lines. Where their tensors come from is not known."""
+    """Yield small copies of one size in every step, apart from the largest, which is the batch, and
+    those on its lines. Where their tensors come from is not known."""
     copies = case.waits[case.run.syncs.of_kinds(case.waits, COPY_KINDS)]
     if not len(copies):
         return
@@ -150,7 +150,8 @@ def evaluation_copies(case: Case) -> Iterator[Guidance]:
 
 
 def logging_steps(case: Case) -> Iterator[Guidance]:
-    """Printing and logging in steps: the waits, and what steps that log compute more than others.
+    """Yield printing and logging in steps: the waits, and what steps that log compute more than
+    others.
 
     A step logs if a tensor is printed, formatted or made a list in it, or if a line reads a value
     that does so in a few steps only.

@@ -73,8 +73,8 @@ def _with_more(case: Case, workers: int) -> str:
 
 
 def batch_size(case: Case) -> Iterator[Guidance]:
-    """A larger batch: what the host takes for launches it takes for any batch. Per sample, of a
-    batch twice as large. Of programs that time the device.
+    """Yield the worth of a larger batch: what the host takes for launches it takes for any batch.
+    Per sample, of a batch twice as large. Of programs that time the device.
 
     All that the host does once a step may be cheaper by the sample, in whichever phase, if there
     are launch-bound ones. What the device takes for a larger batch can't be told from a run with
@@ -102,7 +102,7 @@ def batch_size(case: Case) -> Iterator[Guidance]:
 
 
 def optimizer_host_time(case: Case) -> Iterator[Guidance]:
-    """The host's own time in optimizers, which a fused or foreach implementation saves.
+    """Yield the host's own time in optimizers, which a fused or foreach implementation saves.
 
     Of programs that time the device: without one, the optimizer computes on the host itself.
 
@@ -127,8 +127,8 @@ def optimizer_host_time(case: Case) -> Iterator[Guidance]:
 
 
 def precision(case: Case) -> Iterator[Guidance]:
-    """AMP and TF32 make the device's work shorter, which is worth something only if that is the
-    limit.
+    """Yield the worth of AMP and TF32, which make the device's work shorter: that counts only if
+    the device is the limit.
 
     Where it is proven to be, the report's advice says so. A step can't be shorter than what the
     host computes in it, so if no phase is device-bound, the time that the host is blocked is a
@@ -157,8 +157,8 @@ def precision(case: Case) -> Iterator[Guidance]:
 
 
 def occasional_phases(case: Case) -> Iterator[Guidance]:
-    """Evaluations, checkpoints and the like: their share of the elapsed time, and what half as
-    often would save."""
+    """Yield evaluations, checkpoints and the like: their share of the elapsed time, and what half
+    as often would save."""
     timeline = case.timeline
     kinds = {
         _EVALUATE: timeline.evaluations(),

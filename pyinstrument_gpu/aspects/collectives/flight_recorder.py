@@ -93,8 +93,8 @@ def read() -> Dump:
 
 
 def dump_function() -> Callable[[bool, bool, bool], bytes]:
-    """Torch's function that gives the pickle: whether with entries, with stack traces, and only of
-    operations that have not ended.
+    """Return torch's function that gives the pickle; it takes whether with entries, with stack
+    traces, and only of operations that have not ended.
 
     Raises:
         FlightRecorderError: as of `read`.

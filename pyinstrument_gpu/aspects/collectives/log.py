@@ -37,7 +37,7 @@ class Clocks(NamedTuple):
 
 
 def wait_item(began_ns: int, ended_ns: int, is_p2p: bool) -> bytes:
-    """The item of a time in which the host waited for an operation."""
+    """Return the item of a time in which the host waited for an operation."""
     return _ITEM.pack(began_ns, -1, ended_ns, -1, 0, -1, 0, 0, _WAIT | (_P2P if is_p2p else 0))
 
 
@@ -68,7 +68,7 @@ class CollectiveLog:
         self.missed = 0
 
     def add(self, entries: list[Entry], clocks: Clocks, with_unended: bool = False) -> bytes:
-        """The items of what is new.
+        """Return the items of what is new.
 
         Args:
             entries: all that are in the ring, by record.

@@ -312,8 +312,8 @@ class CompilationsAspect(DocumentAspect):
         return f"{small_percent(times.share, 1)} is compilation"
 
     def failures(self, run: Run) -> Iterator[Finding]:
-        """Doubts, as torch may have to compile once more all the same: functions that were compiled
-        again for other sizes, and those that are compiled no more."""
+        """Yield doubts, as torch may have to compile once more all the same: functions that were
+        compiled again for other sizes, and those that are compiled no more."""
         times = self.section(run)
         for one in () if times is None else times.functions:
             if one.limit is not None:

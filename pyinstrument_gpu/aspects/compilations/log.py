@@ -88,7 +88,7 @@ class CompilationLog:
         self._breaks_seen = len(records.graph_break_reasons)
 
     def begins(self, trigger: Any, compile_id: Any) -> None:
-        """The calling thread begins to compile, as torch's callbacks say it."""
+        """Note that the calling thread begins to compile, as torch's callbacks say it."""
         thread = threading.get_ident()
         with self._lock:
             self._learn()
@@ -108,7 +108,8 @@ class CompilationLog:
             self._open[thread] = _Open(noted, str(compile_id), realtime_ns // 1000)
 
     def ends(self) -> bool:
-        """The calling thread is done with what it last began. Returns whether with all of it."""
+        """Note that the calling thread is done with what it last began. Returns whether with all of
+        it."""
         thread = threading.get_ident()
         with self._lock:
             ending = self._open.get(thread)
@@ -132,7 +133,7 @@ class CompilationLog:
         self._lock = threading.RLock()
 
     def facts(self) -> dict[str, Any]:
-        """The document; empty where nothing was compiled."""
+        """Return the document; empty where nothing was compiled."""
         with self._lock:
             self._learn()
             if not (self._count or self._limits or self._breaks):

@@ -102,7 +102,7 @@ class CompilationWatch(Watcher):
         return facts
 
     def begins(self, *args: Any) -> None:
-        """The calling thread begins to compile."""
+        """Note that the calling thread begins to compile."""
         with contextlib.suppress(Exception):
             if self.is_on and self._log is not None:
                 self._log.begins(*args)
@@ -114,13 +114,14 @@ class CompilationWatch(Watcher):
                 self.write()
 
     def _note(self, why: str) -> None:
-        """Why phases are not known of compiled code."""
+        """Note why phases are not known of compiled code."""
         known = self._unknown_phases
         if why[:MOST_TEXT] not in known and len(known) < MOST_LINES - 1:
             known.append(why[:MOST_TEXT])
 
     def _look(self) -> None:
-        """Dynamo is there. A version that is built otherwise leaves all of this unknown."""
+        """Hook Dynamo, which is there now. A version that is built otherwise leaves all of this
+        unknown."""
         try:
             self._log = CompilationLog(sys.modules[f"{self._module}.utils"], self._clocks)
             self._observe(sys.modules[self._module].callback_handler)

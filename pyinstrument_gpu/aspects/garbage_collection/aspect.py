@@ -87,7 +87,8 @@ class GarbageCollectionAspect(DocumentAspect):
             )
 
     def causes(self, run: Run) -> Iterator[Cause]:
-        """The thread that collects keeps the GIL, so collections hold up all threads."""
+        """Yield collections, which hold up all threads, as the thread that collects keeps the
+        GIL."""
         known: GarbageCollection | None = run.garbage_collection
         if known is None or not known.is_whole:
             return

@@ -160,8 +160,8 @@ class GpuUseAspect(Aspect):
                     yield Curves(f"GPU {gpu.device}: {title}", data)
 
     def causes(self, run: Run) -> Iterator[Cause]:
-        """A lower clock makes a step longer by that much at most, if all of it is the GPU's work.
-        Of the reasons that have lowered it the most frequent is named."""
+        """Yield lower clocks: one makes a step longer by that much at most, if all of it is the
+        GPU's work. Of the reasons that have lowered it the most frequent is named."""
         for gpu in gpu_readings(run):
             is_known = ~np.isnan(gpu.of(names.SM_CLOCK)) & ~np.isnan(gpu.of(names.BY_POWER))
             if np.count_nonzero(is_known) < 2:

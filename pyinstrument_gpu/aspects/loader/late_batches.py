@@ -60,7 +60,7 @@ def late_batches(run: Run) -> Cause:
 def _add_stages(
     run: Run, loader: Loader, spans: NDArray[np.void], found: NDArray[np.int64], notes: list[str]
 ) -> None:
-    """Notes for waits that end with a long batch."""
+    """Add notes to waits that end with a long batch."""
     order = np.argsort(spans["host_begin_ns"], kind="stable")
     begins_ns, ends_ns = spans["host_begin_ns"][order], spans["host_end_ns"][order]
     run_ns = began_ns(run.anchor)

@@ -143,12 +143,12 @@ class _WatchedWorker:
         indices.get, made.put = self._gets, self._puts
 
     def end(self) -> None:
-        """The worker ends."""
+        """Note that the worker ends."""
         self._write(time.perf_counter_ns())
         self._make_way()
 
     def _make_way(self) -> None:
-        """The worker ends, or the dataset starts a recording of its own."""
+        """Stop recording, as the worker ends, or the dataset starts a recording of its own."""
         if native.owner() is self:
             self._stacks = self._sampled()
             self._is_sampled = False
@@ -160,7 +160,7 @@ class _WatchedWorker:
         return _tree(self._long) if self._is_sampled else self._stacks
 
     def _tell_of_program(self) -> dict[str, Any]:
-        """Nobody asks for what a recording knows of the program."""
+        """Return nothing: nobody asks for what a recording knows of the program."""
         return {}
 
     def _gets(self, *args: Any, **options: Any) -> Any:

@@ -128,7 +128,8 @@ class _Slot:
         _OPEN.pack_into(self._memory, self.begin + 16, number, begin_ns, os.getpid())
 
     def write(self, value: dict[str, Any], now_ns: int) -> bool:
-        """Returns False where the value has no room, and the slot says what it said before."""
+        """Write a value. Returns False where it has no room, and the slot says what it said
+        before."""
         text = json.dumps(value, separators=(",", ":")).encode()
         if len(text) > TEXT_BYTES - _HEAD.size:
             return False

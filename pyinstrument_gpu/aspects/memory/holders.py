@@ -68,7 +68,7 @@ class Held:
         self.kinds: Counter[str] = Counter()
 
     def add(self, kind: str, tensor: Any, module: str | None = None) -> int:
-        """Returns how many bytes are new."""
+        """Add a tensor; return how many bytes are new."""
         size_bytes = self._storages.new_bytes(tensor)
         if size_bytes:
             self.kinds[kind] += size_bytes

@@ -80,7 +80,7 @@ class MemoryLooks:
         self._step = _Step()
 
     def begin(self) -> Callable[[], None]:
-        """Once torch is there. Returns what withdraws that."""
+        """Begin once torch is there. Returns what withdraws that."""
         return when_imported("torch", self._start)
 
     def end(self) -> None:
@@ -213,7 +213,7 @@ class MemoryLooks:
             self._look(step, self._count_end)
 
     def _look(self, step: _Step, count: Callable[[list[Any], list[Any]], None]) -> None:
-        """A backward pass begins, or has ended."""
+        """Inspect memory as a backward pass begins, or has ended."""
         began_ns = time.perf_counter_ns()
         torch: Any = sys.modules["torch"]
         try:
@@ -274,7 +274,7 @@ class _Step:
         return not self.is_in_backward and self.looks < 2 * _MOST_BACKWARDS
 
     def model_is_called(self, model: Any, arguments: list[Any]) -> None:
-        """A module is called by no other one."""
+        """Note that a module is called by no other one."""
         is_known = any(one is model for one in _alive(self.models))
         if len(self.models) < _MOST_OBJECTS and not is_known:
             self.models.append(weakref.ref(model))
@@ -287,12 +287,12 @@ class _Step:
                     self.inputs.append(weakref.ref(tensor))
 
     def mark(self, module: str | None) -> None:
-        """A call of the module begins."""
+        """Note that a call of the module begins."""
         self.stack.append(module)
         self._note()
 
     def unmark(self) -> None:
-        """A call ends."""
+        """Note that a call ends."""
         if self.stack:
             self.stack.pop()
         self._note()

@@ -122,7 +122,7 @@ class RootWatch:
         self.notes: list[str] = []
 
     def begin(self) -> None:
-        """Once torch is there, if it isn't yet."""
+        """Begin once torch is there, if it isn't yet."""
         global _root_watch
         _root_watch = self
         self._withdraw = when_imported("torch", self._begin)
@@ -143,7 +143,7 @@ class RootWatch:
             native.set_root_function(self._watch)
 
     def _watch(self, model: Any) -> bool:
-        """Returns whether it need not be asked about this one again."""
+        """Watch a model; return whether it need not be asked about this one again."""
         try:
             if next(model.parameters(), None) is not None:
                 if not model.training:

@@ -93,7 +93,7 @@ class StepCheck:
         self._thread = threading.get_ident()
 
     def enters(self, module: nn.Module, arguments: Iterable[Any]) -> Call | None:
-        """A module is called."""
+        """Note that a module is called."""
         thread, recomputes = threading.get_ident(), torch._C._current_graph_task_id() != -1
         if _is_tracing() or not (thread == self._thread or recomputes):
             return None
@@ -131,7 +131,7 @@ class StepCheck:
                 self._note("output", tensor, call, stack[-1] if stack else None)
 
     def backward_begins(self, roots: Any, gradients: Any) -> list[Any]:
-        """A backward pass begins at these tensors. Returns what ends with it."""
+        """Note that a backward pass begins at these tensors. Returns what ends with it."""
         if _is_tracing():
             return []
         thread = threading.get_ident()

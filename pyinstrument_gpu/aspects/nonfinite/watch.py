@@ -91,7 +91,7 @@ class NonfiniteWatch(Watcher):
         return facts
 
     def _start(self) -> None:
-        """torch is there."""
+        """Start, as torch is there."""
         try:
             with OwnImports():
                 from torch.autograd import Variable
@@ -152,7 +152,7 @@ class NonfiniteWatch(Watcher):
                 raise RuntimeError("calls of modules can't be observed")
 
     def _end_step(self) -> None:
-        """The open step is over, or was a while ago."""
+        """End the open step, which is over, or was a while ago."""
         step, self._step = self._step, None
         if step is None:
             return
@@ -189,7 +189,7 @@ class NonfiniteWatch(Watcher):
         return index >= 0 and index == step.index
 
     def _enters(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
-        """A backward pass begins."""
+        """Note that a backward pass begins."""
         origin = self._search.origin
         is_own = self.is_on and self._thread == threading.get_ident()
         if self._stops and is_own and origin is not None:

@@ -227,7 +227,7 @@ class StartupAspect(DocumentAspect):
         return startup_times(run)
 
     def summary(self, times: StartupTimes, document: Any) -> Iterator[Part]:
-        """A line where it is long, and most of it is known."""
+        """Yield a line where it is long, and most of it is known."""
         whole_ns = document.run.duration_ns + _before_ns(times)
         if times.total_ns < max(_LEAST_NS, _LEAST_SHARE * whole_ns):
             return

@@ -237,7 +237,7 @@ class StartupLog:
 
 
 def _leave_out() -> None:
-    """Dynamo is to compile none of this: hooked functions call it where a graph breaks."""
+    """Have Dynamo compile none of this: hooked functions call it where a graph breaks."""
     dynamo.leave_out(sys.modules[__name__])
 
 

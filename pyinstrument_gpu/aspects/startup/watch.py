@@ -40,7 +40,7 @@ class LaunchWatch:
                 self.log.begin()
 
     def program_begins(self) -> None:
-        """The first line of the program is about to run."""
+        """Note that the first line of the program is about to run."""
         if self.log is not None:
             self.log.program_ns = time.monotonic_ns()
 

@@ -122,7 +122,7 @@ class SyncsAspect(Aspect):
     about = "where the host waits for a device."
 
     def causes(self, run: Run) -> Iterator[Cause]:
-        """Waits for a device, as far as their time is known."""
+        """Yield waits for a device, as far as their time is known."""
         found, steps = run.syncs, run.steps.closed
         if not found.are_priced:
             return

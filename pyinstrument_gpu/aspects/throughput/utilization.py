@@ -218,7 +218,7 @@ def _phases_s(run: Run) -> dict[str, float]:
 def _rows(
     flops: Flops, times_s: Mapping[str, float], per_step: float, is_peak_known: bool
 ) -> tuple[FlopRow, ...]:
-    """The largest first; phases hold those inside them."""
+    """Return the rows, the largest first; phases hold those inside them."""
     by_path: defaultdict[str | None, list[FlopCount]] = defaultdict(list)
     for one in flops.counts:
         for path in _around(one.path):
@@ -251,7 +251,7 @@ def _rows(
 
 
 def _around(path: str | None) -> Iterator[str | None]:
-    """A phase and those around it."""
+    """Yield a phase and those around it."""
     yield path
     while path is not None and "/" in path:
         path = path.rpartition("/")[0]

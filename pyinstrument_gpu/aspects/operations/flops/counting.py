@@ -88,7 +88,7 @@ class FlopCounting:
         self._counted.append((event, kind, path))
 
     def counts(self) -> tuple[FlopCount, ...]:
-        """The largest first."""
+        """Return the counts, the largest first."""
         sums: Counter[tuple[str | None, FlopKind, str]] = Counter()
         for event, found, path in self._counted:
             assert event.flops is not None

@@ -104,7 +104,7 @@ def _attention(query: Any, key: Any, value: Any, *_: Any) -> int:
 
 
 def _attention_backward(_: Any, query: Any, key: Any, value: Any, *__: Any) -> int:
-    """The scores again, then the gradients of scores, values, queries and keys."""
+    """Count the scores again, then the gradients of scores, values, queries and keys."""
     return 3 * _scores(query, key) + 2 * _scores((*query[:3], value[3]), key)
 
 

@@ -75,7 +75,7 @@ def makes_beside(frame: FrameType, placement: Placement) -> bool:
 
 
 class _Presumed(Exception):
-    """A device is that of a tensor which is only presumed to be there."""
+    """The device comes from a tensor that is only assumed to be on the GPU."""
 
 
 class _Resolver:
