@@ -329,8 +329,8 @@ class Preview:
                     self._record(SyncKind.ITEM, caller(sys._getframe(1)), tensor.nbytes)
 
     def _enter_one_hot(self, args: Arguments, kwargs: Options | None) -> int | None:
-        """Begin a `one_hot`. On the host it checks the classes. On a device it only counts them, unless
-        it is told how many there are."""
+        """Begin a `one_hot`. On the host it checks the classes. On a device it only counts them,
+        unless it is told how many there are."""
         if not self._is_listening or not self._placement.is_on_device(args[0]):
             return None
         count = int(args[1] if len(args) > 1 else (kwargs or {}).get("num_classes", -1))
