@@ -34,7 +34,7 @@ cross = $(if $(shell command -v $(AARCH64_CXX)),$(1),without-cross-compiler)
 
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-all check lint docs coverage format configure module native aarch64 aarch64-module \
-    without-cross-compiler sanitize sanitize-memory sanitize-threads package bench gpu clean
+    without-cross-compiler sanitize sanitize-memory sanitize-threads package bench bench-small gpu clean
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -54,7 +54,7 @@ test-all: native $(INSTALLED) package $(call cross,aarch64)  ## every test, also
 
 check: WERROR = ON
 check: SELECTED = not slow
-check: lint $(call cross,aarch64-module) test  ## what CI runs: formats, lints, types, test with the thorough ones; warnings are errors
+check: lint $(call cross,aarch64-module) test bench-small  ## what CI runs: formats, lints, types, test with the thorough ones, small benchmarks; warnings are errors
 
 lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
@@ -79,9 +79,12 @@ format: $(INSTALLED)  ## rewrite all sources to the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/clang-format -i $(CXX_FILES)
 
-bench: native $(PEERS)  ## benchmarks, each against its peers in the same run: seven minutes
+bench: native $(PEERS)  ## benchmarks, each against its peers in the same run: ten minutes at most
 	$(BIN)/pytest benchmarks --benchmark-json=$(RESULTS) $(BENCH_OPTIONS)
 	$(BIN)/python -m benchmarks.page $(RESULTS)
+
+bench-small: native $(INSTALLED)  ## each benchmark once and with little to do, which shows that none has rotted
+	BENCHMARKS_SMALL=1 $(BIN)/pytest benchmarks
 
 # Without an environment: a machine with a GPU is often cut off from every registry, and what it has
 # must do. GPU_OPTIONS="--output DIRECTORY --commit NAME"; --help lists them.

@@ -7,9 +7,10 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.background_threads import LOADS, TOOLS, Load, thread_figures
+from benchmarks.effort import size
 from benchmarks.gpu.figure import Figure
 
-_SECONDS = 5.0
+_SECONDS = size(5.0, 0.5)
 
 
 @pytest.mark.parametrize("load", LOADS, ids=lambda load: load.name)

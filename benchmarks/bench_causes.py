@@ -15,6 +15,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import pyinstrument_gpu as pig
+from benchmarks.effort import size
 from benchmarks.gpu.figure import Figure
 from benchmarks.interleave import interleaved, relative_difference
 from pyinstrument_gpu.native import native
@@ -34,8 +35,8 @@ CAUSES = (
 )
 """The aspects whose watchers look for causes of slow steps alone, or nearly so."""
 STEP_NS = 5_000_000
-_STEPS, _ROUNDS = 1000, 20
-_MOST_S = 45.0
+_STEPS, _ROUNDS = size(1000, 20), 20
+_MOST_S = 30.0
 
 
 def test_all_causes(benchmark: BenchmarkFixture) -> None:

@@ -61,8 +61,9 @@ def _parquet_rows(path: Path) -> int:
 
 
 def _nvtxt_phases(path: Path) -> int:
+    """Without steps, and numbers of steps."""
     text = path.read_bytes()
-    return text.count(b"\nRangePush, ") - text.count(b', "step ')
+    return text.count(b"\nRangePush, ") - text.count(b', "step ') - text.count(b', "step/')
 
 
 _COUNTS = {

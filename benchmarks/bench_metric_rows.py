@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What metrics without logits cost on one thread of the CPU, beside their peers: rows, running
-values, regression, binary labels; and what it costs to read them."""
+"""What metrics without logits cost on one thread of the CPU, beside their peers: rows and running
+values; and what it costs to read them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ from benchmarks.metric_race import Update, Updater, race_updates
 # The peers use what PyTorch has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore")
 TOKENS = (4, 2048)
-SAMPLES = 65536
-THRESHOLDS = 1024
 
 
 def _random(*shape: int) -> Any:
@@ -151,110 +149,6 @@ def test_running_value(benchmark: BenchmarkFixture, is_masked: bool) -> None:
         ],
         uses=100,
         rounds=100,
-    )
-
-
-def test_regression(benchmark: BenchmarkFixture) -> None:
-    target = _random(SAMPLES)
-    prediction = target + 0.1
-
-    def ours() -> Update:
-        metrics = pig.RegressionAccumulator()
-        return lambda: metrics.update(prediction, target)
-
-    def by_hand() -> Update:
-        totals = torch.zeros(4)
-
-        def update() -> None:
-            error = prediction - target
-            sums = (error.square().sum(), error.abs().sum(), target.sum(), target.square().sum())
-            totals.add_(torch.stack(sums))
-
-        return update
-
-    def torchmetrics_all() -> Update:
-        import torchmetrics.regression as theirs
-
-        kinds = (theirs.MeanSquaredError, theirs.MeanAbsoluteError, theirs.R2Score)
-        return _all(*(partial(kind().update, prediction, target) for kind in kinds))
-
-    def torcheval_all() -> Update:
-        import torcheval.metrics as theirs
-
-        kinds = (theirs.MeanSquaredError, theirs.R2Score)
-        return _all(*(partial(kind().update, prediction, target) for kind in kinds))
-
-    race_updates(
-        benchmark,
-        f"metrics: regression, {SAMPLES} pairs",
-        Updater("RegressionAccumulator.update(prediction, target)", "", ours),
-        [
-            Updater("sums by hand", "less: no greatest error, no non-finite", by_hand),
-            Updater(
-                "torchmetrics MSE + MAE + R2Score", "less: no greatest error", torchmetrics_all
-            ),
-            Updater("torcheval MSE + R2Score", "less: no absolute error", torcheval_all),
-            _reading(prediction, target),
-            _copying(prediction, target),
-        ],
-        uses=5,
-        rounds=100,
-    )
-
-
-def test_binary(benchmark: BenchmarkFixture) -> None:
-    logits = _random(SAMPLES) * 2
-    target = (logits + _random(SAMPLES).flip(0) > 0).long()
-
-    def ours(calibration_bins: int) -> Update:
-        metrics = pig.BinaryAccumulator(bins=THRESHOLDS, calibration_bins=calibration_bins)
-        return lambda: metrics.update(logits, target)
-
-    def torchmetrics_all(*kinds: str) -> Update:
-        import torchmetrics
-
-        def made(kind: str) -> Any:
-            # Accuracy has a threshold of its own.
-            options = {} if kind == "BinaryAccuracy" else {"thresholds": THRESHOLDS}
-            return getattr(torchmetrics.classification, kind)(**options)
-
-        together = torchmetrics.MetricCollection([made(kind) for kind in kinds])
-        return lambda: together.update(logits, target)
-
-    def torcheval_auroc() -> Update:
-        import torcheval.metrics
-
-        auroc = torcheval.metrics.BinaryBinnedAUROC(threshold=THRESHOLDS)
-        probabilities = logits.sigmoid()
-        return lambda: auroc.update(probabilities, target)
-
-    counted = "less: no ECE, no bound of the error"
-    race_updates(
-        benchmark,
-        f"metrics: accuracy, AUROC, average precision and ECE of {SAMPLES} logits",
-        Updater(f"BinaryAccumulator(bins={THRESHOLDS}).update", "", lambda: ours(15)),
-        [
-            Updater("the same with calibration_bins=0", "less: no ECE", lambda: ours(0)),
-            Updater(
-                f"torchmetrics BinaryAUROC(thresholds={THRESHOLDS})",
-                "less: AUROC alone",
-                lambda: torchmetrics_all("BinaryAUROC"),
-            ),
-            Updater(
-                "torchmetrics accuracy + AUROC + average precision",
-                counted,
-                lambda: torchmetrics_all("BinaryAccuracy", "BinaryAUROC", "BinaryAveragePrecision"),
-            ),
-            Updater(
-                f"torcheval BinaryBinnedAUROC(threshold={THRESHOLDS})",
-                "less: AUROC alone; only keeps the batch, and bins it when asked",
-                torcheval_auroc,
-            ),
-            _reading(logits, target),
-            _copying(logits, target),
-        ],
-        uses=1,
-        rounds=50,
     )
 
 

@@ -22,6 +22,7 @@ pytest.importorskip("torch")
 import torch
 from torch.nn.functional import cross_entropy, log_softmax
 
+from benchmarks.effort import size
 from benchmarks.metric_race import Update, Updater, race_updates
 
 WITH_LOSS = "metrics.update(logits, target, loss)"
@@ -173,6 +174,7 @@ def test_update(
     goals: dict[str, float],
 ) -> None:
     generator = torch.Generator().manual_seed(0)
+    rows = size(rows, 16)
     logits = torch.randn(rows, classes, generator=generator).to(getattr(torch, dtype))
     target = torch.randint(classes, (rows,), generator=generator)
     loss = cross_entropy(logits[:8].float(), target[:8])

@@ -10,7 +10,7 @@ from benchmarks.gpu.figure import Figure
 
 pytest.importorskip("torch")
 
-_SECONDS = 40.0
+_SECONDS = 20.0
 
 
 def test_module_times(benchmark: BenchmarkFixture) -> None:

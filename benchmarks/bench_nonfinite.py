@@ -13,6 +13,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import pyinstrument_gpu as pig
+from benchmarks.effort import size
 from benchmarks.gpu.figure import Figure
 from benchmarks.interleave import interleaved, relative_difference
 
@@ -22,9 +23,9 @@ from benchmarks.models import Training, gpt_block, residual_cnn  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
-STEPS, WARM_UPS = 100, 3
+STEPS, WARM_UPS = size(100, 2), 3
 """By default one of 100 steps is checked, so one of those that are timed."""
-ROUNDS, SECONDS = 20, 120.0
+ROUNDS, SECONDS = 20, 25.0
 UNCHECKED, AGAIN = "not checked", "not checked, once more: the floor"
 ARMS: dict[str, bool | int] = {
     UNCHECKED: False,

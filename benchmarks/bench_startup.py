@@ -12,6 +12,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.contender import Contender, timed
+from benchmarks.effort import size
 from benchmarks.gpu.figure import Figure
 from benchmarks.race import race
 
@@ -34,7 +35,7 @@ def _importing(*modules: str) -> Callable[[], int]:
 def demo_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run file that `make demo` writes."""
     path = tmp_path_factory.mktemp("demo") / "digits.gpurun"
-    _python(str(DEMO), "--output", str(path))
+    _python(str(DEMO), "--output", str(path), *size((), ("--epochs", "1")))
     return path
 
 

@@ -16,6 +16,7 @@ import pytest
 from numpy.typing import NDArray
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from benchmarks.effort import size
 from benchmarks.gpu.figure import Figure
 from benchmarks.interleave import interleaved, relative_difference
 from benchmarks.lineup import lineup, measured
@@ -31,10 +32,10 @@ pytestmark = pytest.mark.usefixtures("one_core")
 
 UNTIMED = "untimed"
 UNTIMED_AGAIN = "untimed, once more: the floor"
-BLOCK_NS = 20_000_000
+BLOCK_NS = size(20_000_000, 1_000_000)
 WARM_UPS = 3
 ROUNDS = 40
-SECONDS = 25.0
+SECONDS = 15.0
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,8 @@ from time import monotonic
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from benchmarks.effort import size
+
 _RESAMPLES = 10_000
 _CONFIDENCE = 0.95
 
@@ -36,6 +38,7 @@ def interleaved(
         seconds: no round begins later than so long after the first; there is always one.
         warm_up: rounds that come before and do not count.
     """
+    rounds, warm_up = size(rounds, 1), size(warm_up, 0)
     results: dict[str, list[float]] = {name: [] for name in arms}
     order = list(arms)
     shuffle = random.Random(seed).shuffle

@@ -12,6 +12,7 @@ import os
 import sys
 from pathlib import Path
 
+from benchmarks.effort import size
 from benchmarks.lineup import lineup
 from benchmarks.ours import drain
 from benchmarks.peer import Peer
@@ -46,7 +47,7 @@ def growth_bytes(peer: Peer) -> int:
             way.settle()
             gc.collect()
             before_bytes = resident_bytes()
-            use(peer.history.spans)
+            use(size(peer.history.spans, _WARM_UP_SPANS))
             return resident_bytes() - before_bytes
 
 

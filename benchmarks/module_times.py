@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -99,6 +100,11 @@ class _FullBackwardHooks:
         self.times: dict[str, int] = {}
 
     def __enter__(self) -> None:
+        # Torch warns of what its own hooks do for a module whose input takes no gradient.
+        self._warnings = warnings.catch_warnings()
+        self._warnings.__enter__()
+        warnings.filterwarnings("ignore", "Full backward hook is firing", UserWarning)
+
         def add(name: str, sign: int) -> Callable[..., None]:
             def hook(*_: object) -> None:
                 self.times[name] = self.times.get(name, 0) + sign * time.perf_counter_ns()
@@ -117,6 +123,7 @@ class _FullBackwardHooks:
     def __exit__(self, *_: object) -> None:
         for handle in self._handles:
             handle.remove()
+        self._warnings.__exit__(None, None, None)
 
 
 def _profiler() -> AbstractContextManager[object]:

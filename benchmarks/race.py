@@ -11,15 +11,19 @@ import gc
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from time import monotonic
 
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.contender import Contender, per_use_ns
+from benchmarks.effort import is_settled, size
 from benchmarks.lineup import Lineup
 from benchmarks.peers import OURS
 from benchmarks.row import Row
 
 _MOST_WARM_UP_ROUNDS = 5
+_MOST_S = 10.0
+_ROUNDS_BETWEEN_LOOKS = 10
 _NO_GOALS: Mapping[str, float] = {}
 _NO_NOTES: Mapping[str, str] = {}
 
@@ -34,11 +38,10 @@ def race(
     notes: Mapping[str, str] = _NO_NOTES,
 ) -> list[Row]:
     """Times all of them and returns our row, then one for each peer; they stand under the title in
-    the JSON too.
-
-    pytest-benchmark drives the rounds and keeps our batches; the peers run as its set-up.
+    the JSON too. It ends before the last round when the figures have settled, or after ten seconds.
 
     Args:
+        rounds: how many there are at most.
         notes: what a contender does more or less than ours, by label.
         goals: of some peers, by label: ours should take at most this multiple of its time.
     """
@@ -46,23 +49,27 @@ def race(
     others = {each.label: each for each in (*peers, *baselines)}
     times_ns: dict[str, list[int]] = {label: [] for label in (ours.label, *others)}
 
-    def measure_ours() -> None:
-        times_ns[ours.label].append(ours.measure())
+    def measure() -> None:
+        deadline = monotonic() + _MOST_S
+        for number in range(-warm_up, rounds):
+            if number > 0 and monotonic() >= deadline:
+                break
+            counted = [values[warm_up:] for values in times_ns.values()]
+            if number % _ROUNDS_BETWEEN_LOOKS == 0 and is_settled(counted):
+                break
+            gc.collect()
+            for label, other in others.items():
+                times_ns[label].append(other.measure())
+            times_ns[ours.label].append(ours.measure())
 
-    def measure_others() -> None:
-        gc.collect()
-        for label, other in others.items():
-            times_ns[label].append(other.measure())
-
-    warm_up = min(_MOST_WARM_UP_ROUNDS, 1 + rounds // 20)
+    rounds = size(rounds, 1)
+    warm_up = size(min(_MOST_WARM_UP_ROUNDS, 1 + rounds // 20), 1)
     # What there is already need not be looked at again in each round.
     gc.collect()
     gc.freeze()
     gc.disable()
     try:
-        benchmark.pedantic(  # type: ignore[no-untyped-call]
-            measure_ours, setup=measure_others, rounds=rounds, warmup_rounds=warm_up
-        )
+        benchmark.pedantic(measure, rounds=1)  # type: ignore[no-untyped-call]
     finally:
         gc.enable()
         gc.unfreeze()

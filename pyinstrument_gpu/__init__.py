@@ -55,10 +55,8 @@ if TYPE_CHECKING:
     from pyinstrument_gpu.core.run import Run
     from pyinstrument_gpu.job.job import Job
     from pyinstrument_gpu.metrics import (
-        BinaryAccumulator,
         MetricAccumulator,
         Reading,
-        RegressionAccumulator,
         tqdm_postfix,
     )
     from pyinstrument_gpu.sinks import (
@@ -72,7 +70,6 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "BinaryAccumulator",
     "ConfigurationError",
     "ExportError",
     "GateError",
@@ -90,7 +87,6 @@ __all__ = [
     "Recording",
     "RecordingActiveError",
     "RecordingError",
-    "RegressionAccumulator",
     "Run",
     "RunFileDamagedError",
     "RunFileError",
@@ -128,13 +124,7 @@ _HEAVY = {
     "Run": "core.run",
     "load_ipython_extension": "integrations.ipython",  # by `%load_ext pyinstrument_gpu`
     **dict.fromkeys(
-        (
-            "BinaryAccumulator",
-            "MetricAccumulator",
-            "Reading",
-            "RegressionAccumulator",
-            "tqdm_postfix",
-        ),
+        ("MetricAccumulator", "Reading", "tqdm_postfix"),
         "metrics",
     ),
     **dict.fromkeys(

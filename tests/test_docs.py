@@ -57,7 +57,7 @@ def test_pages_are_in_the_navigation(page: str) -> None:
 def test_each_document_of_an_aspect_is_in_the_page_on_the_run_file() -> None:
     page = (ROOT / "docs" / "run-file.md").read_text("utf-8")
     kept = [one for one in aspects() if isinstance(one, DocumentAspect)]
-    shared = {one.name for one in kept if one.block is None}
+    shared = {one.written_as or one.name for one in kept if one.block is None}
     table = page.partition("\n## ASPECTS\n")[2].partition("\n## ")[0]
     assert shared <= {*re.findall(r"^\| `(\w+)` \|", table, re.M)}
     for block in (one.block for one in kept if one.block is not None):

@@ -7,6 +7,7 @@ a sentence "A file of its own, ..." that says why not.
 
 import ast
 from collections import Counter
+from pathlib import Path
 
 from tests.test_import_circles import FOLDER, imported_by, module_of
 
@@ -27,3 +28,101 @@ def test_no_small_file_has_one_user() -> None:
         if EXCUSE not in " ".join(str(ast.get_docstring(ast.parse(text))).split())
     ]
     assert not small, f"used once, and under {FEWEST_LINES} lines: {', '.join(sorted(small))}"
+
+
+ROOT = FOLDER.parent
+COUNTED = {".py", ".pyi", ".cpp", ".h", ".cu", ".cuh", ".js", ".css", ".jinja"}
+BUDGET = {
+    "pyinstrument_gpu": 66_803,
+    "pyinstrument_gpu/analysis": 6_774,
+    "pyinstrument_gpu/aspects": 17_498,
+    "pyinstrument_gpu/auto": 593,
+    "pyinstrument_gpu/blame": 826,
+    "pyinstrument_gpu/cli": 2_072,
+    "pyinstrument_gpu/core": 6_575,
+    "pyinstrument_gpu/export": 2_675,
+    "pyinstrument_gpu/gate": 968,
+    "pyinstrument_gpu/goodput": 1_536,
+    "pyinstrument_gpu/history": 1_246,
+    "pyinstrument_gpu/integrations": 754,
+    "pyinstrument_gpu/job": 5_429,
+    "pyinstrument_gpu/launch": 768,
+    "pyinstrument_gpu/metrics": 3_164,
+    "pyinstrument_gpu/native": 757,
+    "pyinstrument_gpu/page": 4_009,
+    "pyinstrument_gpu/parts": 395,
+    "pyinstrument_gpu/patching": 1_311,
+    "pyinstrument_gpu/recording": 2_798,
+    "pyinstrument_gpu/report": 3_357,
+    "pyinstrument_gpu/sinks": 1_095,
+    "pyinstrument_gpu/watch": 1_741,
+    "csrc": 26_173,
+    "csrc/auto": 1_265,
+    "csrc/base": 725,
+    "csrc/cuda": 2_773,
+    "csrc/hooks": 1_167,
+    "csrc/hot": 1_450,
+    "csrc/log": 1_700,
+    "csrc/metrics": 4_815,
+    "csrc/modules": 532,
+    "csrc/python": 5_452,
+    "csrc/record": 6_294,
+    "tests": 87_296,
+    "tests/analysis": 4_802,
+    "tests/aspects": 12_594,
+    "tests/auto": 2_515,
+    "tests/benchmarks": 917,
+    "tests/blame": 458,
+    "tests/cli": 1_990,
+    "tests/core": 2_449,
+    "tests/cuda": 1_506,
+    "tests/examples": 380,
+    "tests/export": 2_341,
+    "tests/faults": 3_087,
+    "tests/gate": 556,
+    "tests/goodput": 824,
+    "tests/gpu": 1_665,
+    "tests/helpers": 10_226,
+    "tests/history": 483,
+    "tests/hot": 531,
+    "tests/integrations": 1_029,
+    "tests/job": 2_695,
+    "tests/launch": 1_391,
+    "tests/metrics": 5_075,
+    "tests/native": 10_145,
+    "tests/page": 1_540,
+    "tests/patching": 1_758,
+    "tests/programs": 1_128,
+    "tests/recording": 8_040,
+    "tests/report": 2_108,
+    "tests/sinks": 2_156,
+    "tests/snapshots": 293,
+    "tests/watch": 1_557,
+}
+"""The most lines that the sources of a folder have, those of its own and of folders below it. A
+number is raised only in a commit that says what else got smaller."""
+
+
+def lines_of(folder: Path) -> int:
+    files = (path for path in folder.rglob("*") if path.suffix in COUNTED)
+    return sum(path.read_bytes().count(b"\n") for path in files)
+
+
+def test_no_folder_outgrows_its_budget() -> None:
+    grown = {}
+    for name, most in BUDGET.items():
+        lines = lines_of(ROOT / name)
+        if lines > most:
+            grown[name] = f"{lines:,} lines, at most {most:,}"
+    assert not grown, f"outgrown: {grown}"
+
+
+def test_each_folder_has_a_budget() -> None:
+    tops = [ROOT / "pyinstrument_gpu", ROOT / "csrc", ROOT / "tests"]
+    found = {
+        str(path.relative_to(ROOT))
+        for top in tops
+        for path in top.iterdir()
+        if path.is_dir() and lines_of(path)
+    }
+    assert found | {str(top.relative_to(ROOT)) for top in tops} == BUDGET.keys()

@@ -25,16 +25,13 @@ def calls_of(
 ) -> dict[str, tuple[Callable[[], object], Callable[[], object]]]:
     """By name the update, and its floor."""
     device = gpu.device
-    metrics, regression = pig.MetricAccumulator(), pig.RegressionAccumulator()
-    binary, multilabel = pig.BinaryAccumulator(), pig.BinaryAccumulator(16)
+    metrics = pig.MetricAccumulator()
     losses, ranks = torch.rand(few, device=device), torch.randint(9, (few,), device=device)
-    numbers, others = torch.randn(many, device=device), torch.randn(many, device=device)
-    true = numbers + others > 0
+    numbers = torch.randn(many, device=device)
 
-    def copy(bytes_: int) -> Callable[[], object]:
-        source = torch.empty(max(bytes_ // 2, 1), dtype=torch.uint8, device=device)
-        target = torch.empty_like(source)
-        return lambda: target.copy_(source)
+    # A copy reads each of its bytes and writes it.
+    source = torch.empty(2 * many, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
 
     return {
         f"update_rows, {few:,} losses and ranks": (
@@ -47,19 +44,7 @@ def calls_of(
         ),
         f"update_scalar, {many:,} numbers": (
             lambda: metrics.update_scalar("many", numbers),
-            copy(4 * many),
-        ),
-        f"RegressionAccumulator, {many:,} pairs": (
-            lambda: regression.update(numbers, others),
-            copy(8 * many),
-        ),
-        f"BinaryAccumulator, {many:,} labels": (
-            lambda: binary.update(numbers, true),
-            copy(5 * many),
-        ),
-        f"BinaryAccumulator(16), {many:,} labels": (
-            lambda: multilabel.update(numbers.view(-1, 16), true.view(-1, 16)),
-            copy(5 * many),
+            lambda: target.copy_(source),
         ),
     }
 

@@ -35,14 +35,11 @@ PROCESSORS = {
 # What the ring of a block holds (csrc/metrics/kernel_ring.cuh), and the operations that fill it.
 RING_BYTES = 32 << 10
 RINGS = {"UBLKCP": "bulk", "LDGSTS": "by lanes"}
-# The kernels whose loops are counted: bytes of an element, pair, label or logit; those that a
-# thread loads at a time, or half of them, which tells a kernel's loops for several formats apart;
-# and an operation
-# of which each takes so many at least, which tells the usual way around from those that do nothing.
+# The kernels whose loops are counted: bytes of an element or logit; those that a thread loads at a
+# time, or half of them, which tells a kernel's loops for several formats apart; and an operation of
+# which each takes so many at least, which tells the usual way around from those that do nothing.
 COUNTED = {
     "values": (4, 64, "DFMA", 1),
-    "pairs": (8, 64, "DFMA", 3),
-    "labels": (5, 40, "ATOMS", 4),
     "update_float32_block": (4, 64, "FMNMX", 0.9),
     "update_bfloat16_block": (2, 64, "FMNMX", 0.9),
     "cross_entropy_float32_block": (4, 64, "FADD", 1.4),

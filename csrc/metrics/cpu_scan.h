@@ -28,14 +28,10 @@ bool is_long(const Batch& batch);
 // among up to `max_threads` threads, which are done when these return. The sums do not depend on
 // how many there were.
 
-/// Of ValuesParameters, RowsParameters and PairsParameters.
+/// Of ValuesParameters and RowsParameters.
 template <typename Update>
 typename Update::template Found<U64> scan_elements(const Update& update, double shift,
                                                    int max_threads);
-
-/// Adds to `tail` what goes there.
-Totals scan_labels(const BinaryOptions& options, const ElementBatch& batch, double* tail,
-                   int max_threads);
 
 /// Whether a scan takes longer than giving the GIL away and getting it back.
 bool is_long(const ElementBatch& batch);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One update's tensors where they all have one shape and each element stands for itself: running
-// values, rows without logits, regression, and labels that are true or false. For the CPU and the
-// kernels, so it includes nothing but the state.
+// values, and rows without logits. For the CPU and the kernels, so it includes nothing but the
+// state.
 #pragma once
 
 #include "metrics/metric_state.h"
@@ -29,18 +29,15 @@ enum RowOperand : int {
   kRowMask,
   kRowOperands
 };
-enum RegressionOperand : int { kPrediction, kTarget, kPairWeight, kRegressionOperands };
-enum BinaryOperand : int { kScore, kLabel, kLabelWeight, kBinaryOperands };
 
 /// Elements are numbered over `sizes`, the last dimension fastest; strides are in elements. It is
 /// handed to a kernel as it is.
 struct ElementBatch {
-  Operand operands[kMaxOperands];
-  int operand_count;
+  I64 elements;
   int dims;  ///< at least 1
+  Operand operands[kMaxOperands];
   I64 sizes[kMaxDims];
   U64 reciprocals[kMaxDims];  ///< as `reciprocal_of` says
-  I64 elements;
 };
 
 /// Where an element lies in each operand.
@@ -49,7 +46,7 @@ struct ElementOffsets {
 };
 
 /// Of the first so many operands.
-template <int kOperands = kMaxOperands>
+template <int kOperands>
 PIG_SHARED ElementOffsets element_offsets(const ElementBatch& batch, I64 element) {
   ElementOffsets offsets{};
 #if defined(__CUDACC__)
@@ -86,20 +83,12 @@ PIG_SHARED bool is_packed(const ElementBatch& batch) {
   return true;
 }
 
-/// The number at an offset; `otherwise` where the operand was not given.
-PIG_SHARED double load_operand(const ElementBatch& batch, int operand,
-                               const ElementOffsets& offsets, double otherwise) {
-  const Operand& of = batch.operands[operand];
-  return of.data == nullptr ? otherwise : load_real(of.data, of.format, offsets.of[operand]);
-}
-
 /// How many elements are looked at for a shift: some of any part that is not too small.
 constexpr I64 kLooksForShift = 1024;
 
-/// Reads the value of an operand that is looked at as the `look`-th one. False where it is not
-/// finite or has no weight above 0.
-PIG_SHARED bool look_for_shift(const ElementBatch& batch, int operand, int weight_operand, I64 look,
-                               double& value) {
+/// Reads the number of a running value that is looked at as the `look`-th one. False where it is
+/// not finite or has no weight above 0.
+PIG_SHARED bool look_for_shift(const ElementBatch& batch, I64 look, double& number) {
   I64 element = look;
   if (batch.elements > kLooksForShift) {
     // The fractions of multiples of the golden ratio are spread evenly, and unlike the steps of a
@@ -109,22 +98,22 @@ PIG_SHARED bool look_for_shift(const ElementBatch& batch, int operand, int weigh
                                static_cast<double>(batch.elements));
   }
   if (element >= batch.elements) return false;
-  const ElementOffsets offsets = element_offsets(batch, element);
-  value = load_operand(batch, operand, offsets, 0);
-  const double weight = load_operand(batch, weight_operand, offsets, 1);
-  return is_finite(value) && is_finite(weight) && weight > 0;
+  const ElementOffsets offsets = element_offsets<kValueOperands>(batch, element);
+  const Operand &of_number = batch.operands[kValue], &of_weight = batch.operands[kValueWeight];
+  number = load_real(of_number.data, of_number.format, offsets.of[kValue]);
+  const double weight = of_weight.data == nullptr
+                            ? 1
+                            : load_real(of_weight.data, of_weight.format, offsets.of[kValueWeight]);
+  return is_finite(number) && is_finite(weight) && weight > 0;
 }
 
-/// A number near the values of an update's operand, one of those that count: sums of squares are
-/// taken of the distances from it, which loses no digits where all values are far from 0. Where
-/// none is found, it is 0.
-template <typename Update>
-PIG_SHARED double shift_of(const Update& update) {
-  const ElementBatch& batch = update.batch;
-  if (Update::kShifted < 0) return 0;
-  double value = 0;
+/// A number near those of an update of a running value, one of those that count: sums of squares
+/// are taken of the distances from it, which loses no digits where all numbers are far from 0.
+/// Where none is found, it is 0.
+PIG_SHARED double shift_of(const ElementBatch& batch) {
+  double number = 0;
   for (I64 look = 0; look < kLooksForShift && look < batch.elements; ++look)
-    if (look_for_shift(batch, Update::kShifted, Update::kWeight, look, value)) return value;
+    if (look_for_shift(batch, look, number)) return number;
   return 0;
 }
 

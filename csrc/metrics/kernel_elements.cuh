@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Updates whose tensors have one shape, each element of which stands for itself: running values,
-// rows without logits and regression. Labels are in kernel_labels.cuh.
+// Updates whose tensors have one shape, each element of which stands for itself: running values and
+// rows without logits.
 #pragma once
 
 #include "metrics/kernel_finish.cuh"
@@ -89,37 +89,25 @@ __device__ void for_each_four(const ElementBatch& batch, I64 first, I64 end, Add
   }
 }
 
-/// Merges what the threads have found, and hands it on.
-template <typename Kind>
-__device__ void finish_elements(const Kind& p, OfBlock<Kind>& found, double shift) {
-  merge_threads<Kind>(p, found);
-  if (threadIdx.x % 32 == 0) shared<Kind>().warps[threadIdx.x / 32] = found;
-  finish<Kind>(p, shift);
-}
-
 /// The same as `shift_of`, by all threads; each warp looks for itself. Mostly the first element
 /// will do, and is the same word for all. Where that is padding, each lane looks at another one.
-template <typename Kind>
-__device__ double find_shift(const Kind& p) {
-  constexpr int operand = Kind::kShifted, weight_operand = Kind::kWeight;
-  const ElementBatch& batch = p.batch;
-  double value = 0;
-  if (operand < 0) return 0;
-  if (look_for_shift(batch, operand, weight_operand, 0, value)) return value;
+__device__ double find_shift(const ElementBatch& batch) {
+  double number = 0;
+  if (look_for_shift(batch, 0, number)) return number;
   const int lane = threadIdx.x % 32;
   for (I64 look = 0; look < kLooksForShift && look < batch.elements; look += 32) {
-    int found = look_for_shift(batch, operand, weight_operand, look + lane, value) ? lane : 32;
+    int found = look_for_shift(batch, look + lane, number) ? lane : 32;
     for (int step = 16; step > 0; step /= 2) {
       const int other = __shfl_xor_sync(0xFFFFFFFFu, found, step);
       found = other < found ? other : found;
     }
-    if (found < 32) return __shfl_sync(0xFFFFFFFFu, value, found);
+    if (found < 32) return __shfl_sync(0xFFFFFFFFu, number, found);
   }
   return 0;
 }
 
-/// Adds the elements from `first` to `end`, whatever they are; with `only_others` no fours that are
-/// plain.
+/// Adds the elements from `first` to `end`, whatever they are; with `only_others` no fours that
+/// `add_plain` takes.
 template <typename Kind>
 __device__ void add_elements(const Kind& p, I64 first, I64 end, bool only_others, double shift,
                              OfBlock<Kind>& found) {
@@ -132,8 +120,8 @@ __device__ void add_elements(const Kind& p, I64 first, I64 end, bool only_others
                              for (int k = 0; k < 4; ++k) {
 #pragma unroll
                                for (int i = 0; i < kOperands; ++i) numbers[k][i] = fours[i][k];
-                               if constexpr (Kind::kPlain != 0)
-                                 plain = plain && p.is_plain(numbers[k]);
+                               if constexpr (!Kind::kIsUpdate)
+                                 plain = plain && is_finite(numbers[k][kValue]);
                              }
                              if (plain) return;
 #pragma unroll
@@ -142,39 +130,35 @@ __device__ void add_elements(const Kind& p, I64 first, I64 end, bool only_others
                            });
 }
 
-/// Adds the plain elements of whole fours, where all of a four are. False where there are others.
-template <typename Kind, Format kFormat>
-__device__ bool add_plain(const Kind& p, double shift, OfBlock<Kind>& found) {
+/// Adds the numbers of a running value in whole fours, where all of a four are finite. False where
+/// there are others.
+template <Format kFormat>
+__device__ bool add_plain(const ElementBatch& batch, double shift,
+                          OfBlock<ValuesParameters>& found) {
   using Number = typename Numbers<kFormat>::Real;
   using Stored = Four<typename Numbers<kFormat>::Stored>;
-  using Plain = typename Kind::template Plain<Number>;
-  constexpr int kOperands = Kind::kPlain;
   // Fours that are loaded at a time: 64 bytes, but no more than so many elements.
-  constexpr int kAtOnce = kElementsAtOnce / 4 / kOperands / (sizeof(Number) / sizeof(float));
-  const I64 fours = p.batch.elements / 4;
+  constexpr int kAtOnce = kElementsAtOnce / 4 / (sizeof(Number) / sizeof(float));
+  const auto* const stored = static_cast<const Stored*>(batch.operands[kValue].data);
+  const I64 fours = batch.elements / 4;
   const I64 step = static_cast<I64>(gridDim.x) * kThreads;
-  Plain plain;
+  PlainValues<Number> plain;
   unsigned taken = 0;
   bool others = false;
   for (I64 at = first_four(); at < fours; at += kAtOnce * step) {
-    Stored loaded[kAtOnce][kOperands];
+    Stored loaded[kAtOnce];
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k)
-#pragma unroll
-      for (int i = 0; i < kOperands; ++i)
-        if (at + k * step < fours)
-          loaded[k][i] = static_cast<const Stored*>(p.batch.operands[i].data)[at + k * step];
+      if (at + k * step < fours) loaded[k] = stored[at + k * step];
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
       if (at + k * step >= fours) break;
-      Number numbers[4][kOperands];
-      decltype(Plain::probe(numbers[0])) zero = 0;
+      Number numbers[4];
+      Number zero = 0;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-#pragma unroll
-        for (int i = 0; i < kOperands; ++i)
-          numbers[j][i] = Numbers<kFormat>::real(loaded[k][i].of[j]);
-        zero += Plain::probe(numbers[j]) * 0;
+        numbers[j] = Numbers<kFormat>::real(loaded[k].of[j]);
+        zero += numbers[j] * 0;
       }
       if (zero == 0) {
         ++taken;
@@ -189,37 +173,37 @@ __device__ bool add_plain(const Kind& p, double shift, OfBlock<Kind>& found) {
   return !others;
 }
 
-/// The format of the operands where no other than the first so many were given, and they lie side
-/// by side; otherwise kNone.
-__device__ Format plain_format(const ElementBatch& batch, int operands) {
-  const Format format = batch.operands[0].format;
-  for (int i = 1; i < kMaxOperands; ++i) {
-    const Operand& operand = batch.operands[i];
-    if (i < operands ? operand.format != format : operand.data != nullptr) return kNone;
-  }
-  return format <= kBfloat16 && is_packed(batch) ? format : kNone;
+/// The format of a running value's numbers where they have no weights and lie side by side;
+/// otherwise kNone.
+__device__ Format plain_format(const ElementBatch& batch) {
+  const Format format = batch.operands[kValue].format;
+  const bool has_weights = batch.operands[kValueWeight].data != nullptr;
+  return !has_weights && format <= kBfloat16 && is_packed(batch) ? format : kNone;
 }
 
 template <typename Kind>
 __device__ void update_elements(const Kind& p) {
-  const double shift = find_shift(p);
+  double shift = 0;
   OfBlock<Kind> found = OfBlock<Kind>::none();
   const I64 elements = p.batch.elements;
   I64 whole = 0;
   bool all = true;
-  if constexpr (Kind::kPlain != 0) {
-    const Format format = plain_format(p.batch, Kind::kPlain);
+  if constexpr (!Kind::kIsUpdate) {
+    shift = find_shift(p.batch);
+    const Format format = plain_format(p.batch);
     if (format != kNone) whole = elements - elements % 4;
     all =
         with_format(format,
-                    [&](auto of) { return add_plain<Kind, decltype(of)::kIs>(p, shift, found); }) ||
+                    [&](auto of) { return add_plain<decltype(of)::kIs>(p.batch, shift, found); }) ||
         format == kNone;
   }
   // What this thread has left out, and what no thread has taken.
 #pragma unroll 1
   for (int pass = all ? 1 : 0; pass < 2; ++pass)
     add_elements(p, pass == 0 ? 0 : whole, pass == 0 ? whole : elements, pass == 0, shift, found);
-  finish_elements(p, found, shift);
+  merge_threads<Kind>(p, found);
+  if (threadIdx.x % 32 == 0) shared<Kind>().warps[threadIdx.x / 32] = found;
+  finish<Kind>(p, shift);
 }
 
 }  // namespace

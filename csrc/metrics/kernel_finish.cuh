@@ -26,8 +26,8 @@
 // The state changes, and is published, under a lock that one thread of a last block takes. Its
 // holder waits for nothing but memory, and a block that runs is not taken off its multiprocessor in
 // favour of one that waits, so it always gets to the end; no other thread of its warp waits for the
-// lock. Only what follows the state, such as a confusion matrix, is changed by atomic operations as
-// the rows are read.
+// lock. Only the confusion matrix, behind the state, is changed by atomic operations as the rows
+// are read.
 #pragma once
 
 #include "metrics/metric_kernel.h"
@@ -56,7 +56,7 @@ struct Shared {
 // Not in a template: the emulator of the tests would not find it there.
 __device__ U64* shared_words() {
   constexpr unsigned kWords = (sizeof(Shared<UpdateParameters>)) / sizeof(U64);
-  static_assert(sizeof(Shared<PairsParameters>) <= sizeof(Shared<UpdateParameters>));
+  static_assert(sizeof(Shared<ValuesParameters>) <= sizeof(Shared<UpdateParameters>));
   __shared__ U64 words[kWords];
   return words;
 }
@@ -231,20 +231,6 @@ __device__ void publish(const LaunchParameters& p) {
   __syncthreads();  // whoever has the lock next writes after this
 }
 
-/// What updates hand on besides, by all threads of the last block: the exact sums of probabilities.
-template <typename Kind>
-__device__ void fold_tallies(const Kind&) {}
-
-__device__ void fold_tallies(const LabelsParameters& p) {
-  const auto bin = static_cast<int>(threadIdx.x);
-  if (bin >= p.options.calibration_bins || bin >= kTalliedCalibration) return;
-  U64(&words)[2] = p.launch.scratch->probabilities[bin];
-  const auto low = static_cast<double>(atomicExch(&words[0], 0ull));
-  const auto high = static_cast<double>(atomicExch(&words[1], 0ull));
-  const BinaryTail tail = binary_tail(p.options, reinterpret_cast<double*>(p.launch.state + 1));
-  atomicAdd(&tail.calibration[kCalibrationSums * bin + 1], high * 0x1p-16 + low * 0x1p-48);
-}
-
 /// What a launch's blocks add to its slot's progress: all of them together 0. Odd, so that no part
 /// of them is.
 __device__ U64 share_of(const LaunchParameters& p) {
@@ -288,7 +274,6 @@ __device__ __noinline__ void finish(const Kind& p, double shift) {
     if (!__syncthreads_or(is_last)) return;
     is_whole = merge_blocks<Kind>(p, slot, found);
   }
-  fold_tallies(p);
   if (threadIdx.x == 0) {
     lock(scratch.lock);
     if (gridDim.x != 1) {

@@ -68,7 +68,7 @@ Work work_of(const ScalarParameters&, const Kernels& kernels, int) { return {ker
 /// Of one that is read element by element.
 template <typename Update>
 Work work_of(const Update& update, const Kernels& kernels, int processors) {
-  return {kernels.elements[Update::kKernel],
+  return {Update::kIsUpdate ? kernels.rows : kernels.values,
           blocks_of_elements(update.batch.elements, Update::kBlocks * processors)};
 }
 
@@ -186,7 +186,7 @@ Launched KernelLauncher::launch(Parameters update, const Destination& to) {
   common.scratch = to.scratch;
   common.snapshot = snapshot_.device;
   common.scalars = to.scalars;
-  common.tail_words = to.tail_words;
+  common.matrix_words = to.matrix_words;
   {
     const std::lock_guard lock(mutex_);
     if (++generation_ == 0) ++generation_;
@@ -213,8 +213,6 @@ template Launched KernelLauncher::launch(UpdateParameters, const Destination&);
 template Launched KernelLauncher::launch(ScalarParameters, const Destination&);
 template Launched KernelLauncher::launch(ValuesParameters, const Destination&);
 template Launched KernelLauncher::launch(RowsParameters, const Destination&);
-template Launched KernelLauncher::launch(PairsParameters, const Destination&);
-template Launched KernelLauncher::launch(LabelsParameters, const Destination&);
 
 /// Updates on one stream have one slot, and what is captured another: a graph may be replayed
 /// beside any stream. One stream too many takes over the slot of the first.

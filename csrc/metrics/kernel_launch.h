@@ -48,8 +48,8 @@ struct Destination {
   Scratch* scratch;  ///< the weights of the classes lie behind it
   int device;
   cuda::Stream stream;
-  unsigned scalars = 0;     ///< running values in use
-  unsigned tail_words = 0;  ///< of what follows the state, as many as readings have
+  unsigned scalars = 0;       ///< running values in use
+  unsigned matrix_words = 0;  ///< of the confusion matrix, as many as readings have
 };
 
 enum class Launched { kNot, kOnStream, kIntoGraph };

@@ -19,8 +19,6 @@ constexpr int kComputeCapabilityMinor = 76;
 constexpr std::array<const char*, kRealFormats> kFormatNames = {"float64", "float32", "float16",
                                                                 "bfloat16"};
 constexpr std::array<const char*, kRowsByCount> kRowsByNames = {"thread", "warp", "block"};
-constexpr std::array<const char*, kElementKernels> kElementKernelNames = {
-    "pig_metric_values", "pig_metric_rows", "pig_metric_pairs", "pig_metric_labels"};
 
 /// Finds a kernel and has it loaded into the current context: drivers put that off to the first
 /// launch, which would then be slow, or inside a capture, and be the one to fail.
@@ -53,8 +51,8 @@ Kernels load_into_context(const cuda::Driver& driver, const char* code) {
                          static_cast<RowsBy>(by)),
              kernels.update[cross_entropy][format][by], kernels.error);
   find(driver, library, "pig_metric_scalar", kernels.scalar, kernels.error);
-  for (size_t i = 0; i < kElementKernelNames.size(); ++i)
-    find(driver, library, kElementKernelNames[i], kernels.elements[i], kernels.error);
+  find(driver, library, "pig_metric_values", kernels.values, kernels.error);
+  find(driver, library, "pig_metric_rows", kernels.rows, kernels.error);
   if (!kernels.error.empty()) driver.LibraryUnload(library);
   return kernels;
 }

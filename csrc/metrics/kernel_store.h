@@ -27,7 +27,8 @@ struct Kernels {
   using ByFormat = std::array<ByRows, kRealFormats>;
   std::array<ByFormat, 2> update{};  ///< those without and with a cross-entropy
   cuda::Kernel scalar = nullptr;
-  std::array<cuda::Kernel, kElementKernels> elements{};
+  cuda::Kernel values = nullptr;
+  cuda::Kernel rows = nullptr;
   std::string error;
 
   cuda::Kernel update_of(bool cross_entropy, Format logits_format, RowsBy rows_by) const {

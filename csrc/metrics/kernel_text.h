@@ -7,13 +7,11 @@
 #define PIG_KERNEL_TEXTS(F)                                     \
   F(pig_metric_kernel_cu, "", "metric_kernel.cu")               \
   F(pig_kernel_elements_cuh, "metrics/", "kernel_elements.cuh") \
-  F(pig_kernel_labels_cuh, "metrics/", "kernel_labels.cuh")     \
   F(pig_kernel_row_cuh, "metrics/", "kernel_row.cuh")           \
   F(pig_kernel_ring_cuh, "metrics/", "kernel_ring.cuh")         \
   F(pig_kernel_numbers_cuh, "metrics/", "kernel_numbers.cuh")   \
   F(pig_kernel_finish_cuh, "metrics/", "kernel_finish.cuh")     \
   F(pig_metric_kernel_h, "metrics/", "metric_kernel.h")         \
-  F(pig_binary_totals_h, "metrics/", "binary_totals.h")         \
   F(pig_element_batch_h, "metrics/", "element_batch.h")         \
   F(pig_metric_state_h, "metrics/", "metric_state.h")           \
   F(pig_element_totals_h, "metrics/", "element_totals.h")       \

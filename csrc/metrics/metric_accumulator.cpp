@@ -15,8 +15,6 @@ namespace {
 
 constexpr int64_t kReadingIntervalNs = 100'000'000;
 constexpr int64_t kReadingsOfLongRun = 1000;
-/// Fewer labels are added under the lock, in some ten microseconds.
-constexpr I64 kLabelsUnderLock = 2048;
 
 }  // namespace
 
@@ -53,7 +51,7 @@ bool MetricAccumulator::add(const ScalarParameters& update, State& state, int) {
 
 template <typename Update>
 bool MetricAccumulator::add_elements(const Update& update, State& state, int max_threads) {
-  const double shift = shift_of(update);
+  const double shift = Update::kIsUpdate ? 0 : shift_of(update.batch);
   typename Update::template Found<U64> found;
   if (!try_allocating([&] { found = scan_elements(update, shift, max_threads); })) return false;
   const std::lock_guard lock(mutex_);
@@ -72,39 +70,6 @@ bool MetricAccumulator::add(const ValuesParameters& update, State& state, int ma
 
 bool MetricAccumulator::add(const RowsParameters& update, State& state, int max_threads) {
   return add_elements(update, state, max_threads);
-}
-
-bool MetricAccumulator::add(const PairsParameters& update, State& state, int max_threads) {
-  return add_elements(update, state, max_threads);
-}
-
-bool MetricAccumulator::add(const LabelsParameters& update, State& state, int max_threads) {
-  const ElementBatch& batch = update.batch;
-  const BinaryOptions& options = update.options;
-  const auto tail_doubles = binary_tail_doubles(options);
-  double* const tail = reinterpret_cast<double*>(&state + 1);
-  // Where the tail is the larger of the two, as with few labels, they go straight into it.
-  if (batch.elements < kLabelsUnderLock || batch.elements < tail_doubles) {
-    const std::lock_guard lock(mutex_);
-    if (other_is_running_) return false;
-    Totals found = scan_labels(options, batch, tail, 1);
-    update.fold(found, 0, state);
-    note_update(state.updates);
-    return true;
-  }
-  std::vector<double> added;
-  Totals found;
-  const bool is_scanned = try_allocating([&] {
-    added.resize(static_cast<size_t>(tail_doubles));
-    found = scan_labels(options, batch, added.data(), max_threads);
-  });
-  if (!is_scanned) return false;
-  const std::lock_guard lock(mutex_);
-  if (other_is_running_) return false;
-  for (size_t i = 0; i < added.size(); ++i) tail[i] += added[i];
-  update.fold(found, 0, state);
-  note_update(state.updates);
-  return true;
 }
 
 void MetricAccumulator::end_other(Addition addition, int slot, bool is_counted,

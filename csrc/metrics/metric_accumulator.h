@@ -74,7 +74,7 @@ class MetricAccumulator {
       : options_(options),
         counts_(counts.value_or(Counts{})),
         device_counts_are_known_(counts.has_value()),
-        scalars_in_use_(counts ? std::max(options.own_scalars(), in_use(*counts)) : kMaxScalars) {}
+        scalars_in_use_(counts ? in_use(*counts) : kMaxScalars) {}
 
   const MetricOptions& options() const { return options_; }
 
@@ -87,8 +87,6 @@ class MetricAccumulator {
   bool add(const ScalarParameters& update, State& state, int max_threads);
   bool add(const ValuesParameters& update, State& state, int max_threads);
   bool add(const RowsParameters& update, State& state, int max_threads);
-  bool add(const PairsParameters& update, State& state, int max_threads);
-  bool add(const LabelsParameters& update, State& state, int max_threads);
 
   /// The same by a kernel, without the GIL. False where none could be launched, too.
   template <typename Update>
@@ -198,7 +196,7 @@ class MetricAccumulator {
 template <typename Update>
 bool MetricAccumulator::launch(const Update& update, Destination to) {
   constexpr bool kOfRunningValue = requires { update.slot; };
-  to.tail_words = options_.snapshot_tail_words();
+  to.matrix_words = options_.reading_matrix_words();
   {
     const std::lock_guard lock(mutex_);
     if (other_is_running_) return false;

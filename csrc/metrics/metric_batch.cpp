@@ -67,37 +67,29 @@ bool same_device(const dlpack::Tensor& a, const dlpack::Tensor& b) {
   return a.device.type == b.device.type && a.device.id == b.device.id;
 }
 
-std::optional<ElementBatch> make_element_batch(std::span<const dlpack::Tensor* const> tensors,
-                                               int of_rows, I64 row_size) {
+std::optional<ElementBatch> make_element_batch(std::span<const dlpack::Tensor* const> tensors) {
   ElementBatch batch{};
-  batch.operand_count = static_cast<int>(tensors.size());
   const dlpack::Tensor* shape = nullptr;
-  for (size_t i = 0; i < tensors.size(); ++i)
-    if (shape == nullptr && static_cast<int>(i) != of_rows) shape = tensors[i];
+  for (const dlpack::Tensor* const tensor : tensors)
+    if (shape == nullptr) shape = tensor;
   if (shape == nullptr) return std::nullopt;
-  if (row_size != 0 && (shape->ndim == 0 || shape->shape[shape->ndim - 1] != row_size))
-    return std::nullopt;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const dlpack::Tensor* const tensor = tensors[i];
     if (tensor == nullptr) continue;
-    const int ndim = shape->ndim - (static_cast<int>(i) == of_rows ? 1 : 0);
     const Format format = format_of(tensor->dtype);
-    if (format == kNone || tensor->ndim != ndim || !same_device(*tensor, *shape) ||
-        !std::equal(shape->shape, shape->shape + ndim, tensor->shape))
+    if (format == kNone || !same_device(*tensor, *shape) || !same_shape(*tensor, *shape))
       return std::nullopt;
     batch.operands[i].data = data_of(*tensor);
     batch.operands[i].format = format;
   }
 
-  batch.elements = 1;
-  for (int dim = 0; dim < shape->ndim; ++dim) batch.elements *= shape->shape[dim];
+  batch.elements = size_of(*shape);
   std::array<Dimension, kMaxDims> dimensions;
   for (int dim = 0; dim < shape->ndim; ++dim) {
     Dimension next{shape->shape[dim], {}};
     if (next.size == 1 || batch.elements == 0) continue;
     for (size_t i = 0; i < tensors.size(); ++i)
-      if (tensors[i] != nullptr && dim < tensors[i]->ndim)
-        next.strides[i] = tensors[i]->strides[dim];
+      if (tensors[i] != nullptr) next.strides[i] = tensors[i]->strides[dim];
     Dimension* const last = &dimensions[static_cast<size_t>(std::max(batch.dims - 1, 0))];
     if (batch.dims > 0 && last->holds(next)) {
       next.size *= last->size;

@@ -7,22 +7,13 @@
 #include <vector>
 
 #include "base/dlpack.h"
-#include "metrics/binary_totals.h"
 #include "metrics/element_totals.h"
 #include "metrics/metric_state.h"
 
 namespace pig::metrics {
 
-/// Histograms of up to so many doubles are part of a reading: those of four labels with the default
-/// number of bins.
-constexpr I64 kMaxReadingDoubles = 8192;
-
-/// What an accumulator's updates are: they decide on its state's tail, and what its fields mean.
-enum class Task { kClassification, kRegression, kBinary };
-
 /// What an accumulator was made with.
 struct MetricOptions {
-  Task task = Task::kClassification;
   std::array<I64, kMaxTopk> topk{};
   int topk_count = 0;
   I64 classes = 0;  ///< 0: as many as the logits have
@@ -34,49 +25,23 @@ struct MetricOptions {
   double label_smoothing = 0;
   std::vector<double> class_weight;  ///< of each class; empty: all are 1
   double class_weight_sum = 0;
-  BinaryOptions binary{};
 
-  /// How many of the first running values the accumulator's own updates add to.
-  int own_scalars() const { return task == Task::kRegression ? int{kRegressionSlots} : 0; }
-
-  /// Whether there is a confusion matrix that is left out of readings.
-  bool confusion_is_large() const { return confusion && classes > kMaxSnapshotClasses; }
-
-  /// How much of what follows the state is part of each reading.
-  unsigned snapshot_tail_words() const {
-    if (task == Task::kBinary) {  // all but the histograms
-      const I64 words = binary_tail_doubles(binary) - binary_histogram_doubles(binary);
-      return words <= kMaxSnapshotTail ? static_cast<unsigned>(words) : 0;
-    }
-    return confusion && !confusion_is_large() ? static_cast<unsigned>(classes * classes) : 0;
+  /// How much of the confusion matrix is part of each reading: a large one is left out.
+  unsigned reading_matrix_words() const {
+    return confusion && classes <= kMaxSnapshotClasses ? static_cast<unsigned>(classes * classes)
+                                                       : 0;
   }
+  U64 reading_bytes() const { return kStateBytes + U64{reading_matrix_words()} * sizeof(double); }
 
   U64 state_bytes() const {
-    if (task == Task::kBinary)
-      return kStateBytes + static_cast<U64>(binary_tail_doubles(binary)) * sizeof(double);
     return kStateBytes + (confusion ? static_cast<U64>(classes * classes) * sizeof(double) : 0);
-  }
-  /// What readings have of it: large tails are left out.
-  U64 reading_bytes() const {
-    if (confusion_is_large()) return snapshot_bytes();
-    if (task != Task::kBinary || !binary_is_large()) return state_bytes();
-    return state_bytes() - static_cast<U64>(binary_histogram_doubles(binary)) * sizeof(double);
-  }
-  /// What a kernel's snapshot has of it.
-  U64 snapshot_bytes() const { return kStateBytes + U64{snapshot_tail_words()} * sizeof(double); }
-  /// Whether there are histograms that are left out of readings.
-  bool binary_is_large() const {
-    return task == Task::kBinary && binary_histogram_doubles(binary) > kMaxReadingDoubles;
   }
 };
 
 /// Tensors of one shape and on one device as the scan and the kernels take them; null where one was
-/// not given. `of_rows` is the place of one that lacks the last dimension and has the same number
-/// for all elements along it; -1: there is none. `row_size` is what the last dimension has to be;
-/// 0: anything. Nothing where they do not fit each other, and where more than kMaxDims dimensions
+/// not given. Nothing where they do not fit each other, and where more than kMaxDims dimensions
 /// cannot be merged: then Python says what is wrong, or does the update itself.
-std::optional<ElementBatch> make_element_batch(std::span<const dlpack::Tensor* const> tensors,
-                                               int of_rows = -1, I64 row_size = 0);
+std::optional<ElementBatch> make_element_batch(std::span<const dlpack::Tensor* const> tensors);
 
 /// One update's tensors as the scan and the kernel take them. Nothing where they do not fit each
 /// other or the options, and where more than kMaxDims dimensions cannot be merged: then Python says

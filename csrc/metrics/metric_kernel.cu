@@ -5,11 +5,10 @@
 // One kernel is all of an update: ranks, counts, losses, the fold into the state and the snapshot
 // for the host. A row is read once, by one thread, a warp or a block, by the number of classes and
 // by how they lie (kernel_row.cuh); on the large devices a block's rows come by bulk copies
-// (kernel_ring.cuh). Updates without logits are in kernel_elements.cuh and kernel_labels.cuh. What
-// follows the rows or elements is in kernel_finish.cuh.
+// (kernel_ring.cuh). Updates without logits are in kernel_elements.cuh. What follows the rows or
+// elements is in kernel_finish.cuh.
 #include "metrics/kernel_elements.cuh"
 #include "metrics/kernel_finish.cuh"
-#include "metrics/kernel_labels.cuh"
 #include "metrics/kernel_row.cuh"
 
 namespace pig::metrics {
@@ -176,17 +175,15 @@ PIG_UPDATE(float32, kFloat32)
 PIG_UPDATE(float16, kFloat16)
 PIG_UPDATE(bfloat16, kBfloat16)
 
-#define PIG_ELEMENTS(name, Parameters, run)                                       \
+#define PIG_ELEMENTS(name, Parameters)                                            \
   extern "C" __global__ void __launch_bounds__(pig::metrics::kThreads,            \
                                                pig::metrics::Parameters::kBlocks) \
       pig_metric_##name(const __grid_constant__ pig::metrics::Parameters p) {     \
-    pig::metrics::run(p);                                                         \
+    pig::metrics::update_elements(p);                                             \
   }
 
-PIG_ELEMENTS(values, ValuesParameters, update_elements)
-PIG_ELEMENTS(rows, RowsParameters, update_elements)
-PIG_ELEMENTS(pairs, PairsParameters, update_elements)
-PIG_ELEMENTS(labels, LabelsParameters, update_labels)
+PIG_ELEMENTS(values, ValuesParameters)
+PIG_ELEMENTS(rows, RowsParameters)
 
 extern "C" __global__ void __launch_bounds__(pig::metrics::kThreads, 1)
     pig_metric_scalar(const __grid_constant__ pig::metrics::ScalarParameters p) {

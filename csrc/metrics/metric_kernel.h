@@ -4,7 +4,6 @@
 // but the state's header, for the same reason.
 #pragma once
 
-#include "metrics/binary_totals.h"
 #include "metrics/element_totals.h"
 #include "metrics/metric_state.h"
 
@@ -32,17 +31,12 @@ struct Slot {
   U64 parts[kPartWords][kMaxBlocks];
 };
 
-/// Bins of a calibration whose sums of probabilities are whole numbers of 2^-48, and so exact.
-constexpr int kTalliedCalibration = 32;
-
 /// Device memory of one accumulator's updates. All bytes zero before the first.
 struct Scratch {
   U64 sequence;      ///< of the newest publication: kernels don't read host memory
   U64 lost;          ///< updates that met another one in their slot and could not be added
   unsigned lock;     ///< 1 while a kernel changes the state and publishes it
   unsigned scalars;  ///< how many running values are published: as many as a launch knew of
-  /// Low and high words summed, until the last block of an update adds them to the calibration.
-  U64 probabilities[kTalliedCalibration][2];
   Slot slots[kSlots];
 };
 
@@ -51,8 +45,9 @@ struct Scratch {
 /// stands n: so the host knows what belongs together, and the device need not wait for the bus. Of
 /// the state only the running values in use are there, as each byte goes over the bus.
 struct Snapshot {
-  static constexpr unsigned kHead = 2;  ///< how many words of the state and of the tail; `lost`
-  static constexpr unsigned kWords = kHead + kStateBytes / 8 + kMaxSnapshotTail;
+  static constexpr unsigned kHead = 2;  ///< how many words of the state and of the matrix; `lost`
+  static constexpr unsigned kWords =
+      kHead + kStateBytes / 8 + kMaxSnapshotClasses * kMaxSnapshotClasses;
   U64 halves[2][2 * kWords];
 };
 
@@ -61,10 +56,10 @@ struct LaunchParameters {
   State* state;
   Scratch* scratch;
   Snapshot* snapshot;
-  unsigned generation;  ///< the launch's number, never 0; replays of a graph have the same
-  int slot;             ///< of its stream
-  unsigned scalars;     ///< running values in use
-  unsigned tail_words;  ///< of what follows the state, as many as are published
+  unsigned generation;    ///< the launch's number, never 0; replays of a graph have the same
+  int slot;               ///< of its stream
+  unsigned scalars;       ///< running values in use
+  unsigned matrix_words;  ///< of the confusion matrix, as many as are published
 };
 
 /// Writes the words from `first` on, each `step`-th, of the publication `number`, which has so many
@@ -76,9 +71,9 @@ PIG_SHARED void publish_words(const LaunchParameters& p, unsigned number, unsign
   const auto* const from = reinterpret_cast<const volatile U64*>(p.state);
   auto* const to = static_cast<volatile U64*>(p.snapshot->halves[number % 2]);
   const U64 tag = static_cast<U64>(number) << 32;
-  for (unsigned i = first; i < Snapshot::kHead + front + p.tail_words; i += step) {
+  for (unsigned i = first; i < Snapshot::kHead + front + p.matrix_words; i += step) {
     const unsigned word = i - Snapshot::kHead;
-    const U64 value = i == 0   ? static_cast<U64>(p.tail_words) << 32 | front
+    const U64 value = i == 0   ? static_cast<U64>(p.matrix_words) << 32 | front
                       : i == 1 ? p.scratch->lost
                                : from[word < front ? word : kStateWords + (word - front)];
     to[2 * i] = tag | (value & 0xFFFFFFFFu);
@@ -95,11 +90,8 @@ PIG_SHARED void publish_words(const LaunchParameters& p, unsigned number, unsign
 //
 // and where it is read element by element
 //
-//   kKernel, kOperands
-//   kShifted, kWeight  the operand from which a shift is taken, and its weight; kNone: there is
-//   none add(numbers, shift, totals)  adds an element by its operands
-//   Plain, kPlain  what adds elements of which only the first kPlain operands were given, all of
-//   them in one format; kPlain is 0 where nothing does. `is_plain` of other elements is false
+//   kOperands
+//   add(numbers, shift, totals)  adds an element by its operands
 //   kBlocks        as many run on a multiprocessor at once
 
 struct UpdateParameters {
@@ -132,19 +124,11 @@ struct ScalarParameters {
   double ema;  ///< as in a Batch
 };
 
-enum ElementKernel { kValuesKernel, kRowsKernel, kPairsKernel, kLabelsKernel, kElementKernels };
-
-constexpr int kNoOperand = -1;
-
 struct ValuesParameters {
   template <typename Count>
   using Found = ValueTotalsOf<Count>;
   static constexpr bool kIsUpdate = false;
-  static constexpr ElementKernel kKernel = kValuesKernel;
-  static constexpr int kOperands = kValueOperands, kShifted = kValue, kWeight = kValueWeight;
-  template <typename Number>
-  using Plain = PlainValues<Number>;
-  static constexpr int kPlain = 1, kBlocks = 3;
+  static constexpr int kOperands = kValueOperands, kBlocks = 3;
 
   LaunchParameters launch;
   ElementBatch batch;
@@ -152,9 +136,6 @@ struct ValuesParameters {
   int slot;  ///< of the running value
 
   PIG_SHARED bool is_used(int) const { return true; }
-  PIG_SHARED static bool is_plain(const double (&numbers)[kOperands]) {
-    return is_finite(numbers[kValue]);
-  }
   template <typename Count>
   PIG_SHARED_INLINE void add(const double (&numbers)[kOperands], double shift,
                              Found<Count>& totals) const {
@@ -169,9 +150,7 @@ struct RowsParameters {
   template <typename Count>
   using Found = TotalsOf<Count>;
   static constexpr bool kIsUpdate = true;
-  static constexpr ElementKernel kKernel = kRowsKernel;
-  static constexpr int kOperands = kRowOperands, kShifted = kNoOperand, kWeight = kNoOperand;
-  static constexpr int kPlain = 0, kBlocks = 2;
+  static constexpr int kOperands = kRowOperands, kBlocks = 2;
 
   LaunchParameters launch;
   ElementBatch batch;
@@ -191,63 +170,6 @@ struct RowsParameters {
   }
   PIG_SHARED void fold(Found<U64>& found, double, State& state) const {
     fold_update(rows, found, state);
-  }
-};
-
-struct PairsParameters {
-  template <typename Count>
-  using Found = PairTotalsOf<Count>;
-  static constexpr bool kIsUpdate = true;
-  static constexpr ElementKernel kKernel = kPairsKernel;
-  static constexpr int kOperands = kRegressionOperands, kShifted = kTarget, kWeight = kPairWeight;
-  template <typename Number>
-  using Plain = PlainPairs<Number>;
-  static constexpr int kPlain = 2, kBlocks = 2;
-
-  LaunchParameters launch;
-  ElementBatch batch;
-  double ema;
-
-  PIG_SHARED bool is_used(int) const { return true; }
-  PIG_SHARED static bool is_plain(const double (&numbers)[kOperands]) {
-    const double error = numbers[kPrediction] - numbers[kTarget];
-    return is_finite(error * error);
-  }
-  template <typename Count>
-  PIG_SHARED_INLINE void add(const double (&numbers)[kOperands], double shift,
-                             Found<Count>& totals) const {
-    add_pair(numbers[kPrediction], numbers[kTarget], numbers[kPairWeight], shift, totals);
-  }
-  PIG_SHARED void fold(Found<U64>& found, double shift, State& state) const {
-    fold_pairs(found, shift, ema, state);
-  }
-};
-
-struct LabelsParameters {
-  template <typename Count>
-  using Found = TotalsOf<Count>;
-  static constexpr bool kIsUpdate = true;
-  static constexpr ElementKernel kKernel = kLabelsKernel;
-  static constexpr int kShifted = kNoOperand, kBlocks = 2;
-
-  LaunchParameters launch;
-  ElementBatch batch;
-  BinaryOptions options;
-
-  PIG_SHARED bool is_used(int real) const {
-    if (real == PIG_REAL(weight)) return true;
-    const int outcome = real - PIG_REAL(correct);
-    return options.labels == 0 && outcome >= 0 && outcome < kBinaryCounts;
-  }
-  /// Where rows are one label each, a kernel has the four outcomes in `correct`: they are few, and
-  /// each label adds to one of them.
-  PIG_SHARED void fold(Found<U64>& found, double, State& state) const {
-    double* const counts = binary_tail(options, reinterpret_cast<double*>(&state + 1)).counts;
-    for (int i = 0; i < kBinaryCounts; ++i) {
-      counts[i] += found.correct[i];
-      found.correct[i] = 0;
-    }
-    add_update(found, state);
   }
 };
 

@@ -30,8 +30,6 @@ enum class Merge { kSum, kLeast, kGreatest };
 /// Confusion matrices up to this many classes are part of a snapshot: 2 KB, which each update sends
 /// over the bus.
 constexpr I64 kMaxSnapshotClasses = 16;
-/// As much of what follows the state, as doubles: also a hundred bins of a calibration.
-constexpr I64 kMaxSnapshotTail = kMaxSnapshotClasses * kMaxSnapshotClasses + kCalibrationSums * 100;
 
 /// A field of the list where counts are of the type `Count`.
 template <typename Field, typename Count = U64>
@@ -92,7 +90,7 @@ struct State {
 #undef PIG_FIELD
 
 // Behind it, if the options want it, the confusion matrix: double[classes][classes], rows are
-// targets. What lies behind that of a BinaryAccumulator is in binary_totals.h.
+// targets.
 
 constexpr U64 kStateBytes = sizeof(State);
 
@@ -422,16 +420,7 @@ PIG_SHARED void add_field(double (&into)[kSize], const double (&found)[kSize]) {
     if (found[i] != 0) into[i] += found[i];
 }
 
-/// Adds what all rows of an update gave.
-PIG_SHARED void add_update(const Totals& rows, State& state) {
-  ++state.updates;
-#define PIG_ROWS(type, name, merge) add_field(state.name, rows.name);
-#include "metrics/state_fields.h"
-  if (state.first_nonfinite_update == 0 && (rows.nonfinite_losses != 0 || rows.nonfinite_rows != 0))
-    state.first_nonfinite_update = state.updates;
-}
-
-/// The same, and the update's loss, which becomes part of the rows'.
+/// Adds what all rows of an update gave, and the update's loss, which becomes part of the rows'.
 PIG_SHARED void fold_update(const Batch& batch, Totals& rows, State& state) {
   const bool has_mean = batch.loss_kind == kMeanLoss;
   // A loss of several rows is NaN when none of them was finite.
@@ -448,7 +437,11 @@ PIG_SHARED void fold_update(const Batch& batch, Totals& rows, State& state) {
     rows.nll_sum = rows.loss_sum;
     rows.nll_weight = rows.loss_weight;
   }
-  add_update(rows, state);
+  ++state.updates;
+#define PIG_ROWS(type, name, merge) add_field(state.name, rows.name);
+#include "metrics/state_fields.h"
+  if (state.first_nonfinite_update == 0 && (rows.nonfinite_losses != 0 || rows.nonfinite_rows != 0))
+    state.first_nonfinite_update = state.updates;
   for (int i = 0; i < kMaxTopk; ++i) {
     if (batch.topk[i] == 0) break;
     state.correct_weight[i] += rows.weight;

@@ -224,11 +224,10 @@ Outcome update(MetricAccumulator& accumulator, py::handle state_tensor, py::hand
 }
 
 /// Tensors of an update that are read element by element; nothing where one of them is not for
-/// native code, or is elsewhere than the state. The rest is as for `make_element_batch`.
+/// native code, or is elsewhere than the state.
 template <size_t kCount>
 std::optional<ElementBatch> elements_of(const StatePlace& place,
-                                        const std::array<py::handle, kCount>& tensors,
-                                        int of_rows = -1, I64 row_size = 0) {
+                                        const std::array<py::handle, kCount>& tensors) {
   std::array<dlpack::Tensor, kCount> views;
   std::array<const dlpack::Tensor*, kCount> pointers{};
   for (size_t i = 0; i < kCount; ++i) {
@@ -238,13 +237,13 @@ std::optional<ElementBatch> elements_of(const StatePlace& place,
     views[i] = *view;
     pointers[i] = &views[i];
   }
-  return make_element_batch(pointers, of_rows, row_size);
+  return make_element_batch(pointers);
 }
 
 Outcome update_scalar(MetricAccumulator& accumulator, py::handle state_tensor,
                       py::handle scratch_tensor, int slot, py::handle value, py::handle weight) {
   const auto place = place_of(accumulator, state_tensor, scratch_tensor);
-  if (!place || slot < 0 || slot >= kMaxScalars) return std::nullopt;
+  if (!place || slot < 0 || slot >= kMaxScalars || value.is_none()) return std::nullopt;
   const double ema = accumulator.options().ema;
   ScalarParameters update{{}, nullptr, kNone, slot, 0, ema};
   bool is_single = weight.is_none();
@@ -280,28 +279,6 @@ Outcome update_rows(MetricAccumulator& accumulator, py::handle state_tensor,
              RowsParameters{{}, *rows, batch_of_rows(accumulator.options(), *rows)});
 }
 
-Outcome update_regression(MetricAccumulator& accumulator, py::handle state_tensor,
-                          py::handle scratch_tensor, py::handle prediction, py::handle target,
-                          py::handle weight) {
-  const auto place = place_of(accumulator, state_tensor, scratch_tensor);
-  if (!place || prediction.is_none() || target.is_none()) return std::nullopt;
-  const auto pairs = elements_of<kRegressionOperands>(*place, {prediction, target, weight});
-  if (!pairs) return std::nullopt;
-  return add(accumulator, *place, PairsParameters{{}, *pairs, accumulator.options().ema});
-}
-
-Outcome update_binary(MetricAccumulator& accumulator, py::handle state_tensor,
-                      py::handle scratch_tensor, py::handle logits, py::handle target,
-                      py::handle weight) {
-  const auto place = place_of(accumulator, state_tensor, scratch_tensor);
-  if (!place || logits.is_none() || target.is_none()) return std::nullopt;
-  const BinaryOptions& options = accumulator.options().binary;
-  const auto labels = elements_of<kBinaryOperands>(
-      *place, {logits, target, weight}, options.labels == 0 ? -1 : kLabelWeight, options.labels);
-  if (!labels || labels->operands[kScore].format > kBfloat16) return std::nullopt;
-  return add(accumulator, *place, LabelsParameters{{}, *labels, options});
-}
-
 py::object bytes_of(const std::vector<uint8_t>& bytes) {
   return py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
@@ -309,14 +286,12 @@ py::object bytes_of(const std::vector<uint8_t>& bytes) {
 py::object read(MetricAccumulator& accumulator, py::handle state_tensor) {
   const auto place = place_of(accumulator, state_tensor);
   if (!place) return py::none();
-  const MetricOptions& options = accumulator.options();
+  std::vector<uint8_t> bytes(accumulator.options().reading_bytes());
   if (!on_cpu(place->view)) {
-    std::vector<uint8_t> bytes(options.snapshot_bytes());
     U64 lost = 0;
     if (!accumulator.copy_snapshot(bytes, lost)) return py::none();
     return py::make_tuple(bytes_of(bytes), lost);
   }
-  std::vector<uint8_t> bytes(options.reading_bytes());
   if (!accumulator.copy(*place->state, bytes)) return py::none();
   return py::make_tuple(bytes_of(bytes), 0);
 }
@@ -346,22 +321,15 @@ py::object step_pair(uint32_t serial) {
   return py::make_tuple(serial, parts().steps().index_of(serial));
 }
 
-std::unique_ptr<MetricAccumulator> make(const std::string& task,
-                                        const std::optional<MetricAccumulator::Counts>& counts,
-                                        std::optional<double> ema, const std::vector<I64>& topk,
-                                        I64 num_classes, bool confusion, I64 ignore_index,
-                                        int class_dim, bool cross_entropy, double label_smoothing,
+std::unique_ptr<MetricAccumulator> make(const std::optional<MetricAccumulator::Counts>& counts,
+                                        const std::vector<I64>& topk, I64 num_classes,
+                                        bool confusion, I64 ignore_index, int class_dim,
+                                        std::optional<double> ema, bool cross_entropy,
+                                        double label_smoothing,
                                         const std::vector<double>& class_weight,
-                                        double class_weight_sum, int calibration_bins, I64 labels,
-                                        int bins, bool from_logits, double threshold) {
+                                        double class_weight_sum) {
   MetricOptions options;
-  options.task = task == "regression" ? Task::kRegression
-                 : task == "binary"   ? Task::kBinary
-                                      : Task::kClassification;
   options.ema = ema.value_or(0);
-  options.binary = {labels,           bins,
-                    calibration_bins, from_logits ? 1 : 0,
-                    threshold,        static_cast<double>(ignore_index)};
   if (topk.size() > kMaxTopk) throw std::invalid_argument("topk has too many numbers");
   for (const I64 k : topk) options.topk[static_cast<size_t>(options.topk_count++)] = k;
   options.classes = num_classes;
@@ -407,14 +375,10 @@ void end_other(MetricAccumulator& accumulator, py::handle state_tensor, bool add
 void pig::add_metric_functions(py::module_& module) {
   using namespace pig::metrics;
   py::class_<MetricAccumulator>(module, "MetricAccumulator")
-      .def(py::init(&make), py::kw_only(), py::arg("task"), py::arg("counts"),
-           py::arg("ema") = py::none(), py::arg("topk") = std::vector<I64>(),
-           py::arg("num_classes") = 0, py::arg("confusion") = false, py::arg("ignore_index") = 0,
-           py::arg("class_dim") = 1, py::arg("cross_entropy") = false,
-           py::arg("label_smoothing") = 0.0, py::arg("class_weight") = std::vector<double>(),
-           py::arg("class_weight_sum") = 0.0, py::arg("calibration_bins") = 0,
-           py::arg("labels") = 0, py::arg("bins") = 1, py::arg("from_logits") = true,
-           py::arg("threshold") = 0.0)
+      .def(py::init(&make), py::kw_only(), py::arg("counts"), py::arg("topk"),
+           py::arg("num_classes"), py::arg("confusion"), py::arg("ignore_index"),
+           py::arg("class_dim"), py::arg("ema"), py::arg("cross_entropy"),
+           py::arg("label_smoothing"), py::arg("class_weight"), py::arg("class_weight_sum"))
       .def("update", &update, py::arg("state"), py::arg("scratch"), py::arg("logits"),
            py::arg("target"), py::arg("loss"), py::arg("weight"))
       .def("update_scalar", &update_scalar, py::arg("state"), py::arg("scratch"), py::arg("slot"),
@@ -422,10 +386,6 @@ void pig::add_metric_functions(py::module_& module) {
       .def("update_rows", &update_rows, py::arg("state"), py::arg("scratch"), py::arg("loss"),
            py::arg("correct"), py::arg("rank"), py::arg("entropy"), py::arg("weight"),
            py::arg("mask"))
-      .def("update_regression", &update_regression, py::arg("state"), py::arg("scratch"),
-           py::arg("prediction"), py::arg("target"), py::arg("weight"))
-      .def("update_binary", &update_binary, py::arg("state"), py::arg("scratch"), py::arg("logits"),
-           py::arg("target"), py::arg("weight"))
       .def("read", &read, py::arg("state"))
       .def("copy", &copy, py::arg("state"), py::arg("into"))
       .def("reset", &reset, py::arg("state"))

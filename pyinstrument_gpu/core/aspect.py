@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 from pyinstrument_gpu import plugins
 from pyinstrument_gpu.core.file.json_document import decode_object
@@ -24,11 +24,26 @@ if TYPE_CHECKING:  # what only reads runs needs no pictures
     from pyinstrument_gpu.parts.parts import Curves, Flame, Part
 
 
-class Aspect:
+RunT = TypeVar("RunT")
+"""A `Run`, which this file can't import, as runs are made of aspects."""
+SectionT = TypeVar("SectionT")
+
+
+class ReportedRun(Protocol):
+    """The document of a whole report, as far as the text of a section depends on it."""
+
+    @property
+    def step_count(self) -> int: ...
+
+    @property
+    def duration_ns(self) -> int: ...
+
+
+class Aspect(Generic[RunT, SectionT]):
     """A thing that is recorded: what a run holds of it, how that is read, and what is said of it.
 
-    An aspect overrides what it has something to say to. Its objects hold no state. `run` is a `Run`
-    throughout, which this file can't import, as runs are made of aspects.
+    An aspect overrides what it has something to say to. Its objects hold no state. It names the
+    types of runs and of its section: `class Memory(Aspect[Run, MemoryUse])`.
 
     Attributes:
         name: of its section, as JSON and the page have it.
@@ -46,7 +61,7 @@ class Aspect:
     section_type: ClassVar[Any] = None
     heading: ClassVar[str] = ""
     about: ClassVar[str] = ""
-    live: ClassVar[LiveView | None] = None
+    live: ClassVar[LiveView[Any, Any] | None] = None
     comes_first: ClassVar[bool] = False
     in_preview: ClassVar[bool] = True
     most_rows: ClassVar[int | None] = None
@@ -70,15 +85,15 @@ class Aspect:
     def take_out(self, run: dict[str, Any], found: Found) -> None:
         """Remove this aspect's entries from the phases in the arguments of a `Run`."""
 
-    def join_history(self, run: Any, earlier: Any) -> None:
+    def join_history(self, run: RunT, earlier: RunT) -> None:
         """Give a run what only an earlier copy of it still holds; see `Run.with_history_of`."""
 
-    def section(self, run: Any) -> Any:
+    def section(self, run: RunT) -> SectionT | None:
         """Return the aspect's section of a report as plain data; None or empty where there is
         nothing."""
         return None
 
-    def parts(self, section: Any, document: Any) -> Iterable[Part]:
+    def parts(self, section: SectionT, document: ReportedRun) -> Iterable[Part]:
         """The section in sentences and tables.
 
         Args:
@@ -87,53 +102,53 @@ class Aspect:
         """
         return ()
 
-    def summary(self, section: Any, document: Any) -> Iterable[Part]:
+    def summary(self, section: SectionT, document: ReportedRun) -> Iterable[Part]:
         """The section in a line or two, for the report that a run prints by itself; nothing where
         there is nothing that most readers would want to know. Arguments are as in `parts`."""
         return ()
 
-    def first_parts(self, section: Any) -> Iterable[Part]:
+    def first_parts(self, section: SectionT) -> Iterable[Part]:
         """Return what matters so much that it stands before everything else."""
         return ()
 
-    def failures(self, run: Any) -> Iterable[Any]:
+    def failures(self, run: RunT) -> Iterable[Any]:
         """Yield what went wrong, as findings of the analysis, which a report has before others, and
         doubts of the aspect's own."""
         return ()
 
-    def verdict(self, section: Any) -> str | None:
+    def verdict(self, section: SectionT) -> str | None:
         """Return the run's verdict in a sentence, if this aspect decides it."""
         return None
 
-    def in_steps(self, section: Any) -> str | None:
+    def in_steps(self, section: SectionT) -> str | None:
         """Return what steps do besides the program's own work, with its share of their time, if so
         much that their mean says little without it."""
         return None
 
-    def lines(self, run: Any) -> Iterable[tuple[str, SourceLine]]:
+    def lines(self, run: RunT) -> Iterable[tuple[str, SourceLine]]:
         """Lines of the program that it is about, each with a title."""
         return ()
 
-    def curves(self, run: Any) -> Iterable[Curves]:
+    def curves(self, run: RunT) -> Iterable[Curves]:
         """Return curves of values over the steps of a run, for pictures."""
         return ()
 
-    def flames(self, run: Any) -> Iterable[Flame]:
+    def flames(self, run: RunT) -> Iterable[Flame]:
         """Flame graphs of it, one below the other."""
         return ()
 
-    def causes(self, run: Any) -> Iterable[Cause]:
+    def causes(self, run: RunT) -> Iterable[Cause]:
         """Return the causes that may have made steps slow, with when they were at work. A cause of
         which nothing was recorded is not among them; one that was looked for and not found is,
         without entries."""
         return ()
 
-    def unknown(self, run: Any) -> Iterable[str]:
+    def unknown(self, run: RunT) -> Iterable[str]:
         """Yield what was not recorded, in sentences that say how it would be."""
         return ()
 
 
-class DocumentAspect(Aspect):
+class DocumentAspect(Aspect[RunT, SectionT]):
     """An aspect of which a run file has a document, and a `Run` what that says, by its name.
 
     Attributes:
@@ -169,7 +184,7 @@ class DocumentAspect(Aspect):
 
 
 @cache
-def aspects() -> tuple[Aspect, ...]:
+def aspects() -> tuple[Aspect[Any, Any], ...]:
     """Return the aspects in the order in which a report shows them, those of plug-ins last.
 
     Their table is found by its name, as what it lists builds on this package.
@@ -183,10 +198,10 @@ def aspects() -> tuple[Aspect, ...]:
         for name, one in added
         if one.name not in names
     ]
-    return (*own, *cast("list[Aspect]", guarded))
+    return (*own, *cast("list[Aspect[Any, Any]]", guarded))
 
 
-class _LeftOut(Aspect):
+class _LeftOut(Aspect[Any, Any]):
     """Stands for the aspect of a plug-in that is broken: what a run holds of it is not shown."""
 
     def __init__(self, name: str) -> None:
@@ -200,7 +215,7 @@ def _is_aspect(found: object) -> bool:
     return isinstance(found, Aspect)
 
 
-def live_views() -> list[LiveView]:
+def live_views() -> list[LiveView[Any, Any]]:
     """Return the views of aspects that `watch` shows, in its order."""
     views = [aspect.live for aspect in aspects() if aspect.live is not None]
     return sorted(views, key=lambda view: view.place)

@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views in `watch` of an aspect of a run that is being recorded, in the run and in its window.
-
-`run` is a `Run` throughout, which this file can't import: see core/aspect.py.
-"""
+"""Views in `watch` of an aspect of a run that is being recorded, in the run and in its window."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +12,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.core.arrays import places_in
 from pyinstrument_gpu.core.file.framing import PAYLOAD_BYTES
 from pyinstrument_gpu.core.file.items import SPAN_ITEM
+from pyinstrument_gpu.core.steps import ProfiledSteps, Steps
 from pyinstrument_gpu.parts.choice import Choice, Sorts
 from pyinstrument_gpu.parts.parts import Part
 
@@ -23,6 +21,22 @@ _LEAST_STEPS = 3
 SERIES = 24
 """At most so many values has a series: the means of steps that follow one another."""
 _SPANS_OF_A_BLOCK = PAYLOAD_BYTES // SPAN_ITEM.itemsize
+
+
+RunT = TypeVar("RunT")
+"""A `Run`, which this file can't import: see core/aspect.py."""
+SeenT = TypeVar("SeenT")
+
+
+class RunInSteps(Protocol):
+    """A `Run`, as far as a window is cut out of it."""
+
+    spans: NDArray[np.void]
+    steps: Steps
+    duration_ns: int
+
+    @property
+    def profiled(self) -> ProfiledSteps: ...
 
 
 @dataclass(frozen=True)
@@ -43,7 +57,7 @@ class LiveWindow:
     sizes: NDArray[np.int64]
 
     @classmethod
-    def of(cls, run: Any, is_whole: bool) -> LiveWindow:
+    def of(cls, run: RunInSteps, is_whole: bool) -> LiveWindow:
         # Of steps that began before the oldest spans that are kept had ended, spans may be missing.
         oldest = run.spans["host_end_ns"][: 1 if is_whole else _SPANS_OF_A_BLOCK]
         known_from_ns = 0 if is_whole else int(oldest.max(initial=0))
@@ -88,7 +102,7 @@ def places_in_series(count: int) -> NDArray[np.int64]:
     return places
 
 
-class LiveView:
+class LiveView(Generic[RunT, SeenT]):
     """The view of an aspect in `watch`. A subclass overrides what it has something to say to.
 
     Attributes:
@@ -103,22 +117,22 @@ class LiveView:
     tab: ClassVar[str] = ""
     sorts: ClassVar[Sorts] = {}
 
-    def look(self, run: Any, window: LiveWindow) -> Any:
+    def look(self, run: RunT, window: LiveWindow) -> SeenT | None:
         """Return plain data, with times in nanoseconds and None for what is not known."""
 
-    def parts(self, seen: Any, choice: Choice) -> list[Part]:
+    def parts(self, seen: SeenT, choice: Choice) -> list[Part]:
         """The table of what `look` returned."""
         return []
 
-    def heading(self, seen: Any) -> tuple[str, str]:
+    def heading(self, seen: SeenT) -> tuple[str, str]:
         """Return some words for the lines above all tables, and a problem; empty if there is
         none."""
         return "", ""
 
-    def line(self, seen: Any) -> str:
+    def line(self, seen: SeenT) -> str:
         """A line of its own above all tables; empty if there is none."""
         return ""
 
-    def figure(self, seen: Any) -> str:
+    def figure(self, seen: SeenT) -> str:
         """Return one figure to compare ranks by; empty if there is none."""
         return ""

@@ -12,16 +12,8 @@ except ModuleNotFoundError as error:
         "metrics need PyTorch 2.10 or newer: pip install 'pyinstrument-gpu[torch]'"
     ) from error
 
-from pyinstrument_gpu.metrics.binary_accumulator import BinaryAccumulator
-from pyinstrument_gpu.metrics.metric_accumulator import MetricAccumulator
-from pyinstrument_gpu.metrics.regression_accumulator import RegressionAccumulator
+from pyinstrument_gpu.metrics.accumulator import MetricAccumulator
 from pyinstrument_gpu.metrics.values import Reading
 from pyinstrument_gpu.metrics.window import tqdm_postfix
 
-__all__ = [
-    "BinaryAccumulator",
-    "MetricAccumulator",
-    "Reading",
-    "RegressionAccumulator",
-    "tqdm_postfix",
-]
+__all__ = ["MetricAccumulator", "Reading", "tqdm_postfix"]

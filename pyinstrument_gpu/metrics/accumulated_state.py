@@ -9,18 +9,17 @@ import functools
 import sys
 import threading
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pyinstrument_gpu.metrics import kernels
-from pyinstrument_gpu.metrics.accumulator_options import MAX_NAME_BYTES, AccumulatorOptions
 from pyinstrument_gpu.metrics.addition import never_compiled, number
+from pyinstrument_gpu.metrics.options import MAX_NAME_BYTES, MetricOptions
 from pyinstrument_gpu.metrics.state import (
     MAX_SCALARS,
     RESET_OFFSET,
@@ -30,7 +29,7 @@ from pyinstrument_gpu.metrics.state import (
     word,
 )
 from pyinstrument_gpu.metrics.state_dict import loaded, state_dict_of
-from pyinstrument_gpu.metrics.values import Reading
+from pyinstrument_gpu.metrics.values import Reading, values_of
 from pyinstrument_gpu.native import IMPORT_ERROR, native
 from pyinstrument_gpu.patching import device_memory
 from pyinstrument_gpu.patching.device_memory import outside_modes
@@ -40,24 +39,23 @@ _PLACED_IN_CAPTURE = (
     "the first one was inside the capture of a CUDA graph, where the accumulator cannot be set up; "
     "make one update before the capture"
 )
+_EXTREMES = ("loss_min", "loss_max", "first_nonfinite_update")
+"""Values that a window can't tell, besides those of running values."""
 
 _captured: list[tuple[Tensor, Tensor | None]] = []
 """State and scratch of accumulators that are gone, and of whose updates some were captured into a
 graph: it may be replayed at any time, and the kernels in it write there."""
 
 
-class AccumulatedState(ABC):
+class AccumulatedState:
     """A state in the memory of a device, beside what the host knows of it.
 
     It is made in host memory, and moved to the device of the first tensors. It is copied, cleared,
-    saved, loaded and read here; what adds to it is an `Accumulator`.
+    saved, loaded and read here; what adds to it is a `MetricAccumulator`.
     """
 
-    _extremes: ClassVar[tuple[str, ...]] = ("first_nonfinite_update",)
-    """Values that a window can't tell."""
-
-    def __init__(self, options: AccumulatorOptions, name: str) -> None:
-        self._options: AccumulatorOptions = options
+    def __init__(self, options: MetricOptions, name: str) -> None:
+        self._options: MetricOptions = options
         if not isinstance(name, str) or len(name.encode()) > MAX_NAME_BYTES:
             raise ValueError(f"name must be a str of up to {MAX_NAME_BYTES} bytes, got {name!r}")
         self._name = name
@@ -191,26 +189,24 @@ class AccumulatedState(ABC):
                 if self._native is not None:
                     self._native.replace_counts(None if self._has_captured else new.state.counts)
                     self._native.end_other(self._state, False, None, True)
-            self._scalar_slots = {name: new.names.index(name) for name in new.names[self._own :]}
+            self._scalar_slots = {name: slot for slot, name in enumerate(new.names)}
             self._lost_updates = new.lost_updates
             self._reference_updates = reference_updates
             self._updates_at_reset = new.state.updates
             self._is_loaded = True
             self._loaded = new
 
-    @abstractmethod
-    def _values(self, snapshot: StateSnapshot) -> dict[str, Any]:
-        """The values of a state that was read, as `values.values_of` has them."""
-
     def _reading_of(self, snapshot: StateSnapshot) -> Reading:
         updates = snapshot.state.updates
         step = None if self._native is None else self._native.step_of(updates)
-        return Reading(self._values(snapshot), updates, None if step is None else step[1])
+        return Reading(
+            values_of(self._options, snapshot), updates, None if step is None else step[1]
+        )
 
     def _reading_of_window(self, now: StateSnapshot, before: StateSnapshot | None) -> Reading:
         reading = self._reading_of(now.since(before))
         names = (f"{name}{end}" for name in now.names for end in ("_min", "_max"))
-        for unknown in (*self._extremes, *names):
+        for unknown in (*_EXTREMES, *names):
             reading.values.pop(unknown, None)
         return reading
 
@@ -294,14 +290,9 @@ class AccumulatedState(ABC):
         return self._lost_updates + (0 if scratch is None else int(_lost_on_device(scratch)))
 
     @property
-    def _own(self) -> int:
-        """The number of first slots that belong to the accumulator itself."""
-        return len(self._options.own_scalars)
-
-    @property
     def _scalar_names(self) -> tuple[str, ...]:
         """The names of the running values in use, in the order of their slots."""
-        return (*self._options.own_scalars, *self._scalar_slots)
+        return tuple(self._scalar_slots)
 
     def _add_in_torch(
         self, add: Callable[..., None], state: Tensor, *arguments: Any, slot: int | None = None
@@ -390,12 +381,12 @@ class AccumulatedState(ABC):
                 self._scratch = scratch
 
 
-def _new_native(options: AccumulatorOptions, counts: Sequence[int] | None) -> Any:
+def _new_native(options: MetricOptions, counts: Sequence[int] | None) -> Any:
     """The native side of an accumulator whose state has so many updates and numbers; None where
     there is none, and the reference has to do all work."""
     if IMPORT_ERROR is not None or not _torch_is_known():
         return None
-    return native.MetricAccumulator(task=options.task, counts=counts, **options.native_arguments())
+    return native.MetricAccumulator(counts=counts, **options.native_arguments())
 
 
 @functools.cache

@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base of all accumulators of metrics: everything but their own updates."""
+"""The accumulator: accuracy, loss, a confusion matrix, and running values."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import weakref
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pyinstrument_gpu.metrics import reference
 from pyinstrument_gpu.metrics.accumulated_state import AccumulatedState
-from pyinstrument_gpu.metrics.accumulator_options import checked_scalar
 from pyinstrument_gpu.metrics.across_ranks import PendingValues
 from pyinstrument_gpu.metrics.addition import (
     Addition,
@@ -26,8 +25,15 @@ from pyinstrument_gpu.metrics.addition import (
     local,
     never_compiled,
 )
+from pyinstrument_gpu.metrics.options import MetricOptions, checked_scalar
 from pyinstrument_gpu.metrics.state import MAX_SCALARS, StateSnapshot
-from pyinstrument_gpu.metrics.values import Reading, clash_of, known_series, series_of_scalar
+from pyinstrument_gpu.metrics.values import (
+    Reading,
+    clash_of,
+    series_of,
+    series_of_scalar,
+    values_of,
+)
 from pyinstrument_gpu.metrics.window import PeriodicLog, Window
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.device_memory import outside_modes
@@ -46,11 +52,181 @@ _owners: weakref.WeakValueDictionary[tuple[int, str, str], Any] = weakref.WeakVa
 programs make a new one for each epoch."""
 
 
-class Accumulator(AccumulatedState):
-    """The base class of the accumulators. See `MetricAccumulator`."""
+_BATCH = Addition(
+    "update",
+    "Tensor logits, Tensor target, Tensor? loss, Tensor? weight",
+    check=MetricOptions.check,
+    reference=reference.add_update,
+    whole_axis=MetricOptions.class_axis,
+)
 
-    _reserved: ClassVar[frozenset[str]]
-    """The keys that no running value may have."""
+_ROWS = Addition(
+    "update_rows",
+    "Tensor? loss, Tensor? correct, Tensor? rank, Tensor? entropy, Tensor? weight, Tensor? mask",
+    check=MetricOptions.check_rows,
+    reference=reference.add_rows,
+)
+
+
+class MetricAccumulator(AccumulatedState):
+    """Accumulates accuracy, loss and more on the device of the logits, without waiting for it.
+
+        metrics = pig.MetricAccumulator(topk=(1, 5))
+        for x, y in gpu_steps(loader):
+            ...
+            metrics.update(logits, y, loss)
+            if (reading := metrics.latest()) is not None:
+                print(reading.step, reading.values["loss"], reading.values["accuracy@1"])
+        print(metrics.compute())
+        metrics.reset()
+
+    The state is one small tensor on the device of the first update. An accumulator serves one
+    device; for several, use one per rank and `compute(across_ranks=True)`. Threads may share it. A
+    copy made by `copy.deepcopy` or `pickle` starts with the values so far and is independent.
+
+    The values of `compute()` and `latest()` have the keys `count` (rows that count), `loss` (mean
+    over them), `loss_min`, `loss_max` and `loss_last` (of the updates' means), `perplexity` (exp of
+    the mean negative log-likelihood), `entropy` (mean entropy of the softmax, in nats; of updates
+    without a loss), `accuracy@k`, `nonfinite` (the sum of `nonfinite_rows` and `nonfinite_losses`),
+    `first_nonfinite_update` (None if there was none), `ignored`, `invalid`, `lost_updates` (updates
+    that could not be added because of an error; 0 unless there was a warning), the running values
+    of `update_scalar`, and with a confusion matrix `precision_micro`, `precision_macro`,
+    `precision_per_class` (likewise `recall` and `f1`) and `confusion_matrix`; these two are NumPy
+    arrays. Values that are not known, such as an accuracy without rows, are NaN.
+
+    Args:
+        topk: for each k, `accuracy@k` is the share of rows whose target is among the k greatest
+            logits. There can be up to 8.
+        num_classes: how many classes the logits must have; None accepts any number.
+        confusion: keep a confusion matrix, from which precision, recall and F1 come. Needs
+            `num_classes`; takes 8 * num_classes**2 bytes.
+        ignore_index: a row with this target is left out, as in `torch.nn.functional.cross_entropy`.
+        class_dim: dimension of the classes: 1 for logits of shape (N, C) or (N, C, d1, ...), -1
+            for (N, ..., C), as in language models.
+        ema: keep exponential moving averages, too, of the updates' mean losses (`loss_ema`) and of
+            running values (`NAME_ema`). It is the share of an average that remains at an update,
+            such as 0.98. An update whose mean is not finite is left out.
+        cross_entropy: updates without a loss compute it, and perplexity and entropy, from the
+            logits. False is for scores that are no logits, such as probabilities; such updates
+            then have no loss, and take less time.
+        label_smoothing: of that cross-entropy, from 0 to 1, as in
+            `torch.nn.functional.cross_entropy`.
+        class_weight: likewise the weight of each class, a tensor of `num_classes` finite numbers
+            of 0 or more. It is copied, and waited for if it is on a device.
+        name: is put before the names of the values in a recording, as in `val/loss`, to tell
+            accumulators apart. Where several have the same one, or none, the second one that is
+            read is called `val-2`, or `metrics-2`.
+
+    Raises:
+        TypeError, ValueError: an argument is wrong.
+        MissingDependencyError: PyTorch is not installed.
+    """
+
+    def __init__(
+        self,
+        topk: int | Sequence[int] = (1, 5),
+        num_classes: int | None = None,
+        confusion: bool = False,
+        ignore_index: int = -100,
+        class_dim: int = 1,
+        *,
+        ema: float | None = None,
+        cross_entropy: bool = True,
+        label_smoothing: float = 0.0,
+        class_weight: Tensor | None = None,
+        name: str = "",
+    ) -> None:
+        super().__init__(
+            MetricOptions(
+                tuple(sorted({topk} if isinstance(topk, int) else set(topk))),
+                num_classes,
+                confusion,
+                ignore_index,
+                class_dim,
+                ema,
+                cross_entropy,
+                label_smoothing,
+                class_weight,
+            ),
+            name,
+        )
+
+    def update(
+        self,
+        logits: Tensor,
+        target: Tensor,
+        loss: Tensor | float | None = None,
+        weight: Tensor | None = None,
+    ) -> None:
+        """Add one batch.
+
+        This never waits for a device. On a GPU it is one kernel, which allocates nothing. Until the
+        kernel has been compiled, in the background, torch operations do the same at a higher cost;
+        `reference_updates` counts them. The first update has to come before the capture of a CUDA
+        graph; inside one it is lost, with a warning. On the CPU an update reads the logits once,
+        with as many of PyTorch's threads as is worthwhile. Inside `torch.compile` it is one
+        operator and causes no graph break. Of DTensors the local part is added.
+
+        Args:
+            logits: (N, C), (N, C, d1, ...) or, with `class_dim=-1`, (N, ..., C); float64, float32,
+                float16 or bfloat16, with any strides. With a loss, or `cross_entropy=False`, only
+                their order matters, so probabilities work as well.
+            target: the class of each row, int64, int32 or uint8, in the shape of the logits without
+                C. A target that is not a class makes its row invalid: it is counted, and left out.
+            loss: the loss of this batch, either one number, the mean over its rows, or one per row.
+                One number may be one of Python or NumPy as well. It enters the sum with the weight
+                of the rows that count. Without it, the cross-entropy of the logits is the loss: as
+                that of `torch.nn.functional.cross_entropy`, but computed in the same pass.
+            weight: the weight of each row, in the shape of the target. A row whose weight is not
+                finite is invalid.
+
+        Raises:
+            TypeError, ValueError: the tensors do not fit each other or this accumulator, or logits
+                are sharded over the classes.
+        """
+        if loss is not None and not isinstance(loss, Tensor) and isinstance(logits, Tensor):
+            # Not by a copy, which would be waited for.
+            if isinstance(loss, (float, int, np.number)):
+                loss = torch.full((), float(loss), dtype=torch.float64, device=logits.device)
+            elif torch.compiler.is_compiling() and isinstance(loss, np.ndarray):
+                # A number of NumPy, as the compiler sees it.
+                loss = torch.full((), loss, dtype=torch.float64, device=logits.device)
+        self._add(_BATCH, logits, target, loss, weight)
+
+    def update_rows(
+        self,
+        *,
+        loss: Tensor | None = None,
+        correct: Tensor | None = None,
+        rank: Tensor | None = None,
+        entropy: Tensor | None = None,
+        weight: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> None:
+        """Add one batch of which the logits are not at hand, but what was computed from them, as
+        losses give it that are fused with the last layer.
+
+        All are tensors of one shape, any one, with a number for each row. What is not given stays
+        unknown: a batch without `rank` and `correct` adds nothing to the accuracies, and one
+        without `entropy` nothing to the entropy. Nothing is added to a confusion matrix, because
+        the predictions are not known. In all else this is like `update`.
+
+        Args:
+            loss: the loss of each row, not yet weighted. It is also taken for the negative
+                log-likelihood, from which `perplexity` comes.
+            correct: whether the greatest logit was the target's, as booleans or as 0 and 1. It says
+                something of `accuracy@1` alone. Another number makes its row invalid.
+            rank: how many logits stood before the target's, 0 for none. It says something of all
+                `accuracy@k`. A number that is negative or NaN makes its row invalid.
+            entropy: of the prediction, in nats. One that is not finite is left out.
+            weight: the weight of each row. A row whose weight is not finite is invalid.
+            mask: False, or 0, for rows that are ignored.
+
+        Raises:
+            TypeError, ValueError: the tensors do not fit each other, are on another device than
+                those of the first update, or none says anything.
+        """
+        self._add(_ROWS, loss, correct, rank, entropy, weight, mask)
 
     def update_scalar(self, name: str, value: Tensor | float, weight: Tensor | None = None) -> None:
         """Add to a running value, such as a gradient norm, the rewards of a batch, or a count of
@@ -185,7 +361,7 @@ class Accumulator(AccumulatedState):
         """
         if across_ranks or group is not None:
             return self.compute_async(group).result()
-        return self._values(self._current())
+        return values_of(self._options, self._current())
 
     @never_compiled
     def compute_async(self, group: ProcessGroup | DeviceMesh | None = None) -> PendingValues:
@@ -208,7 +384,7 @@ class Accumulator(AccumulatedState):
                 state, lost = self._copied()
                 names = self._scalar_names
             has_device = self._is_placed
-            return PendingValues(self._options, names, state, lost, has_device, group, self._values)
+            return PendingValues(self._options, names, state, lost, has_device, group)
 
     def grad_norm(
         self,
@@ -259,14 +435,14 @@ class Accumulator(AccumulatedState):
         newest = self._newest()
         if newest is None:
             return
-        state, values = newest.state, self._values(newest)
-        series = known_series(values, self._series)
+        state, values = newest.state, values_of(self._options, newest)
+        series = series_of(self._options, values)
         if self._reference_updates:
             series.append(("reference_updates", self._reference_updates))
         step = self._native.step_of(state.updates)
         steps = [step] * len(series)
         # A name that is new has no values yet.
-        for name, slot in tuple(self._scalar_slots.items())[: len(state.scalars) - self._own]:
+        for name, slot in tuple(self._scalar_slots.items())[: len(state.scalars)]:
             own = series_of_scalar(values, name)
             series += own
             step = self._native.step_of_scalar(slot, state.scalars[slot].updates)
@@ -279,11 +455,6 @@ class Accumulator(AccumulatedState):
                 for name, (_, value), step in zip(names, series, steps, strict=True)
             ],
         )
-
-    @property
-    @abstractmethod
-    def _series(self) -> Sequence[str]:
-        """The keys of the values that become time series, besides the running values."""
 
     def _add(self, addition: Addition, *tensors: Any, state: Tensor | None = None) -> None:
         """Make an update. The operator of a compiled function brings the state, or a copy that it
@@ -347,19 +518,16 @@ class Accumulator(AccumulatedState):
             return None
         device = value.device if isinstance(value, Tensor) else _HOST
         with self._lock:
-            if name not in self._scalar_slots and (
-                key := clash_of(name, self._scalar_names, self._reserved)
-            ):
+            if name not in self._scalar_slots and (key := clash_of(name, self._scalar_names)):
                 raise ValueError(
                     f"{name!r} can't be the name of a running value: {key!r} is among the other "
                     "values of this accumulator; choose another name"
                 )
-            most = MAX_SCALARS - self._own
-            if name not in self._scalar_slots and len(self._scalar_slots) == most:
+            if name not in self._scalar_slots and len(self._scalar_slots) == MAX_SCALARS:
                 self._lost_updates += 1
-                self._warn_once(_NO_ROOM, f"{name!r} is one too many for {most}")
+                self._warn_once(_NO_ROOM, f"{name!r} is one too many for {MAX_SCALARS}")
                 return None
-            slot = self._scalar_slots.setdefault(name, self._own + len(self._scalar_slots))
+            slot = self._scalar_slots.setdefault(name, len(self._scalar_slots))
         # Numbers in host memory say nothing of where the logits will be.
         must_place = not self._is_placed and device.type != _HOST.type
         if isinstance(value, Tensor) and must_place and not self._place(value):
@@ -426,7 +594,7 @@ def record_readings() -> None:
 
 
 def _update_scalar(
-    accumulator: Accumulator, state: Tensor, value: Tensor, weight: Tensor | None, name: str
+    accumulator: MetricAccumulator, state: Tensor, value: Tensor, weight: Tensor | None, name: str
 ) -> None:
     if accumulator._update_scalar_with_care(name, value, weight, state):
         accumulator.record_reading()

@@ -2,9 +2,9 @@
 """The states of all ranks of a process group, gathered and merged into one.
 
 One all_gather brings what has the same size in all ranks: what their accumulators were made with,
-and the state without its tails, such as a confusion matrix. With parts of different sizes, a
-gathering would end the process or never end. The tails are summed by an all_reduce, once it is
-known that all ranks have the same.
+and the state without its confusion matrix. With parts of different sizes, a gathering would end the
+process or never end. The matrices are summed by an all_reduce, once it is known that all ranks have
+the same.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pyinstrument_gpu.metrics.accumulator_options import (
+from pyinstrument_gpu.metrics.options import (
     MAX_NAME_BYTES,
-    AccumulatorOptions,
+    MetricOptions,
     differences,
 )
 from pyinstrument_gpu.metrics.state import (
@@ -37,7 +37,7 @@ from pyinstrument_gpu.metrics.state import (
     RunningValue,
     StateSnapshot,
 )
-from pyinstrument_gpu.metrics.values import clash_of
+from pyinstrument_gpu.metrics.values import clash_of, values_of
 from pyinstrument_gpu.patching import device_memory
 from pyinstrument_gpu.patching.device_memory import outside_modes
 
@@ -77,7 +77,6 @@ class PendingValues:
         has_device: whether the state is where the accumulator's tensors are.
         group: a process group, or a device mesh of one dimension; None for the default group. Where
             there is none, this process is alone.
-        values_of: makes the values of all ranks together.
 
     Raises:
         ValueError: this process is not in the group, or the mesh has several dimensions.
@@ -85,15 +84,13 @@ class PendingValues:
 
     def __init__(
         self,
-        options: AccumulatorOptions,
+        options: MetricOptions,
         names: Sequence[str],
         state: Tensor,
         lost_updates: Tensor,
         has_device: bool,
         group: Any,
-        values_of: Callable[[StateSnapshot], dict[str, Any]],
     ) -> None:
-        self._values_of = values_of
         self._values: dict[str, Any] | None = None
         self._options = options
         self._names = names
@@ -141,8 +138,8 @@ class PendingValues:
     def result(self) -> dict[str, Any]:
         """Return the values, as `compute(across_ranks=True)` does. Waits for them.
 
-        All ranks have to call it if the accumulator keeps a confusion matrix or bins, which are
-        summed only then, by a collective call on the current stream.
+        All ranks have to call it if the accumulator keeps a confusion matrix, which is summed only
+        then, by a collective call on the current stream.
 
         Raises:
             ValueError: the accumulators of the ranks were made with different arguments.
@@ -150,7 +147,7 @@ class PendingValues:
         if self._values is None:
             with outside_modes():
                 merged = self._merged_ranks()
-            self._values = self._values_of(merged)
+            self._values = values_of(self._options, merged)
             del self._state, self._ranks  # they may be large
         return self._values
 
@@ -162,11 +159,11 @@ class PendingValues:
         content = np.stack([each.cpu().numpy()[: _RANK.itemsize] for each in records])
         ranks = content.view(_RANK)[:, 0]
         self._check(ranks["signature"])
-        tail = self._state[STATE_DTYPE.itemsize :]
-        if len(tail) and self._work is not None:
-            tail = tail.view(torch.float64).to(self._device)
-            dist.all_reduce(tail, group=self._group)
-        data = self._merged(ranks["state"], STATE_MERGES).tobytes() + tail.cpu().numpy().tobytes()
+        matrix = self._state[STATE_DTYPE.itemsize :]
+        if len(matrix) and self._work is not None:
+            matrix = matrix.view(torch.float64).to(self._device)
+            dist.all_reduce(matrix, group=self._group)
+        data = self._merged(ranks["state"], STATE_MERGES).tobytes() + matrix.cpu().numpy().tobytes()
         # The ranks may have more of them together than there is room for in one state.
         names = list(dict.fromkeys(ranks["names"][ranks["names"] != b""].tolist()))
         decoded = tuple(name.decode() for name in names)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 import torch.utils.checkpoint
 
-from pyinstrument_gpu.metrics.accumulator_options import AccumulatorOptions
+from pyinstrument_gpu.metrics.options import MetricOptions
 from pyinstrument_gpu.native import IMPORT_ERROR, native
 from pyinstrument_gpu.patching import dynamo
 
@@ -130,7 +130,7 @@ class Addition:
 
         self.operator = define(f"metric_{name}", schema, update)
 
-    def local(self, options: AccumulatorOptions, tensors: Sequence[Any]) -> Sequence[Any]:
+    def local(self, options: MetricOptions, tensors: Sequence[Any]) -> Sequence[Any]:
         """The parts of distributed tensors that this rank has. Raises ValueError where they mean
         nothing by themselves."""
         if not has_distributed(tensors):

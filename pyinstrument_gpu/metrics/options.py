@@ -3,22 +3,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+import hashlib
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from pyinstrument_gpu.metrics.accumulator_options import (
-    AccumulatorOptions,
-    check_alike,
-    check_ema,
-    check_tensors,
-)
 from pyinstrument_gpu.metrics.state import MAX_TOPK, STATE_DTYPE
 from pyinstrument_gpu.patching.device_memory import outside_modes
 from pyinstrument_gpu.patching.tensor_device import is_fake
 
+MAX_NAME_BYTES = 64
 _LOGIT_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _TARGET_DTYPES = (torch.int64, torch.int32, torch.uint8, torch.int16, torch.int8)
 _MAX_CLASSES = 1 << 14
@@ -26,7 +24,7 @@ _MAX_CLASSES = 1 << 14
 
 
 @dataclass(frozen=True)
-class MetricOptions(AccumulatorOptions):
+class MetricOptions:
     """Checked arguments of `MetricAccumulator`, which describes them."""
 
     topk: tuple[int, ...] = ()
@@ -41,8 +39,6 @@ class MetricOptions(AccumulatorOptions):
     _class_weight_on: dict[torch.device, Tensor] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
-
-    task: ClassVar[str] = "classification"
 
     def __post_init__(self) -> None:
         num_classes = self.num_classes
@@ -61,7 +57,11 @@ class MetricOptions(AccumulatorOptions):
                 "class_dim must be 1, for (N, C, ...), or -1, for (N, ..., C), "
                 f"got {self.class_dim!r}"
             )
-        check_ema(self.ema)
+        ema = self.ema
+        if ema is not None and not (isinstance(ema, (int, float)) and 0 < ema < 1):
+            raise ValueError(
+                f"ema must be a number between 0 and 1, such as 0.98, or None, got {ema!r}"
+            )
         smoothing = self.label_smoothing
         if not isinstance(smoothing, (int, float)) or not 0 <= smoothing <= 1:
             raise ValueError(f"label_smoothing must be from 0 to 1, got {smoothing!r}")
@@ -83,14 +83,17 @@ class MetricOptions(AccumulatorOptions):
 
     @property
     def confusion_classes(self) -> int:
+        """Number of classes of the confusion matrix; 0 when there is none."""
         return self.num_classes or 0 if self.confusion else 0
 
     @property
     def state_bytes(self) -> int:
+        """Size of the state with its confusion matrix."""
         return STATE_DTYPE.itemsize + 8 * self.confusion_classes**2
 
     def class_weight_on(self, device: torch.device) -> Tensor | None:
-        # They are copied there once.
+        """The weights of the classes on a device, float64; None where all are 1. They are copied
+        there once."""
         if self.class_weight is None or device.type == "cpu":
             return self.class_weight
         if device not in self._class_weight_on:
@@ -102,13 +105,24 @@ class MetricOptions(AccumulatorOptions):
         return self._class_weight_on[device]
 
     def native_arguments(self) -> dict[str, Any]:
+        """Return the arguments of `_C.MetricAccumulator`, besides `counts`."""
         weights = [] if self.class_weight is None else self.class_weight.tolist()
         return {
-            **super().native_arguments(),
+            **self._given,
             "num_classes": self.num_classes or 0,
             "class_weight": weights,
             "class_weight_sum": sum(weights),
         }
+
+    def described(self) -> dict[str, Any]:
+        """The options as JSON can hold them, to be compared with others'; of a tensor what tells it
+        from others."""
+        return {name: _plain(value) for name, value in self._given.items()}
+
+    @property
+    def _given(self) -> dict[str, Any]:
+        names = [each.name for each in fields(self) if each.compare]
+        return {name: getattr(self, name) for name in names}
 
     def class_axis(self, ndim: int) -> int:
         return 1 if self.class_dim == 1 else ndim - 1
@@ -118,7 +132,7 @@ class MetricOptions(AccumulatorOptions):
     ) -> None:
         """Raise TypeError or ValueError unless the tensors fit each other and the options."""
         tensors = {"logits": logits, "target": target, "loss": loss, "weight": weight}
-        check_tensors(tensors, ("loss", "weight"))
+        _check_tensors(tensors, ("loss", "weight"))
         if logits.dtype not in _LOGIT_DTYPES:
             raise TypeError(f"logits must be floating-point numbers, got {logits.dtype}")
         if target.dtype not in _TARGET_DTYPES:
@@ -171,7 +185,71 @@ class MetricOptions(AccumulatorOptions):
         if correct is not None and rank is not None:
             raise ValueError("give either correct or rank: a row is correct if its rank is 0")
         given = {**known, "weight": weight, "mask": mask}
-        check_alike(given, optional=given)
+        _check_alike(given, optional=given)
+
+
+def differences(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """Return how two descriptions differ, as in "topk=[1] instead of [1, 5]"; empty if they
+    don't."""
+    return ", ".join(
+        f"{name}={given.get(name)!r} instead of {wanted.get(name)!r}"
+        for name in dict.fromkeys([*wanted, *given])
+        if given.get(name) != wanted.get(name)
+    )
+
+
+def _check_tensors(tensors: Mapping[str, Any], optional: Collection[str]) -> dict[str, Tensor]:
+    """Raise TypeError or ValueError unless all are tensors of real numbers on one device. Those
+    that are optional may be None. Returns the others."""
+    given = {
+        name: each for name, each in tensors.items() if each is not None or name not in optional
+    }
+    first = next(iter(given))
+    for name, tensor in given.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
+        if tensor.device != given[first].device:
+            raise ValueError(
+                f"all tensors must be on one device: {first} is on {given[first].device}, "
+                f"{name} is on {tensor.device}"
+            )
+        if tensor.is_meta:
+            raise ValueError(f"{name} is on the device meta: it has no values")
+        if tensor.is_complex():
+            raise TypeError(f"{name} must hold real numbers, got {tensor.dtype}")
+    return given
+
+
+def _check_alike(tensors: Mapping[str, Any], optional: Collection[str] = ("weight",)) -> None:
+    """Check tensors as above, and raise ValueError unless all have the shape of the first one."""
+    given = _check_tensors(tensors, optional)
+    first, shape = next((name, tensor.shape) for name, tensor in given.items())
+    for name, tensor in given.items():
+        if tensor.shape != shape:
+            raise ValueError(
+                f"{name} must have the shape of {first}, {tuple(shape)}, got {tuple(tensor.shape)}"
+            )
+
+
+def checked_scalar(name: str, value: Any, weight: Any) -> Tensor | float:
+    """A value as a tensor or one real number; raises TypeError or ValueError, also where the name
+    is no name or the weight is none."""
+    if isinstance(value, Tensor):
+        _check_alike({f"the value of {name!r}": value, "weight": weight})
+    elif not hasattr(value, "__float__"):
+        raise TypeError(f"{name} must be a number or a tensor, got {type(value).__name__}")
+    elif weight is not None:
+        raise TypeError(f"{name} must be a tensor if it has a weight, got {type(value).__name__}")
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a str, got {type(name).__name__}")
+    if not 1 <= len(name.encode()) <= MAX_NAME_BYTES:
+        raise ValueError(f"name must have 1 to {MAX_NAME_BYTES} bytes, got {name!r}")
+    if isinstance(value, Tensor):
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def _checked_class_weight(class_weight: Any, num_classes: int | None) -> Tensor:
@@ -196,3 +274,10 @@ def _checked_class_weight(class_weight: Any, num_classes: int | None) -> Tensor:
                 f"class_weight must be finite and not negative, got {float(weights[wrong][0])}"
             )
     return weights
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        content = value.detach().cpu().double().numpy().tobytes()
+        return f"a tensor with SHA-256 {hashlib.sha256(content).hexdigest()[:16]}"
+    return list(value) if isinstance(value, tuple) else value

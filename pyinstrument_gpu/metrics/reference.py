@@ -10,7 +10,6 @@ but it never waits for a device either.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -31,17 +30,47 @@ def add_values(
     if not isinstance(value, Tensor):
         # Not by a copy, which would be waited for.
         value = torch.full((), value, dtype=torch.float64, device=state.device)
-    values = flat(value.to(state.device))
-    weights = torch.ones_like(values) if weight is None else flat(weight)
+    begin = word("scalars") + slot * SCALAR_DTYPE.itemsize // 8
+
+    def integer(field: str) -> Tensor:
+        return state.view(torch.int64)[begin + word(field, SCALAR_DTYPE)]
+
+    def real(field: str) -> Tensor:
+        return state.view(torch.float64)[begin + word(field, SCALAR_DTYPE)]
+
+    integer("updates").add_(1)
+    values = _flat(value.to(state.device))
+    if not len(values):
+        return
+    weights = torch.ones_like(values) if weight is None else _flat(weight)
     usable = values.isfinite() & weights.isfinite() & (weights > 0)
     others = ~usable & (weights != 0)
     of_others = torch.where(values.isfinite(), math.nan, values)
     nonfinite_sum = torch.where(others, of_others, 0).sum()
-    fold(state, slot, values, torch.where(usable, weights, 0), usable, ema)
-    of = _fields(state, slot)
-    of("nonfinite", torch.int64).add_(others.sum())
-    only_others = others.any() & ~usable.any()
-    _replace(of("last", torch.float64), nonfinite_sum, only_others)
+    values, weights = torch.where(usable, values, 0), torch.where(usable, weights, 0)
+    count, weight_sum = usable.sum(), weights.sum()
+    some = count != 0
+    total = (values * weights).sum()
+    mean = total / weight_sum
+    m2 = (weights * (values - mean).square()).sum()
+    apart = mean - real("sum") / real("weight")
+    between = apart.square() * (real("weight") * weight_sum / (real("weight") + weight_sum))
+    real("m2").add_(torch.where(some, m2, 0))
+    real("m2").add_(torch.where(some & (real("weight") > 0), between, 0))
+    first = integer("count") == 0
+    least = torch.where(usable, values, math.inf).amin()
+    greatest = torch.where(usable, values, -math.inf).amax()
+    _replace(real("min"), least, some & (first | (least < real("min"))))
+    _replace(real("max"), greatest, some & (first | (greatest > real("max"))))
+    integer("count").add_(count)
+    integer("nonfinite").add_(others.sum())
+    real("weight").add_(weight_sum)
+    real("sum").add_(total)
+    _replace(real("last"), mean, some)
+    _replace(real("last"), nonfinite_sum, others.any() & ~some)
+    finite = some & mean.isfinite()
+    _add_to_ema(real("ema"), mean, finite, ema)
+    integer("means").add_(finite)
 
 
 @torch.no_grad()
@@ -58,16 +87,16 @@ def add_rows(
     """The tensors are as `MetricAccumulator.update_rows` takes them, checked."""
     reals = state.view(torch.float64)
     given = next(each for each in (loss, correct, rank, entropy) if each is not None)
-    some = flat(given)
-    weights = torch.ones_like(some) if weight is None else flat(weight)
-    ignored = torch.zeros_like(some, dtype=torch.bool) if mask is None else flat(mask) == 0
+    some = _flat(given)
+    weights = torch.ones_like(some) if weight is None else _flat(weight)
+    ignored = torch.zeros_like(some, dtype=torch.bool) if mask is None else _flat(mask) == 0
     wrong = ~weights.isfinite()
     ranks = None
     if rank is not None:
-        ranks = flat(rank)
+        ranks = _flat(rank)
         wrong |= ~(ranks >= 0)
     elif correct is not None:
-        ranks = 1 - flat(correct)
+        ranks = 1 - _flat(correct)
         wrong |= (ranks != 0) & (ranks != 1)
     counted = ~(ignored | wrong)
     weights = torch.where(counted, weights, 0)
@@ -76,14 +105,14 @@ def add_rows(
             reals[word("correct") + slot] += torch.where(ranks < k, weights, 0).sum()
             reals[word("correct_weight") + slot] += weights.sum()
     if entropy is not None:
-        entropies = flat(entropy)
+        entropies = _flat(entropy)
         finite = counted & entropies.isfinite()
         reals[word("entropy_sum")] += torch.where(finite, entropies * weights, 0).sum()
         reals[word("entropy_weight")] += torch.where(finite, weights, 0).sum()
     nonfinite_losses: Tensor | int = 0
     if loss is not None:
         nonfinite_losses = _add_loss(state, loss, True, counted, weights, options.ema)
-    add_counts(state, counted, ignored, wrong, weights, nonfinite_losses=nonfinite_losses)
+    _add_counts(state, counted, ignored, wrong, weights, nonfinite_losses=nonfinite_losses)
 
 
 @torch.no_grad()
@@ -137,10 +166,10 @@ def add_update(
             known = values.isfinite()
             reals[word(f"{name}_sum")] += torch.where(known, values * weights, 0).sum()
             reals[word(f"{name}_weight")] += torch.where(known, weights, 0).sum()
-    add_counts(state, counted, ignored, wrong, weights, nonfinite_rows, nonfinite_losses)
+    _add_counts(state, counted, ignored, wrong, weights, nonfinite_rows, nonfinite_losses)
 
 
-def add_counts(
+def _add_counts(
     state: Tensor,
     counted: Tensor,
     ignored: Tensor,
@@ -279,47 +308,5 @@ def _replace(where: Tensor, value: Tensor, condition: Tensor) -> None:
     where.copy_(torch.where(condition, value, where))
 
 
-def flat(tensor: Tensor) -> Tensor:
+def _flat(tensor: Tensor) -> Tensor:
     return tensor.reshape(-1).to(torch.float64)
-
-
-def _fields(state: Tensor, slot: int) -> Callable[[str, torch.dtype], Tensor]:
-    """The fields of a running value."""
-    begin = word("scalars") + slot * SCALAR_DTYPE.itemsize // 8
-    return lambda field, dtype: state.view(dtype)[begin + word(field, SCALAR_DTYPE)]
-
-
-def fold(
-    state: Tensor, slot: int, values: Tensor, weights: Tensor, usable: Tensor, ema: float | None
-) -> None:
-    """Add the values that are usable; the others' weights are 0."""
-    of = _fields(state, slot)
-    of("updates", torch.int64).add_(1)
-    if not len(values):
-        return
-
-    def real(field: str) -> Tensor:
-        return of(field, torch.float64)
-
-    values = torch.where(usable, values, 0)
-    count, weight = usable.sum(), weights.sum()
-    some = count != 0
-    total = (values * weights).sum()
-    mean = total / weight
-    m2 = (weights * (values - mean).square()).sum()
-    apart = mean - real("sum") / real("weight")
-    between = apart.square() * (real("weight") * weight / (real("weight") + weight))
-    real("m2").add_(torch.where(some, m2, 0))
-    real("m2").add_(torch.where(some & (real("weight") > 0), between, 0))
-    first = of("count", torch.int64) == 0
-    least = torch.where(usable, values, math.inf).amin()
-    greatest = torch.where(usable, values, -math.inf).amax()
-    _replace(real("min"), least, some & (first | (least < real("min"))))
-    _replace(real("max"), greatest, some & (first | (greatest > real("max"))))
-    of("count", torch.int64).add_(count)
-    real("weight").add_(weight)
-    real("sum").add_(total)
-    _replace(real("last"), mean, some)
-    finite = some & mean.isfinite()
-    _add_to_ema(real("ema"), mean, finite, ema)
-    of("means", torch.int64).add_(finite)

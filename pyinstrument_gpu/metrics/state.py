@@ -21,7 +21,6 @@ _LIMITS = {
 }
 MAX_TOPK = _LIMITS["kMaxTopk"]
 MAX_SCALARS = _LIMITS["kMaxScalars"]
-CALIBRATION_SUMS = _LIMITS["kCalibrationSums"]
 
 
 class Merge(NamedTuple):
@@ -45,8 +44,7 @@ def _fields(macros: str, **types: Any) -> tuple[np.dtype[np.void], dict[str, Mer
 
 SCALAR_DTYPE, SCALAR_MERGES = _fields("SCALAR")
 STATE_DTYPE, STATE_MERGES = _fields("STATE|ROWS", Scalar=SCALAR_DTYPE)
-"""The state without its tails, which follow as float64; the confusion matrix, one row per target
-class, is the last of them."""
+"""The state without its confusion matrix, which follows as float64, one row per target class."""
 
 _HEAD_DTYPE = np.dtype(
     [(name, STATE_DTYPE[name]) for name in STATE_DTYPE.names or () if name != "scalars"]
@@ -67,15 +65,13 @@ class MetricState(SimpleNamespace):
     Attributes:
         correct, correct_weight: tuples.
         scalars: a tuple of the running values that are in use.
-        confusion: float64, rows are targets; None when there is none.
-        tail: all that follows the state, as far as it was read.
+        confusion: float64, rows are targets; None where there is none or it was not read.
     """
 
     correct: tuple[float, ...]
     correct_weight: tuple[float, ...]
     scalars: tuple[RunningValue, ...]
     confusion: NDArray[np.float64] | None
-    tail: NDArray[np.float64]
 
     @property
     def counts(self) -> list[int]:
@@ -97,9 +93,9 @@ class MetricState(SimpleNamespace):
             RunningValue(**dict(zip(fields, each, strict=True))) for each in values.tolist()
         )
         state.confusion = None
-        state.tail = np.frombuffer(data, np.float64, offset=STATE_DTYPE.itemsize)
         if classes:
-            state.confusion = state.tail[-classes * classes :].reshape(classes, classes)
+            matrix = np.frombuffer(data, np.float64, offset=STATE_DTYPE.itemsize)
+            state.confusion = matrix.reshape(classes, classes)
         return state
 
 
@@ -122,7 +118,7 @@ _KEPT = frozenset(
 )
 """These can't be subtracted, or describe the present: the others are sums."""
 
-_NOT_CLEARED = frozenset({"updates", "resets", "scalars", "tail", "confusion"})
+_NOT_CLEARED = frozenset({"updates", "resets", "scalars", "confusion"})
 
 _ROUNDING = 1e-14
 """What is left of a difference of this share is rounding."""
@@ -153,9 +149,7 @@ class StateSnapshot(NamedTuple):
             scalars[slot] = RunningValue(**_difference(scalars[slot], scalar))
             scalars[slot].m2 = _squares_since(scalars[slot], now.scalars[slot], scalar)
         state.scalars = tuple(scalars)
-        # A reading that does not wait may lack the end of the tail.
-        shared = min(len(now.tail), len(then.tail))
-        state.tail, state.confusion = now.tail[:shared] - then.tail[:shared], None
+        state.confusion = None
         if now.confusion is not None and then.confusion is not None:
             state.confusion = now.confusion - then.confusion
         return StateSnapshot(state, self.names, self.lost_updates - before.lost_updates)
@@ -193,7 +187,7 @@ def _difference(now: Any, then: Any) -> dict[str, Any]:
     return {
         name: value if name in _KEPT else _subtracted(value, earlier[name])
         for name, value in vars(now).items()
-        if name not in ("scalars", "tail", "confusion")
+        if name not in ("scalars", "confusion")
     }
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pyinstrument_gpu.metrics.accumulator_options import AccumulatorOptions, differences
+from pyinstrument_gpu.metrics.options import MetricOptions, differences
 from pyinstrument_gpu.metrics.state import (
     FIELDS,
     MAX_SCALARS,
@@ -26,7 +26,7 @@ _VERSION = 1
 
 
 def state_dict_of(
-    options: AccumulatorOptions,
+    options: MetricOptions,
     state: Tensor,
     names: Sequence[str],
     lost_updates: Tensor,
@@ -45,7 +45,7 @@ def state_dict_of(
 
 
 def loaded(
-    options: AccumulatorOptions, state_dict: Mapping[str, Any], names: Sequence[str], resets: int
+    options: MetricOptions, state_dict: Mapping[str, Any], names: Sequence[str], resets: int
 ) -> tuple[NDArray[np.uint8], StateSnapshot]:
     """The state of a checkpoint, for an accumulator with these options, as bytes and as a snapshot
     of them. Waits for its tensors.

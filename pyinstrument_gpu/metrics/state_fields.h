@@ -3,8 +3,7 @@
 // What an accumulator's state is made of: words of 8 bytes, in this order. The C++ structs
 // (csrc/metrics/metric_state.h), Python's dtypes (state.py), and how parts of a state are merged are
 // made from these lines, one each. It lies in the package, because Python reads it even where there
-// is no native module. Behind the State lie its tails: the confusion matrix and the bins, as far as
-// the options ask for them.
+// is no native module. Behind the State lies the confusion matrix, if the options ask for one.
 //
 // PIG_LIMIT(name, value)         a constant
 // PIG_SCALAR(type, name, merge)  a field of Scalar
@@ -20,9 +19,6 @@
 #ifdef PIG_LIMIT
 PIG_LIMIT(kMaxTopk, 8)
 PIG_LIMIT(kMaxScalars, 32)
-// Of the labels whose probability lies in a bin: their weight, the sum of those probabilities, and
-// the weight of those that are true.
-PIG_LIMIT(kCalibrationSums, 3)
 #endif
 
 // A running value that update_scalar takes. The sums are of finite numbers.

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.metrics.state import RunningValue, StateSnapshot
+from pyinstrument_gpu.metrics.options import MetricOptions
+from pyinstrument_gpu.metrics.state import MetricState, RunningValue, StateSnapshot
 
 
 @dataclass(frozen=True)
@@ -32,78 +33,155 @@ class Reading:
     step: int | None
 
 
-Array = NDArray[np.float64]
-
 _SCALAR_SUFFIXES = ("", "_sum", "_weight", "_std", "_min", "_max", "_last", "_nonfinite", "_ema")
 
 
-def clash_of(name: str, others: Iterable[str], reserved: Iterable[str] = ()) -> str | None:
-    """A key that a running value of this name would share with those that are reserved, or with
-    another running value; None where it shares none."""
-    taken = set(reserved).union(*(keys_of_scalar(other) for other in others if other != name))
-    for key in keys_of_scalar(name):
-        if key in taken or key.startswith("accuracy@"):
-            return key
-    return None
-
-
-@functools.lru_cache(1024)
-def keys_of_scalar(name: str) -> tuple[str, ...]:
-    """The keys of a running value, in the order of `values_of`; the first is its mean."""
-    return tuple(name + suffix for suffix in _SCALAR_SUFFIXES)
-
-
-def counts_of(snapshot: StateSnapshot) -> dict[str, Any]:
-    """Return what every accumulator counts beside `count`."""
-    state = snapshot.state
-    return {
+def values_of(options: MetricOptions, snapshot: StateSnapshot) -> dict[str, Any]:
+    """The values of a state, as `MetricAccumulator.compute` describes them."""
+    state, ema = snapshot.state, options.ema
+    values: dict[str, Any] = {
+        "count": state.count,
+        "loss": _ratio(state.loss_sum, state.loss_weight),
+        "loss_min": state.loss_min if state.finite_losses else math.nan,
+        "loss_max": state.loss_max if state.finite_losses else math.nan,
+        "loss_last": state.loss_last if state.losses else math.nan,
+        **({} if ema is None else {"loss_ema": _ema_of(state.loss_ema, state.finite_losses, ema)}),
+        "perplexity": _exp(_ratio(state.nll_sum, state.nll_weight)),
+        "entropy": _ratio(state.entropy_sum, state.entropy_weight),
+        **{
+            f"accuracy@{k}": _ratio(correct, weight)
+            for k, correct, weight in zip(
+                options.topk, state.correct, state.correct_weight, strict=False
+            )
+        },
+        "nonfinite_rows": state.nonfinite_rows,
+        "nonfinite_losses": state.nonfinite_losses,
         "nonfinite": state.nonfinite_rows + state.nonfinite_losses,
         "first_nonfinite_update": state.first_nonfinite_update or None,
         "ignored": state.ignored,
         "invalid": state.invalid,
         "lost_updates": snapshot.lost_updates,
     }
+    if state.confusion is not None:
+        values |= {**_confusion_values(state.confusion), "confusion_matrix": state.confusion}
+    values.update(_scalar_values_of(snapshot.names, state.scalars, ema))
+    return values
 
 
-def scalar_values_of(
+def _exp(value: float) -> float:
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf
+
+
+def _confusion_values(matrix: NDArray[np.float64]) -> dict[str, Any]:
+    targets, predictions, correct = matrix.sum(axis=1), matrix.sum(axis=0), np.diagonal(matrix)
+    occurs = (targets != 0) | (predictions != 0)
+    by_class = {
+        "precision": _shares(correct, predictions, occurs),
+        "recall": _shares(correct, targets, occurs),
+        "f1": _shares(2 * correct, predictions + targets, occurs),
+    }
+    # With one label per row, precision, recall and F1 over all rows are one number.
+    micro = _ratio(float(correct.sum()), float(targets.sum()))
+    values: dict[str, Any] = {}
+    for name, each in by_class.items():
+        known = each[~np.isnan(each)]
+        values[f"{name}_micro"] = micro
+        values[f"{name}_macro"] = float(known.mean()) if len(known) else math.nan
+        values[f"{name}_per_class"] = each
+    return values
+
+
+def _shares(
+    numerators: NDArray[np.float64], denominators: NDArray[np.float64], known: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Ratios where they are known, NaN elsewhere. One that is known, but has nothing in the
+    denominator, counts as 0, as in other packages."""
+    ratios = np.zeros_like(numerators)
+    np.divide(numerators, denominators, out=ratios, where=denominators != 0)
+    return np.where(known, ratios, math.nan)
+
+
+def _scalar_values_of(
     names: Sequence[str], scalars: Sequence[RunningValue], ema: float | None
 ) -> dict[str, Any]:
     """The values of the running values with these names."""
     values: dict[str, Any] = {}
     for name, scalar in zip(names, scalars, strict=True):
+        # Where all numbers are equal, the means of updates still differ by rounding.
+        squares = 0.0 if scalar.min == scalar.max else scalar.m2
         numbers = (
-            ratio(scalar.sum, scalar.weight),
+            _ratio(scalar.sum, scalar.weight),
             scalar.sum,
             scalar.weight,
-            math.sqrt(squares_of(scalar) / scalar.weight) if scalar.count else math.nan,
+            math.sqrt(squares / scalar.weight) if scalar.count else math.nan,
             scalar.min if scalar.count else math.nan,
             scalar.max if scalar.count else math.nan,
             scalar.last if scalar.count or scalar.nonfinite else math.nan,
             scalar.nonfinite,
         )
-        values.update(zip(keys_of_scalar(name), numbers, strict=False))
+        values.update(zip(_keys_of_scalar(name), numbers, strict=False))
         if ema is not None:
-            values[f"{name}_ema"] = ema_of(scalar.ema, scalar.means, ema)
+            values[f"{name}_ema"] = _ema_of(scalar.ema, scalar.means, ema)
     return values
 
 
-def squares_of(scalar: RunningValue) -> float:
-    """The weighted sum of squares of the distances from the mean."""
-    # Where all numbers are equal, the means of updates still differ by rounding.
-    return 0.0 if scalar.min == scalar.max else float(scalar.m2)
-
-
-def ema_of(biased: float, means: int, ema: float) -> float:
+def _ema_of(biased: float, means: int, ema: float) -> float:
     """An exponential moving average that began at 0, without the share of that 0: Kingma and Ba,
     Adam: A Method for Stochastic Optimization (2014), section 3."""
     return biased / -math.expm1(means * math.log(ema)) if means else math.nan
 
 
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator else math.nan
+
+
+def _reserved_keys() -> frozenset[str]:
+    """Return the keys of an accumulator with a confusion matrix, for all: ranks and later versions
+    of a program may have one. So may a series of recordings."""
+    options = MetricOptions(num_classes=1, confusion=True, ema=0.5)
+    empty = MetricState.of(bytes(options.state_bytes), options.confusion_classes, scalars=0)
+    return frozenset(values_of(options, StateSnapshot(empty, (), 0))) | {"reference_updates"}
+
+
+_RESERVED = _reserved_keys()
+
+
+def clash_of(name: str, others: Iterable[str]) -> str | None:
+    """A key that a running value of this name would share with another value, or another running
+    value; None where it shares none."""
+    taken = _RESERVED.union(*(_keys_of_scalar(other) for other in others if other != name))
+    for key in _keys_of_scalar(name):
+        if key in taken or key.startswith("accuracy@"):
+            return key
+    return None
+
+
+@functools.lru_cache(1024)
+def _keys_of_scalar(name: str) -> tuple[str, ...]:
+    """The keys of a running value, in the order of `_scalar_values_of`; the first is its mean."""
+    return tuple(name + suffix for suffix in _SCALAR_SUFFIXES)
+
+
+def series_of(options: MetricOptions, values: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """The values that become time series, besides the running values."""
+    return _known(
+        values,
+        [
+            *("count", "loss", "loss_last", "loss_ema", "entropy"),
+            *(f"accuracy@{k}" for k in options.topk),
+            *("nonfinite", "precision_macro", "recall_macro", "f1_macro"),
+        ],
+    )
+
+
 def series_of_scalar(values: Mapping[str, Any], name: str) -> list[tuple[str, float]]:
-    return known_series(values, [name, f"{name}_last", f"{name}_ema"])
+    return _known(values, [name, f"{name}_last", f"{name}_ema"])
 
 
-def known_series(values: Mapping[str, Any], names: Sequence[str]) -> list[tuple[str, float]]:
+def _known(values: Mapping[str, Any], names: Sequence[str]) -> list[tuple[str, float]]:
     """Return the values that are known. NaN is unknown, but for a last value that was NaN itself:
     such a value was counted as not finite."""
     found = [(name, float(values.get(name, math.nan))) for name in names]
@@ -115,143 +193,3 @@ def _was_nan(values: Mapping[str, Any], name: str) -> bool:
         return False
     counted = name.removesuffix("last") + "nonfinite"
     return bool(values.get("nonfinite_losses" if name == "loss_last" else counted, 0))
-
-
-def ratio(numerator: float, denominator: float) -> float:
-    return numerator / denominator if denominator else math.nan
-
-
-def calibration_error(bins: NDArray[np.float64]) -> float:
-    """The expected calibration error (Naeini, Cooper and Hauskrecht, 2015): how far the mean
-    probability of a bin is from the share of labels that are true, averaged over bins by their
-    weight. NaN without labels.
-
-    Args:
-        bins: (bins, CALIBRATION_SUMS): weight, weighted sum of probabilities, weight of true labels
-            or of rows that were predicted correctly.
-    """
-    weight, probability, true = bins.T
-    return ratio(float(np.abs(probability - true).sum()), float(weight.sum()))
-
-
-def shares(
-    numerators: NDArray[np.float64], denominators: NDArray[np.float64], known: NDArray[np.bool_]
-) -> NDArray[np.float64]:
-    """Ratios where they are known, NaN elsewhere. One that is known, but has nothing in the
-    denominator, counts as 0, as in other packages."""
-    ratios = np.zeros_like(numerators)
-    np.divide(numerators, denominators, out=ratios, where=denominators != 0)
-    return np.where(known, ratios, math.nan)
-
-
-def with_averages(
-    values: Mapping[str, NDArray[np.float64]], pooled: Mapping[str, float], of: str
-) -> dict[str, Any]:
-    """Add for each value its `_micro`, over all classes or labels together, its `_macro`, the mean
-    over those that have one, and `_per_class` or `_per_label`, by what they are of."""
-    averages: dict[str, Any] = {}
-    for name, each in values.items():
-        known = each[~np.isnan(each)]
-        averages[f"{name}_micro"] = pooled[name]
-        averages[f"{name}_macro"] = float(known.mean()) if len(known) else math.nan
-        averages[f"{name}_per_{of}"] = each
-    return averages
-
-
-def area_under_roc(histograms: Array) -> tuple[Array, Array]:
-    """The area under the receiver operating characteristic, and its greatest error.
-
-    It is the share of pairs of a true and a false label in which the true one has the greater
-    score; a tie is half a pair. So are two labels in one bin, and those are what may be wrong.
-
-    Args:
-        histograms: (labels, bins, 2): the weight of false and of true labels, by ascending scores.
-
-    Returns:
-        Both by label; NaN where all labels are true, or all are false.
-    """
-    with np.errstate(invalid="ignore"):
-        false, true = np.moveaxis(histograms / histograms.sum(axis=1, keepdims=True), -1, 0)
-    below = _before(false)
-    halves = (true * false).sum(axis=1) / 2
-    area = (true * below).sum(axis=1) + halves
-    return np.clip(area, 0, 1), halves  # by rounding it may be above
-
-
-def average_precision(histograms: Array) -> tuple[Array, Array]:
-    """The average precision, which is the mean over true labels of the precision at their score,
-    and its greatest error.
-
-    The estimate has the true and false labels of a bin spread evenly over it, so that precision
-    changes along the curve of Davis and Goadrich, The Relationship Between Precision-Recall and ROC
-    Curves (2006). Precision is at its highest where the true labels of a bin are tied and stand
-    before the false ones, and at its lowest where they stand behind them, one by one.
-
-    Args and returns: as for `area_under_roc`; NaN where there is no true label.
-    """
-    # From the highest score to the lowest.
-    false, true = np.moveaxis(histograms[:, ::-1], -1, 0)
-    all_true = true.sum(axis=1)
-    with np.errstate(all="ignore"):
-        # Only ratios matter, and these numbers stay within what can be multiplied.
-        scale = histograms.sum(axis=(1, 2))[:, np.newaxis]
-        false, true, all_true = false / scale, true / scale, all_true / scale[:, 0]
-        true_before, false_before = _before(true), _before(false)
-
-        highest = true * (true_before + true) / (true_before + true + false_before)
-        # The integral of (T + t) / (T + t + F) over t from 0 to `true`, with all false ones in F.
-        others = false_before + false
-        lowest = true - others * np.log1p(true / (true_before + others))
-        # The same where F grows with t.
-        slope = 1 + false / true
-        begin = true_before + false_before
-        even = (true + (true_before - begin / slope) * np.log1p(slope * true / begin)) / slope
-
-        highest, lowest, even = (
-            np.where(true > 0, each, 0).sum(axis=1) / all_true
-            for each in (
-                highest,
-                np.where(others > 0, lowest, true),
-                np.where(begin > 0, even, true / slope),
-            )
-        )
-        # All lie between 0 and 1, but for rounding.
-        even = np.clip(even, 0, 1)
-        return even, np.clip(np.maximum(highest - even, even - lowest), 0, 1)
-
-
-def ratios_of(counts: Array) -> dict[str, Array]:
-    """Accuracy, precision, recall and F1 from (labels, 4): the weight of true positives, false
-    positives, false negatives and true negatives. NaN where a label does not occur; of the last
-    three also where it is neither true nor predicted to be."""
-    true_positive, false_positive, false_negative, _ = counts.T
-    occurs = true_positive + false_positive + false_negative > 0
-
-    total = counts.sum(axis=1)
-    correct = counts[:, 0] + counts[:, 3]
-    return {
-        "accuracy": shares(correct, total, total > 0),
-        "precision": shares(true_positive, true_positive + false_positive, occurs),
-        "recall": shares(true_positive, true_positive + false_negative, occurs),
-        "f1": shares(
-            2 * true_positive, 2 * true_positive + false_positive + false_negative, occurs
-        ),
-    }
-
-
-def curves_of(histograms: Array) -> dict[str, Array]:
-    """The areas under both curves and their errors, by label."""
-    auroc, auroc_error = area_under_roc(histograms)
-    precision, precision_error = average_precision(histograms)
-    return {
-        "auroc": auroc,
-        "auroc_error": auroc_error,
-        "average_precision": precision,
-        "average_precision_error": precision_error,
-    }
-
-
-def _before(weights: Array) -> Array:
-    """Return the total weight before each bin."""
-    sums = np.cumsum(weights, axis=1)
-    return np.concatenate([np.zeros_like(sums[:, :1]), sums[:, :-1]], axis=1)

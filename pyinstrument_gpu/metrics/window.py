@@ -63,8 +63,8 @@ class Window:
     def compute(self) -> dict[str, Any]:
         """Return the values of all new updates. This waits for them.
 
-        Of a confusion matrix with more than 16 classes, and of the bins of a `BinaryAccumulator` on
-        a GPU, the values are known if the previous reading was made by `compute()` as well.
+        Of a confusion matrix with more than 16 classes the values are known if the previous reading
+        was made by `compute()` as well.
         """
         return self._waited_for()[0].values
 

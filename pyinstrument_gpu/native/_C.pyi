@@ -177,27 +177,19 @@ class MetricAccumulator:
     def __init__(
         self,
         *,
-        task: str,
         counts: Sequence[int] | None,
-        ema: float | None = None,
-        topk: Sequence[int] = (),
-        num_classes: int = 0,
-        confusion: bool = False,
-        ignore_index: int = 0,
-        class_dim: int = 1,
-        cross_entropy: bool = False,
-        label_smoothing: float = 0.0,
-        class_weight: Sequence[float] = (),
-        class_weight_sum: float = 0.0,
-        calibration_bins: int = 0,
-        labels: int = 0,
-        bins: int = 1,
-        from_logits: bool = True,
-        threshold: float = 0.0,
+        topk: Sequence[int],
+        num_classes: int,
+        confusion: bool,
+        ignore_index: int,
+        class_dim: int,
+        ema: float | None,
+        cross_entropy: bool,
+        label_smoothing: float,
+        class_weight: Sequence[float],
+        class_weight_sum: float,
     ) -> None:
-        """`task` is "classification", "regression" or "binary", and `counts` as `counts()` gives
-        them, of the state at first. From `labels` on they are of a binary task; `threshold` is one
-        of the scores that updates bring."""
+        """`counts` as `counts()` gives them, of the state at first."""
 
     def update(
         self, state: Any, scratch: Any, logits: Any, target: Any, loss: Any, weight: Any
@@ -220,12 +212,6 @@ class MetricAccumulator:
         entropy: Any,
         weight: Any,
         mask: Any,
-    ) -> bool | None: ...
-    def update_regression(
-        self, state: Any, scratch: Any, prediction: Any, target: Any, weight: Any
-    ) -> bool | None: ...
-    def update_binary(
-        self, state: Any, scratch: Any, logits: Any, target: Any, weight: Any
     ) -> bool | None: ...
     def read(self, state: Any) -> tuple[bytes, int] | None:
         """The newest state that is available without waiting, and how many updates the device has

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from rich.console import Group
 from rich.text import Text
@@ -126,7 +126,7 @@ class View:
     parts: Callable[[LiveRun, _Looks, Choice, int], list[Part]]
 
     @classmethod
-    def of(cls, live: LiveView) -> View:
+    def of(cls, live: LiveView[Any, Any]) -> View:
         """The table of an aspect."""
 
         def parts(run: LiveRun, runs: _Looks, choice: Choice, width: int) -> list[Part]:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The benchmarks' own parts: how they reckon, and the page of what they found."""
 
+import functools
+import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
@@ -19,16 +21,13 @@ from benchmarks.row import Row
 
 
 class FakeBenchmark:
-    """Drives rounds as pytest-benchmark does."""
+    """Calls what is measured as pytest-benchmark does."""
 
     def __init__(self) -> None:
         self.extra_info: dict[str, Any] = {}
 
-    def pedantic(
-        self, target: Callable[[], object], setup: Callable[[], object], rounds: int, **options: int
-    ) -> None:
-        for _ in range(options["warmup_rounds"] + rounds):
-            setup()
+    def pedantic(self, target: Callable[[], object], rounds: int) -> None:
+        for _ in range(rounds):
             target()
 
 
@@ -51,6 +50,21 @@ def test_a_race() -> None:
     ]
     assert fake.extra_info["title"] == "a title"
     assert [Row(**row) for row in fake.extra_info["rows"]] == rows
+
+
+def test_a_race_ends_when_its_figures_have_settled() -> None:
+    steady = itertools.repeat(100)
+    slower_and_slower = itertools.count(100)
+    for peer, done in ((steady, 20), (slower_and_slower, 60)):
+        ours = Contender("ours", functools.partial(next, itertools.repeat(10)))
+        counted = [0]
+
+        def measure(peer: Iterator[int] = peer, counted: list[int] = counted) -> int:
+            counted[0] += 1
+            return next(peer)
+
+        race(cast(BenchmarkFixture, FakeBenchmark()), "", ours, [Contender("theirs", measure)], 60)
+        assert counted[0] == done + 4  # to warm up
 
 
 @pytest.mark.parametrize(

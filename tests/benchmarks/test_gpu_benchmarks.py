@@ -289,7 +289,7 @@ def test_tests_that_may_hang_are_apart_and_first() -> None:
         (
             "element_cost",
             "rounds=2, few=10, many=160",
-            "BinaryAccumulator(16), 160 labels: as a multiple of its floor",
+            "update_scalar, 160 numbers: as a multiple of its floor",
         ),
     ],
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -59,41 +58,11 @@ def added_values(metrics: pig.MetricAccumulator, seed: int, at: str) -> dict[str
     return metrics.compute()
 
 
-def added_pairs(metrics: pig.RegressionAccumulator, seed: int, at: str) -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(seed)
-    target = eighths(generator, 600) + 512
-    prediction = with_odd_ones(target + eighths(generator, 600)).to(at)
-    target, weight = target.to(at), eighths(generator, 600, low=-1).to(at)
-    metrics.update(prediction, target, weight)
-    metrics.update(prediction.reshape(20, 30).t(), target.reshape(20, 30).t())
-    metrics.update(prediction[:0], target[:0])
-    metrics.update_scalar("lr", 0.5)
-    return metrics.compute()
-
-
-def added_labels(
-    metrics: pig.BinaryAccumulator, seed: int, at: str, labels: int | None = None
-) -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(seed)
-    rows = 90
-    shape = (rows,) if labels is None else (rows, labels)
-    logits = with_odd_ones(eighths(generator, *shape)).to(LOGIT_DTYPES[seed % 4])
-    target = torch.randint(-1, 2, shape, generator=generator)
-    target[target < 0] = (-100, 3)[seed % 2]
-    logits, target = logits.to(at), target.to(at)
-    metrics.update(logits, target, eighths(generator, rows, low=-1).to(at))
-    metrics.update(logits, target.float())
-    metrics.update(logits[:0], target[:0])
-    return metrics.compute()
-
-
-CASES: list[tuple[str, Callable[[], Any], Callable[[Any, int, str], dict[str, Any]]]] = [
+CASES: list[
+    tuple[str, Callable[[], Any], Callable[[pig.MetricAccumulator, int, str], dict[str, Any]]]
+] = [
     ("rows", lambda: pig.MetricAccumulator(topk=(1, 3), ema=0.5), added_rows),
     ("values", lambda: pig.MetricAccumulator(ema=0.5), added_values),
-    ("pairs", lambda: pig.RegressionAccumulator(ema=0.5), added_pairs),
-    ("labels", pig.BinaryAccumulator, added_labels),
-    ("labels", lambda: pig.BinaryAccumulator(3), partial(added_labels, labels=3)),
-    ("labels", lambda: pig.BinaryAccumulator(45, bins=64), partial(added_labels, labels=45)),
 ]
 """The kernel, how its accumulator is made, and what gives the values after updates of it with
 tensors on a device; the numbers come from a seed."""

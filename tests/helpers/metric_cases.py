@@ -7,11 +7,13 @@ import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+
+import pyinstrument_gpu as pig
 
 LOGIT_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 TARGET_DTYPES = (torch.int64, torch.int32, torch.uint8)
@@ -22,15 +24,10 @@ IGNORED = 3
 SPECIAL_LOGITS = (0.0, -0.0, 1.0, -1.0, 1.5, -2.0, 6e-8, -6e-8, math.inf, -math.inf, math.nan)
 
 
-Accumulator = TypeVar("Accumulator", bound=Any)
-
-
-def both_ways(
-    make: Callable[..., Accumulator], *arguments: Any, **options: Any
-) -> Iterator[Accumulator]:
+def both_ways(**options: Any) -> Iterator[pig.MetricAccumulator]:
     """An accumulator with its native side, and one without."""
-    yield make(*arguments, **options)
-    by_reference = make(*arguments, **options)
+    yield pig.MetricAccumulator(**options)
+    by_reference = pig.MetricAccumulator(**options)
     by_reference._native = None
     yield by_reference
 

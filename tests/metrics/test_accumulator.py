@@ -47,7 +47,7 @@ def test_random_updates_against_plain_python(seed: int) -> None:
     case = random_case(generator, cross_entropy=True)
 
     wanted = expected([case])
-    for metrics in both_ways(pig.MetricAccumulator, **case.options):
+    for metrics in both_ways(**case.options):
         assert_same(update(metrics, case).compute(), wanted)
 
 
@@ -57,8 +57,7 @@ def check_against_reference(seed: int) -> None:
     options = {"confusion": True, "num_classes": case.classes} if with_matrix else {}
 
     got, wanted = (
-        update(metrics, case).compute()
-        for metrics in both_ways(pig.MetricAccumulator, **case.options, **options)
+        update(metrics, case).compute() for metrics in both_ways(**case.options, **options)
     )
     error = 1e-12 if case.logits.dtype == torch.float64 else 1e-5
     assert_same(got, computed(wanted, error) if case.loss is None else wanted)
@@ -84,7 +83,7 @@ def test_several_updates_against_plain_python() -> None:
         tensors = case.logits, case.target, case.loss, case.weight
         cases.append(Case(*tensors, case.class_dim, (1, 5), cross_entropy=True))
     cases = [case for case in cases if case.class_dim == -1]
-    for metrics in both_ways(pig.MetricAccumulator, **cases[0].options):
+    for metrics in both_ways(**cases[0].options):
         for case in cases:
             update(metrics, case)
         assert_same(metrics.compute(), expected(cases))
@@ -393,7 +392,7 @@ def test_views_of_the_negative() -> None:
 
 
 def test_a_state_made_in_inference_may_be_changed_outside() -> None:
-    for each in both_ways(pig.MetricAccumulator, topk=1):
+    for each in both_ways(topk=1):
         with torch.inference_mode():
             each.update(torch.eye(2), torch.arange(2), torch.tensor(1.0))
             each.update_scalar("x", 1.0)
@@ -439,7 +438,7 @@ def test_a_copy_goes_on_by_itself(by: str) -> None:
 def test_autocast_changes_nothing() -> None:
     loss = torch.tensor(1.0 + 2**-20, dtype=torch.float64)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        for metrics in both_ways(pig.MetricAccumulator, topk=1):
+        for metrics in both_ways(topk=1):
             metrics.update(torch.eye(2), torch.arange(2), loss)
             assert metrics.compute()["loss"] == float(loss)
 

@@ -44,21 +44,17 @@ def test_a_recomputation_adds_nothing(use_reentrant: bool, nested: bool) -> None
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
-def test_a_recomputation_adds_nothing_of_any_kind(use_reentrant: bool) -> None:
-    rows, regression = pig.MetricAccumulator(topk=1), pig.RegressionAccumulator()
-    binary = pig.BinaryAccumulator()
+def test_a_recomputation_adds_no_rows(use_reentrant: bool) -> None:
+    metrics = pig.MetricAccumulator(topk=1)
 
     def block(x: Any) -> Any:
-        rows.update_rows(loss=x[:, 0])
-        regression.update(x, x)
-        binary.update(x, x > 0)
+        metrics.update_rows(loss=x[:, 0])
         return x.exp().sin()
 
     x = torch.ones(4, 5, requires_grad=True)
     checkpoint(block, x, use_reentrant=use_reentrant).sum().backward()
 
-    counts = [each.compute()["count"] for each in (rows, regression, binary)]
-    assert counts == [4, 20, 20]
+    assert metrics.compute()["count"] == 4
 
 
 @pytest.mark.parametrize(("is_compiled_whole", "backend"), [(False, "aot_eager"), (True, "eager")])

@@ -174,44 +174,13 @@ def test_updates_without_logits_against_the_cpu(
         assert_same(got, wanted)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_labels_that_are_tallied(dtype: torch.dtype) -> None:
-    """Labels of any kind without weights, and some that are unlike the others: the same to the last
-    bit in whatever order the blocks run."""
-    generator = torch.Generator().manual_seed(1)
-    rows = 4_103  # some are left over by fours
-    logits = (torch.randn(rows, generator=generator) * 5).to(dtype)
-    logits[:9] = torch.tensor([0, -0.0, 16, -16, 40, -40, math.inf, -math.inf, math.nan])
-    labels = torch.rand(rows, generator=generator) < 0.4
-    ignored = labels.long()
-    ignored[::7] = -100
-    kinds = [labels, labels.long(), labels.double(), torch.where(labels, 1.0, -0.0), ignored]
-
-    def added() -> dict[str, Any]:
-        metrics = pig.BinaryAccumulator(threshold=1 / 3)
-        for each in kinds:
-            metrics.update(logits, each)
-        metrics.update(logits[1:], labels[1:])  # not aligned
-        return metrics.compute()
-
-    wanted = added()
-    got = []
-    for _ in range(2):
-        with emulated_gpu(3):
-            got.append(added())
-    assert got[0] == got[1]
-    assert_same(got[0], wanted)
-
-
 def test_the_kernel_finds_a_number_behind_padding() -> None:
     for rows, begin in ((900, 500), (6_000, 5_500)):
         target = 1e8 + torch.arange(rows, dtype=torch.float64) % 5
         weight = (torch.arange(rows) >= begin).double()
         with emulated_gpu(2) as gpu:
-            metrics = pig.RegressionAccumulator()
-            metrics.update(target + 0.5, target, weight)
+            metrics = pig.MetricAccumulator()
             metrics.update_scalar("target", target, weight)
             values = metrics.compute()
-            assert len(gpu.launches()) == 2
-        assert values["r2"] == pytest.approx(1 - 0.25 / 2, rel=1e-7)
+            assert len(gpu.launches()) == 1
         assert values["target_std"] == pytest.approx(2**0.5, rel=1e-7)

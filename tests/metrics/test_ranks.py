@@ -74,20 +74,19 @@ def test_ranks_equal_one_process(told: str, world_size: int, tmp_path: Path) -> 
         )
         sharded = result["sharded"]
         assert sharded["merged"] == pytest.approx(sharded["wanted"], rel=1e-12)
-    check_others(results)
+    check_averages(results)
 
 
-def check_others(results: list[dict[str, Any]]) -> None:
-    for number, alone in enumerate(metric_rank.accumulate_others(range(BATCHES))):
-        wanted = metric_rank.plain(alone.compute())
-        merged = [result["others"][number] for result in results]
-        assert all(json.dumps(each) == json.dumps(merged[0]) for each in merged)
-        for key, value in wanted.items():
-            if value is None or key.endswith(("_ema", "_last")):
-                continue
-            assert merged[0][key] == pytest.approx(value, rel=1e-9, nan_ok=True), key
-    mean = math.fsum(result["emas"][0] for result in results) / len(results)
-    assert results[0]["others"][0]["mse_ema"] == pytest.approx(mean)
+def check_averages(results: list[dict[str, Any]]) -> None:
+    wanted = metric_rank.accumulate_averages(range(BATCHES)).compute()
+    merged = results[0]["averages"]
+    assert all(json.dumps(each["averages"]) == json.dumps(merged) for each in results)
+    for key, value in wanted.items():
+        if value is None or key.endswith(("_ema", "_last")):
+            continue
+        assert merged[key] == pytest.approx(value, rel=1e-9, nan_ok=True), key
+    mean = math.fsum(result["own_ema"] for result in results) / len(results)
+    assert merged["logits_ema"] == pytest.approx(mean)
 
 
 def test_without_a_process_group_it_is_this_process() -> None:

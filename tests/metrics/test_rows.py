@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from tests.helpers.metric_cases import assert_same, both_ways
 
 torch = pytest.importorskip("torch")
 nan, inf = math.nan, math.inf
-accumulators = partial(both_ways, pig.MetricAccumulator)
 
 
 def ranks_of(logits: Any, target: Any) -> Any:
@@ -39,13 +37,13 @@ def test_ranks_and_losses_give_what_the_logits_give(seed: int) -> None:
     by_logits = pig.MetricAccumulator(topk=(1, 2, 5), ema=0.5)
     by_logits.update(logits, target, loss, weight)
     wanted = by_logits.compute()
-    for metrics in accumulators(topk=(1, 2, 5), ema=0.5):
+    for metrics in both_ways(topk=(1, 2, 5), ema=0.5):
         metrics.update_rows(loss=loss, rank=rank, weight=weight, mask=target != -100)
         assert_same(metrics.compute(), wanted)
 
 
 def test_accuracies_are_of_the_rows_whose_rank_is_known() -> None:
-    for metrics in accumulators(topk=(1, 3), cross_entropy=False):
+    for metrics in both_ways(topk=(1, 3), cross_entropy=False):
         metrics.update_rows(loss=torch.ones(4))
         assert math.isnan(metrics.compute()["accuracy@1"])
         metrics.update_rows(correct=torch.tensor([True, False]))
@@ -61,7 +59,7 @@ def test_accuracies_are_of_the_rows_whose_rank_is_known() -> None:
 
 
 def test_entropy_and_perplexity() -> None:
-    for metrics in accumulators(topk=1):
+    for metrics in both_ways(topk=1):
         assert math.isnan(metrics.compute()["entropy"])
         metrics.update_rows(
             loss=torch.tensor([1.0, 2.0, 9.0]),
@@ -75,13 +73,13 @@ def test_entropy_and_perplexity() -> None:
 
 
 def test_without_accuracy_at_1_correct_says_nothing() -> None:
-    for metrics in accumulators(topk=(2,)):
+    for metrics in both_ways(topk=(2,)):
         metrics.update_rows(correct=torch.ones(3))
         assert math.isnan(metrics.compute()["accuracy@2"])
 
 
 def test_what_makes_a_row_invalid() -> None:
-    for metrics in accumulators(topk=1):
+    for metrics in both_ways(topk=1):
         metrics.update_rows(correct=torch.tensor([1.0, 0.5, nan, 0.0, 2.0]))
         metrics.update_rows(rank=torch.tensor([0.0, -1.0, nan, 5.0, inf]))
         metrics.update_rows(loss=torch.zeros(2), weight=torch.tensor([nan, 1.0]))
@@ -94,7 +92,7 @@ def test_what_makes_a_row_invalid() -> None:
 def test_shapes_strides_and_types(dtype: Any) -> None:
     loss = torch.arange(24).reshape(2, 3, 4).to(dtype).transpose(0, 2)
     mask = (torch.arange(24).reshape(2, 3, 4) % 2 == 0).transpose(0, 2)
-    for metrics in accumulators(topk=1):
+    for metrics in both_ways(topk=1):
         metrics.update_rows(loss=loss, mask=mask)
         values = metrics.compute()
         assert (values["loss"], values["count"], values["ignored"]) == (11, 12, 12)
@@ -103,7 +101,7 @@ def test_shapes_strides_and_types(dtype: Any) -> None:
 def test_many_rows() -> None:
     generator = torch.Generator().manual_seed(1)
     loss = torch.rand(400_003, generator=generator, dtype=torch.float64)
-    for metrics in accumulators(topk=1):
+    for metrics in both_ways(topk=1):
         metrics.update_rows(loss=loss, correct=loss < 0.25)
         values = metrics.compute()
         assert values["loss"] == pytest.approx(math.fsum(loss.tolist()) / 400_003, rel=1e-12)
@@ -111,7 +109,7 @@ def test_many_rows() -> None:
 
 
 def test_a_matrix_knows_nothing_of_them() -> None:
-    for metrics in accumulators(topk=1, num_classes=20, confusion=True):
+    for metrics in both_ways(topk=1, num_classes=20, confusion=True):
         metrics.update(torch.eye(20), torch.arange(20))
         metrics.update_rows(correct=torch.zeros(5))
         values = metrics.compute()
@@ -119,7 +117,7 @@ def test_a_matrix_knows_nothing_of_them() -> None:
 
 
 def test_no_rows_at_all() -> None:
-    for metrics in accumulators(topk=1):
+    for metrics in both_ways(topk=1):
         metrics.update_rows(loss=torch.ones(0), correct=torch.ones(0))
         values = metrics.compute()
         assert values["count"] == 0 and math.isnan(values["loss"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import math
-from functools import partial
+import statistics
 from typing import Any
 
 import pytest
@@ -19,7 +19,6 @@ torch = pytest.importorskip("torch")
 nan, inf = math.nan, math.inf
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8)
-accumulators = partial(both_ways, pig.MetricAccumulator, topk=1)
 
 
 def expected(updates: list[tuple[Any, Any]], ema: float) -> dict[str, Any]:
@@ -85,7 +84,7 @@ def random_update(generator: Any) -> tuple[Any, Any]:
 def test_random_values_and_weights(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     updates = [random_update(generator) for _ in range(4)]
-    for metrics in accumulators(ema=0.75):
+    for metrics in both_ways(ema=0.75):
         for value, weight in updates:
             metrics.update_scalar("x", value, weight)
         values = metrics.compute()
@@ -97,7 +96,7 @@ def test_random_values_and_weights(seed: int) -> None:
 
 def test_a_mask_as_weight_leaves_out_what_it_hides() -> None:
     rewards = torch.tensor([[1.0, 3.0, nan], [5.0, -inf, 1e30]])
-    for metrics in accumulators():
+    for metrics in both_ways():
         metrics.update_scalar("reward", rewards, rewards.new_tensor([[1, 1, 0], [1, 0, 0]]).bool())
         values = metrics.compute()
         assert (values["reward"], values["reward_max"], values["reward_nonfinite"]) == (3, 5, 0)
@@ -106,12 +105,40 @@ def test_a_mask_as_weight_leaves_out_what_it_hides() -> None:
 def test_the_deviation_is_exact_far_from_zero() -> None:
     """Squares of the numbers would have no digits left for it."""
     numbers = 1e9 + torch.arange(100_000, dtype=torch.float64) % 2
-    for metrics in accumulators():
+    for metrics in both_ways():
         for part in (numbers[:7], numbers[7:70_000], numbers[70_000:]):
             metrics.update_scalar("x", part)
         values = metrics.compute()
         assert values["x_std"] == pytest.approx(0.5, rel=1e-9)
         assert values["x"] == pytest.approx(1e9 + 0.5, rel=1e-15)
+
+
+def test_padding_in_front_does_not_spoil_the_deviation() -> None:
+    numbers = torch.cat([torch.full((5,), 1e30), torch.tensor([1.0, 2.0, 3.0])]).double()
+    for metrics in both_ways():
+        for _ in range(2):
+            metrics.update_scalar("x", numbers, torch.arange(8) >= 5)
+        assert metrics.compute()["x_std"] == pytest.approx((2 / 3) ** 0.5)
+
+
+def test_only_a_part_far_from_zero_counts() -> None:
+    for rows, begin, end in ((900, 500, 600), (40_000, 10_000, 10_500), (64 * 99, 0, 64 * 99)):
+        numbers = 1e8 + torch.arange(rows, dtype=torch.float64) % 5
+        weight = torch.zeros(rows)
+        weight[begin:end] = 1
+        if begin == 0:  # rows with padding on the left
+            weight.view(64, 99)[:, :90] = 0
+        variance = statistics.pvariance(numbers[weight != 0].int().tolist())
+        for metrics in both_ways():
+            metrics.update_scalar("x", numbers, weight)
+            assert metrics.compute()["x_std"] == pytest.approx(variance**0.5, rel=1e-7)
+
+
+def test_numbers_that_do_not_differ() -> None:
+    for metrics in both_ways():
+        for rows in range(1, 20):
+            metrics.update_scalar("x", torch.full((rows,), 7.7, dtype=torch.float64))
+        assert metrics.compute()["x_std"] == 0
 
 
 def test_many_numbers_on_any_number_of_threads() -> None:
@@ -135,10 +162,20 @@ def test_many_numbers_on_any_number_of_threads() -> None:
         assert results[0][key] == results[1][key], key
 
 
+def test_extremes_of_many_numbers_on_one_side_of_zero() -> None:
+    numbers = torch.arange(5, 300_005, dtype=torch.float64)
+    for metrics in both_ways():
+        metrics.update_scalar("above", numbers)
+        metrics.update_scalar("below", -numbers)
+        values = metrics.compute()
+        assert (values["above_min"], values["above_max"]) == (5, 300_004)
+        assert (values["below_min"], values["below_max"]) == (-300_004, -5)
+
+
 def test_moving_average_of_losses() -> None:
     logits, target = torch.eye(3), torch.arange(3)
     assert "loss_ema" not in pig.MetricAccumulator().compute()
-    for metrics in accumulators(ema=0.9):
+    for metrics in both_ways(ema=0.9):
         assert math.isnan(metrics.compute()["loss_ema"])
         wanted = 0.0
         for number, loss in enumerate([1.0, 2.0, nan, 4.0]):
@@ -179,6 +216,7 @@ def test_copies_and_resets() -> None:
         (torch.ones(2, dtype=torch.complex64), None, "the value of 'x' must hold real numbers"),
         (1.0, torch.ones(1), "x must be a tensor if it has a weight"),
         ("one", None, "x must be a number or a tensor"),
+        (None, torch.ones(2), "x must be a number or a tensor"),
         (torch.ones(2), 1.0, "weight must be a tensor"),
         (torch.ones(2, device="meta"), None, "device meta"),
     ],

@@ -534,13 +534,13 @@ def test_a_launch_that_fails_is_done_otherwise(gpu: SimulatedCuda) -> None:
 def test_where_the_device_is_lost_so_are_updates_and_the_values_say_so(
     gpu: SimulatedCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pyinstrument_gpu.metrics import metric_accumulator, reference
+    from pyinstrument_gpu.metrics import accumulator, reference
 
     def fails(*arguments: Any) -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     metrics = started(topk=1)
-    monkeypatch.setattr(metric_accumulator._BATCH, "reference", fails)
+    monkeypatch.setattr(accumulator._BATCH, "reference", fails)
     monkeypatch.setattr(reference, "add_values", fails)
     gpu.fail("cuLaunchKernel", Result.ILLEGAL_ADDRESS)
     with pytest.warns(

@@ -343,7 +343,6 @@ inline float float_of(int bits) {
 #define __device__
 #define __global__
 #define __noinline__
-#define __constant__ static
 #define __grid_constant__
 #define __launch_bounds__(...)
 #define __shared__ __attribute__((section("emulated_shared"))) static
@@ -367,9 +366,6 @@ inline float float_of(int bits) {
 #define atomicExch ::emulated::atomic_exchange
 #define atomicCAS ::emulated::atomic_compare_and_swap
 #define __threadfence() ::emulated::stop_at(::emulated::Stop::kFence)
-#define __threadfence_system() ::emulated::stop_at(::emulated::Stop::kFence)
-
-#define __ffs __builtin_ffs
 
 #define __double_as_longlong ::emulated::bits_of
 #define __longlong_as_double ::emulated::double_of

@@ -70,8 +70,6 @@ std::map<std::string, std::tuple<uint64_t, uint64_t, uint64_t>> kernels() {
   ADD_ALL(bfloat16)
   ADD_ONE(values, ValuesParameters)
   ADD_ONE(rows, RowsParameters)
-  ADD_ONE(pairs, PairsParameters)
-  ADD_ONE(labels, LabelsParameters)
 #undef ADD_ONE
 #undef ADD_ALL
 #undef ADD_BY

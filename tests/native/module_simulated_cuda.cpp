@@ -211,18 +211,9 @@ template <typename Parameters>
 void run_elements(void** parameters) {
   const auto& p = *static_cast<const Parameters*>(parameters[0]);
   const std::lock_guard lock(metric_kernels);
-  const double shift = metrics::shift_of(p);
+  const double shift = Parameters::kIsUpdate ? 0 : metrics::shift_of(p.batch);
   auto found = metrics::scan_elements(p, shift, 1);
   p.fold(found, shift, *p.launch.state);
-  publish(p.launch);
-}
-
-void run_labels(void** parameters) {
-  const auto& p = *static_cast<const metrics::LabelsParameters*>(parameters[0]);
-  const std::lock_guard lock(metric_kernels);
-  auto* const tail = reinterpret_cast<double*>(p.launch.state + 1);
-  metrics::Totals found = metrics::scan_labels(p.options, p.batch, tail, 1);
-  p.fold(found, 0, *p.launch.state);
   publish(p.launch);
 }
 
@@ -240,8 +231,6 @@ void run_metric_kernels() {
   run("pig_metric_values", run_elements<metrics::ValuesParameters>,
       sizeof(metrics::ValuesParameters));
   run("pig_metric_rows", run_elements<metrics::RowsParameters>, sizeof(metrics::RowsParameters));
-  run("pig_metric_pairs", run_elements<metrics::PairsParameters>, sizeof(metrics::PairsParameters));
-  run("pig_metric_labels", run_labels, sizeof(metrics::LabelsParameters));
 }
 
 void reset_exchange_api() {

@@ -233,7 +233,7 @@ void test_one_launch_for_each_update() {
   CHECK_EQ(newest(launcher).correct[0], 3.0);
   CHECK_EQ(newest(launcher).correct[1], 6.0);
   CHECK_EQ(newest(launcher).scalars[3].last, 2.5);
-  CHECK_EQ(names.size(), 29u);
+  CHECK_EQ(names.size(), 27u);
 }
 
 void test_nothing_is_prepared_during_a_capture() {

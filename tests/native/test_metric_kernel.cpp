@@ -300,7 +300,6 @@ void test_values_in_the_slot_of_an_update() {
     ValuesParameters p{};
     p.launch = accumulator->launch_of(2, 0);
     p.batch.operands[kValue] = {numbers.data(), kFloat64, {1}};
-    p.batch.operand_count = kValueOperands;
     p.batch.dims = 1;
     p.batch.sizes[0] = p.batch.elements = 300;
     machine.launch(2, [p] { pig_metric_values(p); });

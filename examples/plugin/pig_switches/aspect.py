@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from pyinstrument_gpu.core.aspect import DocumentAspect
+from pyinstrument_gpu.core.aspect import DocumentAspect, ReportedRun
 from pyinstrument_gpu.core.file.json_document import Count
 from pyinstrument_gpu.parts.parts import Part, Sentence
 from pyinstrument_gpu.parts.words import counted
@@ -26,7 +26,7 @@ class Switches(Struct, frozen=True):
     involuntary: Count
 
 
-class SwitchesAspect(DocumentAspect):
+class SwitchesAspect(DocumentAspect[Any, Switches]):
     """How often the kernel takes the program's threads from their processors."""
 
     name = "switches"
@@ -41,7 +41,7 @@ class SwitchesAspect(DocumentAspect):
         known: Switches | None = run.switches
         return known
 
-    def parts(self, switches: Switches, document: Any) -> Iterator[Part]:
+    def parts(self, switches: Switches, document: ReportedRun) -> Iterator[Part]:
         """What the terminal and the page show of it."""
         yield Sentence()
         yield Sentence("Context switches", "title")

@@ -21,7 +21,7 @@ _APART = "leave it a processor of its own, or write checkpoints less often"
 _SELDOM = "log every N steps"
 
 
-class CheckpointsAndLoggingAspect(DocumentAspect):
+class CheckpointsAndLoggingAspect(DocumentAspect[Run, None]):
     """The checkpoints and logs that a program writes while it trains."""
 
     name = "checkpoints_and_logging"

@@ -14,7 +14,7 @@ from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.run import Run
 
 
-class CollectivesAspect(DocumentAspect):
+class CollectivesAspect(DocumentAspect[Run, None]):
     """Collective operations, by PyTorch's flight recorder."""
 
     name = "collectives"

@@ -20,7 +20,7 @@ from pyinstrument_gpu.aspects.compilations.data import (
     decode_compilations,
     on_timeline,
 )
-from pyinstrument_gpu.core.aspect import DocumentAspect
+from pyinstrument_gpu.core.aspect import DocumentAspect, ReportedRun
 from pyinstrument_gpu.core.cause import Cause, Precedence, intervals_of
 from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.record import SourceLine
@@ -248,7 +248,7 @@ def _step_at(run: Run, time_ns: int) -> int | None:
     return int(steps["index"][place])
 
 
-class CompilationsAspect(DocumentAspect):
+class CompilationsAspect(DocumentAspect[Run, CompilationTimes]):
     """The time that torch.compile takes, and why it compiles again."""
 
     name = noted = NAME
@@ -266,10 +266,10 @@ class CompilationsAspect(DocumentAspect):
     def section(self, run: Run) -> CompilationTimes | None:
         return compilation_times(run)
 
-    def summary(self, times: CompilationTimes, document: Any) -> Iterator[Part]:
+    def summary(self, times: CompilationTimes, document: ReportedRun) -> Iterator[Part]:
         yield Sentence(f"Compilation: {_summary(times)}")
 
-    def parts(self, times: CompilationTimes, document: Any) -> Iterator[Part]:
+    def parts(self, times: CompilationTimes, document: ReportedRun) -> Iterator[Part]:
         """Yield what it took in all, then each function that was compiled again or runs
         uncompiled."""
         yield Sentence()

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,7 @@ from pyinstrument_gpu.aspects.cpu_contention.data import (
     CpuContention,
 )
 from pyinstrument_gpu.aspects.cpu_contention.live import LiveContention
-from pyinstrument_gpu.core.aspect import DocumentAspect
+from pyinstrument_gpu.core.aspect import DocumentAspect, ReportedRun
 from pyinstrument_gpu.core.cause import Cause, Precedence, amounts_of
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Part, Sentence
@@ -27,7 +26,7 @@ from pyinstrument_gpu.parts.words import capitalised, duration, printable, small
 _SHOWN_SHARE = 0.01
 
 
-class CpuContentionAspect(DocumentAspect):
+class CpuContentionAspect(DocumentAspect[Run, Contention]):
     """The processor time that a program wanted and did not get."""
 
     name = "cpu_contention"
@@ -42,7 +41,7 @@ class CpuContentionAspect(DocumentAspect):
     def section(self, run: Run) -> Contention | None:
         return analysis.of(run).contention if run.step_totals.count else None
 
-    def parts(self, found: Contention, document: Any) -> Iterator[Part]:
+    def parts(self, found: Contention, document: ReportedRun) -> Iterator[Part]:
         """Yield the section; nothing where steps hardly waited."""
         if max(found.share or 0.0, found.thread_share or 0.0) < _SHOWN_SHARE:
             return

@@ -11,10 +11,10 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.words import small_percent
 
 
-class LiveContention(LiveView):
+class LiveContention(LiveView[Run, dict[str, float | None]]):
     """The time for which the steps of the window waited for a processor."""
 
-    key = "processor"
+    key = "cpu_contention"
     place = 6
 
     def look(self, run: Run, window: LiveWindow) -> dict[str, float | None]:

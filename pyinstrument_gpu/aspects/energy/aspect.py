@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from pyinstrument_gpu.aspects.energy.data import GpuEnergy, decode_energy
-from pyinstrument_gpu.core.aspect import DocumentAspect
+from pyinstrument_gpu.core.aspect import DocumentAspect, ReportedRun
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.run import Run
@@ -39,7 +38,7 @@ class GpuEnergyUse:
     joules_per_sample: float | None
 
 
-class EnergyAspect(DocumentAspect):
+class EnergyAspect(DocumentAspect[Run, tuple[GpuEnergyUse, ...]]):
     """The energy that GPUs have used, by their own counters."""
 
     name = noted = "energy"
@@ -57,13 +56,13 @@ class EnergyAspect(DocumentAspect):
         readings and the history reach."""
         return tuple(_use(run, gpu) for gpu in run.energy)
 
-    def summary(self, gpus: tuple[GpuEnergyUse, ...], document: Any) -> Iterable[Part]:
+    def summary(self, gpus: tuple[GpuEnergyUse, ...], document: ReportedRun) -> Iterable[Part]:
         known = [gpu.joules for gpu in gpus if gpu.joules is not None]
         if known:
             of = "the GPU" if len(known) == 1 else f"{len(known)} GPUs"
             yield Sentence(f"Energy of {of}: {_joules(sum(known))}")
 
-    def parts(self, gpus: tuple[GpuEnergyUse, ...], document: Any) -> Iterable[Part]:
+    def parts(self, gpus: tuple[GpuEnergyUse, ...], document: ReportedRun) -> Iterable[Part]:
         """Joules per step and per sample. Nothing if no energy was read."""
         for gpu in gpus:
             if gpu.joules is None:

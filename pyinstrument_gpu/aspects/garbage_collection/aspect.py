@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from pyinstrument_gpu.aspects.garbage_collection import DOCUMENT, KIND
 from pyinstrument_gpu.aspects.garbage_collection.data import GarbageCollection
-from pyinstrument_gpu.core.aspect import DocumentAspect
+from pyinstrument_gpu.core.aspect import DocumentAspect, ReportedRun
 from pyinstrument_gpu.core.cause import Cause, Precedence
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Part, Sentence
@@ -39,7 +38,7 @@ class GarbageCollectionTimes:
     longest_begin_ns: int | None
 
 
-class GarbageCollectionAspect(DocumentAspect):
+class GarbageCollectionAspect(DocumentAspect[Run, GarbageCollectionTimes]):
     """The time that Python's garbage collector takes."""
 
     name = "garbage_collection"
@@ -69,7 +68,7 @@ class GarbageCollectionAspect(DocumentAspect):
             longest_begin_ns=None if longest is None else int(intervals["begin_ns"][longest]),
         )
 
-    def parts(self, times: GarbageCollectionTimes, document: Any) -> Iterator[Part]:
+    def parts(self, times: GarbageCollectionTimes, document: ReportedRun) -> Iterator[Part]:
         """Yield the section; nothing where it hardly took any time."""
         if times.share is not None and times.share < _LEAST_SHARE:
             return

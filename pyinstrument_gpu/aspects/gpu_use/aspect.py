@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.aspects.gpu_use import NAME
 from pyinstrument_gpu.aspects.gpu_use.data import GpuReadings, gpu_readings
 from pyinstrument_gpu.core import gpu_readings as names
-from pyinstrument_gpu.core.aspect import Aspect
+from pyinstrument_gpu.core.aspect import Aspect, ReportedRun
 from pyinstrument_gpu.core.cause import Cause, Precedence, amounts_of
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Curves, Part, Row, Sentence, Table, curve_data
@@ -97,7 +96,7 @@ class GpuUse:
     lowered: tuple[LoweredClock, ...]
 
 
-class GpuUseAspect(Aspect):
+class GpuUseAspect(Aspect[Run, tuple[GpuUse, ...]]):
     """The use of GPUs."""
 
     name = NAME
@@ -109,7 +108,7 @@ class GpuUseAspect(Aspect):
         uses = (_use(gpu) for gpu in gpu_readings(run))
         return tuple(use for use in uses if use.seconds)
 
-    def summary(self, gpus: tuple[GpuUse, ...], document: Any) -> Iterable[Part]:
+    def summary(self, gpus: tuple[GpuUse, ...], document: ReportedRun) -> Iterable[Part]:
         for gpu in gpus:
             texts = [
                 f"{what} {small_percent(share, 1)}"
@@ -125,7 +124,7 @@ class GpuUseAspect(Aspect):
             if facts:
                 yield Sentence(f"GPU {gpu.device}: {'; '.join(facts)}")
 
-    def parts(self, gpus: tuple[GpuUse, ...], document: Any) -> Iterator[Part]:
+    def parts(self, gpus: tuple[GpuUse, ...], document: ReportedRun) -> Iterator[Part]:
         for gpu in gpus:
             yield Sentence()
             yield Sentence(

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from pyinstrument_gpu.aspects.graphs import NAME
 from pyinstrument_gpu.aspects.graphs.data import UNKNOWN_STEP, GraphPhases, decode_graph_phases
-from pyinstrument_gpu.core.aspect import DocumentAspect
+from pyinstrument_gpu.core.aspect import DocumentAspect, ReportedRun
 from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
@@ -91,7 +90,7 @@ def phases_in_graphs(run: Run) -> PhasesInGraphs | None:
     )
 
 
-class GraphsAspect(DocumentAspect):
+class GraphsAspect(DocumentAspect[Run, PhasesInGraphs]):
     """Phases inside captured CUDA graphs."""
 
     name = NAME
@@ -110,7 +109,7 @@ class GraphsAspect(DocumentAspect):
     def section(self, run: Run) -> PhasesInGraphs | None:
         return phases_in_graphs(run)
 
-    def parts(self, found: PhasesInGraphs, document: Any) -> Iterator[Part]:
+    def parts(self, found: PhasesInGraphs, document: ReportedRun) -> Iterator[Part]:
         unit = Unit.fitting(max((one.p95_ns or 0 for one in found.phases), default=0))
         yield Sentence()
         yield Sentence(f"Inside CUDA graphs: {unit.name} of device time, in each replay", "title")

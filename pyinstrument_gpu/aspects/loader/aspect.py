@@ -24,7 +24,7 @@ from pyinstrument_gpu.aspects.loader.data import (
 from pyinstrument_gpu.aspects.loader.late_batches import late_batches
 from pyinstrument_gpu.aspects.loader.live import LiveLoader
 from pyinstrument_gpu.aspects.loader.stages import LineTree, stages_of, tree_of_phase
-from pyinstrument_gpu.core.aspect import DocumentAspect
+from pyinstrument_gpu.core.aspect import DocumentAspect, ReportedRun
 from pyinstrument_gpu.core.cause import Cause
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
@@ -107,7 +107,7 @@ class LoaderWork:
     hung: tuple[HungBatch, ...] = ()
 
 
-class LoaderAspect(DocumentAspect):
+class LoaderAspect(DocumentAspect[Run, tuple[LoaderWork, ...]]):
     """The workers of DataLoaders."""
 
     name = NAME
@@ -134,7 +134,7 @@ class LoaderAspect(DocumentAspect):
             works.insert(0, own)
         return tuple(works)
 
-    def summary(self, section: tuple[LoaderWork, ...], document: Any) -> Iterator[Part]:
+    def summary(self, section: tuple[LoaderWork, ...], document: ReportedRun) -> Iterator[Part]:
         """The loader of the steps, where the loop waits for it."""
         work = section[0]
         if work.wait_ns is None or (work.wait_share or 0.0) < _LEAST_WAIT_SHARE:
@@ -153,7 +153,7 @@ class LoaderAspect(DocumentAspect):
             of = f" ({stages})" if stages else ""
             yield Sentence(printable(f"Loader: {who}{busy}{of}{others}"))
 
-    def parts(self, section: tuple[LoaderWork, ...], document: Any) -> Iterator[Part]:
+    def parts(self, section: tuple[LoaderWork, ...], document: ReportedRun) -> Iterator[Part]:
         for work in section:
             yield from _parts(work)
 

@@ -16,7 +16,7 @@ _STUCK_NS = 2_000_000_000
 """While steps end, no worker is known to hang: what was written down may be long ago."""
 
 
-class LiveLoader(LiveView):
+class LiveLoader(LiveView[Run, dict[str, Any]]):
     """The share of the window for which the loop waits for batches; and in the whole run, as far as
     it was written down, the longest stage of making a batch, the slowest worker, and workers that
     hang."""

@@ -23,7 +23,7 @@ from pyinstrument_gpu.core.statistics import Scope
 _EVALUATION = ("eval", "evaluate", "evaluation", "val", "validate", "validation")
 
 
-class LoopAspect(Aspect):
+class LoopAspect(Aspect[Run, None]):
     """The work of the loop beside training steps that are all alike."""
 
     name = "loop"

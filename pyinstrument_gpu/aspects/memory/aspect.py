@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
 
 import numpy as np
 from msgspec.structs import asdict
@@ -27,7 +26,7 @@ from pyinstrument_gpu.aspects.memory.data import (
 )
 from pyinstrument_gpu.aspects.memory.growth import FEWEST_POINTS, MemoryGrowth, memory_growth
 from pyinstrument_gpu.aspects.memory.live import LiveMemory
-from pyinstrument_gpu.core.aspect import DocumentAspect
+from pyinstrument_gpu.core.aspect import DocumentAspect, ReportedRun
 from pyinstrument_gpu.core.cause import Cause, Precedence, intervals_of
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found
@@ -183,7 +182,7 @@ class MemoryUse:
     held: MemoryByKind | None = None
 
 
-class MemoryAspect(DocumentAspect):
+class MemoryAspect(DocumentAspect[Run, MemoryUse]):
     """Memory by phase and over steps, and when there was none left."""
 
     name = noted = "memory"
@@ -247,7 +246,7 @@ class MemoryAspect(DocumentAspect):
             held=None if found.held is None else _by_kind(found.held),
         )
 
-    def parts(self, memory: MemoryUse, document: Any) -> Iterable[Part]:
+    def parts(self, memory: MemoryUse, document: ReportedRun) -> Iterable[Part]:
         """Memory by phase, and whether it grows. Nothing if no step was read."""
         if not memory.steps or memory.peak_bytes is None:
             return
@@ -283,7 +282,7 @@ class MemoryAspect(DocumentAspect):
         if memory.held is not None:
             yield from _held_parts(memory.held)
 
-    def summary(self, memory: MemoryUse, document: Any) -> Iterable[Part]:
+    def summary(self, memory: MemoryUse, document: ReportedRun) -> Iterable[Part]:
         if not memory.steps or memory.peak_bytes is None:
             return
         whose = "of the process" if memory.device is None else f"on GPU {memory.device}"

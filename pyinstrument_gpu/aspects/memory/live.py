@@ -11,7 +11,7 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.words import UNKNOWN, counted, size
 
 
-class LiveMemory(LiveView):
+class LiveMemory(LiveView[Run, dict[str, Any]]):
     """Memory at the end of the last step that was read."""
 
     key = "memory"

@@ -18,7 +18,7 @@ from pyinstrument_gpu.aspects.modules.data import (
 from pyinstrument_gpu.aspects.modules.file import take_modules_out
 from pyinstrument_gpu.aspects.modules.live import LiveModules
 from pyinstrument_gpu.aspects.modules.per_step import NO_PASS, ModulePerStep, modules_per_step
-from pyinstrument_gpu.core.aspect import Aspect
+from pyinstrument_gpu.core.aspect import Aspect, ReportedRun
 from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.file.steps import module_step_weights
 from pyinstrument_gpu.core.run import Run
@@ -87,7 +87,7 @@ class ModulesSection:
     kept_steps: int
 
 
-class ModulesAspect(Aspect):
+class ModulesAspect(Aspect[Run, ModulesSection]):
     """The times of the model's modules, forward and backward."""
 
     name = "modules"
@@ -148,7 +148,7 @@ class ModulesAspect(Aspect):
             kept_steps=len(run.steps.closed),
         )
 
-    def summary(self, modules: ModulesSection, document: Any) -> Iterable[Part]:
+    def summary(self, modules: ModulesSection, document: ReportedRun) -> Iterable[Part]:
         # "*" is the group of all modules in the model, as in a Sequential.
         known = [row for row in modules.rows if row.name not in ("", "*") and (row.share or 2) <= 1]
         longest = max(known, key=lambda row: row.share or 0.0, default=None)
@@ -158,7 +158,7 @@ class ModulesAspect(Aspect):
                 f"{small_percent(longest.share, 1)} of the step"
             )
 
-    def parts(self, modules: ModulesSection, document: Any) -> Iterable[Part]:
+    def parts(self, modules: ModulesSection, document: ReportedRun) -> Iterable[Part]:
         """The table of the run's modules, groups first."""
         rows = modules.rows
         columns = {

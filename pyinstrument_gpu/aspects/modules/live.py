@@ -29,7 +29,7 @@ _SORTS: Sorts = {
 }
 
 
-class LiveModules(LiveView):
+class LiveModules(LiveView[Run, tuple[dict[str, Any], ...]]):
     """The times of modules, forward and backward."""
 
     key = "modules"

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from pyinstrument_gpu.analysis.advice import Finding, unpriced
 from pyinstrument_gpu.aspects.nonfinite import NAME
 from pyinstrument_gpu.aspects.nonfinite.data import Nonfinite, Origin
-from pyinstrument_gpu.core.aspect import DocumentAspect
+from pyinstrument_gpu.core.aspect import DocumentAspect, ReportedRun
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
 from pyinstrument_gpu.parts.words import capitalised, counted, printable
@@ -19,7 +18,7 @@ _MORE = "pyinstrument-gpu report -v RUN"
 _FLOAT16 = "In float16, what is above 65,504 is infinite"
 
 
-class NonfiniteAspect(DocumentAspect):
+class NonfiniteAspect(DocumentAspect[Run, Nonfinite]):
     """The place where values first stopped being finite."""
 
     name = NAME
@@ -34,13 +33,13 @@ class NonfiniteAspect(DocumentAspect):
         known: Nonfinite | None = run.nonfinite
         return known
 
-    def summary(self, found: Nonfinite, document: Any) -> Iterator[Part]:
+    def summary(self, found: Nonfinite, document: ReportedRun) -> Iterator[Part]:
         """Yield that there is none; where there is one, the verdict says so."""
         if found.checked_steps and found.origin is None:
             steps = counted(found.checked_steps, "checked step")
             yield Sentence(f"NaN and infinite values: none in {steps}")
 
-    def parts(self, found: Nonfinite, document: Any) -> Iterator[Part]:
+    def parts(self, found: Nonfinite, document: ReportedRun) -> Iterator[Part]:
         """Yield what was found, the magnitudes on the way there, and what was checked."""
         if found.why_unknown:
             return

@@ -19,7 +19,7 @@ from pyinstrument_gpu.aspects.operations.data import (
     Operations,
     decode_operations,
 )
-from pyinstrument_gpu.core.aspect import Aspect
+from pyinstrument_gpu.core.aspect import Aspect, ReportedRun
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.run import Run
@@ -71,7 +71,7 @@ class OperationsSection:
     trace: str | None
 
 
-class OperationsAspect(Aspect):
+class OperationsAspect(Aspect[Run, OperationsSection]):
     """The operations in the steps that were profiled."""
 
     name = "operations"
@@ -122,7 +122,7 @@ class OperationsAspect(Aspect):
             trace=found.trace,
         )
 
-    def summary(self, operations: OperationsSection, document: Any) -> Iterable[Part]:
+    def summary(self, operations: OperationsSection, document: ReportedRun) -> Iterable[Part]:
         longest = max(operations.operations, key=lambda one: one.device_ns or one.host_ns)
         time_ns = longest.device_ns or longest.host_ns
         yield Sentence(
@@ -132,7 +132,7 @@ class OperationsAspect(Aspect):
             )
         )
 
-    def parts(self, operations: OperationsSection, document: Any) -> Iterable[Part]:
+    def parts(self, operations: OperationsSection, document: ReportedRun) -> Iterable[Part]:
         """Operations and phases, the longest first."""
         longest_ns = max(one.host_ns + (one.device_ns or 0) for one in operations.operations)
         unit = Unit.fitting(longest_ns)

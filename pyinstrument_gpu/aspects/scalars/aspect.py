@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.advice import Finding, unpriced
 from pyinstrument_gpu.analysis.contention import READING
-from pyinstrument_gpu.core.aspect import Aspect
+from pyinstrument_gpu.core.aspect import Aspect, ReportedRun
 from pyinstrument_gpu.core.file.blocks import BlockType, Records, true_prefix
 from pyinstrument_gpu.core.file.device_clocks import TIME_LIMIT_NS
 from pyinstrument_gpu.core.file.found import Found
@@ -192,7 +192,7 @@ def known_metrics(
 _SORTS: Sorts = {"first": as_recorded, "name": itemgetter("name")}
 
 
-class LiveReadings(LiveView):
+class LiveReadings(LiveView[Run, tuple[dict[str, Any], ...]]):
     """The last values of metrics."""
 
     key = "metrics"
@@ -232,7 +232,7 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-class ScalarsAspect(Aspect):
+class ScalarsAspect(Aspect[Run, tuple[Metric, ...]]):
     """The values of metrics that were read."""
 
     name = "metrics"
@@ -261,7 +261,7 @@ class ScalarsAspect(Aspect):
     def section(self, run: Run) -> tuple[Metric, ...]:
         return metrics(run)
 
-    def summary(self, metrics: tuple[Metric, ...], document: Any) -> Iterable[Part]:
+    def summary(self, metrics: tuple[Metric, ...], document: ReportedRun) -> Iterable[Part]:
         # Tokens have a line of their own, per second.
         shown = [
             f"{one.name} {one.last:.4g}"
@@ -274,7 +274,7 @@ class ScalarsAspect(Aspect):
             last = ", ".join([*shown[:_MOST_IN_SUMMARY], *others])
             yield Sentence(printable(f"Metrics at the end: {last}"))
 
-    def parts(self, metrics: tuple[Metric, ...], document: Any) -> Iterable[Part]:
+    def parts(self, metrics: tuple[Metric, ...], document: ReportedRun) -> Iterable[Part]:
         return metrics_section(metrics)
 
     def failures(self, run: Run) -> Iterable[Finding]:

@@ -79,7 +79,7 @@ _OF_STEPS = (
 )
 
 
-class SlowStepCausesAspect(DocumentAspect):
+class SlowStepCausesAspect(DocumentAspect[Run, None]):
     """The things that hold the thread of a step up."""
 
     name = "slow_step_causes"

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.bottleneck import Bottleneck
 from pyinstrument_gpu.aspects.stacks import NAME
 from pyinstrument_gpu.aspects.stacks.data import Stacks, decode_stacks
 from pyinstrument_gpu.aspects.stacks.tree import PhaseTree, phase_trees
-from pyinstrument_gpu.core.aspect import DocumentAspect
+from pyinstrument_gpu.core.aspect import DocumentAspect, ReportedRun
 from pyinstrument_gpu.core.file.found import Found
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
@@ -94,7 +93,7 @@ class StackSamples:
     phases: tuple[PhaseStacks, ...]
 
 
-class StacksAspect(DocumentAspect):
+class StacksAspect(DocumentAspect[Run, StackSamples]):
     """The lines of Python in which the main thread was."""
 
     name = NAME
@@ -122,7 +121,7 @@ class StacksAspect(DocumentAspect):
             phases=phases,
         )
 
-    def summary(self, section: StackSamples, document: Any) -> Iterator[Part]:
+    def summary(self, section: StackSamples, document: ReportedRun) -> Iterator[Part]:
         """Yield what lies outside of phases, and phases that the host limits."""
         in_steps = [one for one in section.phases if one.where == _SCOPES[Scope.STEP]]
         least_ns = _LEAST_SHARE * sum(one.sampled_ns for one in in_steps)
@@ -140,7 +139,7 @@ class StacksAspect(DocumentAspect):
             title = "outside phases" if one.phase is None else f"in {one.phase}"
             yield Sentence(printable(f"Python {title}: {', '.join(lines)}"))
 
-    def parts(self, section: StackSamples, document: Any) -> Iterator[Part]:
+    def parts(self, section: StackSamples, document: ReportedRun) -> Iterator[Part]:
         yield Sentence()
         whole_ns = section.sampled_ns + section.rested_ns
         stopped = small_percent(section.stopped_ns, whole_ns)

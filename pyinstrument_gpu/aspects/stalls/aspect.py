@@ -13,10 +13,11 @@ from pyinstrument_gpu.aspects.stalls.data import Stall, decode_stalls
 from pyinstrument_gpu.core.aspect import DocumentAspect
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import has_device_times
 
 
-class StallsAspect(DocumentAspect):
+class StallsAspect(DocumentAspect[Run, None]):
     """Times in which the program did nothing for far longer than its steps take."""
 
     name = noted = "stalls"

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pyinstrument_gpu.aspects.startup import (
     BATCH,
@@ -20,7 +20,7 @@ from pyinstrument_gpu.aspects.startup import (
     WORKERS,
 )
 from pyinstrument_gpu.aspects.startup.data import Startup
-from pyinstrument_gpu.core.aspect import DocumentAspect
+from pyinstrument_gpu.core.aspect import DocumentAspect, ReportedRun
 from pyinstrument_gpu.core.clocks import began_ns
 from pyinstrument_gpu.core.record import SourceLine
 from pyinstrument_gpu.core.run import Run
@@ -211,7 +211,7 @@ def _with_short(parts: Sequence[StartupPart], name: str, short_ns: int) -> list[
     return [*(one for one in parts if one.part != name), longer]
 
 
-class StartupAspect(DocumentAspect):
+class StartupAspect(DocumentAspect[Run, StartupTimes]):
     """The work of a program before its first step."""
 
     name = NAME
@@ -226,9 +226,9 @@ class StartupAspect(DocumentAspect):
     def section(self, run: Run) -> StartupTimes | None:
         return startup_times(run)
 
-    def summary(self, times: StartupTimes, document: Any) -> Iterator[Part]:
+    def summary(self, times: StartupTimes, document: ReportedRun) -> Iterator[Part]:
         """Yield a line where it is long, and most of it is known."""
-        whole_ns = document.run.duration_ns + _before_ns(times)
+        whole_ns = document.duration_ns + _before_ns(times)
         if times.total_ns < max(_LEAST_NS, _LEAST_SHARE * whole_ns):
             return
         before_ns = sum(one.time_ns for one in times.parts if one.part == _BEFORE)
@@ -241,7 +241,7 @@ class StartupAspect(DocumentAspect):
         ]
         yield Sentence(printable(f"{_lead(times)}: {', '.join(named)}{_first_step(times)}"))
 
-    def parts(self, times: StartupTimes, document: Any) -> Iterator[Part]:
+    def parts(self, times: StartupTimes, document: ReportedRun) -> Iterator[Part]:
         """Yield each part, with what took longest in it."""
         yield Sentence()
         yield Sentence(_lead(times) + _first_step(times), "title")

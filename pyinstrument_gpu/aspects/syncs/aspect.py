@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.aspects.syncs.live import LiveWaits
-from pyinstrument_gpu.core.aspect import Aspect
+from pyinstrument_gpu.core.aspect import Aspect, ReportedRun
 from pyinstrument_gpu.core.cause import Cause, Precedence, intervals_of
 from pyinstrument_gpu.core.program_facts import CHILDREN
 from pyinstrument_gpu.core.record import SourceLine
@@ -112,7 +112,7 @@ class SyncsSection:
     doubts: tuple[str, ...]
 
 
-class SyncsAspect(Aspect):
+class SyncsAspect(Aspect[Run, SyncsSection]):
     """The places where the program makes the host wait for a device."""
 
     name = "syncs"
@@ -181,7 +181,7 @@ class SyncsAspect(Aspect):
             doubts=tuple(_doubts(run)),
         )
 
-    def parts(self, syncs: SyncsSection, document: Any) -> Iterable[Part]:
+    def parts(self, syncs: SyncsSection, document: ReportedRun) -> Iterable[Part]:
         """The most expensive sites first; of a preview, those of steps first, without times."""
         yield Sentence()
         if not syncs.sites:
@@ -241,7 +241,7 @@ class SyncsAspect(Aspect):
             )
         yield from (Sentence(doubt, "warn") for doubt in syncs.doubts)
 
-    def summary(self, syncs: SyncsSection, document: Any) -> Iterable[Part]:
+    def summary(self, syncs: SyncsSection, document: ReportedRun) -> Iterable[Part]:
         """The lines that cost most; of a preview, those that would wait, as that is what it is
         for."""
         if syncs.is_preview:

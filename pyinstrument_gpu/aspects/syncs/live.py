@@ -21,7 +21,7 @@ _SORTS: Sorts = {
 }
 
 
-class LiveWaits(LiveView):
+class LiveWaits(LiveView[Run, tuple[dict[str, Any], ...]]):
     """Waits by line."""
 
     key = "waits"

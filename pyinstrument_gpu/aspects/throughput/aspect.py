@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from pyinstrument_gpu.aspects.throughput.utilization import (
     are_of_means,
     utilization,
 )
-from pyinstrument_gpu.core.aspect import Aspect
+from pyinstrument_gpu.core.aspect import Aspect, ReportedRun
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.step_values import TOKENS, WITHOUT_PADDING, values_of_steps
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
@@ -63,7 +62,7 @@ class ThroughputSection:
     utilization: Utilization | None
 
 
-class ThroughputAspect(Aspect):
+class ThroughputAspect(Aspect[Run, ThroughputSection]):
     """Tokens per second, and the utilization of the device."""
 
     name = "throughput"
@@ -77,7 +76,7 @@ class ThroughputAspect(Aspect):
         tokens, used = _tokens(run), utilization(run)
         return None if tokens is None and used is None else ThroughputSection(tokens, used)
 
-    def summary(self, section: ThroughputSection, document: Any) -> Iterable[Part]:
+    def summary(self, section: ThroughputSection, document: ReportedRun) -> Iterable[Part]:
         texts = []
         if section.tokens is not None:
             padding = section.tokens.padding
@@ -90,7 +89,7 @@ class ThroughputAspect(Aspect):
             texts.append("MFU unknown" if used.mfu is None else f"MFU {_range(used)}")
         yield Sentence(printable(f"Throughput: {', '.join(texts)}"))
 
-    def parts(self, section: ThroughputSection, document: Any) -> Iterable[Part]:
+    def parts(self, section: ThroughputSection, document: ReportedRun) -> Iterable[Part]:
         """Tokens, then utilization by phase, and what is unknown."""
         yield Sentence()
         yield Sentence("Throughput", "title")

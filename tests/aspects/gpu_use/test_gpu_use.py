@@ -188,7 +188,7 @@ def test_without_gpm_activity_is_unknown(
     use = use_of(program.run)
     assert (use.sm_active, use.tensor_active, use.dram_active) == (None, None, None)
     assert use.sm_clock_mhz == 1980
-    assert [*ASPECT.summary((use,), None)] == []
+    assert [*ASPECT.summary((use,), document_of(program.run))] == []
     assert any("from Hopper on" in each for each in ASPECT.unknown(program.run))
     assert [*document_of(program.run).sections["gpu_use"]] == [use]
 

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.aspects.operations.flops import peaks
+from pyinstrument_gpu.aspects.throughput.aspect import ASPECT
 from pyinstrument_gpu.aspects.throughput.utilization import Utilization, utilization
-from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.flops import Peak
 from pyinstrument_gpu.core.run import Run
 from tests.cli.test_commands import invoke
@@ -95,7 +95,8 @@ def test_steps_that_were_cut_short_are_left_out() -> None:
     assert used.model_flops_per_second == pytest.approx(FLOPS / 2)
     assert used.phases  # in a second each; what the profiler sees has the time of day
     assert all(row.per_second == pytest.approx(row.model_flops) for row in used.phases)
-    section = next(one for one in aspects() if one.name == "throughput").section(recording.run)
+    section = ASPECT.section(recording.run)
+    assert section is not None and section.tokens is not None
     assert (section.tokens.steps, section.tokens.per_second) == (11, SIDE / 2)
 
 
