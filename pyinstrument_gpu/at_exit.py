@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done when the interpreter ends."""
+"""Work to be done when the interpreter ends."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What later runs of this user need not compile or measure again, one file for each key.
+"""A cache of what later runs of this user need not compile or measure again, a file per key.
 
 A cache that cannot be used is none, without a word: its directory is another user's or cannot be
 written, the disk is full, a file is damaged.
@@ -18,7 +18,8 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 def cache_directory() -> Path:
-    """Where the cache is: `PYINSTRUMENT_GPU_CACHE_DIR`, or `pyinstrument_gpu` in the user's own.
+    """Return the directory of the cache: `PYINSTRUMENT_GPU_CACHE_DIR`, or `pyinstrument_gpu` in the
+    user's own.
 
     Raises:
         RuntimeError: the user has no home directory.
@@ -68,10 +69,10 @@ def _make_private(directory: Path) -> None:
 
 
 def _is_own(status: os.stat_result) -> bool:
-    """Whether a file or directory is this user's, and nobody else may write to it."""
+    """Return whether a file or directory is this user's, and nobody else may write to it."""
     return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _digest(key: str, data: bytes) -> bytes:
-    """It knows a damaged file, and one that stands under another's key."""
+    """Return a digest that reveals a damaged file, and one under another's key."""
     return hashlib.sha256(key.encode() + b"\0" + data).digest()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong, as one small tree.
+"""The exceptions of the package, as one small tree.
 
 PyinstrumentGpuError
 ├── PhaseNameError (ValueError)            a name that cannot name a phase

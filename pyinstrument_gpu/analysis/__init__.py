@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What follows from a run: functions of its data, which measure nothing themselves.
+"""The analysis of a run: functions of its data, which measure nothing themselves.
 
 `of(run)` gives the results, each computed once, when it is asked for.
 """
@@ -53,7 +53,7 @@ def of(run: Run) -> Analysis:
 
 
 class Analysis:
-    """What follows from a run, each part computed once. `of` makes it."""
+    """The results that follow from a run, each part computed once. `of` makes it."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -83,17 +83,17 @@ class Analysis:
 
     @cached_property
     def step_totals(self) -> StepTotals:
-        """Those of the run, without the steps that were cut short."""
+        """The totals of the run, without the steps that were cut short."""
         return self._run.step_totals.without(self.cut_short) or self._run.step_totals
 
     @cached_property
     def gaps(self) -> list[gaps.Gap]:
-        """What no phase covers, by the phases around it, the largest first."""
+        """The time that no phase covers, by the phases around it, the largest first."""
         return gaps.gaps(self._run, self.host_timeline.steps)
 
     @cached_property
     def updates(self) -> Updates | None:
-        """Where several optimizers step unequally often."""
+        """The steps of optimizers, where several step unequally often."""
         return gaps.updates(self._run, self.step_totals)
 
     @cached_property
@@ -106,7 +106,7 @@ class Analysis:
 
     @cached_property
     def queue_times(self) -> Callable[..., Mapping[int, bottleneck.QueueTime]]:
-        """Of a scope, or of all: the queue time by path (an index into `Run.paths`)."""
+        """The queue time by path (an index into `Run.paths`), of a scope or of all."""
         return cache(partial(bottleneck.queue_times, self._run, self.clock_uncertainty_ns))
 
     @cached_property
@@ -114,7 +114,7 @@ class Analysis:
         return bottleneck.span_bottlenecks(self._run, self.clock_uncertainty_ns)
 
     def bottlenecks(self, scope: Scope | None = None) -> Mapping[int, bottleneck.PhaseBottleneck]:
-        """Of a scope, or of all: what limits each path (an index into `Run.paths`)."""
+        """Return what limits each path (an index into `Run.paths`), in a scope or in all."""
         doubted = self.savings.paths_that_wait_for_the_host if scope == Scope.STEP else ()
         return {
             path: replace(one, is_certain=False)
@@ -139,18 +139,18 @@ class Analysis:
 
     @property
     def knows_waits(self) -> bool:
-        """Whether the device was timed, or syncs have prices. Without either, time budget and
+        """True if the device was timed, or syncs have prices. Without either, time budget and
         savings say no more than the times of the phases."""
         return bool((self._run.span_device_ns >= 0).any()) or self._run.syncs.are_priced
 
     @cached_property
     def contention(self) -> contention.Contention | None:
-        """What the run wanted of processors and did not get; None where nothing is known."""
+        """The run's contention for processors; None where it is unknown."""
         return contention.contention(self._run, self.step_totals)
 
     @property
     def is_contended(self) -> bool:
-        """Whether steps waited for a processor for so long that their shares say little of the
+        """True if steps waited for a processor for so long that their shares say little about the
         program: then nothing is advised."""
         return self.contention is not None and self.contention.is_large
 
@@ -161,7 +161,7 @@ class Analysis:
 
     @cached_property
     def time_budget(self) -> TimeBudgetEntries:
-        """Each step's time, entered once for the host and once for the device."""
+        """The time of each step, entered once for the host and once for the device."""
         return time_budget.time_budget(self._run, self.host_timeline, self.correlation_points)
 
     @cached_property
@@ -173,17 +173,18 @@ class Analysis:
 
     @cached_property
     def batches(self) -> batches.LoaderBatches:
-        """When the loop asked for each batch, when it had it, and when the loader had made it."""
+        """The times at which the loop asked for each batch, had it, and at which the loader had
+        made it."""
         return batches.batches(self._run, self.host_timeline)
 
     @cached_property
     def loader_model(self) -> loader_replay.LoaderModel | None:
-        """How batches were made and used, to be replayed with other workers."""
+        """A model of how batches were made and used, to be replayed with other workers."""
         return loader_replay.model_of(self._run, self.batches, self.contention)
 
     @cached_property
     def loader_predictions(self) -> tuple[loader_replay.Prediction, ...]:
-        """What the loop would wait with other workers; none where others may take so much of the
+        """The waits of the loop with other workers; none where others may take so much of the
         processors that the times are theirs."""
         found, model = self.contention, self.loader_model
         if model is None or (found is not None and found.is_large and not found.is_own):
@@ -192,12 +193,12 @@ class Analysis:
 
     @cached_property
     def premises(self) -> Premises:
-        """What the conclusions from device times rest on, as far as it is known."""
+        """The premises of conclusions from device times, as far as they are known."""
         return premises(self._run, self.correlation_points)
 
     @cached_property
     def savings(self) -> savings.ReplayedSavings:
-        """What changes could save."""
+        """The savings of changes."""
         return savings.savings(
             self._run,
             self.host_timeline,
@@ -209,15 +210,15 @@ class Analysis:
 
     @cached_property
     def advice(self) -> list[Finding]:
-        """What to change, by the middle of what it saves."""
+        """The changes to make, by the middle of what they save."""
         if self.is_contended:
             return []
         return advice.advice(self._run, self.savings, self.time_budget, self.premises)
 
     @cached_property
     def doubts(self) -> list[Finding]:
-        """What may be worth a change or not, because the run can't tell; what may
-        save most first."""
+        """The changes that may be worth it or not, because the run can't tell; what may save most
+        first."""
         if self.is_contended:
             return []
         return advice.doubts(self._run, self.savings, self.premises)

@@ -75,7 +75,7 @@ _LESS_WORK = "reduce or speed up the device's work: AMP (torch.autocast), TF32, 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that matters.
+    """A finding that matters.
 
     Attributes:
         kind: "failure" (something went wrong), "advice" (this run proves that the edit is worth
@@ -109,7 +109,7 @@ class Finding:
 
     @property
     def is_certain(self) -> bool:
-        """Whether it is worth an edit for certain."""
+        """True if it is worth an edit for certain."""
         least_ns = EDIT_SHARE * (self.of_ns or 0.0)
         return self.kind == "advice" or (self.kind == "guide" and (self.low_ns or 0.0) >= least_ns)
 
@@ -132,8 +132,8 @@ def unpriced(kind: str, about: str, evidence: str, edit: str | None, look: str) 
 
 
 def in_order(found: Iterable[Finding]) -> list[Finding]:
-    """What went wrong, what is worth an edit for certain, then what may be. But doubts come before
-    what is certain where they may save far more."""
+    """Return what went wrong, what is worth an edit for certain, then what may be. But doubts come
+    before what is certain where they may save far more."""
     found = list(found)
     certain_ns = [one.high_ns for one in found if one.is_certain and one.high_ns]
 
@@ -147,7 +147,7 @@ def in_order(found: Iterable[Finding]) -> list[Finding]:
 def advice(
     run: Run, found: ReplayedSavings, time_budget: TimeBudgetEntries, premises: Premises
 ) -> list[Finding]:
-    """What is worth an edit for certain, by the middle of what it saves."""
+    """Return what is worth an edit for certain, by the middle of what it saves."""
     given = [
         _finding("advice", run, found, row, reason(row, found))
         for row in _candidates(found, premises)
@@ -178,8 +178,8 @@ def _finding(
 
 
 def doubts(run: Run, found: ReplayedSavings, premises: Premises) -> list[Finding]:
-    """What may be worth an edit or not: the run can't tell. First what was not recorded, then what
-    may save most."""
+    """Return what may be worth an edit or not: the run can't tell. First what was not recorded,
+    then what may save most."""
     rows = [
         row
         for row in _candidates(found, premises)
@@ -202,7 +202,7 @@ def _unseen(run: Run, found: ReplayedSavings) -> Iterator[Finding]:
         yield unpriced(
             "doubt",
             "waits for the device",
-            "syncs were not watched, so nothing is known of what they cost",
+            "syncs were not watched, so their cost is unknown",
             "record with pig.watch_syncs(), or with pyinstrument-gpu run",
             PROFILE,
         )
@@ -210,15 +210,15 @@ def _unseen(run: Run, found: ReplayedSavings) -> Iterator[Finding]:
         yield unpriced(
             "doubt",
             "launches",
-            "the device was not timed, so nothing is known of what limits it",
+            "the device was not timed, so what limits it is unknown",
             "record with device timing",
             PROFILE,
         )
 
 
 def _candidates(found: ReplayedSavings, premises: Premises) -> Iterator[ReplayedSaving]:
-    """What is worth a word. All syncs together are, where they save more than each alone. A wait
-    for data need not become shorter by more workers if there are no cores for them."""
+    """Yield the savings worth a word. All syncs together are, where they save more than each alone.
+    A wait for data need not become shorter by more workers if there are no cores for them."""
     if found.steps < MIN_STEPS:
         return
     alone = [row for row in found.rows if row.change in (Change.SYNC, Change.COPIES)]
@@ -233,12 +233,12 @@ def _candidates(found: ReplayedSavings, premises: Premises) -> Iterator[Replayed
 
 
 def _may_not_help(saving: ReplayedSaving, premises: Premises) -> bool:
-    """Whether the edit need not do what it is for."""
+    """Return whether the edit may fail to do what it is for."""
     return saving.change == Change.DATA_WAIT and saving.is_inside and premises.lacks_cores
 
 
 def _launches(run: Run, saving: ReplayedSaving) -> float | None:
-    """How often the phase launches per profiled step, if that is known."""
+    """Return how often the phase launches per profiled step, if that is known."""
     if saving.change != Change.LAUNCHES or run.operations is None:
         return None
     return run.operations.launches_per_step(run.paths[saving.path])
@@ -255,10 +255,10 @@ def _doubt(run: Run, saving: ReplayedSaving, premises: Premises) -> str:
         cores = f"{premises.cores} core" + ("" if premises.cores == 1 else "s")
         return f"{workers} and the loop have {cores}, so more workers may deliver no more"
     if saving.change == Change.DATA_WAIT and premises.loader_workers == 0:
-        return "to take a batch from a worker costs time, too; how much, only a try tells"
+        return "taking a batch from a worker costs time, too; only a try tells how much"
     has_no_device = run.environment.get("gpus") == []
     if saving.change == Change.DATA_WAIT and has_no_device and premises.one_rank is not False:
-        return "to hand over a batch that is there may take as long"
+        return "handing over a finished batch may take as long"
     if premises.waits_in_allocator:
         return (
             f"{premises.allocation_retries:.2g} times per step, PyTorch's allocator gives memory "
@@ -267,7 +267,7 @@ def _doubt(run: Run, saving: ReplayedSaving, premises: Premises) -> str:
     if premises.lacks_times:
         return f"{premises.lost_times:.0%} of the device's times were lost"
     if premises.doubt is not None:
-        return f"the stream may wait {premises.doubt} where it looks busy"
+        return f"when the stream looks busy it may be waiting {premises.doubt}"
     return "events don't tell how much work the device has behind it"
 
 
@@ -310,7 +310,8 @@ def _edit(run: Run, saving: ReplayedSaving) -> str:
 
 
 def faster_loading(run: Run) -> str:
-    """What to change for batches to come sooner. Without workers, other options are errors."""
+    """Return what to change for batches to come sooner. Without workers, other options are
+    errors."""
     if run.program_facts.loader_workers == 0:
         return "load batches ahead of the step in worker processes: DataLoader(num_workers=N)"
     return "in the DataLoader, raise num_workers or prefetch_factor, or set persistent_workers=True"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When batches arrived: the loader's own timeline, as far as the waits for it show it.
+"""The arrival of batches: the loader's own timeline, as far as the waits for it show it.
 
 A loader with workers runs beside the loop. While the loop waits, each batch is handed over the
 moment it is made, so the end of such a wait is a time of the loader's: a loop that asks sooner
@@ -80,18 +80,18 @@ class LoaderBatches:
 
     @property
     def waited(self) -> NDArray[np.bool_]:
-        """Whether the loop waited for it."""
+        """True for batches for which the loop waited."""
         waited: NDArray[np.bool_] = self.given_ns - self.asked_ns > self.ready_ns
         return waited
 
     @property
     def start_waits_ns(self) -> NDArray[np.int64]:
-        """How long the loop waited for the loader to start, each time."""
+        """The time for which the loop waited for the loader to start, each time."""
         waits_ns: NDArray[np.int64] = (self.given_ns - self.asked_ns)[self.is_start]
         return waits_ns
 
     def handing_ns(self, *, has_device: bool) -> int:
-        """To hand over a batch takes no longer than this. If there is a device, the loop's core is
+        """Return the most that handing over a batch takes. If there is a device, the loop's core is
         its own, because it mostly launches and waits."""
         if not has_device:
             return self.ready_ns if self.interval_ns is not None else BUSY_HANDING_NS
@@ -99,7 +99,7 @@ class LoaderBatches:
 
     @property
     def fast_ns(self) -> int:
-        """What the fastest batches took, which were there already, or nearly."""
+        """The time of the fastest batches, which were there already, or nearly."""
         took_ns = self.given_ns - self.asked_ns
         return int(quantiles(took_ns, [FAST_QUANTILE])[0]) if len(took_ns) else 0
 
@@ -164,8 +164,8 @@ def _interval_ns(
     is_start: NDArray[np.bool_],
     queue: int,
 ) -> float | None:
-    """From one wait to the next. If there are more than `queue` batches in between, the workers may
-    have made as many as they may, and have waited for the loop."""
+    """Return the time from one wait to the next. If there are more than `queue` batches in between,
+    the workers may have made as many as they may, and have waited for the loop."""
     late = np.flatnonzero(waited)
     counts, stretches_ns = np.diff(late), np.diff(given_ns[late])
     waits_ns = (given_ns - asked_ns)[late[1:]]
@@ -177,8 +177,8 @@ def _interval_ns(
 
 
 def _are_first(run: Run, timeline: HostTimeline, asked_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """That of the first step, which the history may have lost, and the first behind each phase
-    `data start`."""
+    """Return which batches are first: that of the first step, which the history may have lost, and
+    the first behind each phase `data start`."""
     is_first = np.zeros(len(asked_ns), dtype=bool)
     steps = run.steps.array[:1]
     is_first[:1] = (asked_ns[:1] < steps["end_ns"]) & (steps["index"] == 0) if len(steps) else False

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What limits a phase, launches or the device, as who waited for whom shows; and its queue time,
-which is how long after a phase began on the host its work began on the device.
+"""Bottlenecks of phases, launches or the device, as shown by who waited for whom; and queue times,
+which are how long after a phase began on the host its work began on the device.
 
 The backlog of a span is the part of its device time after the host had left it. docs/device-time.md
 says what that proves and what it can't.
@@ -61,7 +61,7 @@ class Bottleneck(enum.IntEnum):
 
 @dataclass(frozen=True)
 class PhaseBottleneck:
-    """What limits a phase.
+    """The bottleneck of a phase.
 
     Attributes:
         kind: what holds for most of its device time.
@@ -81,8 +81,9 @@ class PhaseBottleneck:
 def bottlenecks(
     run: Run, of_spans: NDArray[np.int64], scope: Scope | None = None
 ) -> Mapping[int, PhaseBottleneck]:
-    """What limits each path with a device time; `of_spans` are the `span_bottlenecks`. A wait for
-    data is none of these: that the device then waits for the host says nothing of launches."""
+    """Return what limits each path with a device time; `of_spans` are the `span_bottlenecks`. A
+    wait for data is none of these: that the device then waits for the host says nothing of
+    launches."""
     timed = run.span_device_ns >= 0
     timed &= ~were_profiled(run, run.spans["step"])
     if scope is not None:
@@ -169,8 +170,8 @@ def queue_times(
 
 
 def clock_uncertainty_ns(run: Run) -> NDArray[np.float64]:
-    """By how much the device times of each span may be off on the run's axis; NaN where nothing is
-    known of its place or its clock."""
+    """Return by how much the device times of each span may be off on the run's axis; NaN where its
+    place or its clock is unknown."""
     uncertainty_ns = np.full(len(run.spans), np.nan)
     placed = has_device_times(run.spans) & (run.span_device_ns >= 0)
     for clock in run.device_clocks:

@@ -98,7 +98,7 @@ class PhaseChange(_Change):
 
 @dataclass(frozen=True)
 class CauseChange(_Change):
-    """By how much a cause has made slow steps slower, per step of all, on both sides.
+    """The change of the time by which a cause has made slow steps slower, per step of all.
 
     Attributes:
         cause: in words.
@@ -212,7 +212,7 @@ class Comparison:
 
     @property
     def costs(self) -> tuple[float, float] | None:
-        """What a million units cost before and after; None where that is not known."""
+        """The cost of a million units before and after; None where that is not known."""
         if self.price_per_hour is None:
             return None
         rates: tuple[float | None, float | None] = {
@@ -227,7 +227,7 @@ class Comparison:
 
     @property
     def is_moved_out(self) -> bool:
-        """Whether steps became faster or slower, and the elapsed time did not: what left the steps
+        """True if steps became faster or slower, and the elapsed time did not: what left the steps
         happens outside of them, or the other way round."""
         return (
             self.inside.verdict in (Verdict.FASTER, Verdict.SLOWER)
@@ -238,7 +238,7 @@ class Comparison:
 
     @property
     def is_noise_known(self) -> bool:
-        """Whether changes of phases can be told from the noise between runs."""
+        """True if changes of phases can be told from the noise between runs."""
         return any(phase.interval_ns is not None for phase in self.phases)
 
     @property
@@ -269,7 +269,7 @@ class Comparison:
 
     @property
     def _inside_share(self) -> float:
-        """What the elapsed time would have changed by, had nothing else changed than the steps."""
+        """The change of the elapsed time had nothing else changed than the steps."""
         return (self.inside.after_mean_ns - self.inside.before_mean_ns) / (
             self.elapsed.before_mean_ns
         )
@@ -400,7 +400,7 @@ def compare(
 
 @dataclass(frozen=True)
 class _Machine:
-    """What other processes did to the runs.
+    """The effect of other processes on the runs.
 
     Attributes:
         waits: of both sides, for which share of the time of steps their thread waited for a
@@ -434,7 +434,7 @@ class _Machine:
 
     @property
     def is_contended(self) -> bool:
-        """Whether the waits are known, and other processes may be to blame for them."""
+        """True if the waits are known, and other processes may be to blame for them."""
         return self.has_many_others and None not in self.waits
 
     def warnings(self, in_pairs: bool) -> Iterator[str]:
@@ -466,12 +466,12 @@ def _most(one: float | None, other: float | None) -> float | None:
 
 
 def _runs(side: Sequence[Observation]) -> list[Run]:
-    """All runs of a side, those of all ranks among them."""
+    """Return all runs of a side, those of all ranks among them."""
     return [run for one in side for run in ranks_of(one)]
 
 
 def _check_separate(before: Sequence[Observation], after: Sequence[Observation]) -> None:
-    """Raises ValueError if the runs are not as many independent observations of the same thing."""
+    """Raise ValueError if the runs are not as many independent observations of the same thing."""
     names = [
         f"run {position} {side}"
         for side, runs in (("before", before), ("after", after))
@@ -506,7 +506,8 @@ def _check_separate(before: Sequence[Observation], after: Sequence[Observation])
 
 
 def _which_ranks(ranks: Sequence[Run]) -> frozenset[int] | None:
-    """The ranks of a job that are there; None where all are, or the run is not one of a rank."""
+    """Return the ranks of a job that are there; None where all are, or the run is not one of a
+    rank."""
     numbers = {run.environment.get("rank", 0) for run in ranks}
     size = max(run.environment.get("world_size", 1) for run in ranks)
     return None if len(numbers) == size else frozenset(numbers)
@@ -556,7 +557,8 @@ def _relative(
 
 
 def _reach(error: float, freedom: float, confidence: float) -> tuple[float, float]:
-    """How far an interval reaches to each side, and the effect that shows in `POWER` of cases."""
+    """Return how far an interval reaches to each side, and the effect that shows in `POWER` of
+    cases."""
     quantile, power_quantile = (t_quantile(p, freedom) for p in ((1 + confidence) / 2, POWER))
     return quantile * error, (quantile + power_quantile) * error
 
@@ -684,8 +686,8 @@ def _warnings(
         )
     if order.alternates and not at_once:
         warnings.append(
-            "each run was followed by one of the other side: what happens in every second run "
-            f"can't be told from a difference between the sides. {_RECORD_IN_TURN}"
+            "each run was followed by one of the other side: an effect on every second run "
+            f"looks like a difference between the sides. {_RECORD_IN_TURN}"
         )
     if any(not run.complete for run in (*before, *after)):
         warnings.append("some runs were not recorded to their end")
@@ -721,7 +723,7 @@ class Slowdown(enum.Enum):
 
 
 def slowdown(comparison: Comparison, limit: float) -> Slowdown:
-    """Judged by where the interval of the elapsed time's change lies.
+    """Judge the change by where the interval of the elapsed time lies.
 
     NOT_SLOWER: it does not reach beyond the limit, or beyond the margin of the comparison, if that
     is more: differences as small as the margin are not called any. SLOWER: it lies above the limit

@@ -28,7 +28,7 @@ MANY_OTHERS = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Contention:
-    """What a run wanted of processors and did not get. None is unknown.
+    """The processor time that a run wanted and did not get. None is unknown.
 
     Attributes:
         is_large: whether so much of the time was waiting that nothing is concluded from shares of
@@ -66,12 +66,12 @@ class Contention:
 
     @property
     def is_own(self) -> bool:
-        """Whether it is the process, with those that it started, that takes its own processors."""
+        """True if it is the process, with those that it started, that takes its own processors."""
         return self.others is not None and not self.has_many_others and not self.is_throttled
 
     @property
     def cause(self) -> str:
-        """What it waited for, in a clause; empty if that is unknown."""
+        """The thing it waited for, in a clause; empty if that is unknown."""
         return ", and ".join(self._causes())
 
     def _causes(self) -> Iterator[str]:
@@ -91,7 +91,8 @@ def _processors(count: int | None) -> str:
 
 
 def contention(run: Run, totals: StepTotals | None = None) -> Contention | None:
-    """None if nothing is known. `totals` are of the steps whose mean is told, by default of all."""
+    """Return the contention; None if it is unknown. `totals` are of the steps whose mean is told,
+    by default of all."""
     steps = run.steps.closed
     waits_ns = step_waits_ns(run, steps)
     is_known = ~np.isnan(waits_ns)
@@ -124,8 +125,8 @@ def _of_recording(found: CpuContention | None) -> dict[str, Any]:
 
 
 def step_waits_ns(run: Run, steps: NDArray[np.void]) -> NDArray[np.float64]:
-    """How long the thread of each of these steps waited for a processor in it, which is at most all
-    of it; NaN unknown."""
+    """Return how long the thread of each of these steps waited for a processor in it, which is at
+    most all of it; NaN unknown."""
     waits_ns = np.full(len(steps), np.nan)
     readings = dict(metrics_by_name(run.metric_names, run.metrics)).get(READING)
     if readings is not None:

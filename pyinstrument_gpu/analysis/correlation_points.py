@@ -94,8 +94,8 @@ class CorrelationPoints:
 
     @property
     def segment_kind(self) -> NDArray[np.int64]:
-        """Of each segment, one fewer than points, a number from 0 on: the same between points of
-        the same two kinds."""
+        """The kind of each segment, one fewer than points, as a number from 0 on: the same between
+        points of the same two kinds."""
         _, kind = np.unique(self.kind, return_inverse=True)
         pair = kind[:-1] * (int(kind.max(initial=0)) + 1) + kind[1:]
         segment_kind: NDArray[np.int64] = np.unique(pair, return_inverse=True)[1]
@@ -104,8 +104,8 @@ class CorrelationPoints:
     def chained(
         self, begins_ns: NDArray[np.int64], ends_ns: NDArray[np.int64]
     ) -> CorrelationPoints:
-        """Those within windows of time, with what lies between the windows cut out: on an axis on
-        which each window begins where the one before it ends, the first at 0.
+        """Return the points within windows of time, with what lies between the windows cut out: on
+        an axis on which each window begins where the one before it ends, the first at 0.
 
         What the device did across a cut is not known, only how far behind the host it was on both
         sides. One more point stands at the end of each window, where the host is then. Nothing is
@@ -152,8 +152,8 @@ class CorrelationPoints:
         return replace(self, **chained)
 
     def with_device_off(self, sign: int) -> CorrelationPoints:
-        """The same with the device as late (1) or as early (-1) as clocks and copies leave open, or
-        as it likely was (0)."""
+        """Return the same with the device as late (1) or as early (-1) as clocks and copies allow,
+        or as it likely was (0)."""
         slack_share = (0.0, LIKELY_SLACK, 1.0)[sign + 1]
         device_ns = self.device_ns + sign * self.uncertainty_ns
         device_ns += np.rint(slack_share * self.slack_ns).astype(np.int64)
@@ -216,8 +216,8 @@ def correlation_points(
 
 
 def _in_order(device_ns: NDArray[np.int64], is_sync: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """What the clocks' uncertainty put out of order. The times of syncs are the host's own: what
-    was enqueued before one was done by then."""
+    """Put in order what the clocks' uncertainty put out of order. The times of syncs are the host's
+    own: what was enqueued before one was done by then."""
     latest_ns = np.where(is_sync, device_ns, np.iinfo(np.int64).max)
     latest_ns = np.minimum.accumulate(latest_ns[::-1])[::-1]
     ordered: NDArray[np.int64] = np.maximum.accumulate(np.minimum(device_ns, latest_ns))
@@ -251,9 +251,9 @@ def _draining(
 def _call_costs_ns(
     run: Run, events: NDArray[np.void]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """What each sync may have cost without a wait, at most, and if copies took no time: what is
-    usual for such calls, at most what the shortest of its site took. A copy to the device is work
-    that is waited for."""
+    """Return what each sync may have cost without a wait, at most, and if copies took no time: what
+    is usual for such calls, at most what the shortest of its site took. A copy to the device is
+    work that is waited for."""
     shortest_ns = least_of(events["site"], events["duration_ns"], len(run.syncs.sites))
     shortest_ns = shortest_ns[events["site"]]
     is_copy = run.syncs.of_kinds(events, COPY_KINDS)
@@ -266,7 +266,7 @@ def _call_costs_ns(
 
 @dataclass(frozen=True)
 class Premises:
-    """What the device times of one stream prove rests on these premises, as far as they are known.
+    """The premises of what the device times of one stream prove, as far as they are known.
 
     Events prove that everything before them on their stream is done. They don't tell work from a
     wait: a stream that waits for another one, or in a collective for another rank, looks as if it
@@ -292,37 +292,37 @@ class Premises:
 
     @property
     def lacks_times(self) -> bool:
-        """Whether so many device times are lost that segments are not what they seem."""
+        """True if so many device times are lost that segments are not what they seem."""
         return self.lost_times > MAX_LOST_TIMES
 
     @property
     def waits_in_allocator(self) -> bool:
-        """Whether the allocator often makes the host wait for the device, which nothing watches: a
+        """True if the allocator often makes the host wait for the device, which nothing watches: a
         wait that is removed then comes back there."""
         return self.allocation_retries is not None and self.allocation_retries > MAX_RETRIES
 
     @property
     def lacks_cores(self) -> bool:
-        """Whether the loader's workers and the loop are known to be as many as there are cores, so
+        """True if the loader's workers and the loop are known to be as many as there are cores, so
         that more workers may deliver no more."""
         workers, cores = self.loader_workers, self.cores
         return workers is not None and cores is not None and workers + 1 >= cores
 
     @property
     def stream_never_waits(self) -> bool:
-        """Whether the stream is known to work wherever it has something enqueued."""
+        """True if the stream is known to work wherever it has something enqueued."""
         return self.one_stream is True and self.one_rank is True
 
     @property
     def doubt(self) -> str | None:
-        """What the stream may wait for where it looks busy, in words; None: nothing."""
+        """The thing that the stream may wait for when it looks busy, in words; None: nothing."""
         if self.stream_never_waits:
             return None
         if self.one_rank is False:
             return "for another rank"
         if self.one_stream is False:
             return "for another stream"
-        return "for another stream or rank, of which nothing is known"
+        return "for another stream or rank; this run can't tell"
 
 
 def premises(run: Run, points: CorrelationPoints) -> Premises:

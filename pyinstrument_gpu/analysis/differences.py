@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What else differs between two sides of runs: machine, code, packages, variables, command line."""
+"""Other differences between two sides of runs: machine, code, packages, variables, command line."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Differences:
-    """What else differs.
+    """The other differences between two sides.
 
     Attributes:
         found: what does, in the order in which it is worth a look.
@@ -50,12 +50,12 @@ class Differences:
 
 
 def facts_of(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """What is compared of a run, None where it does not say it, as values for JSON."""
+    """Return what is compared of a run, None where it does not say it, as values for JSON."""
     return {what: value_of(environment) for what, value_of in _VALUES.items()}
 
 
 def differences(before: Sequence[Run], after: Sequence[Run]) -> Differences:
-    """What the environments of the runs say."""
+    """Return the differences between the environments of the runs."""
     sides = [[facts_of(run.environment) for run in runs] for runs in (before, after)]
     return differences_of_facts(*sides)
 
@@ -63,7 +63,7 @@ def differences(before: Sequence[Run], after: Sequence[Run]) -> Differences:
 def differences_of_facts(
     before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
 ) -> Differences:
-    """The same of what `facts_of` gave for each run."""
+    """Return the differences between what `facts_of` gave for each run."""
     found: list[Difference] = []
     same: list[str] = []
     unknown: list[str] = []
@@ -125,7 +125,7 @@ def _ranks(facts: Mapping[str, Any]) -> int | None:
 
 
 def _fact(name: str) -> Callable[[Mapping[str, Any]], Any]:
-    """Of one that is there and null, there is nothing."""
+    """Return a reader of one fact; one that is there and null counts as missing."""
     return lambda facts: _NONE if facts.get(name, "") is None else facts.get(name)
 
 

@@ -30,7 +30,7 @@ from pyinstrument_gpu.core.run import Run
 NOT_LOOKED_AT = "not_looked_at"
 _NOT_LOOKED_AT = Cause(
     name=NOT_LOOKED_AT,
-    words="not looked at",
+    words="no cause recorded",
     remedy="",
     precedence=Precedence.REST,
     is_advised=False,
@@ -70,20 +70,20 @@ class Excess:
 
     @cached_property
     def excess_ns(self) -> NDArray[np.int64]:
-        """What each step took above its kind's median."""
+        """The time of each step above its kind's median."""
         excess_ns: NDArray[np.int64] = _durations_ns(self.steps) - self.typical_ns
         return excess_ns
 
     @cached_property
     def unexplained_ns(self) -> NDArray[np.int64]:
-        """What no cause explains of it, though the step was looked at."""
+        """The part of it that no cause explains, where causes of the step were recorded."""
         rest_ns: NDArray[np.int64] = self.excess_ns - self.parts_ns.sum(axis=0)
         return rest_ns
 
     @cached_property
     def main_cause(self) -> NDArray[np.int64]:
-        """Of each step the cause that explains most of it, as an index into `causes`; -1 where more
-        than any explains is unexplained."""
+        """The cause that explains most of each step, as an index into `causes`; -1 where more than
+        any explains is unexplained."""
         if not self.causes:
             return np.full(len(self.steps), -1)
         largest = self.parts_ns.argmax(axis=0)
@@ -91,7 +91,7 @@ class Excess:
         return np.where(explains, largest, -1)
 
     def note(self, row: int, place: int) -> str | None:
-        """What a cause notes of its longest interval in one of the slow steps."""
+        """Return the note of a cause on its longest interval in one of the slow steps."""
         cause, step = self.causes[row], self.steps[place]
         own = cause.intervals
         begins_ns = np.maximum(own["begin_ns"], step["begin_ns"])
@@ -163,9 +163,9 @@ def divided(kinds: StepKinds, causes: Sequence[Cause]) -> Excess:
 
 
 def _turn(cause: Cause) -> tuple[bool, bool, Precedence]:
-    """Whose turn it is to have a part of an excess. What is known to the moment comes before sums:
-    the waits inside of an evaluation would not have been without it. But waits for somebody else
-    come behind all of them, as something may have held up the wait itself."""
+    """Return whose turn it is to have a part of an excess. What is known to the moment comes before
+    sums: the waits inside of an evaluation would not have been without it. But waits for somebody
+    else come behind all of them, as something may have held up the wait itself."""
     is_first, has_moments = cause.precedence <= Precedence.ACT, bool(len(cause.intervals))
     return not is_first, is_first and not has_moments, cause.precedence
 
@@ -191,8 +191,8 @@ def _amounts_ns(cause: Cause, steps: NDArray[np.void]) -> NDArray[np.int64]:
 def _in_steps(
     cause: Cause, steps: NDArray[np.void]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """The intervals of a cause, cut at the borders of steps: the position of the step, begin and
-    end of each piece. Only what held up the step's own thread."""
+    """Return the intervals of a cause, cut at the boundaries of steps: the position of the step,
+    begin and end of each piece. Only what held up the step's own thread."""
     own = cause.intervals
     chosen = (own["end_ns"] > own["begin_ns"]) & (
         (own["thread"] < 0) | np.isin(own["thread"], distinct(steps["thread"]))
@@ -216,14 +216,14 @@ def _in_steps(
 def _steps_of(
     steps: NDArray[np.void], begins_ns: NDArray[np.int64], ends_ns: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Of intervals the position of the first step that each lies in, and in how many it does."""
+    """Return the position of the first step that each interval lies in, and in how many it does."""
     first = np.searchsorted(steps["end_ns"], begins_ns, side="right")
     behind = np.searchsorted(steps["begin_ns"], ends_ns, side="left")
     return first, np.maximum(behind - first, 0)
 
 
 def _covered_ns(cause: Cause, steps: NDArray[np.void]) -> NDArray[np.int64]:
-    """How much of each step the intervals of one cause cover."""
+    """Return how much of each step the intervals of one cause cover."""
     _, begins_ns, ends_ns = _in_steps(cause, steps)
     covered = joined(begins_ns, ends_ns) if len(begins_ns) else (begins_ns, ends_ns)
     covered_ns: NDArray[np.int64] = covered_before(*covered, steps["end_ns"])
@@ -231,8 +231,8 @@ def _covered_ns(cause: Cause, steps: NDArray[np.void]) -> NDArray[np.int64]:
 
 
 def _own_times_ns(causes: Sequence[Cause], steps: NDArray[np.void]) -> NDArray[np.int64]:
-    """How much of each step belongs to the intervals of each cause, each moment to one of them.
-    Shape (causes, steps)."""
+    """Return how much of each step belongs to the intervals of each cause, each moment to one of
+    them. Shape (causes, steps)."""
     own_ns = np.zeros((len(causes), len(steps)), np.int64)
     pieces = [_in_steps(cause, steps) for cause in causes]
     if not pieces:
@@ -260,7 +260,7 @@ def _own_times_ns(causes: Sequence[Cause], steps: NDArray[np.void]) -> NDArray[n
 def _shared(
     causes: Sequence[Cause], rows: list[int], begins_ns: list[int], ends_ns: list[int]
 ) -> list[tuple[int, int]]:
-    """Pieces that overlap, by begin, as times that do not: whose each is, and how long."""
+    """Return pieces that overlap, by begin, as times that do not: whose each is, and how long."""
     found: list[tuple[int, int]] = []
     open_pieces: list[tuple[int, int, int, int]] = []
     now_ns, count, following = begins_ns[0], len(rows), 0

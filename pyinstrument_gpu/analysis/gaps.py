@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the phases of a step don't show: gaps, which no phase covers, and updates."""
+"""Time and updates that the phases of a step don't show: gaps, which no phase covers, and
+updates."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ _OPTIMIZER = re.compile(r"optimizer( \d+)?")
 
 @dataclass(frozen=True)
 class Gap:
-    """What lies between the same two phases in all steps.
+    """The time between the same two phases in all steps.
 
     Attributes:
         before: the outermost phase in front of it, as an index into `Run.paths`; -1: there is none,
@@ -46,7 +47,7 @@ def gaps(run: Run, steps: NDArray[np.void]) -> list[Gap]:
         return []
     covers, place = _outermost(run, steps)
     here, none = np.arange(count), np.full(count, -1)
-    # The borders of a step are covers of no length.
+    # The boundaries of a step are covers of no length.
     places = np.concatenate([here, place, here])
     begins_ns = np.concatenate([steps["begin_ns"], covers["host_begin_ns"], steps["end_ns"]])
     ends_ns = np.concatenate([steps["begin_ns"], covers["host_end_ns"], steps["end_ns"]])
@@ -100,8 +101,9 @@ class Updates:
 
 
 def updates(run: Run, totals: StepTotals) -> Updates | None:
-    """None where all optimizers step equally often, where each step has one of the first, or where
-    one begins to step when another has ended, as in trainings one after the other."""
+    """Return the updates; None where all optimizers step equally often, where each step has one of
+    the first, or where one begins to step when another has ended, as in trainings one after the
+    other."""
     by_name = Counter[str]()
     for path, phase in run.phases_in(Scope.STEP).items():
         name = path.rpartition("/")[2]
@@ -114,8 +116,8 @@ def updates(run: Run, totals: StepTotals) -> Updates | None:
 
 
 def _take_turns(run: Run, names: Iterable[str]) -> bool:
-    """Whether there is a step, of those in the history, that all of these phases are around: each
-    is in an earlier one or in it, and in a later one or in it."""
+    """Return whether there is a step, of those in the history, that all of these phases are around:
+    each is in an earlier one or in it, and in a later one or in it."""
     begins, ends = [], []
     for name in names:
         steps = run.spans["step"][run.are_named([name])[run.spans["path"]]]

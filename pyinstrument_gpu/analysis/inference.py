@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a few values show of the difference of two means: its interval, what a drift explains, and
-how often it may be looked at; and the slope of a line through points."""
+"""Inference from a few values on the difference of two means: its interval, what a drift explains,
+and how often it may be looked at; and the slope of a line through points."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class PairedChange(NamedTuple):
 
 
 def paired(before: NDArray[np.float64], after: NDArray[np.float64]) -> PairedChange:
-    """Of values of which each stands beside the one of the same number on the other side, so that
-    what neighbours have in common does not count as noise.
+    """Compare values of which each stands beside the one of the same number on the other side, so
+    that what neighbours have in common does not count as noise.
 
     Student's paired test, of ten pairs on with trimmed means (Tukey, McLaughlin, Less vulnerable
     confidence and significance procedures for location based on a single sample, Sankhya A 25,
@@ -74,8 +74,8 @@ def paired(before: NDArray[np.float64], after: NDArray[np.float64]) -> PairedCha
 
 
 def to_one_level(before: NDArray[np.float64], after: NDArray[np.float64]) -> NDArray[np.float64]:
-    """By what to multiply both times of each pair, so that all pairs are of one level: a machine
-    that is half as fast for a while makes differences, too, twice as large."""
+    """Return by what to multiply both times of each pair, so that all pairs are of one level: a
+    machine that is half as fast for a while makes differences, too, twice as large."""
     levels = np.sqrt(before * after)
     scales: NDArray[np.float64] = np.exp(np.log(levels).mean()) / levels
     return scales
@@ -87,7 +87,8 @@ def difference_interval(
     confidence: float,
     in_pairs: bool = False,
 ) -> tuple[float, float] | None:
-    """Of the difference of the means, after less before; None where a side is a single value.
+    """Return an interval for the difference of the means, after less before; None where a side is a
+    single value.
 
     Args:
         in_pairs: whether the values were made in pairs, in random order.
@@ -106,7 +107,7 @@ def difference_interval(
 
 
 def t_quantile(probability: float, freedom: float) -> float:
-    """Of Student's distribution; with infinite `freedom` of the normal one.
+    """Return a quantile of Student's distribution; with infinite `freedom` of the normal one.
 
     Raises:
         MissingDependencyError: scipy is not installed.
@@ -119,7 +120,7 @@ def t_quantile(probability: float, freedom: float) -> float:
 
 
 class Order:
-    """In which order the runs of two sides were made."""
+    """The order in which the runs of two sides were made."""
 
     def __init__(self, before: Sequence[Run], after: Sequence[Run]) -> None:
         starts = [run.began_realtime_ns for run in (*before, *after)]

@@ -27,7 +27,7 @@ def joined(
 def covered_before(
     begins_ns: NDArray[np.int64], ends_ns: NDArray[np.int64], times_ns: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """How much of the intervals lies before each time."""
+    """Return how much of the intervals lies before each time."""
     lengths_ns = np.append(0, np.cumsum(ends_ns - begins_ns))
     begun = np.searchsorted(begins_ns, times_ns, side="right")
     beyond_ns = np.append(np.iinfo(np.int64).min, ends_ns)[begun]
@@ -47,8 +47,8 @@ def interval_at(
 
 
 def quantiles(values: NDArray[Any], shares: Sequence[float]) -> list[Any]:
-    """By nearest rank: for each share, the least value that this share of the values does not
-    exceed. There must be a value. Sorts a copy.
+    """Return quantiles by nearest rank: for each share, the least value that this share of the
+    values does not exceed. There must be a value. Sorts a copy.
 
     As `np.quantile` with `inverted_cdf`, for which numpy imports `numpy.ma` (see `distinct`).
     """

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a loop would wait for batches if something changed: the making of batches, replayed.
+"""Predictions of what a loop would wait for batches if something changed: the making of batches,
+replayed.
 
 torch's DataLoader asks its workers in turn. At the beginning each has `prefetch_factor` batches to
 make, and whenever the loop gets a batch, the worker whose turn it is is asked for another one. A
@@ -54,7 +55,7 @@ _WORKERS_INSTEAD_OF_NONE = (1, 2, 4)
 
 @dataclass(frozen=True)
 class Prediction:
-    """How long the loop would wait for a batch, with the range of it.
+    """A prediction of how long the loop would wait for a batch, with its range.
 
     Attributes:
         change: what would be changed, in words.
@@ -74,7 +75,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Processors:
-    """How the workers' time, and the loop's, depends on processors.
+    """The dependence of the workers' time, and the loop's, on processors.
 
     Attributes:
         cores: how many there are.
@@ -100,28 +101,28 @@ class Processors:
         return max(0.0, 1.0 - self._runs - self.queued_share)
 
     def wanted(self, workers: int) -> float:
-        """How many are wanted, the loop's own among them."""
+        """Return how many processors are wanted, the loop's own among them."""
         alone = max(self._runs + self._asleep, 1e-9)
         return workers * self._runs / alone + 1.0 + self.others
 
     def crowding(self, workers: int) -> float:
-        """How many times as long work takes where all share the processors."""
+        """Return how many times as long work takes where all share the processors."""
         return max(1.0, self.wanted(workers) / self.cores)
 
     def shared(self, workers: int) -> float:
-        """How long it takes to make a batch where all share the processors, as a part of what it
-        took."""
+        """Return how long it takes to make a batch where all share the processors, as a part of
+        what it took."""
         return self._runs * self.crowding(workers) + self._asleep
 
     def undisturbed(self, workers: int) -> float:
-        """The same where a worker waits for no processor, unless there are too few for all
+        """Return the same where a worker waits for no processor, unless there are too few for all
         workers."""
         runs = self.cpu_share or 0.0
         return max(1.0 - self.queued_share, runs, runs * workers / self.cores)
 
     def making(self, before: int, workers: int) -> tuple[float, float, float]:
-        """What it takes to make a batch with so many workers, as a part of what it took with those
-        that there were before: likely, at least and at most."""
+        """Return what it takes to make a batch with so many workers, as a part of what it took with
+        those that there were before: likely, at least and at most."""
         shared, least = self.shared(workers), self.undisturbed(workers)
         likely = max(least, shared / self.shared(max(1, before)))
         if self.cpu_share is None:
@@ -141,7 +142,7 @@ class Processors:
 
 @dataclass(frozen=True)
 class LoaderModel:
-    """How batches were made and used.
+    """A model of how batches were made and used.
 
     Attributes:
         making_ns: of each batch, in the order of the loop.
@@ -167,7 +168,7 @@ class LoaderModel:
 
     @property
     def explains_run(self) -> bool:
-        """Whether the replay with the workers that there were gives the wait that was measured."""
+        """True if the replay with the workers that there were gives the wait that was measured."""
         if min(len(self.making_ns), len(self.using_ns)) < _LEAST_BATCHES:
             return False
         found_ns = self.wait_with(self.workers)
@@ -210,7 +211,8 @@ class LoaderModel:
         return replace(self, using_ns=using_ns, handing_ns=np.full_like(self.making_ns, handing_ns))
 
     def _using_ns(self, workers: int) -> list[NDArray[np.int64]]:
-        """What the loop takes between batches with so many workers: at most, likely, at least."""
+        """Return what the loop takes between batches with so many workers: at most, likely, at
+        least."""
         took_ns = self.using_ns.astype(float)
         alone_ns = np.maximum(took_ns - self.processors.loop_queued_ns, _AT_WORK_SHARE * took_ns)
         sharing_ns = alone_ns * self.processors.crowding(workers)
@@ -233,8 +235,8 @@ class LoaderModel:
         return Prediction(f"{stage} twice as fast", self.workers, *waits_ns)
 
     def predictions(self) -> Iterator[Prediction]:
-        """With fewer and more workers, and batches made ahead; nothing where the replay does not
-        explain the run."""
+        """Yield predictions with fewer and more workers, and batches made ahead; nothing where the
+        replay does not explain the run."""
         if not self.explains_run:
             return
         more = _WORKERS_INSTEAD_OF_NONE
@@ -251,7 +253,7 @@ class LoaderModel:
 def model_of(
     run: Run, found: LoaderBatches, contention: Contention | None = None
 ) -> LoaderModel | None:
-    """How the batches of the steps were made; None where too little is known of them.
+    """Return how the batches of the steps were made; None where too little is known of them.
 
     What workers made is known of the loader with most batches, if it has as many workers as the one
     that feeds the steps.
@@ -293,7 +295,8 @@ _Made = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 
 def _made_by_loop(found: LoaderBatches) -> _Made | None:
-    """The newest ones. For the first batch the loop may have to load what later ones reuse."""
+    """Return the newest batches. For the first one the loop may have to load what later ones
+    reuse."""
     made = np.flatnonzero(~found.is_first)[-_MOST_BATCHES:]
     if not len(made):
         return None
@@ -302,8 +305,8 @@ def _made_by_loop(found: LoaderBatches) -> _Made | None:
 
 
 def _made_by_workers(found: LoaderBatches, known: NDArray[np.void], ahead: int) -> _Made | None:
-    """The newest ones of the last loop over the loader, without the first ones that workers made:
-    for them they may have to load what later ones reuse."""
+    """Return the newest batches of the last loop over the loader, without the first ones that
+    workers made: for them they may have to load what later ones reuse."""
     if not len(known):
         return None
     # The loop has no batch before it is made, and asks for one as it wants that of `ahead` before.
@@ -326,10 +329,10 @@ def _made_by_workers(found: LoaderBatches, known: NDArray[np.void], ahead: int) 
 
 
 def _are_of_one_loop(first: int, earliest: NDArray[np.int64], latest: NDArray[np.int64]) -> bool:
-    """Whether batches can all be those of one loop whose first one has the place `first`, from the
-    places that this could have by the times of each. They can't where a step takes batches of two
-    loaders, where a worker of an `IterableDataset` has come to its end before the others, or where
-    they are of an evaluation.
+    """Return whether batches can all be those of one loop whose first one has the place `first`,
+    from the places that this could have by the times of each. They can't where a step takes batches
+    of two loaders, where a worker of an `IterableDataset` has come to its end before the others, or
+    where they are of an evaluation.
 
     None can be later than its latest place. And some have only one: the loop waited for them, or
     their worker for the loop.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the peak of memory differs between two sides of runs.
+"""The change of the peak of memory between two sides of runs.
 
 The peaks of runs of one program differ a little. So a difference is one only where each run of one
 side had more than every run of the other, and certain where that is rarely so by chance (the rank
@@ -36,21 +36,22 @@ class MemoryChange:
 
     @property
     def differs(self) -> bool:
-        """Whether each run of one side had more than all runs of the other."""
+        """True if each run of one side had more than all runs of the other."""
         before, after = self.before_bytes, self.after_bytes
         apart = max(min(after) - max(before), min(before) - max(after))
         return apart > _LEAST_CHANGE * statistics.median(before)
 
     @property
     def is_significant(self) -> bool:
-        """Whether it differs in so many runs that this is no chance."""
+        """True if it differs in so many runs that this is no chance."""
         count = len(self.before_bytes)
         orders = math.comb(count + len(self.after_bytes), count)
         return self.differs and _BY_CHANCE * orders >= 2
 
 
 def memory_change(before: Sequence[Run], after: Sequence[Run]) -> MemoryChange | None:
-    """None where the peaks are not known of all runs, or are those of different things."""
+    """Return the change; None where the peaks are not known of all runs, or are those of different
+    things."""
     sides: list[list[Any]] = [[run.memory for run in runs] for runs in (before, after)]
     every = [one for side in sides for one in side]
     if any(one is None or one.peak_bytes is None for one in every):

@@ -47,7 +47,7 @@ UNBOUNDED_NS = 1 << 60
 
 @dataclass(frozen=True)
 class Segments:
-    """What lies between the correlation points of a run, one fewer than points.
+    """The segments between the correlation points of a run, one fewer than points.
 
     `host_ns` is how long the host takes, without what it waits in a sync at the begin. The next
     are times before which host and device can't be at the end, however soon they come; the host's
@@ -65,13 +65,14 @@ class Segments:
     most_lead_ns: int = UNBOUNDED_NS
 
     def with_lead_as_it_was(self, points: CorrelationPoints) -> Segments:
-        """The same if the launch queue is full at the longest lead that the host had in the run."""
+        """Return the same if the launch queue is full at the longest lead that the host had in the
+        run."""
         most_ns = int((points.device_ns - points.host_ns).max(initial=0))
         return replace(self, most_lead_ns=most_ns)
 
     def with_waits_as_they_were(self, points: CorrelationPoints) -> Segments:
-        """The same if the stream, wherever it did not just follow the host, waited for something
-        that comes when it came: another stream's work, or another rank."""
+        """Return the same if the stream, wherever it did not just follow the host, waited for
+        something that comes when it came: another stream's work, or another rank."""
         follows = points.device_ns[1:] <= points.host_ns[1:] + self.tail_ns + _TOLERANCE_NS
         follows |= points.is_behind_cut[1:]
         return replace(self, device_until_ns=np.where(follows, NEVER_NS, points.device_ns[1:]))
@@ -100,7 +101,7 @@ def fit(
     shows_work = late | (~idle & behind_tail & (work_share > 0))
     works = _quantiles(kinds, most_ns, shows_work & is_whole, QUANTILE_SHARE * work_share + 0.1)
     least_ns = np.clip(backlog_ns, 0, np.maximum(most_ns, 0))
-    # The least of all passes had room for the work, if that is always the same.
+    # If the work is always the same, even the shortest pass had room for it.
     minima_ns = most_ns
     if work_share < 1:
         count = int(kinds.max(initial=-1)) + 1
@@ -140,7 +141,7 @@ def fit(
 
 @dataclass(frozen=True)
 class Replayed:
-    """When host and device are at each point."""
+    """The times at which host and device are at each point."""
 
     host_ns: NDArray[np.int64]
     device_ns: NDArray[np.int64]
@@ -191,7 +192,8 @@ def _quantiles(
     chosen: NDArray[np.bool_],
     quantile: float,
 ) -> NDArray[np.float64]:
-    """For each segment a quantile of the chosen values of its kind; NaN where there is none."""
+    """Return for each segment a quantile of the chosen values of its kind; NaN where there is
+    none."""
     found = np.full(int(kinds.max(initial=-1)) + 1, np.nan)
     kinds_of, values_of = kinds[chosen], values[chosen]
     order = np.lexsort((values_of, kinds_of))
@@ -202,7 +204,8 @@ def _quantiles(
 
 @dataclass(frozen=True)
 class ReplayedSteps:
-    """Some of the steps of a run, on an axis of their own on which nothing lies between them.
+    """A selection of the steps of a run, on an axis of their own on which nothing lies between
+    them.
 
     Attributes:
         steps: all steps, as rows of `Run.steps.array`.
@@ -233,8 +236,8 @@ class ReplayedSteps:
         segments: Segments,
         taken_out: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.int64]:
-        """When host and device are done with each step, played without the syncs `taken_out`: at
-        the first point of the next, and after all points."""
+        """Return when host and device are done with each step, played without the syncs
+        `taken_out`: at the first point of the next, and after all points."""
         done_ns = replay(points, segments, taken_out).done_ns
         last = np.minimum(self.first_points[1:], len(done_ns) - 1)
         return np.append(done_ns[last], done_ns[-1])

@@ -53,7 +53,7 @@ class Outside:
 
 @dataclass(frozen=True)
 class RunSample:
-    """Some steps of a run and what came between them, as means per step.
+    """A sample of the steps of a run and what came between them, as means per step.
 
     Attributes:
         is_end_known: whether it is known when the device was done with them.
@@ -87,7 +87,7 @@ class RunSample:
     cause_ns: Mapping[str, float]
 
     def scaled(self, by: float) -> RunSample:
-        """With all of its times so many times as long."""
+        """Return the sample with all of its times multiplied."""
 
         def scaled(times_ns: Mapping[str, float]) -> dict[str, float]:
             return {key: time_ns * by for key, time_ns in times_ns.items()}
@@ -111,8 +111,9 @@ def ranks_of(one: Observation) -> tuple[Run, ...]:
 
 
 def warmup_steps(durations_ns: NDArray[np.int64]) -> int:
-    """How many of the first steps to leave out, by the rule MSER-5: as many as make the standard
-    error of the mean of the rest the smallest, in units of five, at most half of the steps.
+    """Return how many of the first steps to leave out, by the rule MSER-5: as many as make the
+    standard error of the mean of the rest the smallest, in units of five, at most half of the
+    steps.
 
     White, Cobb, Spratt: A comparison of five steady-state truncation heuristics for simulation
     (2000).
@@ -126,12 +127,11 @@ def warmup_steps(durations_ns: NDArray[np.int64]) -> int:
 
 
 def run_samples(observations: Sequence[Observation], undisturbed: bool = False) -> list[RunSample]:
-    """The observations over the same steps: what all of them have done from the end of the
+    """Return the observations over the same steps: what all of them have done from the end of the
     longest warm-up to the end of the shortest run. A drift that they share then cancels. If steps
-    were profiled in one of them, these are left out: what counts is the longest row of steps that
-    were profiled in none. Where a
-    device was timed in some of the steps only, from and to steps of which it is known when the
-    device was done with them.
+    were profiled in one of them, these are left out: what counts is the longest stretch of steps
+    that were profiled in none. Where a device was timed in some of the steps only, from and to
+    steps of which it is known when the device was done with them.
 
     A job takes as long as the rank that takes longest; of its phases each takes as long as on the
     median rank.
@@ -170,7 +170,7 @@ def run_samples(observations: Sequence[Observation], undisturbed: bool = False) 
 
 
 def _never_profiled(runs: Sequence[Run], steps: Sequence[NDArray[np.void]], count: int) -> slice:
-    """The longest row of the first `count` steps that were profiled in none of the runs."""
+    """Return the longest stretch of the first `count` steps that no run profiled."""
     profiled = np.zeros(count, dtype=bool)
     for run, of_run in zip(runs, steps, strict=True):
         profiled |= were_profiled(run, of_run["index"][:count])
@@ -211,7 +211,8 @@ def _sample(
 
 
 def _together(ranks: Sequence[RunSample]) -> RunSample:
-    """The sample of a job. What its ranks' phases don't account for is what is left of its time."""
+    """Return the sample of a job. Time that its ranks' phases don't account for is what is left of
+    the job's time."""
     elapsed_ns = max(rank.elapsed_ns for rank in ranks)
     step_ns = max(rank.step_ns for rank in ranks)
     outside: dict[str, Outside] = {}
@@ -248,7 +249,7 @@ def _sum(amounts: Iterable[float | None]) -> float | None:
 
 
 def _medians(times_ns: Sequence[Mapping[str, float]], whole_ns: float) -> dict[str, float]:
-    """By path the median over ranks; one that a rank does not have counts as 0 there."""
+    """Return the median over ranks by path; one that a rank does not have counts as 0 there."""
     paths = dict.fromkeys(path for of_rank in times_ns for path in of_rank)
     medians = {
         path: statistics.median(of_rank.get(path, 0.0) for of_rank in times_ns)
@@ -304,7 +305,7 @@ def _undisturbed(
     outside: NDArray[np.bool_],
     sample: RunSample,
 ) -> RunSample:
-    """The sample with the times that are undisturbed."""
+    """Return the sample with the times that are undisturbed."""
 
     def per_step_ns(times_ns: NDArray[Any]) -> float:
         if len(times_ns) < min(_FEWEST_CALLS, len(steps)):
@@ -382,8 +383,8 @@ def _end_ns(run: Run, steps: NDArray[np.void]) -> int:
 
 
 def _device_known(run: Run, steps: NDArray[np.void]) -> NDArray[np.bool_]:
-    """Of each of the first steps whether it is known when the device was done with it: it was timed
-    there, the host waited for it in that step or behind it, or there is none."""
+    """Return for each of the first steps whether it is known when the device was done with it: it
+    was timed there, the host waited for it in that step or behind it, or there is none."""
     is_timed = run.span_device_ns >= 0
     waits = run.syncs.events[run.syncs.events["duration_ns"] >= 0]
     if not (is_timed.any() or len(waits) or run.environment.get("gpus")):
@@ -444,7 +445,7 @@ class FinalValue:
 
     @property
     def differs(self) -> bool | None:
-        """Whether the sides differ beyond the spread of runs; None where that can't be said. A side
+        """Whether the sides differ beyond the spread of runs; None where that is unknown. A side
         that alone has values which are not finite differs."""
         wild = [not all(map(math.isfinite, side)) for side in (self.before, self.after)]
         if any(wild):

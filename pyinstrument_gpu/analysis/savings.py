@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a change could save per step, before it is made: a range [low, high] with the likeliest in
-it, and *at most*, which can't be beaten.
+"""Savings of changes per step, before they are made: a range [low, high] with the likeliest in it,
+and *at most*, which can't be beaten.
 
 docs/savings.md explains them all, their premises, and how often the range held what was saved.
 """
@@ -56,7 +56,7 @@ class Limit(enum.Enum):
 
 @dataclass(frozen=True)
 class ReplayedSaving:
-    """What one change could save. Times are per step.
+    """The saving of one change. Times are per step.
 
     Attributes:
         site: of a sync its site, an index into `Run.syncs.sites`; else -1.
@@ -85,7 +85,7 @@ class ReplayedSaving:
 
     @property
     def is_told(self) -> bool:
-        """Whether the run tells what is likely, and not only the range."""
+        """True if the run tells what is likely, and not only the range."""
         return self.high_ns - self.low_ns <= TOLD_SPREAD * self.high_ns
 
     @property
@@ -100,7 +100,7 @@ class ReplayedSaving:
 
     @property
     def of(self) -> str:
-        """What it is a share of, in words."""
+        """The whole that it is a share of, in words."""
         return "step" if self.is_inside else "elapsed time"
 
 
@@ -145,8 +145,8 @@ def savings(
     loader: LoaderBatches,
     premises: Premises,
 ) -> ReplayedSavings:
-    """Costs two replays for each change and scenario; see `MAX_POINTS`. `timed_paths` are those
-    that were timed on the device in steps."""
+    """Return the savings. Costs two replays for each change and scenario; see `MAX_POINTS`.
+    `timed_paths` are those that were timed on the device in steps."""
     steps = timeline.steps
     if len(points) > MAX_POINTS:
         steps = steps[steps["begin_ns"] >= points.host_ns[-MAX_POINTS]]
@@ -185,7 +185,7 @@ def savings(
 
 
 class _Case:
-    """What is the same for all changes."""
+    """The part that is the same for all changes."""
 
     def __init__(
         self,
@@ -210,8 +210,8 @@ class _Case:
         self._scenarios = scenarios(run, self.replayed, loader, premises)
 
     def _usual_steps(self) -> NDArray[np.bool_]:
-        """Of the steps that are played again, those that may speak for others: not the first of the
-        run, in which much is done once, nor those in which the loader starts."""
+        """Return which replayed steps may speak for others: not the first of the run, in which much
+        is done once, nor those in which the loader starts."""
         steps, starts = self._steps, self._loader.asked_ns[self._loader.is_start]
         are_unusual = steps["index"] == self._run.steps.array["index"][0]
         step = interval_at(steps["begin_ns"], steps["end_ns"], starts)
@@ -282,7 +282,7 @@ class _Case:
 
     @cached_property
     def _queued_ns(self) -> int:
-        """For how long the launch queue may have been full, in all: the time of the segments in
+        """The time for which the launch queue may have been full, in all: that of the segments in
         which the host kept its lead. A graph takes one place in it, which leaves room."""
         points = self.replayed.points
         leads_ns = points.device_ns - points.host_ns
@@ -293,8 +293,8 @@ class _Case:
 
     @property
     def _may_wait_for_loader(self) -> bool:
-        """Whether the loop waits for workers, and there are no times at which to play that again:
-        a loop that asks sooner may wait longer."""
+        """True if the loop waits for workers, and there are no times at which to play that again: a
+        loop that asks sooner may wait longer."""
         loader = self._loader
         is_late = loader.waited & ~loader.is_start
         late_ns = int((loader.given_ns - loader.asked_ns)[is_late].sum())
@@ -325,17 +325,17 @@ class _Case:
         return (left_ns, Limit.DEVICE) if left_ns < at_most_ns else (at_most_ns, Limit.TIME)
 
     def _without_device(self, taken: TakenOut) -> tuple[float, float, float]:
-        """Of a wait for data, when the device was not timed. Where there is a device, it may have
-        to do what takes as long. Where there is none, and no worker, the cores that workers would
-        need may be those that train."""
+        """Return the saving of a wait for data when the device was not timed. Where there is a
+        device, it may have to do what takes as long. Where there is none, and no worker, the cores
+        that workers would need may be those that train."""
         if self._run.environment.get("gpus") != [] or self._premises.loader_workers == 0:
             return 0.0, taken.time_ns, taken.time_ns
         return taken.time_ns, taken.time_ns, taken.time_ns
 
     def _handing_ns(self, taken: TakenOut) -> int:
-        """How much of a wait for data stays at most with workers that are always in time, because
-        they have to hand over each batch. If there are none yet, nothing shows how long that takes.
-        """
+        """Return how much of a wait for data stays at most with workers that are always in time,
+        because they have to hand over each batch. If there are none yet, nothing shows how long
+        that takes."""
         most_ns = BUSY_HANDING_NS
         if self._premises.loader_workers != 0:
             is_timed = self.replayed.points.stream >= 0
@@ -368,8 +368,8 @@ class UntimedSteps:
     error: float
 
     def added(self, gains_ns: NDArray[np.int64], errors: float, excess_share: float) -> float:
-        """What is saved in all steps, if so much is saved in those that are played again: of the
-        usual the same share, give or take so many errors, and of the excess this one."""
+        """Return what is saved in all steps, if so much is saved in those that are played again: of
+        the usual the same share, give or take so many errors, and of the excess this one."""
         ratio = float(gains_ns[self.are_usual].sum()) / max(1, self.taken_ns)
         if errors and self.usual_ns:
             ratio += errors * self.error
@@ -383,8 +383,8 @@ def untimed_steps(
     gains_ns: NDArray[np.int64],
     are_usual: NDArray[np.bool_],
 ) -> UntimedSteps:
-    """What is taken out of them, and how well the steps that are played again, which gain so much,
-    show it."""
+    """Return what is taken out of them, and how well the steps that are played again, which gain so
+    much, show it."""
     steps = replayed.steps
     edges_ns = np.append(steps["begin_ns"], [int(steps["end_ns"][-1]), _FOREVER_NS])
     taken_ns = np.diff(covered_before(taken.begins_ns, taken.ends_ns, edges_ns))

@@ -27,7 +27,7 @@ LOW_PINNED_BYTES_PER_NS, PINNED_BYTES_PER_NS, HIGH_PINNED_BYTES_PER_NS = 8, 16, 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One way in which what the run does not tell may be.
+    """A way in which what the run does not tell may be.
 
     Attributes:
         replayed: the steps that are played again.
@@ -45,7 +45,8 @@ class Scenario:
     sooner_ns: NDArray[np.int64]
 
     def gains_ns(self, taken: TakenOut) -> NDArray[np.int64]:
-        """By how much sooner each step that is played again is done, after the one before it."""
+        """Return by how much sooner each step that is played again is done, after the one before
+        it."""
         points, segments, replayed = self.points, self.segments, self.replayed
         begins_ns, ends_ns = replayed.on_axis(taken.begins_ns), replayed.on_axis(taken.ends_ns)
 
@@ -86,7 +87,8 @@ class Scenario:
         return self.replayed.done_ns(self.points, self.paced)
 
     def _with_pinned_copies(self, segments: Segments, taken_out: NDArray[np.bool_]) -> Segments:
-        """With the copies that are taken out as fast as they are from pinned memory."""
+        """Return the segments with the copies that are taken out as fast as they are from pinned
+        memory."""
         points = self.points
         sooner_ns = np.where(taken_out, np.append(self.sooner_ns, 0)[points.site], 0)[1:]
         sooner_ns[points.is_behind_cut[1:]] = 0
@@ -99,7 +101,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Scenarios:
-    """What is most plausible, which are one scenario or two of equal weight, and both ends."""
+    """The most plausible scenarios, which are one or two of equal weight, and both ends."""
 
     likely: tuple[Scenario, ...]
     low: Scenario
@@ -140,7 +142,7 @@ def _paced(
     segments: Segments,
     starts: NDArray[np.bool_],
 ) -> Segments | None:
-    """With each batch given when it has arrived. None if it never matters."""
+    """Return the segments with each batch given when it has arrived. None if it never matters."""
     points = replayed.points
     inside = interval_at(*replayed.windows_ns, loader.given_ns) >= 0
     inside &= interval_at(*replayed.windows_ns, loader.asked_ns) >= 0
@@ -167,8 +169,8 @@ def _paced(
 
 
 def _sooner_ns(run: Run, pinned_bytes_per_ns: int) -> NDArray[np.int64]:
-    """Of each site by how much sooner the device is done with a copy from pinned memory, by its
-    shortest wait and its bytes in the mean."""
+    """Return for each site by how much sooner the device is done with a copy from pinned memory, by
+    its shortest wait and its bytes in the mean."""
     sites = run.syncs.sites
     waits = run.syncs.events[run.syncs.events["duration_ns"] >= 0]
     shortest_ns = least_of(waits["site"], waits["duration_ns"], len(sites))

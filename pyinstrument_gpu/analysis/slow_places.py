@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where slow steps were slow: the phase that took most more than it takes in usual steps."""
+"""The places where slow steps were slow: the phase that took most more than it takes in usual
+steps."""
 
 from __future__ import annotations
 
@@ -29,8 +30,9 @@ def steps_with_spans(run: Run) -> NDArray[np.int64] | None:
 
 
 def slow_places(run: Run, steps: NDArray[np.void], is_slow: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Of each slow step the path whose own time exceeds its median in usual steps most, as an index
-    into `Run.paths`; `OUTSIDE` or `UNKNOWN`. Of many slow steps, that of the longest ones."""
+    """Return for each slow step the path whose own time exceeds its median in usual steps most,
+    as an index into `Run.paths`; `OUTSIDE` or `UNKNOWN`. Of many slow steps, that of the longest
+    ones."""
     places = np.full(np.count_nonzero(is_slow), UNKNOWN)
     kept = np.isin(steps["index"], kept_steps(run, span_losses(run))["index"])
     durations_ns = steps["end_ns"] - steps["begin_ns"]
@@ -49,7 +51,7 @@ def slow_places(run: Run, steps: NDArray[np.void], is_slow: NDArray[np.bool_]) -
 
 
 def _own_ns(run: Run, steps: NDArray[np.void]) -> NDArray[np.float64]:
-    """The own time of each path in each of these steps, and last what is in no phase."""
+    """Return the own time of each path in each of these steps, and last the time outside phases."""
     count, paths = len(steps), len(run.paths)
     place = places_in(steps["index"], run.spans["step"])
     chosen = (place >= 0) & (span_scopes(run.spans) == Scope.STEP)

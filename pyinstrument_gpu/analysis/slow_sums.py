@@ -26,7 +26,7 @@ class SlowSums:
         self._last_index = -1
 
     def add(self, run: Run) -> None:
-        """Those of the run as it is now. Costs the analysis of slow steps."""
+        """Add those of the run as it is now. Costs the analysis of slow steps."""
         found = analysis.of(run).excess
         new = found.steps["index"] > self._last_index
         self.count += int(np.count_nonzero(new))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which steps of a run are of one kind, what a kind takes, and which steps are slow for theirs.
+"""Kinds of steps, what a kind takes, and which steps are slow for theirs.
 
 Steps of one kind do the same on as much: they have the same number of samples, items and tokens, as
 far as these are known, and the same of those phases that a good part of the steps has and a good
@@ -66,9 +66,9 @@ class StepKinds:
     def above_usual_ns(
         self, times_ns: NDArray[np.int64], known: NDArray[np.bool_]
     ) -> NDArray[np.int64]:
-        """Of each slow step, by how much such a time of each step exceeds its median over the kind:
-        0 where it does not, or is not known. The median is that of usual steps, as slow ones may
-        be those alone that were looked at; of a kind with few of them it is that of all kinds."""
+        """Return for each slow step by how much such a time exceeds its median over the kind: 0
+        where it does not, or is not known. The median is that of usual steps, as slow ones may be
+        those alone that were looked at; of a kind with few of them it is that of all kinds."""
         is_usual = known & ~self.is_slow
         usual_ns = np.full(len(self.steps), _median(times_ns[is_usual]))
         slow_kinds = distinct(self.kind[self.is_slow])
@@ -135,7 +135,8 @@ def _sizes(run: Run, steps: NDArray[np.void]) -> NDArray[np.float64]:
 
 
 def _size(sizes: NDArray[np.float64]) -> float:
-    """That by which kinds are large or small: tokens if they are known, else samples or items."""
+    """Return the size of a step by which kinds are large or small: tokens if they are known, else
+    samples or items."""
     samples, items, tokens = sizes.tolist()
     return float(next((one for one in (tokens, samples, items) if one > 0), 1.0))
 
@@ -145,8 +146,8 @@ def _ratio(one: float, other: float) -> float:
 
 
 def _turns(run: Run, steps: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Of each step which of the phases it has that make kinds, as bits; and whether that is known,
-    as its spans are kept."""
+    """Return for each step which of the phases it has that make kinds, as bits; and whether that is
+    known, as its spans are kept."""
     turns, is_told = np.zeros(len(steps), np.int64), np.ones(len(steps), dtype=bool)
     kept = kept_steps(run, span_losses(run))["index"]
     is_kept = np.isin(steps["index"], kept)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the steps of a run went, which of them are whole, and which were profiled.
+"""The times of a run's steps, which of them are whole, and which were profiled.
 
 Totals come from the statistics, which cover the whole run, and what needs the single steps from the
 history, which may have lost its oldest part.
@@ -33,7 +33,7 @@ USUAL_SHARE = 0.5
 
 
 def were_profiled(run: Run, steps: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-    """Of each of these indices of steps, whether it is that of a step to be left out because it was
+    """Return for each of these indices of steps whether the step is to be left out because it was
     profiled. None is where all were."""
     if not run.profiled_totals.count:
         return np.zeros(len(steps), dtype=bool)
@@ -41,7 +41,7 @@ def were_profiled(run: Run, steps: NDArray[np.integer[Any]]) -> NDArray[np.bool_
 
 
 def longest_row(chosen: NDArray[np.bool_]) -> slice:
-    """Where of what is chosen the longest row without a gap lies, the first of them."""
+    """Return the longest stretch of consecutive chosen elements, the first of them."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], chosen, [False]]).astype(np.int8)))
     begins, ends = edges[::2], edges[1::2]
     if not len(begins):
@@ -70,7 +70,7 @@ class StepQuantiles:
 
 @dataclass(frozen=True)
 class Attribution:
-    """How much of the step time phases on the step's own thread account for.
+    """The share of the step time for which phases on the step's own thread account.
 
     Attributes:
         phases_ns: time inside phases.
@@ -162,8 +162,8 @@ def in_unfinished_steps(
 def mean_per_step_ns(
     steps: int, all_steps: Statistic | None, unfinished: Statistic | None, calls: int
 ) -> float | None:
-    """What a phase took in each of so many steps, by one of its statistics and the part of it in
-    steps that do not count; `calls` are those in steps that do. None unknown.
+    """Return what a phase took in each of so many steps, by one of its statistics and the part of
+    it in steps that do not count; `calls` are those in steps that do. None unknown.
 
     Where a time is known of some of the calls only, their mean stands for all.
     """
@@ -212,7 +212,8 @@ def step_quantiles(run: Run, kept_steps: NDArray[np.void]) -> StepQuantiles:
 def _step_positions(
     run: Run, steps: NDArray[np.void]
 ) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """The position in `steps` of each span on its step's thread, and which spans those are."""
+    """Return the position in `steps` of each span on its step's thread, and which spans those
+    are."""
     belongs = span_scopes(run.spans) == Scope.STEP
     position = np.searchsorted(steps["index"], run.spans["step"])
     position = np.minimum(position, len(steps) - 1)
@@ -221,7 +222,8 @@ def _step_positions(
 
 
 def attribution(run: Run, totals: StepTotals, cut_short: NDArray[np.void]) -> Attribution:
-    """Of the steps that `totals` count, which are all but those cut short."""
+    """Return the attribution of the steps that `totals` count, which are all but those cut
+    short."""
     steps, total_ns = run.steps.closed, totals.duration.total_ns
     steps = steps[
         ~were_profiled(run, steps["index"]) & ~np.isin(steps["index"], cut_short["index"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a change takes out of a run."""
+"""The part of a run that a change takes out."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ class Change(enum.Enum):
     ALL_SYNCS = "all syncs"
     COPIES = "copies to the device"
     """Copies that make the host wait: from pageable memory, or not `non_blocking`."""
-    DATA_WAIT = "wait for data"
+    DATA_WAIT = "waiting for data"
     LAUNCHES = "launches"
     """The host's own time in a phase that was timed on the device."""
 
 
 @dataclass(frozen=True)
 class TakenOut:
-    """What is taken out: of the host's time these intervals, which do not overlap, and at most so
-    much of the device's work (`copies_ns`), of which the host need not have waited for all."""
+    """The time that is taken out: of the host's time these intervals, which do not overlap, and
+    at most so much of the device's work (`copies_ns`), of which the host need not have waited
+    for all."""
 
     change: Change
     begins_ns: NDArray[np.int64]
@@ -53,8 +54,8 @@ class TakenOut:
 
 
 def syncs(run: Run, timeline: HostTimeline, since_ns: int) -> Iterator[TakenOut]:
-    """Each site's waits since a time, all copies to the device, and all of them together. Those
-    after the last step are part of the time until all is done."""
+    """Yield each site's waits since a time, all copies to the device, and all of them together.
+    Those after the last step are part of the time until all is done."""
     events = timeline.waits[timeline.waits["begin_ns"] >= since_ns]
     events = events[~run.syncs.is_meant(events)]
     of_copies = run.syncs.of_kinds(events, COPY_KINDS)
@@ -91,8 +92,8 @@ def _of_events(
 def own_times(
     run: Run, timeline: HostTimeline, steps: NDArray[np.void], paths: Iterable[int]
 ) -> Iterator[TakenOut]:
-    """Where the host was in the own time of phases `data`, inside steps and between them, and of
-    these paths inside steps, and not blocked."""
+    """Yield where the host was in the own time of phases `data`, inside steps and between them, and
+    of these paths inside steps, and not blocked."""
     waits_ns = timeline.waits_ns
     edges_ns = np.concatenate([timeline.host_ns, *waits_ns, steps["begin_ns"], steps["end_ns"]])
     cuts_ns = distinct(np.maximum(edges_ns, int(steps["begin_ns"][0])))

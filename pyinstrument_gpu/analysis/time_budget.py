@@ -39,7 +39,7 @@ DATA_PHASES = ("data", "data start", "data end")
 
 @dataclass(frozen=True)
 class TimeBudgetEntry:
-    """What a phase was per step. The first two add up to the host's time, where they are known;
+    """The time of a phase per step. The first two add up to the host's time, where they are known;
     the others to the device's, which is the same over all entries.
 
     Attributes:
@@ -113,7 +113,7 @@ class TimeBudgetEntries:
 
     @property
     def is_timed(self) -> NDArray[np.bool_]:
-        """For each entry whether the device's side is known."""
+        """True for entries of which the device's side is known."""
         known: NDArray[np.bool_] = self.entries["busy_ns"] >= 0
         return known
 
@@ -149,7 +149,7 @@ def mean_time_budget(run: Run, found: TimeBudgetEntries, doubt: str | None) -> T
 
 
 def time_budget(run: Run, timeline: HostTimeline, points: CorrelationPoints) -> TimeBudgetEntries:
-    """Costs some sorting: some seconds per million spans."""
+    """Return the time budget. Costs some sorting: some seconds per million spans."""
     steps = timeline.steps
     step, path, column, times_ns = np.concatenate(
         [_host_side(timeline), _device_side(run, points, steps)], axis=1
@@ -174,7 +174,7 @@ def time_budget(run: Run, timeline: HostTimeline, points: CorrelationPoints) -> 
 
 
 def are_timed(run: Run, points: CorrelationPoints, steps: NDArray[np.void]) -> NDArray[np.bool_]:
-    """Whether the device was timed in each step, on the stream of the points."""
+    """Return whether the device was timed in each step, on the stream of the points."""
     timed = (run.spans["stream"] == points.stream) & (run.span_device_ns >= 0)
     timed &= run.spans["thread"] == points.thread
     return np.isin(steps["index"], distinct(run.spans["step"][timed])) & (points.stream >= 0)
@@ -182,7 +182,7 @@ def are_timed(run: Run, points: CorrelationPoints, steps: NDArray[np.void]) -> N
 
 @dataclass(frozen=True)
 class DevicePieces:
-    """What the stream did, as pieces without gaps between the first point and the last.
+    """The work of the stream, as pieces without gaps between the first point and the last.
 
     Attributes:
         edges_ns: where they begin, and where the last one ends.
@@ -232,7 +232,8 @@ def are_data(run: Run) -> NDArray[np.bool_]:
 def empty_segments(
     run: Run, points: CorrelationPoints
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Of each segment whether it is a phase `data`'s own, and whether it enqueues nothing."""
+    """Return for each segment whether it is a phase `data`'s own, and whether it enqueues
+    nothing."""
     is_data = np.append(are_data(run), False)[points.path[:-1]]
     kinds = points.segment_kind
     stream_ns = np.diff(points.device_ns)

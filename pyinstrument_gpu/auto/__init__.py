@@ -82,18 +82,18 @@ class AutoPhases:
             self.error = MemoryError()
 
     def end_open_step(self) -> None:
-        """The main code of the program is over. The step that it has left open ends, if this thread
-        is the one that trains; another may go on."""
+        """End the open step, as the main code of the program is over, if this thread is the one
+        that trains; another may go on."""
         if _active is self and self.is_hooked:
             self.tell(native.end_open_step)
 
     @property
     def optimizer_seen(self) -> bool | None:
-        """Whether an optimizer has stepped; None where there was no update at all."""
+        """Return whether an optimizer has stepped; None where there was no update at all."""
         return native.optimizer_seen() if self.is_hooked else None
 
     def facts(self) -> dict[str, Any]:
-        """What a run's environment says of them; empty where torch was not there."""
+        """Return the fields of the run's environment on phases; empty where torch was not there."""
         if not self.is_hooked:
             return {}
         return {
@@ -120,7 +120,7 @@ class AutoPhases:
             self.error = error
 
     def problems(self) -> Iterator[str]:
-        """What went wrong, in sentences."""
+        """Yield sentences about what went wrong."""
         if self.error is not None:
             yield f"automatic phases and steps ended early, because of an error: {self.error!r}"
         if self.not_hooked:

@@ -35,7 +35,7 @@ class FetchedBatches:
 
 
 def is_fetching() -> bool:
-    """Whether the calling thread is in such a library, which may copy what it fetches to a
+    """Return whether the calling thread is in such a library, which may copy what it fetches to a
     device."""
     return getattr(_fetching, "is_open", False)
 
@@ -94,7 +94,7 @@ def follow_fetcher(
         return
 
     def batch_sampler(self: Any) -> Any:
-        """That of one of them, if each makes batches."""
+        """Return the batch sampler of one of the loaders, if each makes batches."""
         samplers = [getattr(loader, "batch_sampler", None) for loader in loaders_of(self)]
         return None if None in samplers else next(iter(samplers), None)
 

@@ -33,7 +33,7 @@ _SCHEDULERS = [
 class _Made:
     @staticmethod
     def made(optimizer: optim.Optimizer) -> None:
-        """Stands for the `__init__` of one that was made before anybody listened."""
+        """Stand for the `__init__` of one that was made before anybody listened."""
 
 
 _CALLS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
@@ -160,8 +160,8 @@ def note_optimizer(optimizer: optim.Optimizer) -> None:
 
 
 def _times_written(optimizer: optim.Optimizer) -> int:
-    """How often some of its parameters, and the state of these, were written to. Each update writes
-    to all that have a gradient. Fused ones count only what they write to the state."""
+    """Return how often some of its parameters and their state were written to. Each update writes
+    to all that have a gradient. Fused ones count only writes to the state."""
     with torch._C.DisableTorchFunction():
         return sum(
             tensor._version
@@ -173,7 +173,7 @@ def _times_written(optimizer: optim.Optimizer) -> int:
 
 
 def _is_trained_in_eval_mode(module: nn.Module) -> bool:
-    """Whether a backward pass has left gradients in its parameters."""
+    """Return whether a backward pass has left gradients in the module's parameters."""
     with torch._C.DisableTorchFunction():
         return not module.training and any(
             parameter.is_leaf and parameter.grad is not None for parameter in module.parameters()

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which commit made training slower, found by runs of the commits in question."""
+"""The search for the commit that made training slower, by runs of the commits in question."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which commit made training slower? In three stages:
+"""The search for the commit that made training slower, in three stages:
 
 1. A gate of the first and the last commit: without a difference there is nothing to blame.
 2. A search for the place of the change (`search.py`), which gives probabilities and proves nothing.
@@ -66,7 +66,7 @@ class _CantRunError(GateError):
 
 @dataclass(frozen=True)
 class BlameResult:
-    """What a blame has found.
+    """The result of a blame.
 
     Attributes:
         ends: the comparison of the first commit and the last one.
@@ -88,7 +88,7 @@ class BlameResult:
 
 @dataclass
 class Blame:
-    """One search, from the first run to the result.
+    """A search, from the first run to the result.
 
     Attributes:
         commits: from the good one to the bad one.
@@ -148,7 +148,8 @@ class Blame:
         return self._result(ends)
 
     def _plan(self, max_runs: int, confidence: float) -> Plan:
-        """Of a gate with so many runs of each side at most, which looks early at the first few."""
+        """Return the plan of a gate with at most this many runs per side, which looks early at the
+        first few."""
         return Plan(
             min(max_runs, max(_FEWEST_OF_A_SIDE, min(DEFAULT_RUNS, max_runs), max_runs // 4)),
             max_runs,
@@ -222,7 +223,7 @@ class Blame:
         return tests[-1]
 
     def _places(self) -> Places:
-        """What all runs so far tell of where the change is."""
+        """Return where the change may be, by all runs so far."""
         runnable = [i for i, one in enumerate(self.commits) if one.sha not in self.journal.skipped]
         number = {self.commits[index].sha: place for place, index in enumerate(runnable)}
         runs = [run for run in self.journal.runs.values() if run.commit in number]
@@ -231,7 +232,7 @@ class Blame:
         return places([number[run.commit] for run in runs], times_ns, runnable, blocks)
 
     def _run_block(self, found: Places) -> bool:
-        """Whether all of its commits could be run."""
+        """Run a block of commits; return whether all of them could be run."""
         commits = [self.commits[found.runnable[i]] for i in found.next_commits(self.random)]
         if self.at_once:  # two runs in one checkout might write the same files
             commits = [*dict.fromkeys(commits)]

@@ -43,8 +43,8 @@ class Repository:
         self.subfolder = self._git("rev-parse", "--show-prefix")
 
     def commits(self, good: str, bad: str) -> list[Commit]:
-        """From the good commit to the bad one, by first parents, so that what a merge brought in
-        is one change.
+        """Return the commits from the good one to the bad one, by first parents, so that a merge is
+        one change.
 
         Raises:
             GateError: git does not know them, or the bad one does not follow on the good one.
@@ -69,7 +69,7 @@ class Repository:
         self._git("worktree", "add", "--quiet", "--detach", str(place), commit.sha)
 
     def remove_worktrees(self, folder: Path) -> None:
-        """Those in the folder, and the folder."""
+        """Remove the worktrees in the folder, and the folder."""
         listed = self._git("worktree", "list", "--porcelain").splitlines()
         for line in listed:
             place = Path(line.removeprefix("worktree "))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a blame has found so far, in a file, so that one that was killed goes on where it was."""
+"""The progress of a blame, in a file, so that one that was killed goes on where it was."""
 
 from __future__ import annotations
 

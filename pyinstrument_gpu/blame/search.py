@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""At which of many commits did steps become longer? A probabilistic bisection.
+"""A probabilistic bisection: at which of many commits did steps become longer?
 
 A bisection that makes a fixed number of runs at each of its steps has to make so many that none of
 its answers is wrong. Here each run shifts the probabilities of all places at which the change may
@@ -65,7 +65,7 @@ class Places:
         return [int(place) for place in order[:count]]
 
     def next_commits(self, random: Random) -> list[int]:
-        """Which runnable commits a block should run, in the order in which it should."""
+        """Return the runnable commits that a block should run, in that order."""
         below = np.append(0.0, np.cumsum(self.chances))
         quantiles = [(part + random.random()) / BLOCK for part in range(BLOCK)]
         chosen = [int(np.abs(below - quantile).argmin()) for quantile in quantiles]
@@ -78,7 +78,7 @@ def places(
     runnable: Sequence[int],
     blocks: Sequence[int],
 ) -> Places:
-    """What runs tell of the places, by Bayes' rule.
+    """Return where the change may be, given the runs, by Bayes' rule.
 
     Args:
         commits: of each run, the number of its commit among those that can be run; in the order in

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a blame has found, as sentences and as JSON."""
+"""The result of a blame, as sentences and as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_COMMITS = 10
 
 
 def text(result: BlameResult) -> str:
-    """For a terminal: first the answer in one line."""
+    """Return the result as text for a terminal, the answer in the first line."""
     return "\n".join(map(printable, _lines(result)))
 
 
@@ -75,7 +75,8 @@ def _change_text(found: GateResult) -> str:
 
 
 def slowest_phase(found: Comparison) -> PhaseChange | None:
-    """That which became longer most, if that is beyond the noise: no smaller one in its place."""
+    """Return the phase that became longer most, if that is beyond the noise; no smaller one in its
+    place."""
     slowest = max(found.phases, key=lambda phase: phase.change_ns)
     is_longer = slowest.change_ns > 0 and slowest in found.significant_phases
     return slowest if is_longer else None
@@ -86,7 +87,7 @@ def _percents(change: float, low: float, high: float) -> str:
 
 
 def facts(result: BlameResult) -> dict[str, Any]:
-    """All of it, for JSON."""
+    """Return the whole result for JSON."""
     found = result.confirmation
     phase = None if found is None else slowest_phase(found.comparison)
     return {

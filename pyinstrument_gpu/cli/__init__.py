@@ -74,7 +74,7 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """A Python file in the place of a command is a program to run."""
+        """Resolve a command; a Python file in its place is a program to run."""
         if args[0] not in _COMMANDS and args[0] not in plugins.installed("commands"):
             if args[0].endswith(".py") and os.path.isfile(args[0]):
                 args = ["run", *args]

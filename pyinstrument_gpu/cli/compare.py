@@ -52,7 +52,7 @@ price_option = click.option(
     "--price-per-hour",
     type=click.FloatRange(min=0, min_open=True),
     metavar="PRICE",
-    help="What all that a run uses costs per hour, in any currency: also show what a million "
+    help="Cost per hour of everything a run uses, in any currency: also show what a million "
     "tokens cost, or samples or steps where tokens are not known.",
 )
 
@@ -95,7 +95,7 @@ price_option = click.option(
     "-o",
     "--output",
     metavar="FILE",
-    help="Where --html writes.  [default: comparison.html in the working directory]",
+    help="The file that --html writes.  [default: comparison.html in the working directory]",
 )
 @click.pass_context
 def compare(

@@ -28,7 +28,7 @@ EXIT_SIGNAL = 128
 
 
 def _in_a_folder(context: click.Context, _: click.Parameter, file: Path | None) -> Path | None:
-    """Said before anything runs, not when there is a result to write."""
+    """Check the folder before anything runs, not when there is a result to write."""
     if file is not None and not file.absolute().parent.is_dir():
         raise click.UsageError(f"--json: {file.absolute().parent} is not a directory", context)
     return file
@@ -49,8 +49,8 @@ show_output_option = click.option(
 
 @contextlib.contextmanager
 def progress_of(show_output: bool) -> Iterator[Progress]:
-    """How far a command is that runs others. A signal to end raises meanwhile, so that what runs
-    is ended, too."""
+    """Show the progress of a command that runs others. Meanwhile a signal to end raises, so that
+    what runs is ended, too."""
     with contextlib.ExitStack() as leave:
         progress = Progress(sys.stderr, in_one_line=not show_output)
         leave.callback(progress.close)
@@ -72,7 +72,7 @@ def _end(number: int, _: FrameType | None) -> None:
     "--baseline",
     metavar="CMD_OR_DIR",
     required=True,
-    help="What to compare with: a directory in which the same command runs the old code, a "
+    help="The baseline: a directory in which the same command runs the old code, a "
     "checkout for example, or a command of its own. '.' compares the code with itself, which "
     "shows what can be seen on this machine.",
 )
@@ -177,7 +177,7 @@ def gate(
 
 
 def _known(baseline: CommandSide) -> list[str]:
-    """What there is to say about the sides before they run."""
+    """Return what there is to say about the sides before they run."""
     if baseline.working_directory is None:
         return []
     names = ", ".join(editable_packages(Path.cwd()))

@@ -29,7 +29,7 @@ _WAIT_S = 1.0
     "--price-per-hour",
     type=click.FloatRange(min=0, min_open=True),
     metavar="PRICE",
-    help="What all machines of the job together cost per hour, in any currency: also say what each "
+    help="Cost of all machines of the job per hour, in any currency: also say what each "
     "part of the time has cost.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON, not text.")
@@ -92,7 +92,7 @@ def goodput(
 
 
 def _written(path: Path) -> tuple[int, int] | None:
-    """When a file was written last, and its size."""
+    """Return when a file was last written, and its size."""
     try:
         status = os.stat(path)
     except OSError:

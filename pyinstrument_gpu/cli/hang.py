@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the watchdog starts when nothing happens: `why`, in a process of its own.
+"""The program that the watchdog starts when nothing happens: `why`, in a process of its own.
 
 It leaves its text beside the runs, and calls what the user has named with its JSON. Of the ranks
 that hang, the lowest does that for all, as far as the files say which these are. Nobody waits for
@@ -28,7 +28,7 @@ _CALL_S = 60.0
 
 
 def text_beside(file: Path) -> Path:
-    """Where the text of `why` goes: "job.why.txt" of "job.rank3.gpurun"."""
+    """Return the path for the text of `why`: "job.why.txt" for "job.rank3.gpurun"."""
     stem = re.sub(r"[._-]?rank[-_=.]?\d+", "", file.stem, flags=re.IGNORECASE)
     return file.with_name(f"{stem or file.stem}.why.txt")
 
@@ -58,7 +58,7 @@ def look_into(file: Path, call: str | None) -> None:
 
 
 def _hangs(file: Path) -> bool:
-    """Whether the watchdog of a run has seen that nothing happens, and nothing has since."""
+    """Return whether the watchdog of a run has seen that nothing happens, and nothing has since."""
     from pyinstrument_gpu.core.file.follower import RunFollower
     from pyinstrument_gpu.core.run import Run
     from pyinstrument_gpu.errors import RunFileError

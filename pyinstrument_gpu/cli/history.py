@@ -25,8 +25,8 @@ STORE = "history"
 @click.option(
     "--store",
     metavar="DIR|URL",
-    help="Where the rows of runs are kept, as Parquet files. Of an address such as "
-    f"s3://bucket/{STORE}, they are only read.  [default: {STORE} in the first folder given, or in "
+    help="The folder with the rows of runs, as Parquet files. An address such as "
+    f"s3://bucket/{STORE} is only read.  [default: {STORE} in the first folder given, or in "
     "that of the first run]",
 )
 @click.option(

@@ -81,7 +81,7 @@ def _show(facts: dict[str, Any], as_json: bool) -> None:
 
 
 def show_settings(as_json: bool) -> None:
-    """Each option with its value, and where that stands."""
+    """Print each option with its value, and where that is set."""
     record = {
         name: record_settings(SETTABLE).get(name, Setting(default, _DEFAULT))
         for name, default in SETTABLE.items()
@@ -103,7 +103,7 @@ def show_settings(as_json: bool) -> None:
 
 
 def _run_settings() -> dict[str, Setting]:
-    """Those of `run`, by the very parser that it uses."""
+    """Return the settings of `run`, by the parser that it uses itself."""
     options = run_options()
     in_file = file_settings("run", options)
     context = run.make_context(

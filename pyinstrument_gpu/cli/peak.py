@@ -20,7 +20,7 @@ _DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16")
     "dtypes",
     type=click.Choice(_DTYPES),
     multiple=True,
-    help="Which numbers; may be given more than once.  [default: float32 and bfloat16]",
+    help="The type of numbers; may be given more than once.  [default: float32 and bfloat16]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def peak(dtypes: tuple[str, ...], as_json: bool) -> None:

@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     "-o",
     "--output",
     metavar="FILE",
-    help="Where --html writes.  [default: the first RUN with the suffix .html]",
+    help="The file that --html writes.  [default: the first RUN with the suffix .html]",
 )
 def report(
     given: tuple[str, ...],

@@ -41,7 +41,7 @@ class _RunCommand(click.Command):
     """`--modules` and `--nonfinite` without a value would take PROGRAM for one."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """In two groups: what most people need, and what is recorded."""
+        """Write the options in two groups: common ones, and those that say what is recorded."""
         groups: dict[bool, list[tuple[str, str]]] = {True: [], False: []}
         *options, help_option = self.get_params(ctx)
         for option in (help_option, *options):
@@ -238,7 +238,7 @@ def _check_call(ctx: click.Context, option: click.Parameter, value: str | None) 
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="Say where the program is if nothing happens for so long, and for ten times as long as "
+    help="Say where the program is if nothing happens for this long, and for ten times as long as "
     "steps take. Until ten steps have ended, it takes three times as long. 0 turns it off.",
 )
 @click.option(

@@ -34,8 +34,8 @@ def found_runs(given: Iterable[str]) -> tuple[list[str], list[list[Path]]]:
 
 
 def with_newest(given: Sequence[str]) -> tuple[str, ...]:
-    """What was given, with the newest run of the working directory where nothing was, and that of
-    a program in its place.
+    """Return the paths given, with the newest run of the working directory if there are none, and
+    the newest of a program in place of that program.
 
     Raises:
         click.ClickException: there is none.
@@ -66,8 +66,8 @@ def say_what_is_left_out(earlier: Sequence[Sequence[Path]]) -> None:
 
 
 def are_of_a_job(given: Sequence[str], paths: Sequence[str]) -> bool:
-    """Whether what was given, and the run files that are that, are to be looked at as the ranks of
-    a job: there are several, or a folder, and the first that can be read is of a rank.
+    """Return whether the arguments, and the run files that they stand for, are ranks of one job:
+    there are several, or a folder, and the first that can be read is of a rank.
 
     Raises:
         OSError: a file cannot be opened.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run is: steps, spans, statistics and waits, and the file that holds them.
+"""The model of a run: steps, spans, statistics and waits, and the file that holds them.
 
 It knows no aspect.
 """

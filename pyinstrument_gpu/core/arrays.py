@@ -14,7 +14,7 @@ _Integer = TypeVar("_Integer", bound=np.integer[Any])
 
 
 def distinct(values: NDArray[_Integer]) -> NDArray[_Integer]:
-    """Each value once, ascending. Sorts a copy."""
+    """Return the distinct values, ascending. Sorts a copy."""
     # Unless numpy also counts them, it imports numpy.ma first (as of 2.3), which takes a twentieth
     # of the time of a short command.
     found: NDArray[_Integer] = np.unique(values, return_counts=True)[0]
@@ -24,7 +24,8 @@ def distinct(values: NDArray[_Integer]) -> NDArray[_Integer]:
 def places_in(
     ordered: NDArray[np.integer[Any]], values: NDArray[np.integer[Any]]
 ) -> NDArray[np.int64]:
-    """Of each value its place in an ascending array of distinct ones; -1 where it is not there."""
+    """Return the place of each value in an ascending array of distinct ones; -1 where it is not
+    there."""
     if not len(ordered):
         return np.full(len(values), -1)
     place = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
@@ -32,7 +33,8 @@ def places_in(
 
 
 def groups(keys: NDArray[np.integer[Any]]) -> Iterator[tuple[int, NDArray[np.intp]]]:
-    """Each key, ascending, with the positions where it stands, ascending too. Sorts the keys."""
+    """Yield each key, ascending, with the positions at which it stands, ascending too. Sorts the
+    keys."""
     order = np.argsort(keys, kind="stable")
     found, first = np.unique(keys[order], return_index=True)
     return zip(found.tolist(), np.split(order, first[1:]), strict=False)  # [[]] where none is
@@ -41,7 +43,8 @@ def groups(keys: NDArray[np.integer[Any]]) -> Iterator[tuple[int, NDArray[np.int
 def least_of(
     keys: NDArray[np.integer[Any]], values: NDArray[np.int64], count: int
 ) -> NDArray[np.int64]:
-    """For each key below `count` the least of its values; more than any where there is none."""
+    """Return for each key below `count` the least of its values; more than any where there is
+    none."""
     least = np.full(count, np.iinfo(np.int64).max)
     np.minimum.at(least, keys, values)
     return least

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an aspect is: a thing that is recorded besides phases and steps, such as memory.
+"""The interface of an aspect: something that is recorded besides phases and steps, such as memory.
 
 The reader, the writer, `Run`, the report, its JSON, the page and `watch` go over `aspects()` and
 name none of them. An aspect is a folder of `pyinstrument_gpu/aspects` and a row of its table.
@@ -67,7 +67,7 @@ class Aspect(Generic[RunT, SectionT]):
     most_rows: ClassVar[int | None] = None
 
     def attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What a `Run` holds of it, by the names of its attributes.
+        """Return this aspect's entries of a `Run`, by the names of its attributes.
 
         Args:
             given: the arguments of a `Run`. What is not among them was not recorded.
@@ -83,13 +83,14 @@ class Aspect(Generic[RunT, SectionT]):
         return {}
 
     def take_out(self, run: dict[str, Any], found: Found) -> None:
-        """Take out of the arguments of a `Run` what is there of it among phases."""
+        """Remove this aspect's entries from the phases in the arguments of a `Run`."""
 
     def join_history(self, run: RunT, earlier: RunT) -> None:
         """Give a run what only an earlier copy of it still holds; see `Run.with_history_of`."""
 
     def section(self, run: RunT) -> SectionT | None:
-        """What a report says of it, as plain data; None or empty where there is nothing."""
+        """Return the aspect's section of a report as plain data; None or empty where there is
+        nothing."""
         return None
 
     def parts(self, section: SectionT, document: ReportedRun) -> Iterable[Part]:
@@ -107,21 +108,21 @@ class Aspect(Generic[RunT, SectionT]):
         return ()
 
     def first_parts(self, section: SectionT) -> Iterable[Part]:
-        """What matters so much that it stands before everything else."""
+        """Return what matters so much that it stands before everything else."""
         return ()
 
     def failures(self, run: RunT) -> Iterable[Any]:
-        """What went wrong, as findings of the analysis, which a report has before others, and
-        doubts of its own."""
+        """Yield what went wrong, as findings of the analysis, which a report has before others, and
+        doubts of the aspect's own."""
         return ()
 
     def verdict(self, section: SectionT) -> str | None:
-        """What the run says, in a sentence, if this aspect decides that."""
+        """Return the run's verdict in a sentence, if this aspect decides it."""
         return None
 
     def in_steps(self, section: SectionT) -> str | None:
-        """What steps do besides the program's own work, with its share of their time, if so much
-        that their mean says little without it."""
+        """Return what steps do besides the program's own work, with its share of their time, if so
+        much that their mean says little without it."""
         return None
 
     def lines(self, run: RunT) -> Iterable[tuple[str, SourceLine]]:
@@ -129,7 +130,7 @@ class Aspect(Generic[RunT, SectionT]):
         return ()
 
     def curves(self, run: RunT) -> Iterable[Curves]:
-        """Its values over the steps of a run, for pictures."""
+        """Return curves of values over the steps of a run, for pictures."""
         return ()
 
     def flames(self, run: RunT) -> Iterable[Flame]:
@@ -137,12 +138,13 @@ class Aspect(Generic[RunT, SectionT]):
         return ()
 
     def causes(self, run: RunT) -> Iterable[Cause]:
-        """What it knows that may make steps slow, and when that was. A cause of which nothing was
-        recorded is not among them; one that was looked for and not found is, without entries."""
+        """Return the causes that may have made steps slow, with when they were at work. A cause of
+        which nothing was recorded is not among them; one that was looked for and not found is,
+        without entries."""
         return ()
 
     def unknown(self, run: RunT) -> Iterable[str]:
-        """What was not recorded, in sentences that say how it would be."""
+        """Yield what was not recorded, in sentences that say how it would be."""
         return ()
 
 
@@ -173,7 +175,7 @@ class DocumentAspect(Aspect[RunT, SectionT]):
         return {self.name: found.document(where, what, lambda data: self.decode(data, found))}
 
     def decode(self, data: bytes, found: Found) -> Any:
-        """What a `Run` has of it.
+        """Decode the aspect's part of a `Run`.
 
         Raises:
             RunFileDamagedError: the document does not fit.
@@ -214,7 +216,7 @@ def _is_aspect(found: object) -> bool:
 
 
 def live_views() -> list[LiveView[Any, Any]]:
-    """What `watch` shows of aspects, in the order in which it does."""
+    """Return the views of aspects that `watch` shows, in its order."""
     views = [aspect.live for aspect in aspects() if aspect.live is not None]
     return sorted(views, key=lambda view: view.place)
 

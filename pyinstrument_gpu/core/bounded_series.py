@@ -9,7 +9,8 @@ _T = TypeVar("_T")
 
 
 class BoundedSeries(Generic[_T]):
-    """When there are too many, every second one goes, and from then on half as many are kept.
+    """A series that drops every second item when it has too many, and from then on keeps half as
+    many.
 
     Args:
         most: how many may be kept.

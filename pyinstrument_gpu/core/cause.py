@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a cause of slow steps is. Aspects give causes, and the analysis divides among them what slow
-steps took too long (`analysis/excess.py`). It names none of them.
-"""
+"""Causes of slow steps. Aspects give them, and the analysis divides among them what slow steps took
+too long (`analysis/excess.py`). It names none of them."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ def amounts_of(steps: ArrayLike, times_ns: ArrayLike) -> NDArray[np.void]:
 
 
 class Precedence(enum.IntEnum):
-    """Whose a moment is that several causes claim: the first of these has it."""
+    """The order in which causes get a moment that several claim: the first of these has it."""
 
     PAUSE = 0
     """Something kept the thread from its work, whatever that was: a collection, another program."""
@@ -111,7 +110,7 @@ class Cause:
 
 @dataclass(frozen=True, eq=False)
 class NotedCauses(ArrayFields):
-    """What the log of causes holds (`native.add_cause`), of which each aspect has its own kind.
+    """The log of causes (`native.add_cause`), of which each aspect has its own kind.
 
     Attributes:
         items: in the order in which they were written (`NOTED_DTYPE`).
@@ -134,7 +133,7 @@ class NotedCauses(ArrayFields):
         )
 
     def known(self, steps: NDArray[np.void]) -> NDArray[np.int64] | None:
-        """Of which of these steps the log has all; None for all of them."""
+        """Return those of these steps of which the log is complete; None for all of them."""
         if not self.since_ns and self.until_ns is None:
             return None
         is_known = steps["begin_ns"] >= self.since_ns

@@ -55,7 +55,8 @@ class DeviceClock(ArrayFields):
 
     @property
     def drift_ppm(self) -> float | None:
-        """How much faster the run's clock was, from the first point to the last; None with one."""
+        """The gain of the run's clock over the device's, from the first point to the last; None
+        with one."""
         if len(self.device_ns) < 2:
             return None
         device_ns = int(self.device_ns[-1] - self.device_ns[0])
@@ -79,8 +80,8 @@ class DeviceClock(ArrayFields):
         return np.where(possible & (exact_ns >= 0), exact_ns, -1)
 
     def uncertainty_at_ns(self, device_ns: NDArray[np.int64]) -> NDArray[np.float64]:
-        """By how much `on_run_axis` of these times may be off, if the drift was steady between
-        points. Beyond the points it grows with the distance."""
+        """Return by how much `on_run_axis` of these times may be off, if the drift was steady
+        between points. Beyond the points it grows with the distance."""
         if len(self.device_ns) == 1:
             beyond_ns = np.abs(device_ns - self.device_ns[0])
             assumed_ns: NDArray[np.float64] = ASSUMED_DRIFT * beyond_ns + self.uncertainties_ns[0]
@@ -101,14 +102,15 @@ class DeviceClock(ArrayFields):
         return np.clip(before, 0, max(0, len(self.device_ns) - 2))
 
     def _drifts(self) -> NDArray[np.float64]:
-        """From each point to the next: by how much the run's clock gained on the device's."""
+        """Return from each point to the next by how much the run's clock gained on the device's."""
         device_ns, run_ns = np.diff(self.device_ns), np.diff(self.run_ns)
         drifts: NDArray[np.float64] = (run_ns - device_ns) / device_ns
         return drifts if len(drifts) else np.zeros(1)
 
 
 def began_ns(anchor: Mapping[str, int], clock: str) -> int | None:
-    """When the run began by a clock of its machine; None where the reading lacks one of the two.
+    """Return when the run began by a clock of its machine; None where the reading lacks one of the
+    two.
 
     Args:
         anchor: a reading, as in `Run.anchor`.
@@ -120,8 +122,8 @@ def began_ns(anchor: Mapping[str, int], clock: str) -> int | None:
 
 
 def booted_ns(anchor: Mapping[str, int]) -> int | None:
-    """When the machine was started, by its wall clock: where its monotonic clock was zero. None
-    where the reading lacks one of the two."""
+    """Return when the machine was started, by its wall clock: where its monotonic clock was zero.
+    None where the reading lacks one of the two."""
     if not {"monotonic_ns", "realtime_ns"} <= anchor.keys():
         return None
     return anchor["realtime_ns"] - anchor["monotonic_ns"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a recording, its program and its process are, or how they ended.
+"""The condition of a recording, its program and its process, also after their end.
 
 The values of `Condition` are the words of `watch` and `why`.
 """
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class Condition(str, enum.Enum):
-    """How a recording and its process are, or how they ended."""
+    """The condition of a recording and its process, or how they ended."""
 
     FINISHED = "finished"
     """Its program ended with exit code 0."""
@@ -36,7 +36,7 @@ class Condition(str, enum.Enum):
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing more will come."""
+        """True if nothing more will come."""
         return self in (
             *(Condition.FINISHED, Condition.ENDED, Condition.FAILED),
             *(Condition.CUT_OFF, Condition.UNWRITTEN),
@@ -44,7 +44,7 @@ class Condition(str, enum.Enum):
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has stopped, and not by finishing."""
+        """True if it has stopped, and not by finishing."""
         return self in (
             *(Condition.FAILED, Condition.CUT_OFF, Condition.LOST, Condition.STOPPED),
             *(Condition.SILENT, Condition.UNWRITTEN),
@@ -52,7 +52,7 @@ class Condition(str, enum.Enum):
 
 
 class ProgramEnd(NamedTuple):
-    """How a program ended. None is unknown.
+    """The way in which a program ended. None is unknown.
 
     Attributes:
         exit_code: with which exit code.
@@ -66,7 +66,7 @@ class ProgramEnd(NamedTuple):
 
     @classmethod
     def of(cls, environment: Mapping[str, Any]) -> ProgramEnd:
-        """What a run's environment says of it."""
+        """Return the end of the program by a run's environment."""
         found = environment.get("program_end", {})
         exception = found.get("exception") or None
         return cls(found.get("exit_code"), exception, found.get("lost_peer", False))
@@ -77,14 +77,14 @@ class ProgramEnd(NamedTuple):
 
     @property
     def condition(self) -> Condition:
-        """How the program ended, provided that its recording was ended."""
+        """The condition of the program, provided that its recording was ended."""
         if self.has_failed:
             return Condition.FAILED
         return Condition.ENDED if self.exit_code is None else Condition.FINISHED
 
 
 class ProcessState(enum.Enum):
-    """Whether a process is there, as far as that can be seen."""
+    """The state of a process, as far as that can be seen."""
 
     ALIVE = "alive"
     STOPPED = "stopped"

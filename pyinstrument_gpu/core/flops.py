@@ -18,7 +18,7 @@ from pyinstrument_gpu.core.file.json_document import Count
 
 
 class FlopKind(enum.Enum):
-    """What operations are done for."""
+    """The purpose of operations."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -29,7 +29,7 @@ class FlopKind(enum.Enum):
 
     @property
     def is_of_model(self) -> bool:
-        """Whether the model needs them; others are counted for the hardware only."""
+        """True if the model needs them; others are counted for the hardware only."""
         return self in (FlopKind.FORWARD, FlopKind.BACKWARD)
 
 
@@ -77,7 +77,7 @@ class Peak(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 class Flops(Struct, frozen=True):
-    """What was counted in the profiled steps.
+    """The floating-point operations counted in the profiled steps.
 
     Attributes:
         counts: of operators with a formula.
@@ -97,7 +97,7 @@ class Flops(Struct, frozen=True):
         return sum(one.time_ns for one in self.unknown)
 
     def ideal_s(self, counts: Iterable[FlopCount]) -> float | None:
-        """How long the device would take at its peak; None where a peak is not known."""
+        """Return how long the device would take at its peak; None where a peak is not known."""
         peaks = {peak.dtype: peak.flops_per_second for peak in self.peaks}
         counts = [one for one in counts if one.flops]
         if any(one.dtype not in peaks for one in counts):

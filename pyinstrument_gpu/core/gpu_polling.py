@@ -74,7 +74,7 @@ class GpuPolling(Watcher):
         return True
 
     def took(self, uuid: str, values: Mapping[str, float]) -> None:
-        """These are the values of now, of the GPU with this UUID."""
+        """Take the current values of the GPU with this UUID."""
         raise NotImplementedError
 
     def _look(self) -> None:

@@ -31,12 +31,12 @@ _PREFIX = "gpu/"
 
 
 def name_of(device: int, quantity: str) -> str:
-    """That of the reading."""
+    """Return the name of the reading."""
     return f"{_PREFIX}{device}/{quantity}"
 
 
 def device_and_quantity(name: str) -> tuple[int, str] | None:
-    """What the name of a reading says; None if it tells of something else."""
+    """Return the device and quantity in the name of a reading; None if it is of something else."""
     device, _, quantity = name.removeprefix(_PREFIX).partition("/")
     is_one = name.startswith(_PREFIX) and device.isdecimal() and quantity in _QUANTITIES
     return (int(device), quantity) if is_one else None

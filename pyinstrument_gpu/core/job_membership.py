@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which runs belong together: whether one is given twice, and which can't be ranks of one job.
+"""Checks of which runs belong together: whether one is given twice, and which can't be ranks of one
+job.
 
 Only what is certain counts. A run file need not say which job it is from, so runs that pass all
 checks here may still be from several jobs.
@@ -19,7 +20,7 @@ Gloo's: 30). Ranks of a job that begin later than that after one another have lo
 
 
 class Recorded(Protocol):
-    """What says which job a run is from: a `Run`, or what was kept of it as a `RankData`."""
+    """A record of which job a run is from: a `Run`, or what was kept of it as a `RankData`."""
 
     @property
     def environment(self) -> Mapping[str, Any]: ...
@@ -32,20 +33,21 @@ class Recorded(Protocol):
 
 
 def is_of_a_job(run: Recorded) -> bool:
-    """Whether the run is of a rank of a job of several."""
+    """Return whether the run is of a rank of a job of several."""
     return "rank" in run.environment and run.environment.get("world_size", 1) > 1
 
 
 def same_run_twice(runs: Sequence[Recorded], names: Sequence[str]) -> str | None:
-    """Which of the runs, called by these names, are one and the same, in words; None if none are
-    known to be."""
+    """Return in words which of the runs, called by these names, are one and the same; None if none
+    are known to be."""
     run_ids = [run.environment.get("run_id") for run in runs]
     same = _first_two_alike(names, run_ids)
     return None if same is None else f"{same[0]} and {same[1]} are the same run: give it once"
 
 
 def not_one_job(runs: Sequence[Recorded], names: Sequence[str]) -> str | None:
-    """Which of the runs can't be ranks of the same job, in words; None if none are known to be.
+    """Return in words which of the runs can't be ranks of the same job; None if none are known to
+    be.
 
     Ranks of a job agree on how many they are and on torchrun's run id. They are different ranks,
     and on one machine none ends long before another begins, nor at all where torchrun has restarted
@@ -91,8 +93,8 @@ def not_one_job(runs: Sequence[Recorded], names: Sequence[str]) -> str | None:
 
 
 def different_ranks(runs: Sequence[Recorded], names: Sequence[str]) -> str | None:
-    """Which of the runs are different ranks of jobs of several, in words; None if none are known
-    to be."""
+    """Return in words which of the runs are different ranks of jobs of several; None if none are
+    known to be."""
     ranks = [
         run.environment.get("rank") if run.environment.get("world_size", 1) > 1 else None
         for run in runs
@@ -136,8 +138,8 @@ def _first_two_alike(names: Sequence[str], values: Sequence[Any]) -> tuple[str, 
 
 
 def _had_ended(run: Recorded, other: Recorded, before_ns: int = _LONGEST_WAIT_NS) -> bool:
-    """Whether by both clocks of a machine a run had ended that long before the other began. The
-    wall clock may have been set in between, and the monotonic one restarts when the machine
+    """Return whether by both clocks of a machine a run had ended that long before the other began.
+    The wall clock may have been set in between, and the monotonic one restarts when the machine
     does."""
     return all(
         begin_ns is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a launcher such as torchrun says of the place of this process in its job."""
+"""The place of this process in its job, as told by a launcher such as torchrun."""
 
 from __future__ import annotations
 

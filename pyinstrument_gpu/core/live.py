@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `watch` shows of an aspect of a run that is being recorded, in the run and in its window."""
+"""Views in `watch` of an aspect of a run that is being recorded, in the run and in its window."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class LiveWindow:
         return total_ns / len(self.steps) if len(self.steps) else None
 
     def places_of(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """For each index of a step its place among the window's; -1 if it is none of them."""
+        """Return the position of each step in the window; -1 if it is not in it."""
         return places_in(self.steps["index"], steps)
 
     def series_of(
@@ -97,13 +97,13 @@ class LiveWindow:
 
 
 def places_in_series(count: int) -> NDArray[np.int64]:
-    """Which place in a series each of so many values has."""
+    """Return the place in a series of each of so many values."""
     places: NDArray[np.int64] = np.arange(count) * min(SERIES, count) // max(1, count)
     return places
 
 
 class LiveView(Generic[RunT, SeenT]):
-    """What `watch` shows of an aspect. A subclass overrides what it has something to say to.
+    """The view of an aspect in `watch`. A subclass overrides what it has something to say to.
 
     Attributes:
         key: of what `look` returns, in `watch --json`.
@@ -118,14 +118,15 @@ class LiveView(Generic[RunT, SeenT]):
     sorts: ClassVar[Sorts] = {}
 
     def look(self, run: RunT, window: LiveWindow) -> SeenT | None:
-        """Plain data, with times in nanoseconds and None for what is not known."""
+        """Return plain data, with times in nanoseconds and None for what is not known."""
 
     def parts(self, seen: SeenT, choice: Choice) -> list[Part]:
         """The table of what `look` returned."""
         return []
 
     def heading(self, seen: SeenT) -> tuple[str, str]:
-        """For the lines above all tables: some words, and a problem; empty if there is none."""
+        """Return some words for the lines above all tables, and a problem; empty if there is
+        none."""
         return "", ""
 
     def line(self, seen: SeenT) -> str:
@@ -133,5 +134,5 @@ class LiveView(Generic[RunT, SeenT]):
         return ""
 
     def figure(self, seen: SeenT) -> str:
-        """One figure to compare ranks by; empty if there is none."""
+        """Return one figure to compare ranks by; empty if there is none."""
         return ""

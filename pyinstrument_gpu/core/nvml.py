@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVML reads of an NVIDIA GPU: its energy counter, and how it is used.
+"""Readings by NVML of an NVIDIA GPU: its energy counter, and how it is used.
 
 The library comes with the driver, and is loaded here without any package: NVIDIA's nvidia-ml-py
 would be one more requirement of every recording, and takes longer to import. A GPU is found by its
@@ -65,7 +65,7 @@ class GpuReader:
             raise
 
     def read(self) -> Mapping[str, float]:
-        """The values of now, by their names. What is unknown is not among them.
+        """Return the current values by their names. What is unknown is not among them.
 
         Raises:
             NvmlError: none can be read.
@@ -96,8 +96,8 @@ class EnergyCounter(GpuReader):
 
 
 class UseReader(GpuReader):
-    """How a GPU is used: all of `core/gpu_readings.py` that it knows. Of the whole GPU, whoever
-    uses it.
+    """A reader of how a GPU is used: all of `core/gpu_readings.py` that it knows, for the whole
+    GPU, whoever uses it.
 
     Args:
         clock: the time in seconds.
@@ -168,7 +168,7 @@ class GpmSupport(ctypes.Structure):
 
 
 class _Activity:
-    """What the units of a GPU do between two samples of NVML's GPU performance monitoring (GPM),
+    """The activity of a GPU's units between two samples of NVML's GPU performance monitoring (GPM),
     which Hopper and newer GPUs have. Those of a GPU that is divided (MIG) would be of all its
     parts.
 
@@ -201,7 +201,7 @@ class _Activity:
             raise
 
     def read(self, now_s: float) -> dict[str, float]:
-        """Averages since it was read before, in percent."""
+        """Return averages since it was read before, in percent."""
         if now_s - self._taken_s < self.SHORTEST_S:
             return {}
         self._take(now_s)

@@ -44,7 +44,7 @@ def names_of(path: str) -> tuple[str, ...]:
 
 
 def in_tree_order(parents: NDArray[np.int64], chosen: Iterable[int]) -> list[int]:
-    """Some paths, by index: in order of appearance, and each before those inside it."""
+    """Return some paths, by index, in order of appearance, and each before those inside it."""
     paths = set(chosen)
     children: dict[int, set[int]] = {}
     for path in paths:

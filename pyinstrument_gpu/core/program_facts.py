@@ -17,5 +17,5 @@ _PYTHON = re.compile(r"python[\d.]*t?(\.exe)?$")
 
 
 def is_python(word: str) -> bool:
-    """Whether a word of a command line is the name of an interpreter."""
+    """Return whether a word of a command line is the name of an interpreter."""
     return _PYTHON.search(os.path.basename(word)) is not None

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the numbers of a run refer to: threads, streams, open phases, lines of source code."""
+"""Tables that the numbers of a run refer to: threads, streams, open phases, lines of source
+code."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def numbered_places(
 
 
 def is_installed(file: str) -> bool:
-    """Whether a file is one of a library or of Python itself."""
+    """Return whether a file belongs to a library or to Python itself."""
     return _INSTALLED.fullmatch(file) is not None
 
 

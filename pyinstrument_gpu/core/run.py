@@ -302,7 +302,7 @@ class Run:
     if not TYPE_CHECKING:  # otherwise every attribute would be one
 
         def __getattr__(self, name: str) -> Any:
-            """Only called for attributes that are not there."""
+            """Look up an attribute that is not there."""
             deferred = vars(self).get("_deferred")
             if deferred is not None and not name.startswith("__"):
                 read, lock = deferred
@@ -315,7 +315,7 @@ class Run:
             raise AttributeError(f"{kind!r} object has no attribute {name!r}")
 
     def __getstate__(self) -> dict[str, Any]:
-        """What copies and pickles are made of: all that was recorded."""
+        """Return the state for copies and pickles: all that was recorded."""
         _ = self.names
         return vars(self)
 
@@ -357,7 +357,7 @@ class Run:
         width: int | None = None,
         color: bool | None = None,
     ) -> str:
-        """What the run says, for the terminal: at most 25 lines of 80 columns.
+        """Return a report of the run for the terminal: at most 25 lines of 80 columns.
 
         Args:
             step: the index of the only step to show; None for the whole run.
@@ -391,7 +391,7 @@ class Run:
         return above("page.notebook").notebook_page(self, file, height)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows of the run: the short report with the step as a bar."""
+        """Return HTML for a notebook: the short report with the step as a bar."""
         text: str = above("page.notebook").run_html(self)
         return text
 
@@ -425,7 +425,8 @@ class Run:
         above("export").export([self], path, format, **options)
 
     def with_history_of(self, earlier: Run) -> Run:
-        """This run with the spans, closed steps, metrics and collectives of another copy of it.
+        """Return this run with the spans, closed steps, metrics and collectives of another copy of
+        it.
 
         For a recording whose file failed: its history stands in the file, up to the failure, and
         all else is known from memory.
@@ -454,8 +455,8 @@ class Run:
         return line.seen_from([folder for folder in folders if folder is not None])
 
     def line_of_phase(self, path: int) -> str | None:
-        """Which line of the program called a phase first, as `name_of_line` has it. None where that
-        was not noted: only automatic phases have one."""
+        """Return the line of the program that called a phase first, as `name_of_line` has it. None
+        where that was not noted: only automatic phases have one."""
         name = self.names[self.path_names[path]]
         for noted in self.environment.get("phase_lines", ()):
             if noted["phase"] == name:
@@ -463,7 +464,7 @@ class Run:
         return None
 
     def are_named(self, names: Collection[str]) -> NDArray[np.bool_]:
-        """For each path whether its last name is one of these."""
+        """Return for each path whether its last name is one of these."""
         return np.array([self.names[name] in names for name in self.path_names], dtype=bool)
 
     @property
@@ -473,8 +474,8 @@ class Run:
 
     @property
     def began_realtime_ns(self) -> int | None:
-        """When the run began, in nanoseconds since the epoch by the wall clock of its machine. None
-        if that is not known: the run was made by hand, or its environment is damaged."""
+        """The begin of the run, in nanoseconds since the epoch by the wall clock of its machine.
+        None if that is not known: the run was made by hand, or its environment is damaged."""
         for anchor in (self.environment.get("anchor", {}), self.anchor):
             found_ns = began_ns(anchor, "realtime_ns")
             if found_ns is not None:
@@ -483,17 +484,17 @@ class Run:
 
     @property
     def profiled(self) -> ProfiledSteps:
-        """Which steps were profiled."""
+        """The steps that were profiled."""
         return ProfiledSteps(profiled_ranges(vars(self)))
 
     @property
     def steps_ended(self) -> int:
-        """How many steps ended, profiled or not."""
+        """The number of steps that ended, profiled or not."""
         return self.step_totals.count + self.profiled_totals.count
 
     @property
     def overhead(self) -> dict[str, Any]:
-        """What the recorder costs, as it measured itself; see `environment`."""
+        """The cost of the recorder, as it measured itself; see `environment`."""
         return dict(self.environment.get("overhead", {}))
 
     @cached_property

@@ -99,7 +99,7 @@ def span_scopes(
 
 
 def has_device_times(spans: NDArray[np.void]) -> NDArray[np.bool_]:
-    """Whether it is known when each began and ended on its device, on the run's axis."""
+    """Return whether it is known when each began and ended on its device, on the run's axis."""
     begin_ns, end_ns = spans["device_begin_ns"], spans["device_end_ns"]
     known: NDArray[np.bool_] = (begin_ns >= 0) & (end_ns >= begin_ns)
     return known

@@ -235,7 +235,7 @@ class PhaseStatistics:
 
     @property
     def count(self) -> int:
-        """How often the phase was executed (and ended)."""
+        """The number of times that the phase was executed (and ended)."""
         return self.host.count if self.host is not None else 0
 
     @classmethod
@@ -248,7 +248,7 @@ class PhaseStatistics:
 
 
 class Scope(enum.IntEnum):
-    """Where a phase ran, seen from the training step."""
+    """The place where a phase ran, seen from the training step."""
 
     STEP = 0
     """On the thread that opened the step."""

@@ -17,7 +17,7 @@ from pyinstrument_gpu.core.statistics import Statistic
 
 @dataclass(frozen=True)
 class Step:
-    """One training step.
+    """A training step.
 
     Attributes:
         index: its number, counted from the start of the run.
@@ -182,19 +182,19 @@ def fold_steps(closed: NDArray[np.void]) -> StepTotals:
 
 
 class ProfiledSteps(NamedTuple):
-    """Which steps were profiled, as pairs of the first and the last index."""
+    """The profiled steps, as pairs of the first and the last index."""
 
     ranges: tuple[tuple[int, int], ...] = ()
 
     def among(self, steps: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-        """For each of these indices of steps whether that step was profiled."""
+        """Return for each of these indices of steps whether that step was profiled."""
         profiled = np.zeros(len(steps), dtype=bool)
         for first, last in self.ranges:
             profiled |= (steps >= first) & (steps <= last)
         return profiled
 
     def joined_by(self, steps: NDArray[np.int64]) -> ProfiledSteps:
-        """The same together with these steps, which ascend by index."""
+        """Return these steps together with others, which ascend by index."""
         lacking = steps[~self.among(steps)]
         begins = np.flatnonzero(np.diff(lacking, prepend=-2) != 1)
         rows = [(int(row[0]), int(row[-1])) for row in np.split(lacking, begins[1:]) if len(row)]

@@ -10,7 +10,7 @@ ALLOWED = 1 << 31
 
 
 class SyncKind(enum.IntEnum):
-    """What made the host wait."""
+    """The kind of call that made the host wait."""
 
     ITEM = 0
     FLOAT = 1
@@ -51,7 +51,7 @@ class SyncKind(enum.IntEnum):
 
     @property
     def label(self) -> str:
-        """What to call it: as it is written in a program, where that is one thing."""
+        """The name of the kind: as it is written in a program, where that is one thing."""
         return _LABELS.get(self, self.name.lower().replace("_", " "))
 
 

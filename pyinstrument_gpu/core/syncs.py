@@ -83,7 +83,7 @@ class SyncSite:
 
 @dataclass(frozen=True)
 class SomeWaits:
-    """Some of the waits of a site.
+    """A part of the waits of a site.
 
     Attributes:
         count: their number.
@@ -117,12 +117,12 @@ class Syncs(ArrayFields):
 
     @property
     def are_priced(self) -> bool:
-        """Whether the run says how long the host waited: not where it was a preview."""
+        """True if the run says how long the host waited: false for a preview."""
         return self.was_watched and not self.is_as_if
 
     @property
     def was_watched(self) -> bool:
-        """Whether the watch was on at any time."""
+        """True if the watch was on at any time."""
         return bool(self.watched_ns)
 
     @property
@@ -132,8 +132,8 @@ class Syncs(ArrayFields):
         return sum(parts, SyncTotals())
 
     def waits_in(self, chosen: NDArray[np.bool_]) -> dict[SyncSite, SomeWaits | None]:
-        """For each site those of its waits that are among the chosen `events`. Where only a part of
-        the history was kept, this part stands for the whole; None where nothing of it was."""
+        """Return for each site its waits among the chosen `events`. Where only a part of the
+        history was kept, this part stands for the whole; None where nothing of it was."""
         kept = totals_of(self.events, len(self.sites))
         wanted = totals_of(self.events[chosen], len(self.sites))
         found: dict[SyncSite, SomeWaits | None] = {}
@@ -151,16 +151,16 @@ class Syncs(ArrayFields):
         return found
 
     def are_of(self, kinds: Collection[SyncKind]) -> NDArray[np.bool_]:
-        """For each site whether it is of one of the kinds."""
+        """Return for each site whether it is of one of the kinds."""
         return np.array([site.kind in kinds for site in self.sites], dtype=bool)
 
     def of_kinds(self, events: NDArray[np.void], kinds: Collection[SyncKind]) -> NDArray[np.bool_]:
-        """For each event whether it is of one of the kinds."""
+        """Return for each event whether it is of one of the kinds."""
         found: NDArray[np.bool_] = np.append(self.are_of(kinds), False)[events["site"]]
         return found
 
     def is_meant(self, events: NDArray[np.void]) -> NDArray[np.bool_]:
-        """For each event whether it lies in an `allow_sync` region."""
+        """Return for each event whether it lies in an `allow_sync` region."""
         allowed = np.array([site.is_allowed for site in self.sites], dtype=bool)
         result: NDArray[np.bool_] = (
             allowed[events["site"]] if len(self.sites) else events["site"] < 0
@@ -170,7 +170,7 @@ class Syncs(ArrayFields):
     def are_known(
         self, begins_ns: NDArray[np.int64], ends_ns: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
-        """For each time whether all waits in it are in `events`."""
+        """Return for each time whether all waits in it are in `events`."""
         known = np.zeros(len(begins_ns), dtype=bool)
         for begin_ns, end_ns in () if self.dropped else self.watched_ns:
             known |= (begins_ns >= begin_ns) & (ends_ns <= end_ns)
@@ -178,8 +178,8 @@ class Syncs(ArrayFields):
 
 
 def blocked_ns(spans: NDArray[np.void], syncs: Syncs) -> NDArray[np.int64]:
-    """For each span the time that its thread waited inside it; -1 where the watch was not on for
-    the whole span, or waits may be missing from the history."""
+    """Return for each span the time that its thread waited inside it; -1 where the watch was not on
+    for the whole span, or waits may be missing from the history."""
     blocked = np.full(len(spans), -1, np.int64)
     begins_ns, ends_ns = spans["host_begin_ns"], spans["host_end_ns"]
     watched = syncs.are_known(begins_ns, ends_ns)

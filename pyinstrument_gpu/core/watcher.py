@@ -22,7 +22,7 @@ Members: TypeAlias = Callable[[str], "tuple[int, ...] | None"]
 
 
 class ActiveRecording(Protocol):
-    """What a watcher may ask of the recording that it serves.
+    """The part of a recording that a watcher which serves it may use.
 
     Attributes:
         facts: what joins the environment of the run at the end.
@@ -33,7 +33,7 @@ class ActiveRecording(Protocol):
     watchers: dict[str, Watcher]
 
     def note_step_number(self, number: int) -> None:
-        """The next step has this number in the whole training."""
+        """Note that the next step has this number in the whole training."""
 
     @property
     def path(self) -> Path | None:
@@ -54,41 +54,44 @@ class Watcher:
 
     @property
     def is_on(self) -> bool:
-        """Whether its recording goes on, and is that of this process: a fork has none."""
+        """True while its recording goes on, and is that of this process: a fork has none."""
         return self._recording is not None and self._recording is native.owner()
 
     def first_facts(self) -> dict[str, Any]:
-        """What the environment of the run has from its first block on, before `begin`."""
+        """Return what the environment of the run has from its first block on, before `begin`."""
         return {}
 
     def begin(self, recording: ActiveRecording) -> None:
-        """The recording has begun: after `native.start`."""
+        """Begin, as the recording has: after `native.start`."""
         self._recording = recording
 
     def has_ranks(self, anchor: Mapping[str, int], members: Members) -> None:
-        """The program has a process group of several ranks. It may be called more than once.
+        """Note that the program has a process group of several ranks. It may be called more than
+        once.
 
         Args:
             anchor: the clocks when the recording began, as its environment has them.
         """
 
     def program_is(self, facts: Mapping[str, Any]) -> None:
-        """What is known of the program by now: after a second, then after twice as long each time.
-        A thread of the native module calls it. It must not raise.
+        """Take what is known of the program by now: after a second, then after twice as long each
+        time. A thread of the native module calls this. It must not raise.
 
         Args:
             facts: by the names of the fields of `ProgramFacts`.
         """
 
     def stalled(self) -> None:
-        """The watchdog has noticed a stall. It must not raise."""
+        """Note that the watchdog has noticed a stall. It must not raise."""
 
     def stall_facts(self) -> tuple[dict[str, Any], str]:
-        """What it knows of a stall: for the run, and as the end of the sentence for the user."""
+        """Return what it knows of a stall: for the run, and as the end of the sentence for the
+        user."""
         return {}, ""
 
     def document(self) -> Any:
-        """What its document says by now, as JSON has it; None or empty for no document."""
+        """Return the current content of its document, as JSON has it; None or empty for no
+        document."""
         return None
 
     def write(self) -> None:

@@ -33,7 +33,7 @@ FOLDER = "/"
 
 @dataclass(frozen=True)
 class Exporter:
-    """One format.
+    """A format of exports.
 
     Attributes:
         write: `write(runs, sink, advance=advance, **options)` writes the runs, usually the ranks of

@@ -75,7 +75,7 @@ def write_metadata(runs: Sequence[Run], path: Path) -> None:
 def _lines(
     part: TablePart, first: bytes, fields: dict[str, list[bytes]], field: _Field
 ) -> Iterator[bytes]:
-    """The rows, each with `first` before it, some at a time. `fields` keeps the cells of texts,
+    """Yield the rows in chunks, each row prefixed with `first`. `fields` keeps the cells of texts,
     which all parts of a run share."""
     for name, column in part.items():
         if column.texts is not None and name not in fields:

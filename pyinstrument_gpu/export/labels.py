@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ranges of a timeline are called, and their colours.
+"""The labels of ranges in a timeline, and their colours.
 
 A phase has the colour of its live NVTX range, chosen by its name: table and hash are those of
 `csrc/hot/nvtx_range.cpp`. Where two phases of a run would share one, the second by name gets
@@ -53,7 +53,7 @@ _PASSES = {
 
 
 class RangeKind(enum.IntEnum):
-    """What a range is. Of ranges with the same times that of the higher kind is the outer."""
+    """The kind of a range. Of ranges with the same times that of the higher kind is the outer."""
 
     WAIT = 0
     MODULE = 1
@@ -67,7 +67,7 @@ class RangeKind(enum.IntEnum):
 
 
 class Label(NamedTuple):
-    """What ranges are called.
+    """A label of ranges.
 
     Attributes:
         kind: what they are.
@@ -142,7 +142,7 @@ def color_of(name: str) -> int:
 
 
 def _wanted(name: str) -> int:
-    """FNV-1a over the name in UTF-8."""
+    """Return the FNV-1a hash of the name in UTF-8."""
     value = 2166136261
     for byte in name.encode("utf-8", "surrogatepass"):
         value = (value ^ byte) * 16777619 & 0xFFFFFFFF

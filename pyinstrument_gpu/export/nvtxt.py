@@ -145,7 +145,7 @@ class _EventWriter:
             yield lines(columns)
 
     def _values(self, ranges: Ranges) -> list[bytes]:
-        """What stands behind the names of metrics."""
+        """Return what follows the names of metrics."""
         _, places = self._timeline.places(ranges.number)
         return [b"%.6g" % value for value in self._timeline.run.metrics["value"][places].tolist()]
 
@@ -164,8 +164,8 @@ def _drawable(ranges: Ranges, next_ns: int) -> tuple[NDArray[np.int64], NDArray[
 
 
 def _around_number(label: Label) -> tuple[bytes, bytes]:
-    """What stands before and after the number of a step or the value of a metric, which other
-    labels do not have."""
+    """Return what stands before and after the number of a step or the value of a metric, which
+    other labels do not have."""
     quoted = _quoted(label.name + (" " if label.kind in (RangeKind.STEP, RangeKind.METRIC) else ""))
     quote = quoted[-1:]
     return b", 0x%08X, %b" % (label.color, quoted[:-1]), label.suffix.encode() + quote + b"\n"

@@ -30,8 +30,8 @@ _PARTITION = re.compile(r"rank=\d+")
 def write(
     runs: Sequence[Run], sink: BinaryIO, *, advance: Callable[[int], None], **table: bool
 ) -> None:
-    """Rows, columns and errors are as in `csv.write`. The metadata of the schema say what runs
-    these are, and what they lack. Raises MissingDependencyError without pyarrow."""
+    """Write a table. Rows, columns and errors are as in `csv.write`. The metadata of the schema say
+    what runs these are, and what they lack. Raises MissingDependencyError without pyarrow."""
     several = len(runs) > 1
     found = tables_of(runs, advance, **table)
     _write(((rank if several else None, parts) for _, rank, parts in found), metadata(runs), sink)
@@ -69,8 +69,8 @@ def write_folder(
 
 
 def _holds_another(file: Path, run: Run) -> bool:
-    """Whether a partition is of a run beside this one: on another host, or at the same time on the
-    same one. A later one of the same program replaces it."""
+    """Return whether a partition is of a run beside this one: on another host, or at the same time
+    on the same one. A later one of the same program replaces it."""
     pa = _pyarrow()
     try:
         found = pa.parquet.read_schema(file).metadata[_METADATA_KEY.encode()]

@@ -59,7 +59,7 @@ with its times."""
 
 
 def write(runs: Sequence[Run], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
-    """Takes about a second per million spans."""
+    """Write a trace. Takes about a second per million spans."""
     ranks, offsets_ns = ranks_of(runs), offsets_ns_of(runs)
     about = [
         {**run_facts(run), "begin_ns": offset_ns}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each step of a run spent in each phase, of the steps of which that is known."""
+"""The time of each step of a run in each phase, for the steps of which that is known."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def known_steps(run: Run) -> NDArray[np.void]:
 def phases_by_step(
     run: Run, steps: NDArray[np.void]
 ) -> Iterator[tuple[NDArray[np.void], NDArray[np.void], int]]:
-    """Some of `steps`, their phase times (`PHASE_TIME_DTYPE`), ascending, and the number of spans
-    that these are of; and the next ones.
+    """Yield parts of `steps`, each with its phase times (`PHASE_TIME_DTYPE`), ascending, and the
+    number of spans that these are of.
 
     Those of other threads are left out where spans were lost for their age.
     """
@@ -79,7 +79,7 @@ def matrix(
 def _steps_and_spans(
     run: Run, steps: NDArray[np.void]
 ) -> Iterator[tuple[NDArray[np.void], NDArray[np.int64]]]:
-    """Some of the steps, and the places of all their spans."""
+    """Yield parts of the steps, each with the places of all their spans."""
     # Spans are put in order by their steps, as if those were moments; outside steps, nowhere.
     in_steps = range_tables(
         run.spans, lambda spans: np.minimum(spans["step"], 0), itemgetter("step", "step")

@@ -32,7 +32,7 @@ _BEFORE_ALL_NS = np.iinfo(np.int64).min
 
 
 class Ranges(NamedTuple):
-    """Some ranges, as columns.
+    """A set of ranges, as columns.
 
     Attributes:
         number: unlike that of any other range; of two with the same begin and end, the higher
@@ -65,7 +65,7 @@ def range_tables(
     times: Callable[[NDArray[np.void]], tuple[NDArray[np.int64], NDArray[np.int64]]],
     first_number: int = 0,
 ) -> Iterator[tuple[int, RangeTable]]:
-    """For each key from 0 on, ascending, the records that have it.
+    """Yield the records of each key from 0 on, ascending.
 
     Args:
         records: in the order in which they ended, or nearly so.
@@ -207,12 +207,12 @@ class Lanes:
 
 
 def lane_name(name: str, lane: int) -> str:
-    """What the lane of a track is called: "name", "name (2)" and so on."""
+    """Return the name of a lane of a track: "name", "name (2)" and so on."""
     return f"{name} ({lane + 1})" if lane else name
 
 
 def ends_when_nested(begin_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """When each range would end if every end were that of the range begun last."""
+    """Return when each range would end if every end were that of the range begun last."""
     count = np.arange(len(begin_ns))
     ends = np.sort(end_ns)
     depth_of_begin = count - np.searchsorted(ends, begin_ns, "right")

@@ -55,7 +55,7 @@ def ranks_of(runs: Sequence[Run]) -> list[int]:
 
 
 def offsets_ns_of(runs: Sequence[Run]) -> list[int]:
-    """What to add to the times of each run so that all count from the begin of the earliest.
+    """Return what to add to the times of each run so that all count from the begin of the earliest.
 
     The begin of a run is known by the wall clock of its machine, so ranks of one machine are
     aligned well, and those of several as well as their clocks agree.
@@ -75,7 +75,8 @@ def offsets_ns_of(runs: Sequence[Run]) -> list[int]:
 
 
 def process_name(run: Run, rank: int | None = None) -> str:
-    """Its rank, if it is one, and its command, without folders: "rank 3: python train.py".
+    """Return the run's rank, if it is one, and its command, without folders: "rank 3: python
+    train.py".
 
     Args:
         rank: what its rank is called; None for that of the run itself.
@@ -95,7 +96,7 @@ class UniqueIds:
         self._taken = {0}
 
     def assign(self, wanted: Sequence[int]) -> list[int]:
-        """For each its wanted number, or a free one where that cannot be."""
+        """Return for each its wanted number, or a free one where that cannot be."""
         ids: list[int | None] = []
         for number in wanted:
             possible = 0 < number < self._limit and number not in self._taken
@@ -114,7 +115,7 @@ class UniqueIds:
 
 
 def run_facts(run: Run) -> dict[str, Any]:
-    """Where the run was recorded, and what is missing, as values for JSON.
+    """Return where the run was recorded, and what is missing, as values for JSON.
 
     `spans` are those that the run has, and `spans_recorded` those that ended. Where modules were
     watched, `passes` and `passes_recorded` are the same of passes through them.
@@ -144,7 +145,7 @@ def metadata(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def losses(run: Run, is_summary: bool = False) -> str | None:
-    """In words what an export of the run lacks, of its history or of its statistics
+    """Return in words what an export of the run lacks, of its history or of its statistics
     (`is_summary`); None if nothing."""
     found = [
         f"{recorded - there:,} of {recorded:,} {what} are missing"
@@ -165,7 +166,7 @@ def losses(run: Run, is_summary: bool = False) -> str | None:
 
 
 def _counts(run: Run, is_summary: bool) -> Iterator[tuple[str, int, int]]:
-    """What can be exported: how many of each there are, and how many were recorded."""
+    """Yield for each thing that can be exported how many there are, and how many were recorded."""
     phases = run.statistics.values()
     if is_summary:
         yield "spans", sum(phase.count for phase in phases), run.phases_recorded

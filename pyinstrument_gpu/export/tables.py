@@ -57,7 +57,7 @@ _LIMIT = 1 << 63
 
 @dataclass(frozen=True)
 class TableColumn:
-    """Some rows of a column.
+    """A part of the rows of a column.
 
     Attributes:
         values: integers or floats.
@@ -89,8 +89,8 @@ Times are on the axis that begins so many ns before the run."""
 def tables_of(
     runs: Sequence[Run], advance: Callable[[int], None], **asked: bool
 ) -> Iterator[tuple[Run, int, Iterator[TablePart]]]:
-    """Each run with its rank and the rows of the table that is asked for. The tables of all runs
-    have the same columns. To be read one after the other.
+    """Yield each run with its rank and the rows of the table that is asked for. The tables of all
+    runs have the same columns. To be read one after the other.
 
     Args:
         advance: called with a number of spans whenever so many more are done with.

@@ -63,7 +63,7 @@ def _file_name(run: Run) -> str:
 
 
 def _points(run: Run, advance: Callable[[int], None]) -> Iterator[Point]:
-    """Those of all steps, and then those of the metrics."""
+    """Yield the points of all steps, and then those of the metrics."""
     steps, done, most = run.steps.closed, 0, max(1, len(run.steps.closed), len(run.metrics))
     update = RunUpdate(
         environment=run.environment,

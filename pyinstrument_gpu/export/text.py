@@ -25,8 +25,8 @@ _NUMBER_BYTES = 25
 
 
 def chunk_rows(*fields: Sequence[bytes], numbers: int = 0) -> int:
-    """How many rows to format at once, where each has one text of every sequence. `numbers` are
-    columns of them beyond the usual ones."""
+    """Return how many rows to format at once, where each has one text of every sequence. `numbers`
+    are columns of them beyond the usual ones."""
     widest_row = (
         _NUMBERS_BYTES
         + numbers * _NUMBER_BYTES
@@ -90,7 +90,8 @@ def integers(column: NDArray[Any]) -> TextColumn:
 def reals(
     column: NDArray[np.float64], is_missing: NDArray[np.bool_], decimals: int | None = None
 ) -> TextColumn:
-    """Each value with so many decimals, or as Python writes it; nothing for one that is missing."""
+    """Format each value with so many decimals, or as Python writes it; nothing for one that is
+    missing."""
     form = b"%r" if decimals is None else b"%%.%df" % decimals
     values = zip(column.tolist(), is_missing.tolist(), strict=True)
     cells = np.array([b"" if missing else form % value for value, missing in values], np.bytes_)
@@ -101,7 +102,8 @@ def reals(
 
 
 def thousandths(column: NDArray[np.int64]) -> TextColumn:
-    """Each value divided by 1000, exactly: 1234567 as `1234.567`. No value may be negative."""
+    """Format each value divided by 1000, exactly: 1234567 as `1234.567`. No value may be
+    negative."""
     whole = column // 1000
     fraction = integers(1000 + column - 1000 * whole)
     fraction[:, 0] = ord(".")

@@ -87,7 +87,7 @@ _LABELS: Mapping[RangeKind, Callable[[NDArray[np.void]], NDArray[Any]]] = {
 
 @dataclass(frozen=True)
 class Track:
-    """What one thread or stream did.
+    """The track of one thread or stream.
 
     Attributes:
         name: the thread's name or, for example, "GPU 0 stream 1".
@@ -132,7 +132,7 @@ class RunTimeline:
         return [Track(self._thread_name(each), tables[each], each) for each in order]
 
     def steps(self) -> Iterator[Track]:
-        """All steps as one track, if there are any."""
+        """Yield all steps as one track, if there are any."""
         for _, table in self._tables(RangeKind.STEP, _all_alike, self.step_times):
             yield Track("steps", (table,))
 
@@ -183,7 +183,8 @@ class RunTimeline:
             yield Track(f"loader worker {worker}", (table,))
 
     def waits(self) -> Iterator[Track]:
-        """Where each thread waited for a device. A wait whose price is unknown has no length."""
+        """Yield where each thread waited for a device. A wait whose price is unknown has no
+        length."""
         for thread, table in self._tables(RangeKind.WAIT, _threads, wait_times):
             yield Track(f"{self._thread_name(thread)} waits", (table,))
 
@@ -220,12 +221,12 @@ class RunTimeline:
         return run_ns + self.start_ns
 
     def places(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Of each range its `RangeKind` and its place among all that the run has of it."""
+        """Return each range's `RangeKind`, and its place among all that the run has of it."""
         kinds = np.searchsorted(self._firsts, numbers, side="right") - 1
         return kinds, numbers - self._firsts[kinds]
 
     def marks(self, numbers: NDArray[np.int64]) -> NDArray[np.void]:
-        """What ranges were (`MARK_DTYPE`)."""
+        """Return what ranges were (`MARK_DTYPE`)."""
         marks = np.full(len(numbers), -1, MARK_DTYPE)
         for kind, here, places in self._by_kind(numbers):
             rows = self._records[kind][places]
@@ -248,7 +249,7 @@ class RunTimeline:
 
     @cached_property
     def _records(self) -> tuple[NDArray[np.void], ...]:
-        """What the run has, by `RangeKind`."""
+        """The records of the run, by `RangeKind`."""
         run = self.run
         phases = run.spans, self._open_phases()
         in_graphs = run.spans[:0] if run.graph_phases is None else run.graph_phases.runs
@@ -257,12 +258,12 @@ class RunTimeline:
 
     @cached_property
     def _firsts(self) -> NDArray[np.int64]:
-        """By `RangeKind` the number of the first range."""
+        """The number of the first range, by `RangeKind`."""
         return np.cumsum([0, *map(len, self._records[:-1])])
 
     @cached_property
     def _first_labels(self) -> NDArray[np.int64]:
-        """By `RangeKind` the first label, as `labels_of` orders them."""
+        """The first label by `RangeKind`, as `labels_of` orders them."""
         run = self.run
         modules, paths = len(run.module_names) * len(ModulePass), len(run.path_names)
         compilations = 0 if run.compilations is None else len(run.compilations.compilations)
@@ -302,7 +303,7 @@ class RunTimeline:
 
 
 def _lasted_on_device(spans: NDArray[np.void]) -> NDArray[np.bool_]:
-    """Which gave a stream something to do."""
+    """Return which spans gave a stream something to do."""
     return has_device_times(spans) & (spans["device_end_ns"] > spans["device_begin_ns"])
 
 

@@ -43,7 +43,7 @@ _MUST_AGREE = {"host": "another machine", "gpus": "another GPU", "world_size": "
 
 
 class Progress:
-    """On a terminal one line that changes, elsewhere (a log of CI) a line for each run.
+    """A line on a terminal that changes; elsewhere (a log of CI) a line for each run.
 
     Args:
         in_one_line: whether nothing else writes to a terminal meanwhile.
@@ -64,8 +64,8 @@ class Progress:
         self._width = 0
 
     def begin(self, side: str, runs: int, max_runs: int) -> None:
-        """A run begins, one of so many until it is known or the sides are looked at again, and of
-        so many at most."""
+        """Show that a run begins, one of so many until it is known or the sides are looked at
+        again, and of so many at most."""
         elapsed_s = self._clock() - self._begin_s
         text = f"gate: run {self._done + 1} of {runs} ({side}), {_minutes(elapsed_s)}"
         if self._done:
@@ -78,7 +78,7 @@ class Progress:
         self._done += 1
 
     def close(self) -> None:
-        """What is written next begins on a line of its own."""
+        """End the line, so that further output begins on its own."""
         if self._is_one_line and self._width:
             self._stream.write("\r" + " " * self._width + "\r")
             self._stream.flush()
@@ -101,7 +101,7 @@ def _minutes(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """How many runs to make, and what counts as slower.
+    """A gate's number of runs, and its definition of slower.
 
     Attributes:
         runs: of each side, until the first look.
@@ -152,7 +152,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class GateResult:
-    """What a gate has found.
+    """The result of a gate.
 
     Attributes:
         slowdown: SLOWER, NOT SLOWER or UNCLEAR.
@@ -177,13 +177,13 @@ class GateResult:
 
     @property
     def time(self) -> str:
-        """Which time was compared, in a word."""
+        """The name of the time that was compared."""
         return "undisturbed" if self.plan.undisturbed else "elapsed"
 
 
 @dataclass
 class Gate:
-    """One comparison of two sides, from the first run to the result.
+    """A comparison of two sides, from the first run to the result.
 
     Attributes:
         random: decides on the order of the runs.
@@ -263,7 +263,7 @@ class Gate:
             self.progress.end()
 
     def _check(self, ranks: Sequence[Run], name: str) -> None:
-        """Raises GateError where a run can't be compared with the first one."""
+        """Raise GateError where a run can't be compared with the first one."""
         firsts, run = self.runs[self.order[0]][0], ranks[0]
         first = firsts[0]
         first_name = f"{SIDES[self.order[0]]}-01"
@@ -292,7 +292,7 @@ class Gate:
             )
 
     def _check_gpu_users(self, users: dict[int, str] | None) -> None:
-        """Raises GateError if another process computed on a GPU that the runs use.
+        """Raise GateError if another process computed on a GPU that the runs use.
 
         Args:
             users: those before a run, when none of our runs was there.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who else uses the GPUs while a gate measures. A file of its own, as another program is asked."""
+"""Other users of the GPUs while a gate measures. A file of its own, as another program is asked."""
 
 from __future__ import annotations
 

@@ -151,7 +151,8 @@ class CommandSide:
         raise GateError(f"{name} was not recorded, {why}: {self.text}{self._tail(log)}")
 
     def _checked(self, run: Run, name: str, log: Path) -> Run:
-        """Raises GateError if there is no step, or the code is not that of the directory."""
+        """Check a run; raise GateError if there is no step, or the code is not that of the
+        directory."""
         if not run.steps.closed["complete"].any():
             raise GateError(
                 f"{name} had no step, so there is nothing to compare. Steps that can't be found "
@@ -174,8 +175,8 @@ class CommandSide:
 
 
 def recorded_runs(name: str, folder: Path) -> list[Run]:
-    """What a command has recorded under that name: its run or, under a launcher, those of its
-    ranks, each of which has put its number into the name."""
+    """Return the runs that a command has recorded under that name: its own or, under a launcher,
+    those of its ranks, each with its number in the name."""
     path = folder / f"{name}.gpurun"
     if path.exists():
         return [Run.load(path)]
@@ -306,7 +307,8 @@ def editable_packages(folder: Path) -> list[str]:
 
 
 def _editable_place(distribution: metadata.Distribution) -> Path | None:
-    """By PEP 610: where it was installed from; None if it is not editable, or does not say so."""
+    """Return where an editable installation comes from, by PEP 610; None if it is not editable or
+    does not say so."""
     text = distribution.read_text("direct_url.json")
     try:
         origin = json.loads(text or "{}")

@@ -52,7 +52,8 @@ def meaning(result: GateResult) -> str:
 
 
 def markdown(result: GateResult) -> str:
-    """For a terminal, a comment on a change, or the summary page of a CI service."""
+    """Return the result as Markdown for a terminal, a comment on a change, or the summary page of a
+    CI service."""
     return "\n".join(_lines(result))
 
 
@@ -102,7 +103,7 @@ def _lines(result: GateResult) -> Iterator[str]:
 
 
 def facts(result: GateResult) -> dict[str, Any]:
-    """All of it, for JSON."""
+    """Return the whole result for JSON."""
     plan = result.plan
     return {
         "result": result.slowdown.value,
@@ -138,7 +139,7 @@ def _cell(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    """In as many backticks as the text has not, as Markdown wants it."""
+    """Quote code in more backticks than the text has in a row, as Markdown wants it."""
     text = printable(text)
     ticks = "`"
     while ticks in text:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What would have given a job more of its time: each piece of advice with the range of what it
-would have saved, which rests on what this job has measured."""
+"""Advice on what would have given a job more of its time, each with the range of what it would have
+saved, which rests on what this job has measured."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LifeAdvice:
 
 @dataclass(frozen=True)
 class CheckpointInterval:
-    """How often the job writes checkpoints, and how often it should.
+    """The interval at which the job writes checkpoints, and the best one.
 
     Attributes:
         written: how many there were.
@@ -66,7 +66,7 @@ class CheckpointInterval:
 
     @property
     def fits(self) -> bool:
-        """Whether the best interval may be the one that there is."""
+        """True if the best interval may be the one that there is."""
         return self.best_low_ns <= self.interval_ns <= self.best_high_ns
 
 
@@ -89,7 +89,8 @@ def best_interval_ns(cost_ns: float, between_failures_ns: float) -> float:
 
 
 def lost_factor(interval_ns: float, cost_ns: float, between_failures_ns: float) -> float:
-    """How many times as long work takes with checkpoints and failures; see `best_interval_ns`."""
+    """Return how many times as long work takes with checkpoints and failures; see
+    `best_interval_ns`."""
     exponent = min(700.0, (interval_ns + cost_ns) / between_failures_ns)
     return math.expm1(exponent) * between_failures_ns / interval_ns
 
@@ -111,7 +112,8 @@ def _interval_of_count(count: int) -> tuple[float, float]:
 
 
 def checkpoint_interval(life: JobLife) -> CheckpointInterval | None:
-    """None where nothing failed, or no two checkpoints were seen in one attempt."""
+    """Return the interval; None where nothing failed, or no two checkpoints were seen in one
+    attempt."""
     failures = sum(one.has_failed for one in life.attempts)
     cost_ns, written, between = 0, 0, [np.empty(0, np.int64)]
     for one in life.attempts:
@@ -141,8 +143,8 @@ def checkpoint_interval(life: JobLife) -> CheckpointInterval | None:
 
 
 def _written(one: AttemptTimes) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """When the checkpoints of an attempt began and ended, and how long they took together. All that
-    is written between two steps, or in one, is one checkpoint."""
+    """Return when the checkpoints of an attempt began and ended, and how long they took together.
+    All that is written between two steps, or in one, is one checkpoint."""
     rows = one.claims[Bucket.CHECKPOINT]
     rows = rows[rows[:, 1] < one.end_ns]  # the others were cut off
     rows = rows[np.argsort(rows[:, 0])]
@@ -156,7 +158,7 @@ def _written(one: AttemptTimes) -> tuple[NDArray[np.int64], NDArray[np.int64], i
 
 
 def advice(life: JobLife, interval: CheckpointInterval | None) -> list[LifeAdvice]:
-    """What may have saved a hundredth of the wall time, the largest first."""
+    """Return what may have saved a hundredth of the wall time, the largest first."""
     wall_ns = sum(life.division.totals_ns.values())
     found = [*_on_checkpoints(life, interval), *_on_repeats(life), *_on_hangs(life)]
     found += _on_stragglers(life)
@@ -215,8 +217,8 @@ def _on_repeats(life: JobLife) -> Iterator[LifeAdvice]:
 
 
 def startup_parts(life: JobLife) -> list[tuple[str, int]]:
-    """By part, in words, what start-ups took together, as far as the lowest ranks tell; the longest
-    first."""
+    """Return what start-ups took together by part, in words, as far as the lowest ranks tell; the
+    longest first."""
     sums_ns: dict[str, int] = {}
     for part in (part for one in life.attempts for part in one.startup_parts):
         words = PART_WORDS[part.part]

@@ -55,7 +55,7 @@ def newest_job(paths: Sequence[Path]) -> tuple[list[AttemptFiles], list[str]]:
 
 
 def joined_by(attempts: Sequence[AttemptFiles]) -> str:
-    """How it is known that attempts are of one job."""
+    """Return how it is known that attempts are of one job."""
     first, *others = {one.job for one in attempts}
     return "by their command and folder" if others or not first else f"by {first[0]} {first[1]}"
 

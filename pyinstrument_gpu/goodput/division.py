@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 
 class Bucket(enum.IntEnum):
-    """What a moment of a job was spent on, the first of those that are claimed."""
+    """The uses of a job's time. A moment belongs to the first of those that claim it."""
 
     HUNG = 0
     """Nothing happened any more on any rank, until the attempt was ended."""
@@ -38,7 +38,7 @@ class Bucket(enum.IntEnum):
 
     @property
     def words(self) -> str:
-        """As a report has it."""
+        """The bucket's name in a report."""
         return _WORDS[self]
 
 
@@ -59,7 +59,7 @@ IN_ORDER = tuple(_WORDS)
 
 @dataclass(frozen=True, eq=False)
 class Division:
-    """Whose each moment is.
+    """The division of a job's time among buckets.
 
     Attributes:
         borders_ns: where pieces begin, ascending, and behind them where the last one ends (int64).
@@ -71,7 +71,7 @@ class Division:
 
     @property
     def totals_ns(self) -> dict[Bucket, int]:
-        """By bucket its time. They add up to the whole, to the nanosecond."""
+        """The time of each bucket. They add up to the whole, to the nanosecond."""
         lengths_ns = np.diff(self.borders_ns)
         return {
             bucket: int(lengths_ns[self.buckets == bucket].sum(dtype=np.int64))
@@ -107,7 +107,7 @@ def _within(begin_ns: int, end_ns: int, rows: NDArray[np.int64]) -> NDArray[np.i
 def covered_ns(
     rows: NDArray[np.int64], since_ns: NDArray[np.int64], until_ns: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Of the time between each two moments, how much any of some intervals covers."""
+    """Return how much of the time between each two moments is covered by any of some intervals."""
     begins_ns, ends_ns = _joined(rows)
     sums_ns = np.append(0, np.cumsum(ends_ns - begins_ns))
 

@@ -98,7 +98,7 @@ class AttemptTimes:
 
     @property
     def has_failed(self) -> bool:
-        """Whether it was ended by something that may come again."""
+        """True if it was ended by something that may come again."""
         return self.has_hung or self.ended in (Condition.CUT_OFF, Condition.FAILED)
 
 
@@ -140,7 +140,7 @@ class JobLife:
 
     @property
     def knows_stragglers(self) -> bool:
-        """Whether what ranks waited for each other is known in any attempt, or there are no two."""
+        """True if what ranks waited for each other is known in any attempt, or there are no two."""
         several = [one for one in self.attempts if one.ranks[1] > 1]
         return not several or any(Bucket.STRAGGLERS in times.claims for times in several)
 
@@ -174,7 +174,7 @@ def job_life(paths: Sequence[Path], look: Callable[[Run, Path], Sighting]) -> Jo
             notes.append(
                 f"attempts {number} and {number + 1} overlap by "
                 f"{time_text(one.end_ns - later.begin_ns)}, as where clocks of machines differ: "
-                "what lay between them is not known and counts as nothing"
+                "the time between them is unknown and counts as none"
             )
     return JobLife(
         tuple(numbered),
@@ -188,7 +188,7 @@ def job_life(paths: Sequence[Path], look: Callable[[Run, Path], Sighting]) -> Jo
 def attempt_times(
     files: AttemptFiles, look: Callable[[Run, Path], Sighting]
 ) -> AttemptTimes | None:
-    """What is kept of an attempt; None if none of its runs can be read."""
+    """Return what is kept of an attempt; None if none of its runs can be read."""
     found: dict[int, RunTimes] = {}
     environments: dict[int, Mapping[str, Any]] = {}
     ranks: list[RankData] = []
@@ -239,14 +239,14 @@ def attempt_times(
     if len(ranks) > 1:
         waits = _straggler_waits(ranks, found, index, steps)
         if isinstance(waits, str):
-            notes.append(f"what ranks waited for stragglers is not known: {waits}")
+            notes.append(f"how long ranks waited for stragglers is unknown: {waits}")
         else:
             claims[Bucket.STRAGGLERS] = waits
     not_kept = max(run.not_kept for run in runs)
     if not_kept:
         notes.append(
-            f"of {counted(not_kept, 'step')} at its begin only the total is kept: they count as "
-            "alike, and the checkpoints and evaluations among them are not told apart"
+            f"of {counted(not_kept, 'step')} at its beginning only the total is kept: they count "
+            "as equal, and the checkpoints and evaluations among them are not separated"
         )
     ended = {run.ended for run in runs}
     if not has_hung and any(
@@ -325,10 +325,10 @@ def _straggler_waits(
     index: NDArray[np.int64],
     steps: NDArray[np.int64],
 ) -> NDArray[np.int64] | str:
-    """In each step the time that the last rank works longer than the median one (of two, than the
-    other), checkpoints and evaluations left out. When in the step that was is not known: it is put
-    at its begin, or behind the checkpoint or evaluation that goes on then. Or why it is not known.
-    """
+    """Return for each step the time that the last rank works longer than the median one (of two,
+    than the other), checkpoints and evaluations left out; or why it is not known. When in the step
+    that was is not known: it is put at its begin, or behind the checkpoint or evaluation that goes
+    on then."""
     try:
         found = analysis.of(job_of(ranks))
     except JobError as error:
@@ -373,17 +373,16 @@ def numbered_attempts(
             told, numbered_by = ((0, after_checkpoint),), "inferred from the last checkpoint"
             if len(times.index):
                 notes.append(
-                    f"attempt {place} does not tell where it goes on: it is taken that it does so "
-                    f"with step {after_checkpoint:,}, behind the last checkpoint. "
-                    "gpu_steps(start=...) tells"
+                    f"attempt {place} does not say where it resumes: step {after_checkpoint:,}, "
+                    "after the last checkpoint, is assumed. gpu_steps(start=...) says it"
                 )
         else:
             told, numbered_by = ((0, int(done.max(initial=-1)) + 1),), "unknown"
             if len(times.index):
                 notes.append(
-                    f"attempt {place} does not tell where it goes on, and no checkpoint was seen: "
-                    "how many of its steps are computed again is not known, and all count as "
-                    "productive. gpu_steps(start=...) tells"
+                    f"attempt {place} does not say where it resumes, and no checkpoint was seen: "
+                    "how many of its steps are computed again is unknown, and all count as "
+                    "productive. gpu_steps(start=...) says it"
                 )
         indices, first_numbers = np.array(told, np.int64).T
         at = np.maximum(np.searchsorted(indices, times.index, side="right") - 1, 0)
@@ -409,7 +408,7 @@ def numbered_attempts(
     if unseen:
         notes.append(
             f"{counted(unseen, 'productive step')} are in no file: that they were done is known "
-            "from where the next attempt goes on"
+            "from where the next attempt resumes"
         )
     return found, StepCounts(len(done), recomputed, cut_off, unseen), notes
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said of a job's life: a document, the same in sentences and tables, and as the text that
+"""The report of a job's life: a document, the same in sentences and tables, and as the text that
 Prometheus reads."""
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _HOUR_NS = 3600 * 10**9
 
 @dataclass(frozen=True)
 class BucketTime:
-    """What a job spent on something.
+    """The time that a job spent on something.
 
     Attributes:
         bucket: on what.
@@ -110,7 +110,7 @@ class LifePiece:
 
 @dataclass(frozen=True)
 class GoodputDocument:
-    """What the wall time of a job was spent on, over all of its attempts.
+    """The uses of a job's wall time, over all of its attempts.
 
     Attributes:
         version: of this format.
@@ -242,7 +242,8 @@ def _attempt(one: AttemptTimes, number: int, begin_ns: int) -> AttemptOfJob:
 
 
 def _pieces(life: JobLife) -> Iterator[LifePiece]:
-    """Those of the division; of very many, equal stretches with what most of each was spent on."""
+    """Yield the pieces of the division; of very many, equal stretches with what most of each was
+    spent on."""
     borders_ns, buckets = life.division.borders_ns, life.division.buckets
     if len(buckets) > _MOST_PIECES:
         ends_ns = np.linspace(borders_ns[0], borders_ns[-1], _MOST_PIECES + 1).astype(np.int64)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept of a run: when it did what, by the wall clock of its machine."""
+"""The times that are kept of a run, by the wall clock of its machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pyinstrument_gpu.job.condition import LAG_NS, Sighting, hanging_ns
 
 @dataclass(frozen=True, eq=False)
 class RunTimes:
-    """When a run did what, in nanoseconds since the epoch.
+    """The times of a run, in nanoseconds since the epoch.
 
     Attributes:
         began_ns: when its process began; its recording, where that is not known.
@@ -60,7 +60,7 @@ class RunTimes:
     has_all_steps: bool
 
     def shifted(self, by_ns: int) -> RunTimes:
-        """The same by a clock that is so much ahead."""
+        """Return the same by a clock that is so much ahead."""
         steps = self.steps.copy()
         steps["begin_ns"] += by_ns
         steps["end_ns"] += by_ns
@@ -77,7 +77,7 @@ class RunTimes:
 
 
 def run_times(run: Run, seen: Sighting, last_steps: bytes | None = None) -> RunTimes:
-    """What is kept of a run that says when it began.
+    """Return what is kept of a run that says when it began.
 
     Args:
         last_steps: as `shared_page.last_steps` has them.
@@ -161,7 +161,8 @@ def _with_last_steps(steps: NDArray[np.void], last_steps: bytes) -> tuple[NDArra
 
 
 def _hung_since_ns(run: Run, steps: NDArray[np.void]) -> int | None:
-    """By its watchdog, or where it had none, by when the program was last seen to do anything."""
+    """Return since when it hung by its watchdog, or where it had none, by when the program was last
+    seen to do anything."""
     closed = run.steps.closed
     done_ns = int(steps["end_ns"][steps["complete"]].max(initial=-1))
     for stall in run.stalls:
@@ -218,8 +219,8 @@ def _checkpoints(run: Run, steps: NDArray[np.void]) -> NDArray[np.int64]:
 
 
 def _evaluations(run: Run, steps: NDArray[np.void]) -> NDArray[np.int64]:
-    """Between two steps, and in a step, from the begin of the first such phase to the end of the
-    last. Where most steps have one it is a part of the step."""
+    """Return evaluations between two steps, and in a step, from the begin of the first such phase
+    to the end of the last. Where most steps have one it is a part of the step."""
     rows = _named(run, EVALUATION_PHASES, steps)
     begun = np.searchsorted(steps["begin_ns"], rows[:, 0], side="right")
     in_step = (begun > 0) & (rows[:, 0] < np.append(-1, steps["end_ns"])[begun])

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has changed over the runs of weeks, and since when."""
+"""Changes over the runs of weeks, and since when."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When series of runs have changed, with an error rate that holds for all of them together.
+"""Change points in series of runs, with an error rate that holds for all of them together.
 
 The unit is the run. Runs of one stratum (one host and torch, for example) can be exchanged as long
 as nothing changes, so the test is one of permutations within strata: the largest standardized sum
@@ -51,7 +51,7 @@ _NEAR = 150
 
 @dataclass(frozen=True)
 class ChangeOfSeries:
-    """How a series changed at a change point.
+    """The change of a series at a change point.
 
     Attributes:
         series: its column.
@@ -139,7 +139,8 @@ def change_points(
 
 
 def holds_within(values: NDArray[np.float64], strata: NDArray[np.int64], cut: int) -> bool:
-    """Whether the values behind a cut differ from those in front of it within strata as well."""
+    """Return whether the values behind a cut differ from those in front of it within strata as
+    well."""
     _, interval = _Piece(values, strata, cut).shift(cut, PLACE_ERROR)
     return interval is not None and (interval[0] > 0 or interval[1] < 0)
 
@@ -220,7 +221,8 @@ def _cut(
 
 
 def _scores(values: NDArray[np.float64], codes: NDArray[np.int64]) -> NDArray[np.float32]:
-    """By run and series; in each stratum their sum is 0, and they don't depend on its order."""
+    """Return scores by run and series; in each stratum their sum is 0, and they don't depend on its
+    order."""
     scores = np.zeros(values.shape, np.float32)
     for code in np.unique(codes):
         of_stratum = codes == code
@@ -236,8 +238,8 @@ def _scores(values: NDArray[np.float64], codes: NDArray[np.int64]) -> NDArray[np
 def _weights(
     scores: NDArray[np.float32], codes: NDArray[np.int64], stride: int = 1
 ) -> NDArray[np.float32]:
-    """For each cut and series one over the standard deviation of the sum of the scores in front of
-    it, over all permutations within strata; 0 where no change is looked for."""
+    """Return for each cut and series one over the standard deviation of the sum of the scores in
+    front of it, over all permutations within strata; 0 where no change is looked for."""
     order, sizes = np.argsort(codes, kind="stable"), np.bincount(codes)
     before = np.empty(len(codes), np.int64)  # of each run, how many of its stratum come before it
     before[order] = np.arange(len(codes)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -262,9 +264,9 @@ def _threshold(
     random: np.random.Generator,
     stride: int,
 ) -> float | None:
-    """What the largest statistic of that share of the permutations exceeds; None where what was
-    found does not exceed it, as soon as that is known (Besag and Clifford, Sequential Monte Carlo
-    p-values, Biometrika 78, 1991)."""
+    """Return what the largest statistic of that share of the permutations exceeds; None where what
+    was found does not exceed it, as soon as that is known (Besag and Clifford, Sequential Monte
+    Carlo p-values, Biometrika 78, 1991)."""
     order, begins = np.argsort(codes, kind="stable"), np.arange(0, len(codes), stride)
     weights = weights[begins[1:] - 1]
     left = math.ceil((_EXCEEDED + 1) / level) - 1
@@ -285,12 +287,12 @@ def _threshold(
 
 
 def _inflations(scores: NDArray[np.float32], codes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """By how much more the mean of such runs varies than of independent ones, of each series: that
-    of an autoregressive one. Its correlation is that of the differences between runs that are one
-    and two apart in their stratum, as few of these hold a change, and the largest are left out
-    (after Chakar and others, A robust approach for estimating change-points in the mean of an AR(1)
-    process, Bernoulli 23, 2017). All series have the median of theirs and a margin, which is what
-    a machine does to all of them, and one that is surely more correlated has more."""
+    """Return by how much more the mean of such runs varies than of independent ones, for each
+    series: that of an autoregressive one. Its correlation is that of the differences between runs
+    that are one and two apart in their stratum, as few of these hold a change, and the largest are
+    left out (after Chakar and others, A robust approach for estimating change-points in the mean of
+    an AR(1) process, Bernoulli 23, 2017). All series have the median of theirs and a margin, which
+    is what a machine does to all of them, and one that is surely more correlated has more."""
     order = np.argsort(codes, kind="stable")
     squares, pairs = [], 0
     for apart in (1, 2):
@@ -340,9 +342,10 @@ class _Piece:
         return sorted({*(np.flatnonzero(self._worse <= bound) + 1).tolist(), self.cut})
 
     def shift(self, cut: int, error: float) -> tuple[float, tuple[float, float] | None]:
-        """By how much the values behind a cut are larger, and the interval of that: the median of
-        the differences within strata (Hodges and Lehmann), and those at which the stratified rank
-        test (van Elteren, 1960) would no longer reject; None where there are too few."""
+        """Return by how much the values behind a cut are larger, and the interval of that: the
+        median of the differences within strata (Hodges and Lehmann), and those at which the
+        stratified rank test (van Elteren, 1960) would no longer reject; None where there are too
+        few."""
         begin, end = max(0, cut - _NEAR), cut + _NEAR
         before, after = self._values[begin:cut], self._values[cut:end]
         codes_before, codes_after = self._codes[begin:cut], self._codes[cut:end]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has changed over the runs in a store, since when, and what else changed at that point."""
+"""Changes over the runs in a store, since when, and what else changed at that point."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _HELD_FIXED = ("torch version", "host", "GPUs", "number of ranks")
 
 @dataclass(frozen=True)
 class SeriesChange:
-    """How a series changed.
+    """The change of a series.
 
     Attributes:
         name: of the series.
@@ -140,7 +140,7 @@ class ProgramHistory:
 
 @dataclass(frozen=True)
 class HistoryDocument:
-    """What changed over the runs of weeks.
+    """The changes over the runs of weeks.
 
     Attributes:
         version: of this format.
@@ -202,7 +202,7 @@ class ProgramRuns:
 def history(
     store: str, since: datetime | None = None, notes: Sequence[str] = ()
 ) -> tuple[HistoryDocument, list[ProgramRuns]]:
-    """What changed over the runs in a store, and their series, by program.
+    """Return what changed over the runs in a store, and their series, by program.
 
     Raises:
         JobError: there is no run in the store, or it can't be read.
@@ -314,7 +314,7 @@ def _series_of_runs(columns: dict[str, NDArray[Any]]) -> Iterator[Series]:
 def _series_of_phases(
     phases: dict[str, NDArray[Any]], step_ns: NDArray[np.float64]
 ) -> list[Series]:
-    """Of each phase that takes some of the time of steps, the largest first."""
+    """Return the series of each phase that takes some of the time of steps, the largest first."""
     names = phases["phase"] + np.where(phases["is_outside"], " outside steps", "")
     found = []
     for name in np.unique(names.astype(str)).tolist():
@@ -396,7 +396,7 @@ def _explanations(
     cut: int,
     is_within: bool,
 ) -> tuple[list[str], list[Difference], list[str]]:
-    """What a change is not explained by, what changed with it, and what can't be told.
+    """Return what a change is not explained by, what changed with it, and what can't be ruled out.
 
     Args:
         facts, values: of the runs around the cut.
@@ -420,14 +420,14 @@ def _explanations(
 
 
 def _is_apart(one: Difference, runs: int) -> bool:
-    """Whether no value is on both sides. What is another in each run, as a seed on the command
-    line, changes at no point."""
+    """Return whether no value is on both sides. What is another in each run, as a seed on the
+    command line, changes at no point."""
     varies = 2 * (len(one.before) + len(one.after)) > runs
     return not varies and set(one.before).isdisjoint(one.after)
 
 
 def _batch_changes(of: ProgramRuns, before: range, after: range) -> Iterator[Difference]:
-    """Steps that have another size are no longer the same steps."""
+    """Yield changes of the batch: steps that have another size are no longer the same steps."""
     for name in ("samples_per_step", "tokens_per_step"):
         sides = [of.columns[name][side.start : side.stop] for side in (before, after)]
         if all(len(side) and np.isfinite(side).all() for side in sides):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said of a history, in at most some twenty lines."""
+"""The report of a history, in at most some twenty lines."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def history_parts(document: HistoryDocument) -> Iterator[Part]:
 
 
 def error_rate(document: HistoryDocument) -> str:
-    """How often a report is wrong, in words."""
+    """Return how often a report is wrong, in words."""
     return (
         f"Of histories in which nothing changed, at most {100 * document.error:.3g} % have a "
         "report that names a change"
@@ -57,7 +57,7 @@ def error_rate(document: HistoryDocument) -> str:
 
 
 def program_parts(program: ProgramHistory, most: int) -> Iterator[Part]:
-    """What is said of a program."""
+    """Yield what is said of a program."""
     began, ended = (_day(date, program) for date in (program.began, program.ended))
     yield Sentence(
         printable(
@@ -88,7 +88,7 @@ def program_parts(program: ProgramHistory, most: int) -> Iterator[Part]:
 
 
 def _visible(program: ProgramHistory) -> Iterator[Sentence]:
-    """What the premise of "no change" is: that one would have been seen."""
+    """Yield the premise of "no change": that one would have been seen."""
     runs = counted(program.last_week, "run")
     if program.visible is None:
         yield Sentence(f"Too few runs tell whether there is a change since a week ago ({runs}).")
@@ -108,7 +108,7 @@ def sentence(change: HistoryChange, program: ProgramHistory) -> str:
 
 
 def series_text(one: SeriesChange) -> str:
-    """ "backward +4.0 % (2.9 to 5.1)"."""
+    """Return a series in words: "backward +4.0 % (2.9 to 5.1)"."""
     points = " points" if one.unit == "share" else ""
     text = f"{one.name} {100 * one.change:+.1f} %{points}"
     if one.low is None or one.high is None:
@@ -152,7 +152,7 @@ def _fact_text(one: Difference) -> str:
 
 
 def _day(date: str, program: ProgramHistory) -> str:
-    """ "12 Nov", with the year where the runs are of several."""
+    """Return a day as "12 Nov", with the year where the runs are of several."""
     day = datetime.fromisoformat(date)
     year = f" {day.year}" if program.began[:4] != program.ended[:4] else ""
     return f"{day.day} {day:%b}{year}"

@@ -24,7 +24,7 @@ _WIDTH = 100
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Called by `%load_ext pyinstrument_gpu` with IPython's shell."""
+    """Load the extension for `%load_ext pyinstrument_gpu`, with IPython's shell."""
     parser = _parser()
 
     def gpu_phases(line: str, cell: str) -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What callbacks of frameworks have in common: the framework's package, and the recording of a
-training, with automatic phases and steps."""
+"""The common part of callbacks of frameworks: finding the framework's package, and recording a
+training with automatic phases and steps."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class TrainingRecording:
         return self.recording.run
 
     def begin(self, framework: str, version: str, hook: Callable[[AutoPhases], None]) -> None:
-        """A training begins.
+        """Begin to record, as a training begins.
 
         Args:
             framework, version: what the run's environment says of it.
@@ -112,17 +112,19 @@ class TrainingRecording:
             self._end(failed=True)
 
     def note_step_number(self, number: int) -> None:
-        """So many steps were done before this training, by the checkpoint that it goes on from."""
+        """Note how many steps were done before this training, by the checkpoint that it resumes
+        from."""
         recording = active()
         if self._is_on and recording is not None:
             recording.note_step_number(number)
 
     def note_update(self) -> None:
-        """The framework has counted a step: an iteration in which optimizers have stepped."""
+        """Note that the framework has counted a step: an iteration in which optimizers have
+        stepped."""
         self._updates += 1
 
     def end(self, failed: bool = False) -> None:
-        """The training is over. Calling it again does nothing.
+        """End the recording, as the training is over. Calling it again does nothing.
 
         Args:
             failed: an exception has ended it.
@@ -185,7 +187,7 @@ class TrainingRecording:
             )
 
     def _print_report(self, recording: Recording) -> None:
-        """To standard error, where there is something to report."""
+        """Print the report to standard error, if there is something to report."""
         file = None if recording.path is None else str(recording.path)
         try:
             run = recording.run
@@ -226,7 +228,7 @@ class TrainingRecording:
 
 
 class RecordsTraining:
-    """What a callback offers of its recordings."""
+    """Methods by which a callback gives access to its recordings."""
 
     _training: TrainingRecording
 
@@ -272,6 +274,6 @@ def import_framework(module: str, package: str, oldest: tuple[int, int]) -> Any:
 
 
 def version_of(module: Any) -> str:
-    """That of the package that a module belongs to; empty where it says none."""
+    """Return the version of the package that a module belongs to; empty where it has none."""
     package = sys.modules.get(str(module.__name__).partition(".")[0], module)
     return str(getattr(package, "__version__", getattr(module, "__version__", "")))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ranks of one job show together: pure functions of a `Job`.
+"""The analysis of the ranks of one job together: pure functions of a `Job`.
 
 `of(job)` gives the results, each computed once, when it is asked for.
 """
@@ -40,7 +40,7 @@ def of(job: Job) -> JobAnalysis:
 
 
 class JobAnalysis:
-    """What follows from the runs of a job's ranks. `of` makes it.
+    """The results that follow from the runs of a job's ranks. `of` makes it.
 
     Attributes:
         joined: the steps that the ranks have in common.
@@ -61,7 +61,7 @@ class JobAnalysis:
 
     @cached_property
     def stragglers(self) -> Stragglers:
-        """Who is waited for."""
+        """The ranks that are waited for."""
         return stragglers.stragglers(self.joined, self._work)
 
     @property
@@ -79,12 +79,14 @@ class JobAnalysis:
 
     @cached_property
     def pipeline(self) -> Pipeline | None:
-        """What the ranks wait for sends and receives; None if hardly, or if that is not known."""
+        """The waits of ranks for sends and receives; None if hardly any, or if that is not
+        known."""
         return pipeline.pipeline(self.joined, self._work, self.stragglers)
 
     @cached_property
     def late_start(self) -> LateStart | None:
-        """For whom the others waited at the start; None if for nobody, or if that is not known."""
+        """The rank for which the others waited at the start; None if for nobody, or if that is not
+        known."""
         return late_start.late_start(self.joined, self._groups, self._work)
 
     @cached_property
@@ -94,7 +96,7 @@ class JobAnalysis:
 
     @cached_property
     def phases(self) -> tuple[PhaseAcrossRanks, ...]:
-        """Each phase over the ranks, in the order of their appearance."""
+        """The phases over the ranks, in the order of their appearance."""
         return phases.phases(self.joined, self._work, self.stragglers)
 
     @cached_property

@@ -63,7 +63,7 @@ def with_lost(attempt: Attempt, job: Job, following: Job) -> Attempt:
 
 
 def _last_steps_ns(job: Job) -> dict[str, int]:
-    """By machine when the last step ended, by its wall clock."""
+    """Return by machine when the last step ended, by its wall clock."""
     found: dict[str, int] = {}
     for host, began_ns, rank in _by_host(job):
         if rank.end.last_steps:
@@ -73,7 +73,7 @@ def _last_steps_ns(job: Job) -> dict[str, int]:
 
 
 def _first_steps_ns(job: Job) -> dict[str, int]:
-    """By machine when the first step began, where its record is still there."""
+    """Return by machine when the first step began, where its record is still there."""
     found: dict[str, int] = {}
     for host, began_ns, rank in _by_host(job):
         if len(rank.steps) and rank.steps[0] == 0:
@@ -90,7 +90,7 @@ def _by_host(job: Job) -> Iterator[tuple[str, int, RankData]]:
 
 
 def attempts_parts(attempts: Sequence[Attempt]) -> Iterator[Part]:
-    """What to say of them; nothing if there were none."""
+    """Yield what to say of them; nothing if there were none."""
     if not attempts:
         return
     yield Sentence()

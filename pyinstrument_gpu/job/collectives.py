@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the collective operations of a job take: transfer, waiting, and who asks for them last.
+"""The times of a job's collective operations: transfer, waiting, and who asks for them last.
 
 Of an operation that no rank can be done with before all have asked for it, the rank with the
 shortest duration came last, and its duration is what the transfer took at most: the kernels of the
@@ -32,7 +32,7 @@ _SAME_BOOT_NS = 10**9
 def collectives(
     joined: Joined, groups: Sequence[MatchedGroup], work: OwnWork | str
 ) -> tuple[CollectiveUse, ...]:
-    """By process group, operation and phase, those that take the longest first."""
+    """Return the use by process group, operation and phase, those that take the longest first."""
     rows = []
     labels = Counter(group.group.label for group in groups)
     for group in groups:
@@ -54,7 +54,8 @@ def collectives(
 
 
 def _told_apart(group: ProcessGroup) -> str:
-    """What to call a group of several that the program calls the same, as the groups of a mesh."""
+    """Return a name for a group of several that the program calls the same, as the groups of a
+    mesh."""
     which = group.name if group.ranks is None else ranks_text(group.ranks)
     return f"{group.label} ({which}{f', {group.backend}' if group.backend else ''})"
 
@@ -118,7 +119,7 @@ def _with_last(
 
 
 def _one_clock_ns(members: Sequence[RankData]) -> NDArray[np.int64] | None:
-    """What to add to each rank's times to have them on one clock; None unless all ran on one
+    """Return what to add to each rank's times to have them on one clock; None unless all ran on one
     machine since one boot of it."""
     machines = machines_of(members, _SAME_BOOT_NS)
     if len(machines) < len(members) or len({*machines.values()}) > 1:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a rank is, or how it ended, from its file and from what could be seen of its process; and
-which ranks ran on one machine, so that their clocks can be compared.
+"""The condition of a rank, or how it ended, from its file and from what could be seen of its
+process; and which ranks ran on one machine, so that their clocks can be compared.
 
 A recorder writes ten times a second whatever its program does. So a file that nobody writes any
 more is of a process that is gone or stopped, and a fresh one in which nothing happens of a program
@@ -36,7 +36,7 @@ _TIMES_P99 = 3
 
 
 def machines_of(ranks: Iterable[RankData], most_apart_ns: int = SAME_BOOT_NS) -> dict[int, int]:
-    """By rank a number of its machine; without those of which it is not known.
+    """Return by rank a number of its machine; without those of which it is not known.
 
     Ranks ran on one machine since it was started if its name is the same, and so is the moment at
     which the monotonic clock began, within `most_apart_ns`: a wall clock may have been set since.
@@ -59,7 +59,7 @@ def machines_of(ranks: Iterable[RankData], most_apart_ns: int = SAME_BOOT_NS) ->
 
 
 def monotonic_end_ns(rank: RankData) -> int | None:
-    """Its last heartbeat, by the monotonic clock of its machine; None unknown."""
+    """Return its last heartbeat, by the monotonic clock of its machine; None unknown."""
     run_began_ns = began_ns(_anchor(rank), "monotonic_ns")
     return None if run_began_ns is None else run_began_ns + rank.duration_ns
 
@@ -71,7 +71,7 @@ def _anchor(rank: RankData) -> Mapping[str, int]:
 
 @dataclass(frozen=True)
 class Sighting:
-    """What could be seen of a rank when its file was read.
+    """An observation of a rank when its file was read.
 
     Attributes:
         process: whether its process was there.
@@ -90,8 +90,8 @@ class Sighting:
 
 
 def condition_of(rank: RankData, sighting: Sighting) -> Condition:
-    """How the rank is. Of a rank whose file is fresh, and whose process can't be seen, it is taken
-    that it lives."""
+    """Return the condition of the rank. One whose file is fresh, and whose process can't be seen,
+    is assumed to live."""
     if rank.complete:
         return ProgramEnd.of(rank.environment).condition
     if rank.end.error is not None:
@@ -106,16 +106,16 @@ def condition_of(rank: RankData, sighting: Sighting) -> Condition:
 
 
 def long_ns(rank: RankData) -> int:
-    """From when on it is long to wait for others: three times what the slowest 1 % of its steps
-    take, and at least a second; 10 s where no step is known."""
+    """Return from when on it is long to wait for others: three times what the slowest 1 % of its
+    steps take, and at least a second; 10 s where no step is known."""
     if not len(rank.step_ns):
         return LEAST_HANGING_NS
     return max(_LEAST_LONG_NS, _usual_long_ns(rank.steps, rank.step_ns))
 
 
 def hanging_ns(steps: NDArray[np.int64], step_ns: NDArray[np.int64]) -> int:
-    """For how long a program has to do nothing to be called hanging where its watchdog has said
-    nothing.
+    """Return for how long a program has to do nothing to be called hanging where its watchdog has
+    said nothing.
 
     Args:
         steps: indices of steps that ended.
@@ -134,12 +134,12 @@ def _usual_long_ns(steps: NDArray[np.int64], step_ns: NDArray[np.int64]) -> int:
 
 
 def idle_ns(rank: RankData) -> int:
-    """How long its program had done nothing at its last heartbeat, CPU time included."""
+    """Return how long its program had done nothing at its last heartbeat, CPU time included."""
     return min(stuck_ns(rank), max(0, rank.duration_ns - rank.end.active_ns))
 
 
 def stuck_ns(rank: RankData) -> int:
-    """How long nothing had happened at its last heartbeat that is in its file: no step or
+    """Return how long nothing had happened at its last heartbeat that is in its file: no step or
     innermost phase had begun, no collective operation had been asked for, and its watchdog had seen
     nothing else."""
     end, stall = rank.end, open_stall(rank)
@@ -152,7 +152,7 @@ def stuck_ns(rank: RankData) -> int:
 
 
 def open_stall(of: RankData | Run) -> Stall | None:
-    """What its watchdog saw, if nothing has happened since; None otherwise."""
+    """Return what its watchdog saw, if nothing has happened since; None otherwise."""
     stall = of.stalls[-1] if of.stalls else None
     return stall if stall is not None and stall.ended_ns is None else None
 

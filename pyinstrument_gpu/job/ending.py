@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a job ended, or why it does not go on: which rank stopped first, or holds up the others.
+"""The end of a job, or why it does not go on: which rank stopped first, or holds up the others.
 
 What may be concluded, and from what:
 
@@ -42,7 +42,7 @@ _FAR_LONGER = 5
 
 
 class Outcome(str, enum.Enum):
-    """What can be said of a job."""
+    """The outcome of a job, as far as it is known."""
 
     FINISHED = "finished"
     RUNNING = "running"
@@ -77,7 +77,7 @@ class Doubt(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Conclusion:
-    """How a job ended, or why it does not go on.
+    """The end of a job, or why it does not go on.
 
     Attributes:
         outcome: in a word.
@@ -108,7 +108,7 @@ class Conclusion:
 
 
 def ending(job: Job, sightings: Mapping[int, Sighting] | None = None) -> Conclusion:
-    """How the job ended, or why it does not go on.
+    """Return how the job ended, or why it does not go on.
 
     Args:
         job: of one rank or more.
@@ -178,7 +178,7 @@ def ending(job: Job, sightings: Mapping[int, Sighting] | None = None) -> Conclus
 
 
 def _has_ended(rank: RankData, condition: Condition, seen: Mapping[int, Sighting]) -> bool:
-    """Whether it has stopped other than by finishing, as far as can be seen."""
+    """Return whether it has stopped other than by finishing, as far as can be seen."""
     lives = rank.rank in seen and seen[rank.rank].process is ProcessState.ALIVE
     return condition.has_ended and not (condition is Condition.UNWRITTEN and lives)
 
@@ -189,7 +189,7 @@ def _first(
     lost_peers: Sequence[int],
     is_one_missing: bool,
 ) -> tuple[Outcome, int | None, tuple[int, ...], Doubt | None]:
-    """Which of the ranks that ended was the first."""
+    """Return which of the ranks that ended was the first."""
     candidates = [rank for rank in ended if rank.rank not in lost_peers]
     if not candidates:
         if is_one_missing or len(conditions) > 1:
@@ -225,7 +225,7 @@ def _first(
 def _likeliest(
     suspects: Sequence[int], found: Sequence[Wait], ranks: Mapping[int, RankData]
 ) -> int | None:
-    """Which of some ranks of one machine most likely stopped first."""
+    """Return which of some ranks of one machine most likely stopped first."""
     waiting = {rank for wait in found for rank in wait.waiting}
     behind = {rank for wait in found for rank in wait.behind} - waiting
     if len(behind) != 1 or not behind <= set(suspects):
@@ -244,7 +244,7 @@ def _likeliest(
 
 
 def _latest_end_ns(rank: RankData, conditions: Mapping[int, Condition]) -> int | None:
-    """By when it had stopped for certain, by the clock of its machine; None unknown."""
+    """Return by when it had stopped for certain, by the clock of its machine; None unknown."""
     end_ns = monotonic_end_ns(rank)
     # If its file could not be written, it may have lived on for any length of time.
     if end_ns is None or conditions[rank.rank] is Condition.UNWRITTEN:
@@ -253,7 +253,7 @@ def _latest_end_ns(rank: RankData, conditions: Mapping[int, Condition]) -> int |
 
 
 def _earliest_end_ns(rank: RankData) -> int | None:
-    """Until when it had not stopped for certain."""
+    """Return until when it had not stopped for certain."""
     end_ns = monotonic_end_ns(rank)
     if end_ns is None or not rank.complete:
         return end_ns

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a job ended, or why it does not go on: what `why` says, as a document and as text."""
+"""The report of `why` on how a job ended, or why it does not go on, as a document and as text."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class LastStep:
 
 @dataclass(frozen=True)
 class LastCollective:
-    """How far a rank was in a process group.
+    """The progress of a rank in a process group.
 
     Attributes:
         group: what the program calls it.
@@ -93,7 +93,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class RankEnding:
-    """How a rank is, or how it ended.
+    """The condition of a rank, or how it ended.
 
     Attributes:
         rank: its number.
@@ -141,7 +141,7 @@ class RankEnding:
 
 @dataclass(frozen=True)
 class JobEnding:
-    """How a job ended, or why it does not go on.
+    """The end of a job, or why it does not go on.
 
     Attributes:
         version: of this format.
@@ -223,7 +223,7 @@ def job_ending(
 
 
 def _before_last_ns(job: Job) -> dict[int, int]:
-    """By rank how long its last heartbeat was before the latest on its machine."""
+    """Return by rank how long its last heartbeat was before the latest on its machine."""
     machines = machines_of(job.ranks)
     ends_ns = {rank.rank: monotonic_end_ns(rank) for rank in job.ranks}
     latest_ns: dict[int, int] = {}
@@ -282,7 +282,7 @@ def _rank(
 
 
 def ending_report(ending: JobEnding, *, width: int | None = None, color: bool | None = None) -> str:
-    """What `why` prints; `width` and `color` as in `for_terminal`."""
+    """Return what `why` prints; `width` and `color` as in `for_terminal`."""
     return for_terminal(_parts(ending), width, color)
 
 
@@ -330,8 +330,8 @@ def _when(rank: RankEnding) -> str:
 
 
 def _stacks(ending: JobEnding) -> Iterator[Sentence]:
-    """What the watchdogs saw of the main threads, alike ones once; who is named or suspected comes
-    first."""
+    """Yield what the watchdogs saw of the main threads, alike ones once; who is named or suspected
+    comes first."""
     ranks_of: dict[Stack, list[int]] = {}
     for rank in ending.ranks:
         for stack in rank.stacks[:1]:

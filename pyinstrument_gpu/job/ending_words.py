@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a job ended, or why it does not go on, in sentences."""
+"""Sentences on how a job ended, or why it does not go on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ALIKE = (
 
 
 def place_of(rank: RankData) -> str:
-    """Where it was: "in backward/allreduce of step 1812"."""
+    """Return where the rank was: "in backward/allreduce of step 1812"."""
     step, path = rank.end.step, rank.end.path
     if step is None:
         return "before the first step" if path is None else f"in {path}, before the first step"
@@ -64,7 +64,7 @@ class EndingWords:
         )
 
     def verdict(self) -> str:
-        """What became of the job, in one sentence."""
+        """Return what became of the job, in one sentence."""
         outcome = self._found.outcome
         if outcome is Outcome.FINISHED:
             text = self._finished()
@@ -86,7 +86,7 @@ class EndingWords:
         return f"{capitalised(text).rstrip('.')}."
 
     def evidence(self) -> Iterator[str]:
-        """What that rests on."""
+        """Yield the evidence for that."""
         found = self._found
         if found.rank is not None:
             yield from self._evidence_of(self._ranks[found.rank])
@@ -228,7 +228,7 @@ class EndingWords:
         return f"{text}: {for_it} in {_operation(wait)}"
 
     def _place_of(self, ranks: Sequence[int]) -> str:
-        """Some ranks, and where the first of them is."""
+        """Return some ranks, and where the first of them is."""
         place = place_of(self._ranks[ranks[0]])
         first = "" if len(ranks) == 1 else f"rank {ranks[0]} "
         return f"{ranks_text(ranks)} ({first}{place})"

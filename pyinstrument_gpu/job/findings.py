@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is found about the ranks of a job, as plain data."""
+"""Findings about the ranks of a job, as plain data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_ROWS = 30
 
 
 class Pattern(str, enum.Enum):
-    """Which ranks others wait for."""
+    """The pattern of which ranks others wait for."""
 
     BALANCED = "balanced"
     """None that stands out."""
@@ -35,7 +35,7 @@ class Pattern(str, enum.Enum):
 
     @property
     def is_of_one_rank(self) -> bool:
-        """Whether one rank is the cause."""
+        """True if one rank is the cause."""
         return self in (Pattern.ALWAYS, Pattern.SOME_STEPS)
 
 
@@ -88,7 +88,7 @@ class LateStart:
 
 @dataclass(frozen=True)
 class Stragglers:
-    """Who is waited for.
+    """The ranks that are waited for.
 
     Attributes:
         pattern: the whole job's.
@@ -126,13 +126,13 @@ class Stragglers:
 
     @property
     def is_busy(self) -> bool:
-        """Whether steps wait so much for a processor that times say more of the machine."""
+        """True if steps wait so much for a processor that times say more of the machine."""
         return (self.processor_share or 0.0) >= LARGE_SHARE
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """What ranks wait for sends and receives, as between the stages of a pipeline, per step.
+    """The waits of ranks for sends and receives, as between the stages of a pipeline, per step.
 
     Attributes:
         limits: the ranks that the others wait for; empty if none stands out.
@@ -223,12 +223,12 @@ class CollectiveUse:
 
 
 def where_text(path: str) -> str:
-    """Where time is spent, in words: "in data", "outside phases", "between steps"."""
+    """Return where time is spent, in words: "in data", "outside phases", "between steps"."""
     return path[1:] if path in (OUTSIDE_PHASES, BETWEEN_STEPS, PROCESSOR) else f"in {path}"
 
 
 def phase_text(path: str) -> str:
-    """What a phase is called in tables; what is no phase stands in parentheses."""
+    """Return the name of a phase in tables; what is no phase stands in parentheses."""
     if path == STEP:
         return "step"
     return f"({path[1:]})" if path in (OUTSIDE_PHASES, BETWEEN_STEPS) else path

@@ -55,7 +55,7 @@ _MOST_MISSING = 100_000
 
 
 def run_end(run: Run) -> RunEnd:
-    """Where the run was at its last heartbeat. Linear in its spans."""
+    """Return where the run was at its last heartbeat. Linear in its spans."""
     steps = run.steps
     closed = [step for step in steps[-_LAST_STEPS - 1 :] if step.end_ns >= 0]
     step = run.open_step or (closed[-1] if closed else None)
@@ -100,7 +100,7 @@ def _place(run: Run, step: Step | None) -> tuple[str | None, int]:
 
 
 def rank_data(run: Run, file: str | None = None) -> RankData:
-    """What is kept of a rank's run; nothing of it refers to the run.
+    """Return what is kept of a rank's run; nothing of it refers to the run.
 
     Of a job of many ranks, phases and steps the newest steps are kept, as many as fit, and a note
     says so; of collective operations the newest as well. Takes about 1 ms per 10,000 spans.
@@ -192,7 +192,7 @@ def _newest(collectives: Collectives, most: int) -> Collectives:
 def _waits(
     run: Run, steps: NDArray[np.void], spans: NDArray[np.intp], paths: NDArray[Any]
 ) -> RankWaits | None:
-    """Of these steps, in these spans of them."""
+    """Return the waits of these steps, in these spans of them."""
     waits, since_ns = run.collectives.waits, run.collectives.waits_since_ns
     if since_ns < 0 or not len(steps):
         return None
@@ -226,14 +226,14 @@ def _waits(
 def _with_shared_groups(
     rank: RankData, known: dict[tuple[ProcessGroup, str], ProcessGroup]
 ) -> RankData:
-    """The same with process groups that are those of other ranks: each lists all of its ranks, and
-    of thousands there are thousands of lists."""
+    """Return the rank with process groups that are those of other ranks: each lists all of its
+    ranks, and of thousands there are thousands of lists."""
     groups = (known.setdefault((one, one.description), one) for one in rank.collectives.groups)
     return replace(rank, collectives=replace(rank.collectives, groups=tuple(groups)))
 
 
 def load_job(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Job:
-    """What `Job.load` gives."""
+    """Load a job for `Job.load`."""
     ranks: list[RankData] = []
     unknown: dict[str, str] = {}
     unreadable: dict[int, str] = {}
@@ -337,7 +337,7 @@ def job_of(
 
 
 def _numbers(ranks: Sequence[RankData], sizes: Sequence[int]) -> list[str]:
-    """What is doubtful about how many ranks there are."""
+    """Return what is doubtful about how many ranks there are."""
     if not sizes:
         return ["the runs don't say how many ranks the job had: there may be more"]
     beyond = [rank.rank for rank in ranks if rank.rank >= max(sizes)]
@@ -374,7 +374,7 @@ def _jobs(ranks: Sequence[RankData]) -> list[str]:
 
 
 def _differences(ranks: Sequence[RankData]) -> list[str]:
-    """What the reader should know before comparing them, in sentences."""
+    """Return what the reader should know before comparing them, in sentences."""
     notes = []
     for key, what in _FACTS.items():
         by_value: dict[str, list[int]] = {}

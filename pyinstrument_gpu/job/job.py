@@ -23,7 +23,7 @@ __all__ = ["Job", "RankData", "RunEnd"]
 
 @dataclass(frozen=True)
 class RunEnd:
-    """Where a run was when its file was last written.
+    """The place of a run when its file was last written.
 
     Attributes:
         anchor: the last reading of the machine's clocks, as in `Run.anchor`.
@@ -54,7 +54,7 @@ class RunEnd:
 
 @dataclass(frozen=True, eq=False)
 class RankWaits(ArrayFields):
-    """What a rank's host waited for operations of torch.distributed, as far as the calls that wait
+    """The waits of a rank's host for operations of torch.distributed, as far as the calls that wait
     were hooked. Arrays have a row for each of the rank's paths, and then for the time outside of
     phases and between steps.
 
@@ -73,7 +73,7 @@ class RankWaits(ArrayFields):
 
 @dataclass(frozen=True, eq=False)
 class RankData(ArrayFields):
-    """What is kept of one rank's run. Arrays have a column for each step in `steps`.
+    """The data that are kept of one rank's run. Arrays have a column for each step in `steps`.
 
     Attributes:
         rank: its number.

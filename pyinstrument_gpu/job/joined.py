@@ -44,14 +44,14 @@ class Joined:
 
     @property
     def period_ns(self) -> NDArray[np.float64]:
-        """By rank and step the time from the end of the step before to the end of the step."""
+        """The time from the end of the step before to the end of the step, by rank and step."""
         total: NDArray[np.float64] = self.self_ns.sum(axis=0)
         return total
 
     @property
     def uncommon(self) -> NDArray[np.bool_]:
-        """Of each path whether some ranks lack it; if there are such, outside of phases as well:
-        the same work may be in the one or in the other."""
+        """True for paths that some ranks lack; if there are such, outside of phases as well: the
+        same work may be in the one or in the other."""
         lacking = [any(path not in rank.paths for rank in self.ranks) for path in self.paths[:-2]]
         return np.array([*lacking, any(lacking), False], dtype=bool)
 
@@ -64,7 +64,8 @@ class Joined:
         return found
 
     def stream_means_ns(self, path: str) -> NDArray[np.float64]:
-        """By rank the mean device time of a phase, in the steps that tell it; NaN if none does."""
+        """Return by rank the mean device time of a phase, in the steps that tell it; NaN if none
+        does."""
         device_ns = self.of_phase("device_ns", path)
         known = device_ns >= 0
         counts = np.count_nonzero(known, axis=1)
@@ -73,8 +74,8 @@ class Joined:
 
 
 def traded_ns(joined: Joined, own_ns: NDArray[np.float64], place: int) -> float:
-    """How much less a rank works per step than the others in the paths that some ranks lack: it may
-    be what it works more in others of these, under another name.
+    """Return how much less a rank works per step than the others in the paths that some ranks lack:
+    it may be what it works more in others of these, under another name.
 
     Args:
         own_ns: by path, rank and step.
@@ -161,20 +162,22 @@ class MatchedGroup:
 
     @property
     def are_symmetric(self) -> NDArray[np.bool_]:
-        """Of each operation whether no rank can be done before all have asked."""
+        """True for operations with which no rank can be done before all have asked."""
         are_symmetric = [is_symmetric(name) for name in self.first.collectives.operations]
         found: NDArray[np.bool_] = np.array(are_symmetric, bool)[self.events["operation"][0]]
         return found
 
 
 def is_symmetric(operation: str) -> bool:
-    """Whether no rank can be done with it before all have asked: not so where one rank sends."""
+    """Return whether no rank can be done with it before all have asked: not so where one rank
+    sends."""
     plain = operation.replace("_", "").lower()
     return any(name in plain for name in _SYMMETRIC)
 
 
 def matched(ranks: Sequence[RankData]) -> list[MatchedGroup]:
-    """Point-to-point operations are left out. Of very many the newest are matched."""
+    """Match the operations of ranks. Point-to-point ones are left out. Of very many the newest are
+    matched."""
     by_key: dict[tuple[str, str], tuple[ProcessGroup, list[tuple[int, NDArray[np.void]]]]] = {}
     for place, rank in enumerate(ranks):
         collectives = rank.collectives
@@ -222,7 +225,7 @@ def _group(
 def _steps_of(
     rank: RankData, moments_ns: NDArray[np.int64]
 ) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-    """For each moment the place of its step in `RankData.steps`, and its index; -1 none."""
+    """Return for each moment the place of its step in `RankData.steps`, and its index; -1 none."""
     if not len(rank.steps):
         return np.full(len(moments_ns), -1, np.intp), np.full(len(moments_ns), -1)
     ends_ns = rank.step_begin_ns + rank.step_ns

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rank the others waited for at the start.
+"""The rank that the others waited for at the start.
 
 When ranks have met for the first time, the run of one that was started late is the shortest, by
 each one's own clock. One that began in time and took long until then has waited least: while the
@@ -31,7 +31,8 @@ _MOST_OPERATIONS = 1000
 def late_start(
     joined: Joined, groups: Sequence[MatchedGroup], work: OwnWork | str
 ) -> LateStart | None:
-    """None if no rank was late by far, or if it is not known how the ranks began."""
+    """Return the late start; None if no rank was late by far, or if it is not known how the ranks
+    began."""
     if isinstance(work, str):
         return None
     typical_ns = float(np.median(joined.period_ns))
@@ -62,7 +63,7 @@ def _latest(times_ns: NDArray[np.float64] | None) -> tuple[int, float] | None:
 
 
 def _begins_ns(joined: Joined, work: OwnWork) -> NDArray[np.float64] | None:
-    """By rank the time from the begin of its run until ranks met in their first steps."""
+    """Return by rank the time from the begin of its run until ranks met in their first steps."""
     steps = work.steps[:_MOST_MEETINGS]
     for row in np.flatnonzero(work.waits[:-2]):
         moments_ns = joined.of_phase("last_end_ns", joined.paths[row])[:, steps]
@@ -80,7 +81,7 @@ def _rendezvous_ns(joined: Joined) -> NDArray[np.float64] | None:
 
 
 def _waits_ns(joined: Joined, groups: Sequence[MatchedGroup]) -> NDArray[np.float64] | None:
-    """By rank what it waited between collective operations before the first common step."""
+    """Return by rank what it waited between collective operations before the first common step."""
     asked_ns = [
         group.events["created_ns"]
         for group in groups

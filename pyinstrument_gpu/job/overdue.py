@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What takes far longer than usual, in words, long before the watchdog calls it a hang."""
+"""Sentences on what takes far longer than usual, long before the watchdog calls it a hang."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _TIMES_MEDIAN = 10
 
 
 def overdue_words(last: Step | None, step_ns: NDArray[np.int64], now_ns: int) -> str | None:
-    """For how long the step has been open, or none has begun, compared to what is usual; None where
-    that is not worth a word.
+    """Return for how long the step has been open, or none has begun, compared to what is usual;
+    None where that is not worth a word.
 
     Args:
         last: the step that is open, or else the last one; None before the first.
@@ -34,5 +34,5 @@ def overdue_words(last: Step | None, step_ns: NDArray[np.int64], now_ns: int) ->
 
 
 def usual_words(step_ns: NDArray[np.int64]) -> str:
-    """What steps usually take, as the end of a sentence; nothing where no step is known."""
+    """Return what steps usually take, as the end of a sentence; nothing where no step is known."""
     return f"; a step takes {duration(np.median(step_ns))} at the median" if len(step_ns) else ""

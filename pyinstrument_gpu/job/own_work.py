@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank does itself, and what it waits for others.
+"""The own work of each rank, and its waits for others.
 
 The time of a step is the same on all ranks that wait for each other in it. Where they wait is known
 from the records of their collective operations. Without these it is found in the times: what a rank
@@ -31,9 +31,10 @@ MIN_STEPS = 20
 
 
 def arrivals(joined: Joined) -> tuple[NDArray[np.float64], NDArray[np.bool_]] | None:
-    """By path, rank and step, what a phase waited for collective and point-to-point operations,
-    their transfer included, NaN in steps of which records are missing; and for each path whether
-    there may be more waits than are known: before its last request, if nobody looked for them.
+    """Return by path, rank and step, what a phase waited for collective and point-to-point
+    operations, their transfer included, NaN in steps of which records are missing; and for each
+    path whether there may be more waits than are known: before its last request, if nobody looked
+    for them.
 
     Only operations count for which the host itself waits, as with gloo. Those of NCCL are put on a
     stream, and the host goes on. Where the waits were seen, it is their sum. Otherwise they are
@@ -72,7 +73,7 @@ def arrivals(joined: Joined) -> tuple[NDArray[np.float64], NDArray[np.bool_]] | 
 
 @dataclass(frozen=True, eq=False)
 class _Records:
-    """What was recorded of one rank's operations and waits.
+    """The records of one rank's operations and waits.
 
     Attributes:
         rank: the rank.
@@ -94,7 +95,7 @@ class _Records:
 
     @classmethod
     def of(cls, joined: Joined, number: int) -> _Records:
-        """Those of the rank at that place."""
+        """Return the records of the rank at that place."""
         rank, places = joined.ranks[number], joined.places[number]
         shape = joined.self_ns[:, number].shape
         begins_ns = rank.step_begin_ns[places]
@@ -122,8 +123,8 @@ class _Records:
 
     @property
     def is_seen(self) -> NDArray[np.bool_]:
-        """Of each path whether the waits for what is asked for in it were seen, there or, of all
-        that is asked for, somewhere."""
+        """True for paths of which the waits for what is asked for in them were seen, there or, of
+        all that is asked for, somewhere."""
         if self.rank.waits is None:
             return np.zeros(len(self.asked), dtype=bool)
         # Those of one phase may be waited for in another.
@@ -134,12 +135,12 @@ class _Records:
 
     @property
     def hides(self) -> NDArray[np.bool_]:
-        """Of each path whether it may have waits before its last request that nobody looked for."""
+        """True for paths that may have waits before their last request that nobody looked for."""
         is_often: NDArray[np.bool_] = self.asked > self.has_asked.sum(axis=1)
         return is_often & (self.rank.waits is None)
 
     def known(self, is_seen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Of each step whether all that matters of it is there."""
+        """Return for each step whether all that matters of it is there."""
         collectives = self.rank.collectives
         since_ns = -1 if self.rank.waits is None else self.rank.waits.since_ns
         found: NDArray[np.bool_] = self.before_ns >= since_ns
@@ -171,8 +172,8 @@ def _waited_by_hosts(rank: RankData) -> NDArray[np.void]:
 def _cells(
     joined: Joined, number: int, moments_ns: NDArray[np.int64]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Where moments of the rank at a place are, by path and step as one index, and which of them
-    are in a step that is compared, or before one."""
+    """Return where moments of the rank at a place are, by path and step as one index, and which of
+    them are in a step that is compared, or before one."""
     rank, places = joined.ranks[number], joined.places[number]
     begins_ns = rank.step_begin_ns[places]
     ends_ns = begins_ns + rank.step_ns[places]
@@ -203,7 +204,7 @@ def _next_begins_ns(
 
 @dataclass(frozen=True, eq=False)
 class DeviceWaits:
-    """How long the devices of ranks wait for each other, by the durations of operations.
+    """The waits of the devices of ranks for each other, by the durations of operations.
 
     The kernels of an operation are done at the same moment on all ranks, and each has lasted since
     its own rank was ready for it. So by how much the shortest duration is exceeded is what a rank
@@ -222,7 +223,7 @@ class DeviceWaits:
 
 
 def device_waits(joined: Joined, groups: Sequence[MatchedGroup]) -> DeviceWaits | None:
-    """None if durations are not known of operations of all ranks together."""
+    """Return the waits; None if durations are not known of operations of all ranks together."""
     waits_ns = np.full((len(joined.ranks), len(joined.steps)), -1.0)
     paths = np.zeros(len(joined.paths), dtype=bool)
     for group in groups:
@@ -244,8 +245,9 @@ def device_waits(joined: Joined, groups: Sequence[MatchedGroup]) -> DeviceWaits 
 
 
 def usual_device_ns(joined: Joined, found: DeviceWaits) -> NDArray[np.float64] | None:
-    """By path and rank the mean device time in the steps that were timed, without waits for other
-    ranks; 0 for phases around others, whose time is in these. None if not all ranks were timed."""
+    """Return by path and rank the mean device time in the steps that were timed, without waits for
+    other ranks; 0 for phases around others, whose time is in these. None if not all ranks were
+    timed."""
     usual_ns = np.zeros((len(joined.paths), len(joined.ranks)))
     for row, path in enumerate(joined.paths[:-2]):
         if any(other.startswith(f"{path}/") for other in joined.paths[:-2]):
@@ -263,7 +265,7 @@ def usual_device_ns(joined: Joined, found: DeviceWaits) -> NDArray[np.float64] |
 
 
 class HowKnown(enum.Enum):
-    """How it is known what ranks wait for each other."""
+    """The source of what is known of ranks' waits for each other."""
 
     ARRIVALS = enum.auto()
     """By when each asked for the collective operations for which its host waits."""
@@ -312,7 +314,7 @@ class OwnWork:
 
     @property
     def is_busy(self) -> bool:
-        """Whether ranks wait so much for processors that times say more of the machine."""
+        """True if ranks wait so much for processors that times say more of the machine."""
         return max(self.processor_share or 0.0, self.thread_share or 0.0) >= LARGE_SHARE
 
     def of(self, units: Sequence[Suspect]) -> OwnWork:
@@ -329,15 +331,15 @@ class OwnWork:
         )
 
     def is_known(self, row: int) -> bool:
-        """Whether the own work of a phase is known."""
+        """Return whether the own work of a phase is known."""
         return self.how == HowKnown.ARRIVALS or (
             self.how == HowKnown.MEETINGS and not self.waits[row]
         )
 
 
 def own_work(joined: Joined, groups: Sequence[MatchedGroup]) -> OwnWork | str:
-    """What each rank does itself, or why that is not known, in a sentence. What it waits for a
-    processor is neither its work nor a wait for others. Where in a step that was is not known: it
+    """Return what each rank does itself, or why that is not known, in a sentence. What it waits for
+    a processor is neither its work nor a wait for others. Where in a step that was is not known: it
     is taken off all that it works in proportion."""
     found = _as_timed(joined, groups)
     if isinstance(found, str) or found.how == HowKnown.DURATIONS:
@@ -358,8 +360,8 @@ def own_work(joined: Joined, groups: Sequence[MatchedGroup]) -> OwnWork | str:
 
 
 def _processor_waits_ns(joined: Joined) -> NDArray[np.float64] | None:
-    """By rank and step, how long its thread waited for a processor; in steps that were not read, as
-    large a share of the time as in those that were. None if these are few on some rank."""
+    """Return by rank and step how long its thread waited for a processor; in steps that were not
+    read, as large a share of the time as in those that were. None if these are few on some rank."""
     waits_ns = np.full(joined.self_ns.shape[1:], np.nan)
     for number, rank in enumerate(joined.ranks):
         if rank.processor_wait_ns is not None:
@@ -380,8 +382,8 @@ def _as_timed(joined: Joined, groups: Sequence[MatchedGroup]) -> OwnWork | str:
         return f"there is the run of {'one rank alone' if joined.ranks else 'no rank'}"
     if len(joined.steps) < MIN_STEPS:
         return (
-            f"{len(joined.steps)} steps are there of all ranks, besides the first; {MIN_STEPS} are "
-            "needed"
+            f"{len(joined.steps)} steps have records of all ranks, besides the first; {MIN_STEPS} "
+            "are needed"
         )
     if any(group.group.is_on_stream for group in groups):
         waits = device_waits(joined, groups)
@@ -445,7 +447,7 @@ def _by_meetings(joined: Joined) -> OwnWork | str:
 
 
 def _meetings(joined: Joined) -> NDArray[np.bool_]:
-    """For each path whether ranks wait for each other in it, as their clocks tell."""
+    """Return for each path whether ranks wait for each other in it, as their clocks tell."""
     apart = [
         (_apart_ns(joined, path, "first_begin_ns"), _apart_ns(joined, path, "last_end_ns"))
         for path in joined.paths[:-2]
@@ -459,8 +461,8 @@ def _meetings(joined: Joined) -> NDArray[np.bool_]:
 
 
 def _apart_ns(joined: Joined, path: str, moment: str) -> float:
-    """How far apart the ranks are at a moment of each step, beyond what they always are: the median
-    of how much that changes from step to step."""
+    """Return how far apart the ranks are at a moment of each step, beyond what they always are: the
+    median of how much that changes from step to step."""
     moments_ns = joined.of_phase(moment, path)
     changes_ns = np.diff(moments_ns[:, (moments_ns >= 0).all(axis=0)], axis=1)
     if changes_ns.shape[1] < MIN_STEPS - 1:

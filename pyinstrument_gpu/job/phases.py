@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each phase over the ranks: what it takes, who is slowest in it, and what that costs."""
+"""Phases over the ranks: what each takes, who is slowest in it, and what that costs."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from pyinstrument_gpu.parts.words import UNKNOWN, Unit, duration, percent
 
 
 def phases(joined: Joined, work: OwnWork | str, found: Stragglers) -> tuple[PhaseAcrossRanks, ...]:
-    """Each phase, in the order of appearance, and the rest of the time. Nothing if no step is
-    common to the ranks."""
+    """Return each phase, in the order of appearance, and the rest of the time. Nothing if no step
+    is common to the ranks."""
     if not len(joined.steps):
         return ()
     slow = _places(joined, found)
@@ -56,13 +56,14 @@ def phases(joined: Joined, work: OwnWork | str, found: Stragglers) -> tuple[Phas
 
 
 def _places(joined: Joined, found: Stragglers) -> tuple[int, ...]:
-    """Of the ranks that are named."""
+    """Return the places of the ranks that are named."""
     named = () if found.straggler is None else found.straggler.ranks
     return tuple(place for place, rank in enumerate(joined.ranks) if rank.rank in named)
 
 
 def _is_traded(joined: Joined, work: OwnWork, row: int) -> bool:
-    """Whether half of what the slowest rank works there may be under another name on others."""
+    """Return whether half of what the slowest rank works there may be under another name on
+    others."""
     means_ns = work.own_ns[row].mean(axis=1)
     slowest = int(np.argmax(means_ns))
     distance_ns = float(means_ns[slowest] - np.median(np.delete(means_ns, slowest)))
@@ -117,7 +118,7 @@ def _across(
 
 
 def _is_sure(distances_ns: NDArray[np.float64], ranks: int) -> bool:
-    """Whether the mean distance of the slowest of so many ranks is more than chance."""
+    """Return whether the mean distance of the slowest of so many ranks is more than chance."""
     if len(distances_ns) < 2:
         return False
     error_ns = float(distances_ns.std(ddof=1)) / math.sqrt(len(distances_ns))
@@ -150,8 +151,8 @@ def _pattern(
 def _parts_ns(
     work: OwnWork | str, found: Stragglers, slow: tuple[int, ...]
 ) -> NDArray[np.float64] | None:
-    """By path the part of the loss: what the last rank of each step spends there more than the
-    median rank, or than that of the others where several are slow."""
+    """Return by path the part of the loss: what the last rank of each step spends there more than
+    the median rank, or than that of the others where several are slow."""
     if isinstance(work, str) or found.loss_ns is None or work.how == HowKnown.DURATIONS:
         return None
     last = np.argmax(work.total_ns, axis=0)

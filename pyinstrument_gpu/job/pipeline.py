@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks wait for sends and receives, as the stages of a pipeline do, and which of them limits
+"""The waits of ranks for sends and receives, as the stages of a pipeline do, and which rank limits
 the others.
 
 A file of its own, as it says nothing of jobs without operations point to point.
@@ -18,7 +18,8 @@ _LEAST_WAITING = 0.01
 
 
 def pipeline(joined: Joined, work: OwnWork | str, found: Stragglers) -> Pipeline | None:
-    """None if hosts hardly wait for operations point to point, or if that is not known."""
+    """Return the pipeline; None if hosts hardly wait for operations point to point, or if that is
+    not known."""
     if isinstance(work, str) or work.how != HowKnown.ARRIVALS or not found.step_ns:
         return None
     waits_ns = np.zeros(len(joined.ranks))

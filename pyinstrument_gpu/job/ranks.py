@@ -34,7 +34,7 @@ FEW_RANKS = 16
 
 @dataclass(frozen=True)
 class RankPhase:
-    """What one rank spends in a phase.
+    """The time of one rank in a phase.
 
     Attributes:
         path: the phase.
@@ -49,7 +49,7 @@ class RankPhase:
 
 @dataclass(frozen=True)
 class RankOfJob:
-    """One rank.
+    """A rank of a job.
 
     Attributes:
         rank: its number.
@@ -110,7 +110,7 @@ class JobSteps:
 
 
 def job_steps(job: Job, joined: Joined) -> JobSteps | None:
-    """None where ranks have no step in common."""
+    """Return the steps; None where ranks have no step in common."""
     if not len(joined.steps):
         return None
     longest_ns = functools.reduce(np.maximum, _step_ns(joined).values())
@@ -156,7 +156,7 @@ def missing_ranks(job: Job) -> tuple[MissingRank, ...]:
 
 
 def job_notes(job: Job) -> tuple[str, ...]:
-    """What is to be said of the job, and then of its ranks: a sentence of several once."""
+    """Return what is to be said of the job, and then of its ranks: a sentence of several once."""
     by_note: dict[str, list[int]] = {}
     for rank in job.ranks:
         for note in (*rank.notes, *_losses(rank)):
@@ -165,14 +165,14 @@ def job_notes(job: Job) -> tuple[str, ...]:
 
 
 def _step_ns(joined: Joined) -> dict[int, NDArray[np.int64]]:
-    """By rank the durations of the steps that were compared."""
+    """Return by rank the durations of the steps that were compared."""
     return {
         rank.rank: rank.step_ns[joined.places[number]] for number, rank in enumerate(joined.ranks)
     }
 
 
 def _phases(joined: Joined, number: int) -> Iterator[RankPhase]:
-    """Those of the rank at that place."""
+    """Yield the phases of the rank at that place."""
     rank, places = joined.ranks[number], joined.places[number]
     rows = {path: row for row, path in enumerate(rank.paths)}
     means_ns = joined.self_ns[:, number].mean(axis=1)
@@ -229,7 +229,7 @@ def _losses(rank: RankData) -> Iterator[str]:
 
 
 def job_unknown(job: Job) -> Iterator[str]:
-    """What a report would say if it had been recorded, with how to record it."""
+    """Yield what a report would say if it had been recorded, with how to record it."""
     if not job.ranks:
         return
     unread = [rank.rank for rank in job.ranks if not rank.collectives.was_read]
@@ -246,7 +246,7 @@ def job_unknown(job: Job) -> Iterator[str]:
 
 
 def ranks_parts(ranks: Sequence[RankOfJob], job: JobInfo) -> Iterator[Part]:
-    """All ranks of a few, and of many those that matter, with what the others are."""
+    """Yield all ranks of a few, and of many those that matter, with what the others are."""
     yield Sentence()
     yield Sentence(f"Ranks: {job.ranks_read:,} of {job.world_size:,}", "title")
     if not ranks:
@@ -283,7 +283,7 @@ def _columns(ranks: Sequence[RankOfJob]) -> list[str]:
 
 
 def _rank_row(one: RankOfJob, columns: Sequence[str], unit: Unit | None) -> Row:
-    """Without times where there is no unit for them."""
+    """Make the row of a rank, without times where there is no unit for them."""
     cells = [f"{one.steps_ended:,}"]
     if unit is not None:
         self_ns = {phase.path: phase.self_ns for phase in one.phases}
@@ -301,7 +301,7 @@ def missing_notes(ranks: Sequence[MissingRank]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class JobInfo:
-    """What was recorded.
+    """The recorded job.
 
     Attributes:
         job_id: the launcher's.

@@ -53,8 +53,8 @@ JOB_VERSION = 1
 
 @dataclass(frozen=True)
 class JobDocument:
-    """All that a report says of the ranks of a job together. Each rank has a report of its own, of
-    its run. A section is missing where nothing of its kind was recorded.
+    """The whole report of the ranks of a job together. Each rank has a report of its own, of its
+    run. A section is missing where nothing of its kind was recorded.
 
     Attributes:
         version: of this format.
@@ -125,8 +125,8 @@ def _not_judged(steps: JobSteps | None, stragglers: Stragglers) -> Iterator[str]
     if steps is not None and stragglers.step_ns is not None and stragglers.steps < steps.count:
         of_all = f"{steps.count - stragglers.steps:,} of the {counted(steps.count, 'step')}"
         yield (
-            f"of {of_all} it is not known who is late: not all records of their collective "
-            "operations are there"
+            f"which rank is late is unknown for {of_all}: some records of their collective "
+            "operations are missing"
         )
 
 
@@ -169,7 +169,7 @@ def _heading(document: JobDocument) -> Iterator[Sentence]:
         facts.append(f"job {job.job_id}")
     yield Sentence(printable(", ".join(facts)))
     if steps is None:
-        yield Sentence(f"No step that can be compared, in {duration(job.duration_ns)}")
+        yield Sentence(f"No steps to compare, in {duration(job.duration_ns)}")
     else:
         yield Sentence(
             f"{counted(steps.count, 'step')} compared, in {duration(job.duration_ns)}; on the rank "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rank the others wait for, and in which phase it loses the time.
+"""The rank that the others wait for, and the phase in which it loses the time.
 
 The thresholds were set on simulated and real jobs with known causes and judged on others, see
 docs/jobs.md.
@@ -71,7 +71,7 @@ def binomial_tail(hits: int, trials: int, chance: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Lateness:
-    """How late ranks are, by their own work per step.
+    """The lateness of ranks, by their own work per step.
 
     Attributes:
         typical_ns: a step.
@@ -121,20 +121,21 @@ class Lateness:
         return (place, chance) if is_late else None
 
     def standing_out(self, least: float = _STANDS_OUT[0]) -> NDArray[np.bool_]:
-        """Of each step whether the last rank is later than the next one by such a part of it."""
+        """Return for each step whether the last rank is later than the next one by such a part of
+        it."""
         found: NDArray[np.bool_] = self.late_ns > least * self.typical_ns
         return found
 
     def times(self, out: NDArray[np.bool_]) -> NDArray[np.intp]:
-        """By rank, how often it is last in some steps, those in a row counted once: what holds up
-        a process often lasts for several."""
+        """Return by rank how often it is last in some steps, those in a row counted once: what
+        holds up a process often lasts for several."""
         begins = out.copy()
         begins[1:] &= ~out[:-1] | (self.last[1:] != self.last[:-1])
         counts: NDArray[np.intp] = np.bincount(self.last[begins], minlength=self.ranks)
         return counts
 
     def costs(self, chosen: NDArray[np.bool_]) -> bool:
-        """Whether the delays of some steps are worth a word."""
+        """Return whether the delays of some steps are worth a word."""
         late_ns = float(self.late_ns[chosen].sum())
         return late_ns > _LEAST_LOSS * self.typical_ns * len(self.last)
 
@@ -174,7 +175,7 @@ class Lateness:
 
 
 def lateness(work_ns: NDArray[np.float64], typical_ns: float, first_are: int = 1) -> Lateness:
-    """How late the ranks are by their work, by rank and step.
+    """Return how late the ranks are by their work, by rank and step.
 
     Args:
         first_are: how many ranks the first one stands for.
@@ -206,7 +207,7 @@ def _steps_ns(joined: Joined, work: OwnWork) -> NDArray[np.float64]:
 
 
 def stragglers(joined: Joined, work: OwnWork | str) -> Stragglers:
-    """Who is waited for."""
+    """Return who is waited for."""
     if isinstance(work, str):
         return Stragglers(Pattern.UNKNOWN, None, None, None, len(joined.steps), False, reason=work)
     if len(work.steps) < MIN_STEPS:
@@ -292,20 +293,19 @@ def _unknown(joined: Joined, steps: int, reason: str) -> Stragglers:
 
 
 def _hidden(joined: Joined, work: OwnWork, typical_ns: float) -> str:
-    """Where a rank might be slower without being seen, as a reason; empty if hardly anywhere."""
+    """Return where a rank might be slower without being seen, as a reason; empty if hardly
+    anywhere."""
     if work.hidden is None:
         return ""
     times_ns = np.where(work.hidden, np.median(joined.self_ns.mean(axis=2), axis=1), 0)
     if times_ns.sum() <= _LEAST_SHIFT * typical_ns:
         return ""
     where = where_text(joined.paths[int(np.argmax(times_ns))])
-    return (
-        f"how long ranks wait for each other {where} is not known, and none stands out in what is"
-    )
+    return f"how long ranks wait for each other {where} is unknown, and none stands out in the rest"
 
 
 def on_devices(joined: Joined) -> bool:
-    """Whether any rank works on a device."""
+    """Return whether any rank works on a device."""
     return any(
         bool((rank.device_ns >= 0).any())
         or any(group.is_on_stream for group in rank.collectives.groups)
@@ -314,8 +314,8 @@ def on_devices(joined: Joined) -> bool:
 
 
 def _devices_agree(joined: Joined, straggler: Straggler | None) -> bool:
-    """Whether the devices of the others wait in some phase, as they do for a rank that is late:
-    what hosts do may not matter where devices are behind."""
+    """Return whether the devices of the others wait in some phase, as they do for a rank that is
+    late: what hosts do may not matter where devices are behind."""
     if straggler is None:
         return False
     is_late = np.array([rank.rank in straggler.ranks for rank in joined.ranks])
@@ -357,7 +357,7 @@ def _always(
 
 
 def _is_steady(work: OwnWork, place: int) -> bool:
-    """Whether a rank is late throughout, and not only in some part of the run."""
+    """Return whether a rank is late throughout, and not only in some part of the run."""
     excess_ns = work.total_ns[place] - np.median(np.delete(work.total_ns, place, axis=0), axis=0)
     parts_ns = [float(np.median(part_ns)) for part_ns in np.array_split(excess_ns, _PARTS)]
     return min(parts_ns) > _LEAST_PART * float(np.median(excess_ns))
@@ -441,14 +441,14 @@ def _are_several(work: OwnWork, late: Lateness) -> bool:
 
 
 def _lateness_ns(work: OwnWork, place: int) -> float:
-    """By how much a rank is later than the latest of the others, on average."""
+    """Return by how much a rank is later than the latest of the others, on average."""
     total_ns = work.total_ns
     others_ns = np.delete(total_ns, place, axis=0).max(axis=0)
     return float(np.maximum(total_ns[place] - others_ns, 0).mean())
 
 
 def _excess_ns(work: OwnWork, place: int, steps: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """By path what a rank works more than the median of the others, per chosen step."""
+    """Return by path what a rank works more than the median of the others, per chosen step."""
     if work.usual_ns is not None and steps.all():
         others_ns = np.median(np.delete(work.usual_ns, place, axis=1), axis=1)
         usual: NDArray[np.float64] = work.usual_ns[:, place] - others_ns
@@ -462,7 +462,7 @@ def _excess_ns(work: OwnWork, place: int, steps: NDArray[np.bool_]) -> NDArray[n
 def _shares(
     joined: Joined, work: OwnWork, place: int, steps: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """By path the part of what a rank loses in some steps; all 0 if what is known of phases
+    """Return by path the part of what a rank loses in some steps; all 0 if what is known of phases
     doesn't show the loss, or if the rank may have other names for the same."""
     excess_ns = np.maximum(_excess_ns(work, place, steps), 0)
     total_ns = work.total_ns[:, steps]
@@ -476,7 +476,7 @@ def _shares(
 
 
 def _time_shares(work: OwnWork, without: int | None = None) -> NDArray[np.float64]:
-    """By path the part of the usual work; without that of one rank."""
+    """Return by path the part of the usual work; without that of one rank."""
     by_path_ns = work.own_ns if work.usual_ns is None else work.usual_ns
     if without is not None:
         by_path_ns = np.delete(by_path_ns, without, axis=1)

@@ -88,7 +88,7 @@ class _Sets:
                     self._of_place.setdefault(place, []).append(one)
 
     def around(self, late_ns: NDArray[np.float64]) -> Iterator[Suspect]:
-        """Those with the latest rank whose ranks are all late, and no other is."""
+        """Yield those with the latest rank whose ranks are all late, and no other is."""
         for one in self._of_place.get(int(np.argmax(late_ns)), []):
             if _are_late(late_ns, one.places):
                 yield one

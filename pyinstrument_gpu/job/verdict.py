@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one should know of a job of ranks first: the findings, and the verdict, in one sentence."""
+"""The first things to know of a job of ranks: the findings, and the verdict, in one sentence."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _WORTH_A_WORD = 0.01
 
 @dataclass(frozen=True)
 class JobFinding:
-    """One thing that matters.
+    """A finding that matters.
 
     Attributes:
         kind: "failure" (a rank stalled, was cut short or is missing), "straggler" (a rank that the
@@ -64,7 +64,7 @@ class JobFinding:
 
     @property
     def cost(self) -> str:
-        """In words; empty where it is not known."""
+        """The cost in words; empty where it is not known."""
         if self.cost_ns is None or not self.of_ns:
             return ""
         return f"{duration(self.cost_ns)}, {small_percent(self.cost_ns, self.of_ns)} of a step"
@@ -92,13 +92,13 @@ class StallOfRank:
 
     @property
     def where(self) -> str:
-        """In words where it was."""
+        """The place in words."""
         step = "outside steps" if self.step is None else f"in step {self.step:,}"
         return step + (f", in {', '.join(self.open_phases)}" if self.open_phases else "")
 
 
 def stalls_of(job: Job) -> tuple[StallOfRank, ...]:
-    """Those that never ended first, each kind by rank."""
+    """Return the stalls, those that never ended first, each kind by rank."""
     found = [_stall(rank.rank, stall) for rank in job.ranks for stall in rank.stalls]
     return tuple(sorted(found, key=lambda stall: stall.has_ended))
 
@@ -106,7 +106,8 @@ def stalls_of(job: Job) -> tuple[StallOfRank, ...]:
 def job_findings(
     job: Job, found: JobAnalysis, steps: JobSteps | None, stalls: Sequence[StallOfRank]
 ) -> tuple[JobFinding, ...]:
-    """What went wrong, then who is waited for, then what costs time, the most of it first."""
+    """Return what went wrong, then who is waited for, then what costs time, the most of it
+    first."""
     stragglers, late_start = found.stragglers, found.late_start
     # What phases and collectives cost is of the steps that were judged, as the loss is.
     step_ns = stragglers.step_ns
@@ -258,7 +259,7 @@ def _collectives(
             about=f"{use.operation} of {use.group}" + (f" in {use.path}" if use.path else ""),
             cost_ns=use.exposed_ns,
             of_ns=step_ns,
-            evidence=", ".join(["so long does a step wait for it", *parts]),
+            evidence=", ".join(["each step waits this long for it", *parts]),
             look=None,
         )
 
@@ -281,8 +282,8 @@ def job_verdict(
     findings: Sequence[JobFinding],
     stalls: Sequence[StallOfRank],
 ) -> str:
-    """What stopped, if anything did, and who is waited for. Of ranks that are missing, or were not
-    compared, nothing is said but that they are."""
+    """Return what stopped, if anything did, and who is waited for. Of ranks that are missing, or
+    were not compared, only that is said."""
     if not job.ranks:
         return f"No run of the {counted(job.world_size, 'rank')} could be read."
     sentence = _who(stragglers)
@@ -292,8 +293,7 @@ def job_verdict(
         compared = counted(len(job.ranks) - len(stragglers.left_out), "rank")
         sentence = f"Of the {compared} compared, {sentence[:1].lower()}{sentence[1:]}"
     if job.missing:
-        sentence += f"; of {counted(len(job.missing), 'rank')} that {_is_are(job.missing)} missing"
-        sentence += ", nothing is known"
+        sentence += f"; {counted(len(job.missing), 'rank')} {_is_are(job.missing)} missing"
     if stragglers.left_out and stragglers.pattern is not Pattern.UNKNOWN:
         left_out = stragglers.left_out
         sentence += f"; {ranks_text(left_out)} {_is_are(left_out)} not compared, as too few of the "
@@ -320,8 +320,8 @@ def _who(stragglers: Stragglers) -> str:
             f"{cost} of the time; so few delays may be chance"
         )
     if pattern is Pattern.UNKNOWN or (found is None and pattern.is_of_one_rank):
-        reason = (stragglers.reason or "the runs do not say it").rstrip(".")
-        return f"Which rank is late can't be told: {reason}"
+        reason = (stragglers.reason or "the runs don't show it").rstrip(".")
+        return f"Which rank is late is unknown: {reason}"
     if found is not None:
         when = "" if found.pattern is Pattern.ALWAYS else " in some steps"
         steps = f"{found.steps:,} of {counted(stragglers.steps, 'step')}"
@@ -330,7 +330,7 @@ def _who(stragglers: Stragglers) -> str:
         text = capitalised(_name(found))
         text += f" {_is_are(found.ranks)} waited for{when}: {comes} last in {steps}, {later}, "
         if found.path is None:
-            text += "and it can't be told in which phase"
+            text += "and the runs can't tell in which phase"
         else:
             text += f"{small_percent(found.path_share, 1)} of that {where_text(found.path)}"
         return text + _loss(stragglers) + _busy(stragglers, "; besides, ")
@@ -345,7 +345,7 @@ def _who(stragglers: Stragglers) -> str:
 
 
 def _name(found: Straggler) -> str:
-    """Whom to look at: "rank 3", or "ranks 4-7, those of host b,"."""
+    """Return whom to look at: "rank 3", or "ranks 4-7, those of host b,"."""
     of = "" if found.host is None else f", those of host {found.host},"
     of = of if found.group is None else f", those of group {found.group},"
     return ranks_text(found.ranks) + of

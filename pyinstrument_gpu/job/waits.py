@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ranks wait for which: the ranks that have not asked for an operation that others have.
+"""Waits of ranks for each other: the ranks that have not asked for an operation that others have.
 
 An operation of a process group ends on no rank before all ranks have asked for it. So who has not
 asked for one is waited for by those who have, and only lengths of time are compared, each by one
@@ -35,7 +35,7 @@ _EQUALLY_SIZED = ("all_reduce", "broadcast", "_allgather_base", "_reduce_scatter
 
 @dataclass(frozen=True)
 class GroupPosition:
-    """How far a rank was in a process group.
+    """The progress of a rank in a process group.
 
     Attributes:
         group: which one.
@@ -99,7 +99,7 @@ class Mismatch:
 
 
 def last_collectives(rank: RankData) -> tuple[GroupPosition, ...]:
-    """How far it was in each of its groups, by the flight recorder and by its watchdog."""
+    """Return how far it was in each of its groups, by the flight recorder and by its watchdog."""
     of_rank = rank.collectives
     events = of_rank.events[~of_rank.events["is_p2p"]]
     stall = open_stall(rank)
@@ -140,7 +140,7 @@ def last_collectives(rank: RankData) -> tuple[GroupPosition, ...]:
 
 
 def waits(job: Job, ended: Collection[int]) -> tuple[Wait, ...]:
-    """Who waits for whom, by process group. Where these don't say it, by steps and phases.
+    """Return who waits for whom, by process group. Where these don't say it, by steps and phases.
 
     Args:
         ended: the ranks that have ended, or stopped, other than by finishing.
@@ -259,7 +259,7 @@ def _is_ahead(rank: RankData, other: RankData) -> bool:
 
 
 def _is_all_known(rank: RankData) -> bool:
-    """Whether it asked for no operation but those that are there."""
+    """Return whether it asked for no operation but those that are there."""
     return rank.collectives.was_read and not rank.collectives.missed
 
 
@@ -298,7 +298,7 @@ def _wait_in_group(
 
 
 def _asked(rank: RankData, group: ProcessGroup, sequence: int) -> tuple[int, str] | None:
-    """When it asked for this operation, and for which one."""
+    """Return when it asked for this operation, and for which one."""
     of_rank = rank.collectives
     if group not in of_rank.groups:
         return None
@@ -323,8 +323,8 @@ def _waits_for_peers(ranks: Mapping[int, RankData]) -> list[Wait]:
 
 
 def _wait_by_calls(ranks: Sequence[RankData]) -> Wait | None:
-    """Those that are in a function of torch.distributed, or have asked for an operation that has
-    not ended, wait for those that are in none. Of all it has to be known."""
+    """Return the wait of those that are in a function of torch.distributed, or have asked for an
+    operation that has not ended, for those that are in none. Of all it has to be known."""
     functions = {}
     behind = []
     for rank in ranks:
@@ -345,7 +345,7 @@ def _wait_by_calls(ranks: Sequence[RankData]) -> Wait | None:
 
 
 def _function_of(stall: Stall) -> str | None:
-    """What the rank waits in: a function of torch.distributed, or an operation."""
+    """Return what the rank waits in: a function of torch.distributed, or an operation."""
     if stall.call is not None:
         return stall.call.function
     pending = [
@@ -378,7 +378,7 @@ def _wait_by_steps(ranks: Sequence[RankData]) -> Wait | None:
 
 
 def _is_earlier_than_others(rank: RankData, ranks: Sequence[RankData]) -> bool:
-    """Whether all others are in a phase that comes later in the step than its own."""
+    """Return whether all others are in a phase that comes later in the step than its own."""
     return all(other is rank or _is_earlier(rank, other) for other in ranks)
 
 

@@ -98,7 +98,7 @@ class LaunchOptions:
 
 
 class Launch:
-    """One program under `pyinstrument-gpu run`."""
+    """A program run by `pyinstrument-gpu run`."""
 
     def __init__(self, program: Program, options: LaunchOptions) -> None:
         self._program = program
@@ -187,8 +187,8 @@ class Launch:
     # The recording
 
     def _choose_path(self) -> Path:
-        """Where the run goes, but for the rank. Raises RunPathError if there is something, or it
-        can't be written."""
+        """Return the path of the run, without the rank. Raises RunPathError if it exists, or can't
+        be written."""
         overwrite = self._options.overwrite
         if self._options.output is not None:
             path = path_of_attempt(Path(self._options.output).absolute())
@@ -350,7 +350,7 @@ class Launch:
             return None
 
     def _report_ending(self, job: JobDocument | None) -> Iterator[str]:
-        """Where the run file is, and how to look at it."""
+        """Yield where the run file is, and how to look at it."""
         assert self._recording is not None
         yield ""
         yield f"Run file: {self._recording.path}"
@@ -362,7 +362,7 @@ class Launch:
             yield f"Look at it: pyinstrument-gpu report --html {files}"
 
     def _write_page(self, job: JobDocument | None) -> str:
-        """Writes the page of the run, or of the job, and says where it is, or why it is not."""
+        """Write the page of the run, or of the job, and return where it is, or why it is not."""
         from pyinstrument_gpu.core.run import Run
         from pyinstrument_gpu.page.job_view import ranks_on_page
         from pyinstrument_gpu.page.page import html_page, page_beside, write_page
@@ -414,21 +414,21 @@ def _set_up_flight_recorder(time_collectives: bool) -> None:
 
 
 def _exit_code(code: object) -> int:
-    """What the process ends with, as Python makes it of the argument of `sys.exit`."""
+    """Return the exit code that Python makes of the argument of `sys.exit`."""
     if code is None:
         return 0
     return code & 0xFF if isinstance(code, int) else 1
 
 
 def _end_by(error: BaseException) -> dict[str, Any]:
-    """How an exception that nobody caught ends the program. Its text may be anything."""
+    """End the program as an exception that nobody caught does. Its text may be anything."""
     end = exception_facts(error)
     # Ctrl-C ends the process by a signal.
     return end if isinstance(error, KeyboardInterrupt) else {"exit_code": 1, **end}
 
 
 def report_by_child(path: Path | None) -> str:
-    """What `pyinstrument-gpu report` prints.
+    """Return what `pyinstrument-gpu report` prints.
 
     Raises:
         OSError, subprocess.SubprocessError: it can't be started, fails or takes too long.

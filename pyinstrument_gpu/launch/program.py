@@ -35,7 +35,7 @@ class Program:
 
     @property
     def name(self) -> str:
-        """What to call the program: the script's name without suffix, or the module's."""
+        """The name of the program: the script's without suffix, or the module's."""
         if self._is_module:
             return self._target
         return os.path.splitext(os.path.basename(os.path.abspath(self._target)))[0] or "program"
@@ -122,7 +122,7 @@ class Program:
 
 
 class _NotFound(Exception):
-    """There is no such module, or it can't be run."""
+    """Raised if there is no such module, or if it can't be run."""
 
 
 def _fail(message: str, code: int = 1) -> NoReturn:

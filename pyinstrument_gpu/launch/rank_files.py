@@ -89,8 +89,8 @@ def finished_job(paths: Mapping[int, Path], deadline_s: float) -> Job:
 
 
 def is_local(rank: int) -> bool:
-    """Whether a rank runs on this machine, or may do so: torchrun numbers the ranks of a machine in
-    a row."""
+    """Return whether a rank runs on this machine, or may do so: torchrun numbers the ranks of a
+    machine in a row."""
     own, place, count = map(launcher_number, ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
     if own is None or place is None or count is None:
         return True
@@ -98,8 +98,8 @@ def is_local(rank: int) -> bool:
 
 
 def pattern_of_ranks(first: Path, second: Path) -> str | None:
-    """What a shell takes for the files of all ranks, of which these are those of ranks 0 and 1.
-    None if their names differ by more than that number."""
+    """Return a shell pattern for the files of all ranks, given those of ranks 0 and 1. None if
+    their names differ by more than that number."""
     for place in re.finditer("0", str(first)):
         before, behind = str(first)[: place.start()], str(first)[place.end() :]
         if f"{before}1{behind}" == str(second):

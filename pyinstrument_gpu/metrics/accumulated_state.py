@@ -72,7 +72,7 @@ class AccumulatedState:
         self._begin(counts=[0] * (1 + MAX_SCALARS))
 
     def _begin(self, counts: Sequence[int] | None) -> None:
-        """What each accumulator has for itself, a copy too."""
+        """Initialise what each accumulator has for itself, a copy too."""
         self._native = _new_native(self._options, counts)
         self._scratch: Tensor | None = None
         self._has_captured = False  # an update in torch operations
@@ -122,10 +122,10 @@ class AccumulatedState:
 
     @property
     def reference_updates(self) -> int:
-        """How many updates, and numbers of `update_scalar`, torch operations have added since the
-        accumulator was made. On a GPU, these are the updates before the kernel was ready, those
-        without a kernel, and those with tensors that the kernel does not take. Their values are
-        the same, but each takes dozens of kernels."""
+        """The number of updates, and of numbers of `update_scalar`, added by torch operations since
+        the accumulator was made. On a GPU, these are the updates before the kernel was ready, those
+        without a kernel, and those with tensors that the kernel does not take. Their values are the
+        same, but each takes dozens of kernels."""
         return self._reference_updates
 
     @never_compiled
@@ -256,7 +256,7 @@ class AccumulatedState:
         return self._state.clone(), _lost_on_device(self._scratch) + self._lost_updates
 
     def _read(self) -> memoryview:
-        """A copy of all the state, of after an update and before the next one."""
+        """Return a copy of all the state, of after an update and before the next one."""
         if device_memory.on_cuda(self._state.device):
             self._refuse_capture()
             with outside_modes():
@@ -284,13 +284,14 @@ class AccumulatedState:
             )
 
     def _all_lost_updates(self) -> int:
-        """Those that the device has lost as well. This waits for it."""
+        """Return the number of lost updates, including those that the device has lost. This waits
+        for it."""
         scratch = self._scratch
         return self._lost_updates + (0 if scratch is None else int(_lost_on_device(scratch)))
 
     @property
     def _scalar_names(self) -> tuple[str, ...]:
-        """Of the running values in use, in the order of their slots."""
+        """The names of the running values in use, in the order of their slots."""
         return tuple(self._scalar_slots)
 
     def _add_in_torch(

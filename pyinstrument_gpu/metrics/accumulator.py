@@ -480,8 +480,8 @@ class MetricAccumulator(AccumulatedState):
     def _add_with_care(
         self, addition: Addition, state: Tensor | None, tensors: Sequence[Any]
     ) -> bool | None:
-        """The first tensors, those that don't fit, those that the native side can't take, and what
-        comes before its kernel. Whether a reading is due."""
+        """Add the first tensors, those that don't fit, those that the native side can't take, and
+        what comes before its kernel. Returns whether a reading is due."""
         tensors = addition.local(self._options, tensors)
         addition.check(self._options, *tensors)
         first = next(tensor for tensor in tensors if tensor is not None)
@@ -510,9 +510,9 @@ class MetricAccumulator(AccumulatedState):
         weight: Tensor | None,
         state: Tensor | None = None,
     ) -> bool | None:
-        """The first value of a name, one of another kind or place, one that the native side can't
-        take, one of a compiled function, which brings the state as in `_add`. Whether a reading
-        is due."""
+        """Add the first value of a name, one of another kind or place, one that the native side
+        can't take, one of a compiled function, which brings the state as in `_add`. Returns whether
+        a reading is due."""
         value = checked_scalar(name, local(value, name), weight := local(weight, "weight"))
         if is_fake(value, weight):
             return None

@@ -109,7 +109,7 @@ class PendingValues:
         self._work = dist.all_gather(self._ranks, record, group=self._group, async_op=True)
 
     def _record(self, device: torch.device) -> Tensor:
-        """What the ranks exchange first, on a device."""
+        """Return the record that ranks exchange first, on a device."""
         own = np.zeros(_RANK_BYTES, np.uint8)
         head = own[: _RANK.itemsize].view(_RANK)
         head["signature"]["version"] = hashlib.sha256(FIELDS.encode()).hexdigest().encode()
@@ -128,7 +128,7 @@ class PendingValues:
         return record
 
     def done(self) -> bool:
-        """Whether the states of all ranks have arrived. Never waits."""
+        """Return whether the states of all ranks have arrived. Never waits."""
         if self._values is not None:
             return True
         if self._work is not None:
@@ -152,7 +152,7 @@ class PendingValues:
         return self._values
 
     def _merged_ranks(self) -> StateSnapshot:
-        """What all ranks have together."""
+        """Return the merged state of all ranks."""
         if self._work is not None:
             self._work.wait()
         records = self._ranks or [self._record(torch.device("cpu"))]
@@ -223,8 +223,8 @@ class PendingValues:
 
 
 def _merged_squares(parts: NDArray[np.void]) -> float:
-    """Sums of squares of the distances from each rank's mean become one of those from the mean of
-    all (Chan, Golub and LeVeque, 1979)."""
+    """Merge sums of squares of the distances from each rank's mean into one of those from the mean
+    of all (Chan, Golub and LeVeque, 1979)."""
     given = parts[parts["weight"] != 0]
     weights, sums = given["weight"], given["sum"]
     means = sums / weights
@@ -254,8 +254,8 @@ def _process_group(group: Any) -> Any:
 
 
 def _device_of(group: Any, state: Tensor, has_device: bool) -> torch.device:
-    """Where a process group takes tensors from: the host, where it has a backend for it. That is
-    the same for all ranks, also for those that have no tensors yet."""
+    """Return the device from which a process group takes tensors: the host, if it has a backend for
+    it. It is the same for all ranks, also for those that have no tensors yet."""
     # As in "cpu:gloo,cuda:nccl", which is known also where no backend was named.
     pairs = dist.get_backend_config(group).split(",")
     kinds = [pair.partition(":")[0] for pair in pairs]

@@ -47,8 +47,8 @@ def never_compiled(function: _Function) -> _Function:
 
 
 def is_recomputing() -> bool:
-    """Whether a backward pass runs what calls this once more, by `torch.utils.checkpoint`. PyTorch
-    covers the backward pass only; hooks run in one too, and what they add is new."""
+    """Return whether a backward pass runs the caller once more, by `torch.utils.checkpoint`.
+    PyTorch covers the backward pass only; hooks run in one too, and what they add is new."""
     if _graph_task() == -1:
         return False
     frame: FrameType | None = sys._getframe(1)
@@ -91,7 +91,7 @@ def define(name: str, arguments: str, update: Callable[..., None]) -> Any:
 
 
 class Addition:
-    """One kind of update, which is done by native code, or by torch operations where that can't.
+    """A kind of update, which is done by native code, or by torch operations where that can't.
 
     In compiled functions it is the operator `torch.ops.pyinstrument_gpu.metric_<name>`.
 
@@ -142,7 +142,7 @@ class Addition:
 
 
 def has_distributed(tensors: Sequence[Any]) -> bool:
-    """Whether one of them is a DTensor."""
+    """Return whether one of the tensors is a DTensor."""
     # Without the module there are none.
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and any(isinstance(each, module.DTensor) for each in tensors)

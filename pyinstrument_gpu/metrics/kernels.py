@@ -112,8 +112,8 @@ def _memory_file(name: str) -> Any:
 
 
 def _libraries() -> list[str]:
-    """Where NVRTC may be, the best first: what the environment names; what this process has loaded;
-    the packages that PyTorch depends on, of its major version; the system."""
+    """Return where NVRTC may be, the best first: what the environment names; what this process has
+    loaded; the packages that PyTorch depends on, of its major version; the system."""
     if named := os.environ.get("PYINSTRUMENT_GPU_LIBNVRTC"):
         return [named]
     packaged: list[str] = []
@@ -125,8 +125,8 @@ def _libraries() -> list[str]:
 
 
 def _version_of(library: str) -> list[int]:
-    """It changes with the file. Of the system's libraries the name is all that is known: what an
-    older one of the same name has compiled is as good."""
+    """Return a version that changes with the file. Of the system's libraries only the name is
+    known: what an older one of the same name has compiled is as good."""
     try:
         status = os.stat(library)
     except OSError:

@@ -51,7 +51,7 @@ class Nvrtc:
             raise CompileError(f"nvrtc{name}: {describe(result).decode()}")
 
     def bytes_of(self, program: ctypes.c_void_p, what: str) -> bytes:
-        """What a compiled program has: its CUBIN, PTX or ProgramLog."""
+        """Return a part of a compiled program: its CUBIN, PTX or ProgramLog."""
         size = ctypes.c_size_t()
         self.call(f"Get{what}Size", program, ctypes.byref(size))
         text = ctypes.create_string_buffer(size.value)
@@ -67,8 +67,8 @@ class Nvrtc:
         return list(architectures)
 
     def _load_builtins(self) -> None:
-        """NVRTC loads a second library by its name alone, which is not found where the two lie in
-        a Python package. Once loaded, it is."""
+        """Load NVRTC's second library, which it loads by its name alone and does not find where the
+        two lie in a Python package. Once loaded, it is found."""
         major, minor = ctypes.c_int(), ctypes.c_int()
         self.call("Version", ctypes.byref(major), ctypes.byref(minor))
         for path in loaded_libraries():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a MetricAccumulator is made with, and whether tensors and numbers fit it."""
+"""The options of a MetricAccumulator, and the checks that tensors and numbers fit them."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class MetricOptions:
         return self._class_weight_on[device]
 
     def native_arguments(self) -> dict[str, Any]:
-        """Those of `_C.MetricAccumulator`, besides `counts`."""
+        """Return the arguments of `_C.MetricAccumulator`, besides `counts`."""
         weights = [] if self.class_weight is None else self.class_weight.tolist()
         return {
             **self._given,
@@ -181,7 +181,7 @@ class MetricOptions:
         """Raise TypeError or ValueError unless these fit each other."""
         known = {"loss": loss, "correct": correct, "rank": rank, "entropy": entropy}
         if all(tensor is None for tensor in known.values()):
-            raise ValueError("nothing is known of the rows: give loss, correct, rank or entropy")
+            raise ValueError("the rows have no values: give loss, correct, rank or entropy")
         if correct is not None and rank is not None:
             raise ValueError("give either correct or rank: a row is correct if its rank is 0")
         given = {**known, "weight": weight, "mask": mask}
@@ -189,7 +189,8 @@ class MetricOptions:
 
 
 def differences(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """Where two descriptions differ, as in "topk=[1] instead of [1, 5]"; empty where they don't."""
+    """Return how two descriptions differ, as in "topk=[1] instead of [1, 5]"; empty if they
+    don't."""
     return ", ".join(
         f"{name}={given.get(name)!r} instead of {wanted.get(name)!r}"
         for name in dict.fromkeys([*wanted, *given])
@@ -220,7 +221,7 @@ def _check_tensors(tensors: Mapping[str, Any], optional: Collection[str]) -> dic
 
 
 def _check_alike(tensors: Mapping[str, Any], optional: Collection[str] = ("weight",)) -> None:
-    """The same, and raise ValueError unless all have the shape of the first one."""
+    """Check tensors as above, and raise ValueError unless all have the shape of the first one."""
     given = _check_tensors(tensors, optional)
     first, shape = next((name, tensor.shape) for name, tensor in given.items())
     for name, tensor in given.items():

@@ -178,7 +178,7 @@ def _add_counts(
     nonfinite_rows: Tensor | int = 0,
     nonfinite_losses: Tensor | int = 0,
 ) -> None:
-    """Adds what every update has. The losses that are not finite are in the state already."""
+    """Add what every update has. The losses that are not finite are in the state already."""
     integers = state.view(torch.int64)
     integers[word("updates")] += 1
     integers[word("count")] += counted.sum()
@@ -192,7 +192,7 @@ def _add_counts(
 
 
 def _ranks(rows: Tensor, targets: Tensor) -> Tensor:
-    """How many logits of each row stand before the target's in the order of torch.argmax."""
+    """Return how many logits of each row come before the target's in the order of torch.argmax."""
     columns = torch.arange(rows.shape[1], device=rows.device)
     own = rows.gather(1, targets[:, None])
     earlier = columns < targets[:, None]
@@ -205,8 +205,8 @@ def _ranks(rows: Tensor, targets: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Scores:
-    """What the logits of rows say, in float64. The loss is as that of torch with
-    reduction="none"; its mean is divided by the sum of `loss_weight`."""
+    """Scores of rows by their logits, in float64. The loss is that of torch with reduction="none";
+    its mean is divided by the sum of `loss_weight`."""
 
     loss: Tensor
     loss_weight: Tensor
@@ -253,7 +253,7 @@ def _add_loss(
     ema: float | None,
     class_weights: Tensor | None = None,
 ) -> Tensor:
-    """Adds the loss of an update; returns the number of losses that are not finite.
+    """Add the loss of an update; return the number of losses that are not finite.
 
     Args:
         class_weights: of the rows' targets, by which a cross-entropy has been multiplied; None for
@@ -299,7 +299,7 @@ def _add_loss(
 
 
 def _add_to_ema(average: Tensor, mean: Tensor, valid: Tensor, ema: float | None) -> None:
-    """Takes a mean that is valid into an average that began at 0."""
+    """Take a mean that is valid into an average that began at 0."""
     remains = ema or 0.0
     _replace(average, remains * average + (1 - remains) * mean, valid)
 

@@ -24,7 +24,7 @@ MAX_SCALARS = _LIMITS["kMaxScalars"]
 
 
 class Merge(NamedTuple):
-    """How the values of a field become one, and the fields of which one is not 0 where there is a
+    """A way to merge the values of a field, and the fields of which one is not 0 where there is a
     value; none of them where there always is one."""
 
     rule: str
@@ -32,7 +32,7 @@ class Merge(NamedTuple):
 
 
 def _fields(macros: str, **types: Any) -> tuple[np.dtype[np.void], dict[str, Merge]]:
-    """Those of the struct whose fields stand in the list as `macro(type, name, merge)`."""
+    """Return the fields of the struct that the list has as `macro(type, name, merge)`."""
     types = {"U64": "<u8", "double": "<f8", **types}
     line = rf"^PIG_(?:{macros})\((\w+)(?:\[(\w+)\])?, (\w+), (\w+)(?:\(([\w, ]+)\))?\)"
     words, merges = [], {}
@@ -75,7 +75,7 @@ class MetricState(SimpleNamespace):
 
     @property
     def counts(self) -> list[int]:
-        """How many updates there were, and how many of each running value."""
+        """The number of updates, and of each running value."""
         numbers = [scalar.updates for scalar in self.scalars]
         return [self.updates, *numbers, *[0] * (MAX_SCALARS - len(numbers))]
 
@@ -138,8 +138,8 @@ class StateSnapshot(NamedTuple):
     lost_updates: int
 
     def since(self, before: StateSnapshot | None) -> StateSnapshot:
-        """What was added since an earlier one, or since a reset after it. Extremes are those of all
-        updates: they can't be told apart. What either of the two lacks is missing."""
+        """Return what was added since an earlier snapshot, or since a reset after it. Extremes
+        cover all updates: they can't be separated. What either of the two lacks is missing."""
         if before is None or before.state.resets != self.state.resets:
             return self
         now, then = self.state, before.state
@@ -155,7 +155,7 @@ class StateSnapshot(NamedTuple):
         return StateSnapshot(state, self.names, self.lost_updates - before.lost_updates)
 
     def updates_since(self, before: StateSnapshot | None) -> int:
-        """How many updates there were since then, or numbers of one running value if there were
+        """Return the number of updates since then, or of numbers of one running value if there were
         more; below 0 if this is the earlier one, and 0 if a reset has left nothing."""
         if self._is_cleared_since(before):
             return 0
@@ -173,7 +173,7 @@ class StateSnapshot(NamedTuple):
         return int(max([updates, *numbers]))
 
     def _is_cleared_since(self, before: StateSnapshot | None) -> bool:
-        """Whether there was a reset, and nothing after it."""
+        """Return whether there was a reset, and nothing after it."""
         if self.state.resets == (0 if before is None else before.state.resets):
             return False
         fields = vars(self.state).items()

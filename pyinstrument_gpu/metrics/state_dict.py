@@ -32,7 +32,7 @@ def state_dict_of(
     lost_updates: Tensor,
     reference_updates: int,
 ) -> dict[str, Any]:
-    """The tensors belong to the result."""
+    """Return the state dict. The tensors belong to it."""
     return {
         "version": _VERSION,
         "options": options.described(),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a state to the numbers that users read."""
+"""Conversion of a state to the numbers that users read."""
 
 from __future__ import annotations
 
@@ -139,8 +139,8 @@ def _ratio(numerator: float, denominator: float) -> float:
 
 
 def _reserved_keys() -> frozenset[str]:
-    """Those of an accumulator with a confusion matrix, for all: ranks and later versions of a
-    program may have one. And a series of recordings."""
+    """Return the keys of an accumulator with a confusion matrix, for all: ranks and later versions
+    of a program may have one. So may a series of recordings."""
     options = MetricOptions(num_classes=1, confusion=True, ema=0.5)
     empty = MetricState.of(bytes(options.state_bytes), options.confusion_classes, scalars=0)
     return frozenset(values_of(options, StateSnapshot(empty, (), 0))) | {"reference_updates"}
@@ -182,7 +182,7 @@ def series_of_scalar(values: Mapping[str, Any], name: str) -> list[tuple[str, fl
 
 
 def _known(values: Mapping[str, Any], names: Sequence[str]) -> list[tuple[str, float]]:
-    """Those of the values that are known. NaN is unknown, but for a last value that was NaN itself:
+    """Return the values that are known. NaN is unknown, but for a last value that was NaN itself:
     such a value was counted as not finite."""
     found = [(name, float(values.get(name, math.nan))) for name in names]
     return [(name, value) for name, value in found if value == value or _was_nan(values, name)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an accumulator has added since a reading, and readings that go to a callback.
+"""Windows over an accumulator, and readings that go to a callback.
 
 A thread for each log looks at what has arrived a few times a second. That needs no hook in
 `update`, and works where no update is made by the host, as in replays of CUDA graphs.
@@ -30,8 +30,8 @@ held at that moment would never become free in the child."""
 
 
 class Window:
-    """What was added to an accumulator since the window's previous reading, as `window()` returns
-    it. The first reading is of all since the window was made.
+    """The additions to an accumulator since the window's previous reading, as `window()` returns
+    it. The first reading covers everything since the window was created.
 
     The accumulator does not change, so there may be several windows, and each has readings of its
     own. If the accumulator was reset since the previous reading, a reading is of all since then.
@@ -69,7 +69,7 @@ class Window:
         return self._waited_for()[0].values
 
     def _latest(self, least_updates: int) -> Reading | None:
-        """None as well if there are fewer new updates."""
+        """Return the latest reading; None as well if there are fewer new updates."""
         with self._accumulator._lock:
             now = self._accumulator._newest()
             if now is None or now.updates_since(self._before) < least_updates:
@@ -77,12 +77,12 @@ class Window:
             return self._read(now)
 
     def _rest(self) -> Reading | None:
-        """All new updates, which are waited for; None if there are none."""
+        """Return all new updates, which are waited for; None if there are none."""
         reading, updates = self._waited_for()
         return reading if updates > 0 else None
 
     def _waited_for(self) -> tuple[Reading, int]:
-        """All new updates, and how many there are."""
+        """Return all new updates, and their number."""
         while True:
             resets = self._accumulator._resets
             now = self._accumulator._current()  # without the lock: it may take long
@@ -166,7 +166,7 @@ class PeriodicLog:
             self._cancel_exit = None  # it holds this log
 
     def _end_at_exit(self) -> None:
-        """The interpreter ends: nothing that may take forever is waited for."""
+        """End as the interpreter does: nothing that may take forever is waited for."""
         if self._end(self._window.latest):
             self._thread.join(_PATIENCE_AT_EXIT_S)
 
@@ -200,7 +200,7 @@ def tqdm_postfix(bar: Any, *keys: str) -> Callable[[Reading], None]:
 
 
 def _warn_of(raised: BaseException) -> None:
-    """Where the callback has raised it, which no frame of this thread can tell."""
+    """Warn at the callback that raised, which no frame of this thread can tell."""
     frames = traceback.extract_tb(raised.__traceback__)
     origin = frames[min(1, len(frames) - 1)]
     lines = "".join(traceback.format_exception(raised))
@@ -213,7 +213,7 @@ def _warn_of(raised: BaseException) -> None:
 
 
 def _forget_all() -> None:
-    """This process is a child by fork, which has none of the threads."""
+    """Forget all windows: this process is a child by fork, which has none of the threads."""
     _looking.release()
     for log in list(_open):
         log._lock = threading.Lock()

@@ -67,5 +67,5 @@ def iterate_steps(iterable: Iterable[_T], *_: object) -> Iterator[_T]:
 
 
 def status() -> dict[str, Any]:
-    """Nothing is being recorded."""
+    """Return the status of a process that records nothing."""
     return {"recording": False, "error": None}

@@ -112,8 +112,8 @@ class DrawnTrack:
         }
 
     def row(self) -> NDArray[np.int64]:
-        """How many bars each lies in, as drawn: it has the first row that is free when it begins,
-        so what nests is drawn nested.
+        """Return the number of bars that each lies in, as drawn: it has the first row that is free
+        when it begins, so what nests is drawn nested.
 
         A phase without length that begins together with one that is not around it lies on that
         one's row: devices have a coarse clock, so this is common there.
@@ -162,12 +162,13 @@ class RunBars:
         self._step_on_device = np.where(has_device_times(run.spans), run.spans["step"], -1)
 
     def device_is_done_ns(self, step: int) -> int:
-        """When the device had done what phases of the step enqueued; -1 if that is not known."""
+        """Return when the device had done what phases of the step enqueued; -1 if that is not
+        known."""
         ends_ns = self.run.spans["device_end_ns"][self._step_on_device == step]
         return int(ends_ns.max(initial=-1))
 
     def tracks(self, begin_ns: int, end_ns: int, labels: BarLabels) -> Iterator[DrawnTrack]:
-        """What happened in a window, for each thread, the main one first, then each stream, and
+        """Yield the tracks of a window, for each thread, the main one first, then each stream, and
         each worker of the loader."""
         window = begin_ns, end_ns
         timeline = RunTimeline(self._within(window))
@@ -207,14 +208,14 @@ def _host_times(records: NDArray[np.void]) -> list[NDArray[np.int64]]:
 
 
 def _times(records: NDArray[np.void]) -> list[NDArray[np.int64]]:
-    """When records began and ended on the host, and on their device."""
+    """Return when records began and ended on the host, and on their device."""
     on_device = ("device_begin_ns", "device_end_ns")
     return [*_host_times(records), *(np.ascontiguousarray(records[name]) for name in on_device)]
 
 
 def _overlap(window: tuple[int, int], *times_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which ranges overlap a window, or begin with it and have no length. Of ranges that have
-    several pairs of begin and end, those of which one pair does."""
+    """Return which ranges overlap a window, or begin with it and have no length. Of ranges that
+    have several pairs of begin and end, those of which one pair does."""
     first_ns, last_ns = window
     found = np.zeros(len(times_ns[0]), np.bool_)
     for begin_ns, end_ns in zip(times_ns[::2], times_ns[1::2], strict=True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the times of phases are distributed, as histograms with eight columns per octave."""
+"""Distributions of the times of phases, as histograms with eight columns per octave."""
 
 from __future__ import annotations
 

@@ -223,7 +223,8 @@ def write_page(text: str, path: str | os.PathLike[str]) -> None:
 
 
 def page_beside(run_file: Path) -> Path:
-    """Where the page of a run goes if nothing else was asked for; raises what `check_page` does."""
+    """Return where the page of a run goes if nothing else was asked for; raises what `check_page`
+    does."""
     return check_page(run_file.with_suffix(".html"))
 
 
@@ -243,7 +244,7 @@ def check_page(page: Path) -> Path:
 
 
 def _names(runs: Sequence[Run], files: Sequence[str]) -> list[str]:
-    """What the runs are called: by their ranks where these are known and differ."""
+    """Return names for the runs: their ranks where these are known and differ."""
     ranks = [run.environment.get("rank") for run in runs]
     if len(runs) > 1 and None not in ranks and len(set(ranks)) == len(runs):
         return [f"rank {rank}" for rank in ranks]

@@ -33,7 +33,8 @@ def template(name: str) -> Any:
 
 @functools.cache
 def _environment() -> Any:
-    """Kept: to compile the templates takes longer than to fill them."""
+    """Return the environment, which is kept: to compile the templates takes longer than to fill
+    them."""
     import jinja2
 
     @jinja2.pass_context

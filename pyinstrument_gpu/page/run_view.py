@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run as the template sets it: rows and sentences made of its document."""
+"""The view of a run that the template sets: rows and sentences made of its document."""
 
 from __future__ import annotations
 
@@ -130,8 +130,8 @@ def _phases(document: Document, parts: Sequence[Part]) -> dict[str, Any]:
 
 
 def _without_empty_columns(table: Table, needless: Sequence[str]) -> Table:
-    """Columns that say nothing of any phase are left out, as in the short report, and those that
-    only repeat another."""
+    """Leave out columns that say nothing of any phase, as in the short report, and those that only
+    repeat another."""
     rows = [row for block in table.blocks for row in block]
     says = [
         header not in needless and any(row.cells[place] not in ("", UNKNOWN) for row in rows)
@@ -186,7 +186,7 @@ def _series_note(run: Run, series: StepSeries) -> str:
         drawn_are = f", {which} of them drawn" if series.slow_steps > 1 else ""
         sentences.append(f"{counted(series.slow_steps, 'slow step')}{drawn_are}.")
     else:
-        sentences.append("No step is slower than its kind by more than noise.")
+        sentences.append("No step is significantly slower than others of its kind.")
     if series.total < run.step_totals.count:
         gone = run.step_totals.count - series.total
         sentences.append(f"{counted(gone, 'older step')} left the history.")

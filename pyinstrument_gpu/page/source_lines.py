@@ -20,7 +20,7 @@ _AROUND = 1
 
 @dataclass(frozen=True)
 class SourceContext:
-    """Some lines of a file.
+    """A few lines of a file.
 
     Attributes:
         first: the number of the first of them.
@@ -55,7 +55,7 @@ def source_context(file: str, line: int, began_realtime_ns: int | None) -> Sourc
             source.seek(0)
             lines = source.read(_MAX_BYTES).decode(encoding, "replace").splitlines()
     except (OSError, SyntaxError, ValueError):
-        return SourceContext(missing="the file is not at hand")
+        return SourceContext(missing="the file was not found")
     if not 1 <= line <= len(lines):
         return SourceContext(missing="the file has no such line")
     first = max(1, line - _AROUND)
@@ -64,5 +64,5 @@ def source_context(file: str, line: int, began_realtime_ns: int | None) -> Sourc
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Without waiting for the other end where the path is a pipe."""
+    """Open without waiting for the other end where the path is a pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))

@@ -36,7 +36,7 @@ MAX_PHASES = 10
 
 @dataclass(frozen=True)
 class StepSeries:
-    """Some steps of a run, by index.
+    """A series of steps of a run, by index.
 
     Attributes:
         steps: rows of `Run.steps.array`; all of them have ended.
@@ -149,7 +149,8 @@ def plain_series(run: Run, series: StepSeries) -> dict[str, Any]:
 
 
 def cause_color(row: int) -> str:
-    """Of a cause by its place among the causes of a run; red of what none explains."""
+    """Return the colour of a cause by its place among the causes of a run; red for unexplained
+    time."""
     return "var(--alarm)" if row < 0 else css_color(COLORS[row % len(COLORS)])
 
 

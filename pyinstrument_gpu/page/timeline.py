@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Some steps of a run in full: what each thread and each stream did, when, and inside of what.
+"""Some steps of a run in full: each thread's and each stream's work, when, and inside of what.
 
 The steps are chosen before anything is drawn: the slowest, the median, the newest, and further
 slow ones as far as there is room. A window is the time of such a step, until the device has done

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sections are made of: sentences, tables, curves, and numbers in words."""
+"""Parts of sections: sentences, tables, curves, and numbers in words."""

@@ -18,7 +18,7 @@ Sorts: TypeAlias = Mapping[str, Callable[[Any], Any]]
 
 @dataclass(frozen=True)
 class Choice:
-    """Which rows of a table are shown, and in which order.
+    """A choice of the rows of a table that are shown, and their order.
 
     Attributes:
         sort: a key of the table's `Sorts`.
@@ -34,7 +34,7 @@ class Choice:
     def of(
         self, items: Iterable[_Item], name: Callable[[_Item], object], sorts: Sorts
     ) -> list[_Item]:
-        """Those of the items that are shown, in order."""
+        """Return the items that are shown, in order."""
         in_order = sorted(items, key=sorts[self.sort])
         return [one for one in in_order if self.takes(str(name(one)))]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a report is made of: sentences, tables and curves that know nothing of where they are shown.
+"""Parts of a report: sentences, tables and curves that know nothing of where they are shown.
 
 The terminal (console.py), the page and `watch` each set the same parts in their own way, so none of
 them has to read what another one made.
@@ -96,7 +96,7 @@ def without_blanks(parts: Iterable[Part]) -> list[Part]:
 
 
 class Curves(NamedTuple):
-    """Some values over one axis.
+    """Curves of values over one axis.
 
     Attributes:
         title: what they are.

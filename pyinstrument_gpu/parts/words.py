@@ -62,7 +62,7 @@ def share(part: float, whole: float) -> str:
 
 
 def small_percent(part: float, whole: float) -> str:
-    """Two digits of a share that is small as a rule, with the sign."""
+    """Return two digits of a share that is small as a rule, with the sign."""
     percentage = 100 * part / whole
     if 0 < percentage < 0.001:
         return "<0.001%"
@@ -70,13 +70,13 @@ def small_percent(part: float, whole: float) -> str:
 
 
 def rounded_percent(share: float) -> str:
-    """Two digits of a share that may be more than all of it."""
+    """Return two digits of a share that may be more than all of it."""
     percentage = 100 * share
     return f"{percentage:.2g} %" if percentage < 99.5 else f"{percentage:,.0f} %"
 
 
 def confidence_percent(confidence: float) -> str:
-    """Three digits, or as many more as it takes not to say that anything is certain."""
+    """Return three digits, or as many more as it takes not to say that anything is certain."""
     for digits in range(3, 17):
         text = f"{100 * confidence:.{digits}g}"
         if float(text) < 100:
@@ -85,7 +85,7 @@ def confidence_percent(confidence: float) -> str:
 
 
 def rate(per_second: float) -> str:
-    """Three digits, or all before the point."""
+    """Return three digits, or all before the point."""
     return f"{per_second:,.0f}" if per_second >= 99.95 else f"{per_second:.3g}"
 
 
@@ -103,7 +103,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def capitalised(text: str) -> str:
-    """As a sentence begins."""
+    """Return the text with a capital letter, as a sentence begins."""
     return text[:1].upper() + text[1:]
 
 
@@ -116,7 +116,7 @@ def printable(text: str) -> str:
 
 @dataclass(frozen=True)
 class Unit:
-    """How the durations of one table are written: fixed, so that they compare at a glance."""
+    """The unit of the durations in one table: fixed, so that they compare at a glance."""
 
     name: str
     ns: int
@@ -147,7 +147,7 @@ class Unit:
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
-    """Some ranks in words, neighbours as a range: "rank 3", "ranks 0-2, 7 and 9"."""
+    """Return some ranks in words, neighbours as a range: "rank 3", "ranks 0-2, 7 and 9"."""
     numbers = sorted(set(ranks))
     parts: list[list[int]] = []
     for number in numbers:
@@ -164,7 +164,7 @@ def ranks_text(ranks: Iterable[int]) -> str:
 
 
 def reasons_of_ranks(reasons: Mapping[int, str]) -> list[str]:
-    """What there is to say of some ranks, once for all of which it is the same."""
+    """Return what there is to say of some ranks, once for all of which it is the same."""
     alike: dict[str, list[int]] = {}
     for rank, reason in reasons.items():
         alike.setdefault(reason, []).append(rank)

@@ -31,9 +31,9 @@ _outside_transforms: Callable[[], contextlib.AbstractContextManager[Any]] = geta
 
 @contextlib.contextmanager
 def outside_modes() -> Iterator[None]:
-    """What is made in here outlives the modes of PyTorch that are active now: what inference has
-    made may not be changed later, what a mode of fake tensors has made has no memory, and what a
-    transform of torch.func has made means nothing after it."""
+    """Leave the modes of PyTorch that are active now, so that what is made in here outlives them:
+    what inference has made may not be changed later, what a mode of fake tensors has made has no
+    memory, and what a transform of torch.func has made means nothing after it."""
     with _disabled_modes(), _outside_transforms(), torch.inference_mode(False):
         yield
 
@@ -48,7 +48,8 @@ def zeros(size: int, device: torch.device) -> Tensor:
 
 
 def remember_stream(tensor: Tensor) -> None:
-    """To be called where a tensor was made, once all that makes it is enqueued."""
+    """Remember the stream on which a tensor was made. Call it once all that makes it is
+    enqueued."""
     if (made := event_behind(tensor)) is not None:
         _made_on[tensor] = torch.cuda.current_stream(tensor.device), made
 
@@ -86,7 +87,7 @@ def record_stream(*tensors: Tensor) -> None:
 
 
 def is_capturing(tensor: Tensor) -> bool:
-    """Whether what is enqueued on the tensor's device now becomes part of a CUDA graph."""
+    """Return whether work enqueued on the tensor's device now becomes part of a CUDA graph."""
     if not on_cuda(tensor.device):
         return False
     # PyTorch would ask the driver with the GIL.

@@ -45,7 +45,7 @@ def leave_out(*modules: ModuleType) -> None:
 
 
 def skip(codes: Iterable[CodeType]) -> None:
-    """The same, for functions with this code."""
+    """Skip functions with this code likewise."""
     with contextlib.suppress(Exception):  # all that is lost is time, and a warning of Dynamo's
         from torch._C._dynamo.eval_frame import (
             _FrameAction,
@@ -79,8 +79,8 @@ _can_label = False
 
 
 def label_phases() -> Callable[[], None]:
-    """From now on phases are traced as labels, if torch can do that. What was compiled before stays
-    as it is. Returns the function that takes this back."""
+    """Trace phases as labels from now on, if torch can do that. What was compiled before stays as
+    it is. Returns the function that takes this back."""
     global _labelling
     _labelling += 1
 

@@ -47,7 +47,7 @@ class GraphCode:
         self._last: Label = ()
 
     def needs_mark(self, label: Label) -> bool:
-        """Whether what comes next is marked. What is not written by now has to be first."""
+        """Return whether what comes next is marked. What is not written by now has to be first."""
         return label != self._last
 
     def enters(self, label: Label) -> None:
@@ -67,7 +67,7 @@ class GraphCode:
 
 
 def label_of(node: Any) -> Label:
-    """Of what Inductor has fused: all phases whose operations it has."""
+    """Return the label of what Inductor has fused: all phases whose operations it has."""
     paths = {
         _path_of(origin)
         for part in node.get_nodes()
@@ -79,7 +79,7 @@ def label_of(node: Any) -> Label:
 
 
 def _is_of_program(node: Any) -> bool:
-    """Whether the program has an operation for it. Where gradients are added up, and of what
+    """Return whether the program has an operation for it. Where gradients are added up, and of what
     Inductor puts in place of other operations, nobody knows the phase: it counts where it was
     fused."""
     meta = node.meta

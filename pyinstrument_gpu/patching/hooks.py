@@ -26,7 +26,7 @@ Leave = Callable[[Any, Arguments, bool], object]
 
 
 class Glance(enum.IntEnum):
-    """How to see from the arguments of a call that no listener needs it: no device is touched.
+    """A way to see from the arguments of a call that no listener needs it: no device is touched.
     csrc/hooks/call_listener.h has the same numbers."""
 
     NEVER = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""To be called when the program imports a module, without importing it oneself."""
+"""Callbacks for when the program imports a module, without importing it oneself."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ DRIVERS = ("/dev/nvidiactl", "/dev/dxg")
 
 
 def can_use_cuda() -> bool:
-    """Whether the program's torch may use CUDA, now or later. Opens no file."""
+    """Return whether the program's torch may use CUDA, now or later. Opens no file."""
     torch: Any = sys.modules.get("torch")
     build = getattr(getattr(torch, "version", None), "cuda", "")
     return build is not None and any(map(os.path.exists, DRIVERS))

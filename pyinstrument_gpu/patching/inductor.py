@@ -55,7 +55,7 @@ _RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")
 
 
 class _Graph:
-    """What is known of a compiled graph."""
+    """The known facts of a compiled graph."""
 
     phase: Any = None
     compile_id: str | None = None
@@ -279,8 +279,8 @@ def _graph_of(graph: Any) -> _Graph:
 
 
 def _name_of(graph: Any, known: _Graph) -> str:
-    """Of the phase. The first call of a forward graph tells the function, also for the backward
-    graph of the same compilation."""
+    """Return the name of the phase. The first call of a forward graph tells the function, also for
+    the backward graph of the same compilation."""
     compilation = known.compile_id or ""
     if (graph.fx_kwargs or {}).get("is_backward"):
         name = _names.get(compilation)
@@ -305,7 +305,8 @@ def _graph_at_hand() -> Any:
 
 
 def _function_name() -> str:
-    """Of the function that calls a graph: the innermost that is none of the compiler's."""
+    """Return the name of the function that calls a graph: the innermost that is none of the
+    compiler's."""
     torch = os.path.dirname(sys.modules["torch"].__file__ or "") + os.sep
     frame = sys._getframe()
     while frame.f_back is not None:

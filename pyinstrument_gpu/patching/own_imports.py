@@ -106,7 +106,7 @@ def _remove(name: str) -> dict[str, ModuleType]:
 
 
 def _is_in_folder(name: str) -> bool:
-    """Whether the program's `import name` finds something in its folder."""
+    """Return whether the program's `import name` finds something in its folder."""
     assert _folder is not None
     if BuiltinImporter.find_spec(name) or FrozenImporter.find_spec(name):
         return False
@@ -115,7 +115,7 @@ def _is_in_folder(name: str) -> bool:
 
 
 def _comes_from_the_program(name: str) -> bool:
-    """Whether a module that is loaded is the program's, and our path has another by its name."""
+    """Return whether a loaded module is the program's, and our path has another by its name."""
     origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
     if name in _NEVER or not isinstance(origin, str) or not origin.startswith(f"{_folder}/"):
         return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the recorder reports its own problems."""
+"""Reports of the recorder's own problems."""
 
 from __future__ import annotations
 

@@ -38,13 +38,13 @@ def caller(frame: FrameType) -> FrameType:
 
 
 def is_of_program(frame: FrameType) -> bool:
-    """Whether a frame is code of the program."""
+    """Return whether a frame is code of the program."""
     return _origin_of(frame) is _Origin.PROGRAM or _is_of_main_package(frame)
 
 
 def cell_of(file: str) -> str | None:
-    """What a notebook calls the cell whose code has this made-up file: "Cell In[2]". Only its
-    process knows. None for files."""
+    """Return a notebook's name for the cell whose code has this made-up file: "Cell In[2]". Only
+    its process knows. None for files."""
     ipython = sys.modules.get("IPython")
     if ipython is None:
         return None

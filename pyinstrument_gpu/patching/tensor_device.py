@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a tensor's device says about waiting: host memory, or a device with a queue of its own."""
+"""Devices of tensors with regard to waiting: host memory, or a device with a queue of its own."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def is_on_device(tensor: Any) -> bool:
 
 
 def is_fake_tensor(tensor: Any) -> bool:
-    """Whether a tensor has no values, as those with which torch.compile looks into a program.
-    `is_fake` looks into subclasses, too, which takes ten times as long."""
+    """Return whether a tensor has no values, as those with which torch.compile looks into a
+    program. `is_fake` looks into subclasses, too, which takes ten times as long."""
     module = sys.modules.get("torch._subclasses.fake_tensor")
     return module is not None and isinstance(tensor, module.FakeTensor)
 
 
 def is_fake(*values: Any) -> bool:
-    """Whether any of them only stands for a tensor's shape, as while a program is compiled
+    """Return whether any of them only stands for a tensor's shape, as while a program is compiled
     or exported: there are no numbers."""
     module = sys.modules.get("torch._subclasses.fake_tensor")  # without it there are none
     return module is not None and any(map(module.is_fake, values))
@@ -71,7 +71,8 @@ def target_of_to(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.device | 
 
 
 def is_non_blocking(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether the arguments of `Tensor.to`, `cuda` or `copy_` ask for a copy that does not wait."""
+    """Return whether the arguments of `Tensor.to`, `cuda` or `copy_` ask for a copy that does not
+    wait."""
     # The first positional bool: `copy` stands behind it.
     flags = [argument for argument in args if isinstance(argument, bool)]
     return bool(kwargs.get("non_blocking", flags[0] if flags else False))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a run takes place: what a reader needs to know about the machine and the program, and what
-recording costs there."""
+"""The environment of a run: facts about the machine and the program, and what recording costs
+there."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _OVERHEAD_USES = 300
 
 
 def gather() -> dict[str, Any]:
-    """What is known now. Imports nothing and starts nothing: of torch and CUDA only what the
+    """Return the facts known now. Imports and starts nothing: of torch and CUDA only what the
     program has loaded."""
     facts: dict[str, Any] = {
         "host": os.uname().nodename,
@@ -77,7 +77,7 @@ def gather() -> dict[str, Any]:
 
 
 def last_facts() -> dict[str, Any]:
-    """What the program has loaded and set by its end. Reads the names of some folders."""
+    """Return what the program has loaded and set by its end. Reads the names of some folders."""
     facts = torch_facts()
     with contextlib.suppress(Exception):  # of a program that changes them meanwhile
         facts.update(variables=variables(os.environ), packages=packages())
@@ -85,7 +85,7 @@ def last_facts() -> dict[str, Any]:
 
 
 def variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Those variables of an environment that matter to how fast a program trains."""
+    """Return the environment variables that matter to how fast a program trains."""
     names = [name for name in sorted(environment) if _VARIABLES.match(name)]
     return {
         name: environment[name][:_MAX_ARGUMENT_CHARACTERS]
@@ -95,7 +95,7 @@ def variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def driver_version() -> str | None:
-    """That of NVIDIA's driver; None where there is none."""
+    """Return the version of NVIDIA's driver; None where there is none."""
     try:
         return Path(_DRIVER).read_text().strip()
     except (OSError, UnicodeDecodeError):
@@ -133,7 +133,8 @@ def _origin(names: Mapping[str, Any]) -> str:
 
 
 def _words(arguments: object) -> list[str]:
-    """Those of a command line that fit; none where a program has put something else there."""
+    """Return the arguments of a command line that fit; none where a program has put something else
+    there."""
     if not isinstance(arguments, list) or not all(isinstance(one, str) for one in arguments):
         return []
     return [argument[:_MAX_ARGUMENT_CHARACTERS] for argument in arguments[:_MAX_ARGUMENTS]]
@@ -221,7 +222,7 @@ def _commit(git: Path, head: str) -> str | None:
 
 
 def overhead_facts() -> dict[str, float]:
-    """What a phase and a step cost Python code, in nanoseconds: `phase_ns` and `step_ns`.
+    """Measure what a phase and a step cost Python code, in nanoseconds: `phase_ns` and `step_ns`.
 
     A phase is one `with gpu_phase(...)`; a step is one item of `gpu_steps`, without its phase
     "data". Medians of some batches on warm caches, loops taken off, recorded where nobody reads.
@@ -253,7 +254,7 @@ def _step_loop() -> None:
 
 
 def _median_ns(loop: Callable[[], object]) -> float:
-    """How many nanoseconds a round of the loop takes."""
+    """Return how many nanoseconds a round of the loop takes."""
     batches_ns = []
     for _ in range(_OVERHEAD_BATCHES):
         begin_ns = perf_counter_ns()

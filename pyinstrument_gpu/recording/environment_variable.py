@@ -51,7 +51,7 @@ def _give_way(recording: Recording) -> None:
 
 
 def _is_command() -> bool:
-    """Whether this process is `pyinstrument-gpu`, or `python -m pyinstrument_gpu`."""
+    """Return whether this process is `pyinstrument-gpu`, or `python -m pyinstrument_gpu`."""
     name = sys.argv[0] if getattr(sys, "argv", None) else ""
     if name != "-m":  # which it is while the module is looked for
         return os.path.basename(name) == _COMMAND
@@ -62,8 +62,8 @@ def _is_command() -> bool:
 
 
 def _is_worker() -> bool:
-    """Whether `multiprocessing` has started this process. It says so by itself only later than a
-    spawned one imports the program."""
+    """Return whether `multiprocessing` has started this process. It says so by itself only later
+    than a spawned one imports the program."""
     process: Any = sys.modules.get("multiprocessing.process")
     if process is not None and process.parent_process() is not None:
         return True

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the watchdog starts when nothing happens: `why` in a process of its own (`cli/hang.py`), and
-what of the user's that calls.
+"""The program that the watchdog starts when nothing happens: `why` in a process of its own
+(`cli/hang.py`), and the user's command that it calls.
 
 The native module starts it, without the GIL, which whoever hangs may hold for ever. So command and
 environment are made as the recording begins.
@@ -45,7 +45,7 @@ def remove() -> None:
 
 
 def is_url(call: str) -> bool:
-    """Whether that is no command."""
+    """Return whether this is a URL and no command."""
     return call.startswith(("http://", "https://"))
 
 

@@ -36,14 +36,15 @@ _written: dict[Path, _Written] = {}
 
 
 def note_file(path: Path, run_id: str) -> None:
-    """This process records a run into a file."""
+    """Note that this process records a run into a file."""
     now = _execution()
     if now is not None:
         _written[path] = _Written(os.getpid(), now, run_id)
 
 
 def is_of_earlier_execution(path: Path) -> bool:
-    """Whether the run in a file was recorded by an earlier execution of this very process."""
+    """Return whether the run in a file was recorded by an earlier execution of this very
+    process."""
     found, now = _written.get(path), _execution()
     if found is None or now in (None, found.execution) or found.process != os.getpid():
         return False
@@ -82,8 +83,8 @@ def _execution() -> int | None:
 
 
 def notebook() -> list[str] | None:
-    """What stands for the program and its arguments in a notebook, where those of the process are
-    the kernel's; None elsewhere."""
+    """Return what stands for the program and its arguments in a notebook, where those of the
+    process are the kernel's; None elsewhere."""
     program = os.path.basename((getattr(sys, "argv", None) or [""])[0])
     if program not in _KERNELS:
         return None

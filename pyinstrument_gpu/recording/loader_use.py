@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kinds of DataLoaders feed the steps of a recording, and how often."""
+"""The kinds of DataLoaders that feed the steps of a recording, and how often they do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_KINDS = 64
 
 
 class LoaderOptions(NamedTuple):
-    """How a DataLoader was made; see `ProgramFacts`."""
+    """The options of a DataLoader; see `ProgramFacts`."""
 
     workers: int
     pins: bool
@@ -23,7 +23,7 @@ class LoaderOptions(NamedTuple):
 
 
 def options_of(loader: Any) -> LoaderOptions | None:
-    """Those of a DataLoader; None where they are not what a DataLoader's are."""
+    """Return the options of a DataLoader; None where they are not what a DataLoader's are."""
     try:
         workers, prefetch = loader.num_workers, loader.prefetch_factor
         if type(workers) is not int or workers < 0:
@@ -42,7 +42,7 @@ than a DataLoader."""
 
 
 def counter_of(iterable: Iterable[Any]) -> list[int]:
-    """Where to count, as its only element, the items that steps draw from an iterable."""
+    """Return a list whose only element counts the items that steps draw from an iterable."""
     torch_loader: Any = sys.modules.get("torch.utils.data.dataloader")
     options = None
     if torch_loader is not None:
@@ -64,7 +64,7 @@ def begin() -> None:
 
 
 def facts() -> dict[str, Any]:
-    """What is known of the loaders, by the name of the field of `ProgramFacts`."""
+    """Return what is known of the loaders, by the name of the field of `ProgramFacts`."""
     drawn: Counter[LoaderOptions | None] = Counter()
     for options, counter in _drawn.items():
         drawn[options] += counter[0]

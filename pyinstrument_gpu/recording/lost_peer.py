@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether an exception says that another rank did not answer.
+"""Recognising exceptions that say that another rank did not answer.
 
 The run file has no texts of exceptions, which may hold anything. So this is judged where the
 exception is.
@@ -26,19 +26,19 @@ _LOST_PEER = re.compile(
 
 
 def exception_facts(error: BaseException) -> dict[str, Any]:
-    """What the run file says of an exception: the name of its type, as its text may be anything,
-    and whether another rank did not answer."""
+    """Return what the run file says of an exception: the name of its type, as its text may be
+    anything, and whether another rank did not answer."""
     return {"exception": type(error).__name__, **lost_peer_facts(error)}
 
 
 def lost_peer_facts(error: BaseException) -> dict[str, Any]:
-    """What the run file says where another rank did not answer; nothing otherwise."""
+    """Return what the run file says if another rank did not answer; nothing otherwise."""
     return {"lost_peer": True} if has_lost_peer(error) else {}
 
 
 def has_lost_peer(error: BaseException) -> bool:
-    """Whether the exception is one of torch.distributed for another rank that did not answer, or
-    was raised from such a one or while it was handled. It raises nothing."""
+    """Return whether the exception is one of torch.distributed for another rank that did not
+    answer, or was raised from such a one or while it was handled. Raises nothing."""
     found: BaseException | None = error
     for _ in range(_MOST_EXCEPTIONS):
         if found is None:

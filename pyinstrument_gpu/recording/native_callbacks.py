@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the native module asks of Python, off the hot path."""
+"""Functions that the native module calls in Python, off the hot path."""
 
 from __future__ import annotations
 

@@ -149,14 +149,14 @@ class RecordingOptions:
 
     @property
     def history_spans_kept(self) -> int:
-        """How many spans the recorder keeps."""
+        """The number of spans that the recorder keeps."""
         if self.history_spans is None:
             return _DEFAULT_HISTORY_IN_MEMORY if self.path is None else _UNLIMITED
         return min(self.history_spans, _UNLIMITED)
 
     @property
     def max_bytes_kept(self) -> int:
-        """How many bytes the recorder keeps."""
+        """The number of bytes that the recorder keeps."""
         return min(self.max_bytes, _UNLIMITED)
 
     @property
@@ -165,7 +165,7 @@ class RecordingOptions:
         return 0 if self.watchdog_s is None else max(1, round(min(self.watchdog_s, 1e9) * 1e9))
 
     def facts(self) -> dict[str, Any]:
-        """What a run's environment says of them."""
+        """Return the options as a run's environment has them."""
         spans, budget = self.history_spans_kept, self.device_timing_budget
         timing = {
             "mode": self.device_timing,

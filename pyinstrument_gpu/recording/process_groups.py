@@ -19,12 +19,12 @@ _MAKERS = ("init_process_group", "new_group")
 
 
 def _enter(args: Arguments, kwargs: Options | None) -> int:
-    """What is called at the begin of a call. Returns when that was."""
+    """Return when a call begins."""
     return time.perf_counter_ns()
 
 
 class ProcessGroups:
-    """What is known of the groups of one recording.
+    """The process groups of one recording, as far as they are known.
 
     Groups are looked at when they are made, as a program may destroy them before its recording
     ends, and at any time by `look`.
@@ -94,7 +94,8 @@ class ProcessGroups:
 
 
 def _connects_all_ranks() -> bool:
-    """Whether the default group has met when it has been made, with each backend that it has."""
+    """Return whether making the default group makes all ranks meet, with each backend that it
+    has."""
     try:
         return "gloo" in distributed_c10d.get_backend_config()
     except Exception:

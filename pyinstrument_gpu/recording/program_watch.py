@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a recording learns of its program beside phases: `ProgramFacts`.
+"""Facts that a recording learns of its program beside phases: `ProgramFacts`.
 
 What nobody looked for, or could have missed, is left out.
 """
@@ -33,7 +33,7 @@ _WITH_RANKS = ("bagua", "horovod", "mpi4py")
 
 
 class ProgramWatch:
-    """What is learnt while one recording goes on."""
+    """A collector of facts while one recording goes on."""
 
     def __init__(self) -> None:
         self._tell: Callable[[], object] | None = None
@@ -69,7 +69,7 @@ class ProgramWatch:
         return self._tell is not None
 
     def facts(self) -> dict[str, Any]:
-        """What is known now, by the name of the field of `ProgramFacts`."""
+        """Return what is known now, by the name of the field of `ProgramFacts`."""
         if self._groups is not None:
             self._groups.look()
         facts: dict[str, Any] = {"other_streams": self._other_streams(), "ranks": self._ranks()}
@@ -80,7 +80,7 @@ class ProgramWatch:
 
     @property
     def has_ranks(self) -> bool:
-        """Whether there was a process group of several ranks."""
+        """True if there was a process group of several ranks."""
         return self._groups is not None and self._groups.ranks > 1
 
     def members(self, group: str) -> tuple[int, ...] | None:
@@ -118,7 +118,7 @@ class ProgramWatch:
 
     @property
     def _sees_groups(self) -> bool:
-        """Whether every process group of the program would be known."""
+        """True if every process group of the program would be known."""
         groups = self._groups
         return self._looks_for_groups and (groups is None or not groups.may_be_missed)
 

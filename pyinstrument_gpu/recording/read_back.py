@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was recorded, read back from the run file, or from memory where that fails."""
+"""The recorded run, read back from its file, or from memory where that fails."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _closers: deque[Callable[[], object]] = deque()
 
 @dataclass(frozen=True)
 class ReadBack:
-    """How the run of a recording can be read.
+    """A way to read the run of a recording.
 
     Attributes:
         path: its run file; None for a recording in memory.
@@ -121,8 +121,8 @@ class _OpenFile:
 
 
 def _is_still(descriptor: int, status: os.stat_result) -> bool:
-    """Whether the descriptor leads to that file: programs close descriptors that they don't know,
-    and open files of their own under the same number."""
+    """Return whether the descriptor leads to that file: programs close descriptors that they don't
+    know, and open files of their own under the same number."""
     with suppress(OSError):
         return os.path.samestat(os.fstat(descriptor), status)
     return False
@@ -134,6 +134,7 @@ def _close(descriptor: int, status: os.stat_result) -> None:
 
 
 def _counts(run: Run) -> tuple[object, ...]:
-    """Of the statistics of a run: two copies that agree in these lack nothing of each other."""
+    """Return counts of a run's statistics: two copies that agree in these lack nothing of each
+    other."""
     phases = {key: phase.count for key, phase in run.statistics.items()}
     return run.complete, run.names, run.step_totals.count, phases

@@ -346,11 +346,11 @@ class Recording:
         native.set_document(self, "environment", _encode(self._environment))
 
     def _is_run_again(self) -> bool:
-        """Whether it is of a notebook's cell, of which an earlier execution wrote the file."""
+        """Return whether an earlier execution of a notebook's cell wrote the file."""
         return self._path is not None and interactive.is_of_earlier_execution(self._path)
 
     def _make_way(self) -> None:
-        """Another recording is about to start: end this one, where it has no other end to come."""
+        """End this recording, if nothing else will, because another is about to start."""
         if self._give_way is not None:
             self._give_way()
         # An exception has kept stop() from its end, or the block from being left properly.
@@ -420,8 +420,8 @@ class Recording:
             return {}
 
     def note_step_number(self, number: int) -> None:
-        """The next step has this number in the whole training, of which this run may be a later
-        attempt. Nothing within a step, or in a forked child, and nothing is raised."""
+        """Note that the next step has this number in the whole training, of which this run may be a
+        later attempt. Nothing within a step, or in a forked child, and nothing is raised."""
         if self._pid != os.getpid() or not self._environment or native.open_place()[1] >= 0:
             return
         try:
@@ -439,8 +439,8 @@ class Recording:
             self._finish_in_any_case()
 
     def _finish_in_any_case(self) -> None:
-        """Where there is no memory for the rest, the recording has stopped at least, and `run` and
-        the end of the program try again."""
+        """Finish even without memory: at least the recording stops, and `run` and the end of the
+        program try again."""
         try:
             self._finish()
         except MemoryError as error:

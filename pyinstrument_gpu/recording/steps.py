@@ -23,8 +23,8 @@ _OF_TOKENS = ("tokens", "tokens_without_padding")
 
 
 class _OfItem(Generic[_T]):
-    """What each item has of something: a number, or what a function of the item returns. From the
-    first failure of that on it is unknown.
+    """A quantity of each item: a number, or what a function of the item returns. It is unknown
+    after the first failure of that function.
 
     Args:
         stacklevel: of the loop, for the one who warns of it.
@@ -51,7 +51,7 @@ class _OfItem(Generic[_T]):
         return float(found)
 
     def numbers(self, item: _T) -> tuple[float, ...]:
-        """One or two."""
+        """Return one or two numbers."""
         how = self._how
         if not callable(how):
             return _tuple_of(how)
@@ -111,7 +111,7 @@ class _Steps(Generic[_T]):
         return native.iterate_steps(self._iterable, self._accumulate, how, drawn, looks)
 
     def _of_item(self, item: _T) -> float:
-        """Its samples. Its tokens are added to the step that is open."""
+        """Return the samples of an item. Its tokens are added to the step that is open."""
         if self._tokens is not None:
             for name, number in zip(_OF_TOKENS, self._tokens.numbers(item), strict=False):
                 native.add_to_step(name, number)

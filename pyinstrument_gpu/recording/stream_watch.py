@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a program uses streams beside its devices' default ones, told from its calls of torch.
+"""Watching whether a program uses streams beside its devices' default ones, by its calls of torch.
 
 A stream has an effect on the others only where work is put on it, for which torch has to make it
 the current one, or where one waits for another. All of torch's ways to do either in Python lead
@@ -84,13 +84,13 @@ class StreamWatch:
     # What is called at the begin of a call
 
     def _enters(self, args: Arguments, kwargs: Options | None) -> None:
-        """A stream, of this class or of `torch.cuda.Stream`, becomes the current one."""
+        """Note that a stream, of this class or of `torch.cuda.Stream`, becomes the current one."""
         stream = args[0] if args else (kwargs or {}).get("stream")
         if getattr(stream, "stream_id", _DEFAULT_STREAM) != _DEFAULT_STREAM:
             self._note()
 
     def _sets(self, args: Arguments, kwargs: Options | None) -> None:
-        """The stream with a number becomes the current one."""
+        """Note that the stream with a number becomes the current one."""
         number = args[0] if args else (kwargs or {}).get("stream_id", _DEFAULT_STREAM)
         if number != _DEFAULT_STREAM:
             self._note()
@@ -99,13 +99,14 @@ class StreamWatch:
         self._note()
 
     def _makes(self, args: Arguments, kwargs: Options | None) -> None:
-        """A stream is made, or an object for one that there is, as for the current one."""
+        """Note that a stream is made, or an object for one that there is, as for the current
+        one."""
         if (kwargs or {}).get("stream_id") is None:
             self._note()
 
 
 def _is_on_side_stream() -> bool:
-    """Whether the calling thread's current stream is another than the default one."""
+    """Return whether the calling thread's current stream is another than the default one."""
     if tensor_device.accelerator_type() != "cuda" or not torch.cuda.is_initialized():
         return False
     number: int = torch._C._cuda_getCurrentStream(torch.cuda.current_device())[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of the program's repository is not committed, as git says it.
+"""The uncommitted changes in the program's repository, as git reports them.
 
 git runs beside the program, as the child of a shell that has ended by the time that `ask` returns:
 the program can't meet it in `os.wait`, and nobody waits for it. It takes no lock of the repository,
@@ -49,8 +49,9 @@ class Uncommitted:
         self._data = b""
 
     def facts(self) -> dict[str, Any]:
-        """As the field `uncommitted` of the environment: a hash of all changes, None where there
-        are none, and the names of the first changed files. Empty as long as it is not known."""
+        """Return the field `uncommitted` of the environment: a hash of all changes, None where
+        there are none, and the names of the first changed files. Empty as long as it is not
+        known."""
         self._read()
         if not self._data.endswith(_END):
             return {}

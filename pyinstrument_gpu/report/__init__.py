@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said of a run: one document, of which the terminal, the page and JSON are views.
+"""The report of a run: one document, of which the terminal, the page and JSON are views.
 
 Each section is a file: its data, which are those of the JSON, the function that makes them from a
 run, and its sentences and tables. `overview` lists the sections in their order. A section is None

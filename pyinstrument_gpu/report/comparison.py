@@ -42,21 +42,21 @@ def comparison_report(comparison: Comparison, width: int = 80) -> str:
 
 
 def difference_parts(differences: Differences) -> list[Part]:
-    """What else differs between the sides."""
+    """Return what else differs between the sides."""
     texts = [f"{one.what}: {values_text(one)}" for one in differences.found]
-    title = "What else differs" if texts else "Nothing else differs of what the runs say"
+    title = "What else differs" if texts else "Nothing else that the runs record differs"
     parts: list[Part] = [Sentence(title, "title")]
     parts += [Sentence(printable(capitalised(text))) for text in texts[:_MOST_DIFFERENCES]]
     if len(texts) > _MOST_DIFFERENCES:
         parts.append(Sentence(f"... and {len(texts) - _MOST_DIFFERENCES:,} more (--json)", "note"))
     if differences.unknown:
         unknown = ", ".join(differences.unknown)
-        parts.append(Sentence(f"Not known of all runs: {unknown}", "note"))
+        parts.append(Sentence(f"Not known for all runs: {unknown}", "note"))
     return parts
 
 
 def values_text(difference: Difference) -> str:
-    """What it is in the runs of both sides, as "2.12 and 2.13"."""
+    """Return the values of the runs of both sides, as "2.12 and 2.13"."""
     sides = difference.before, difference.after
     return " and ".join("; ".join(values[:_MAX_NAMED]) for values in sides)
 
@@ -136,7 +136,7 @@ def _verdict_lines(comparison: Comparison) -> list[str]:
     inside = _change(comparison.inside, f"per {comparison.unit}", confidence)
     if comparison.is_moved_out:
         lines.append(
-            f"Moved, not saved: inside steps {inside}, but what left them is outside steps now"
+            f"Moved, not saved: inside steps {inside}, but what left them is now outside steps"
         )
     else:
         lines.append(f"Inside steps: {inside}")
@@ -192,7 +192,7 @@ def cost_text(comparison: Comparison, costs: tuple[float, float]) -> str:
 
 
 def _amount(number: float) -> str:
-    """Four digits, or all before the point."""
+    """Return four digits, or all before the point."""
     return f"{number:,.0f}" if number >= 999.95 else f"{number:.4g}"
 
 
@@ -205,7 +205,7 @@ def _change(change: TimeChange, what: str, confidence: float) -> str:
 
 
 def _moved(comparison: Comparison, unit: Unit) -> str:
-    """Where time left and where it arrived, as far as that is more than noise."""
+    """Return where time left and where it arrived, as far as that is more than noise."""
     significant = comparison.significant_phases
     left = [phase for phase in significant if phase.change_ns < 0]
     arrived = [phase for phase in significant if phase.change_ns > 0]
@@ -225,7 +225,7 @@ def _moved(comparison: Comparison, unit: Unit) -> str:
 
 
 def _causes(comparison: Comparison, unit: Unit) -> Iterator[Sentence]:
-    """What slow steps cost, by cause, where that differs by so much that it matters."""
+    """Yield what slow steps cost, by cause, where that differs by so much that it matters."""
     least_ns = _MIN_CAUSE_SHARE * comparison.elapsed.before_mean_ns
     named = [one for one in comparison.causes if abs(one.change_ns) >= least_ns][:_MAX_NAMED]
     before_ns, after_ns = comparison.before_slow_ns, comparison.after_slow_ns
@@ -247,7 +247,7 @@ def _causes(comparison: Comparison, unit: Unit) -> Iterator[Sentence]:
 
 
 def _memory(memory: MemoryChange | None) -> Iterator[Sentence]:
-    """Nothing where the peaks do not differ for certain."""
+    """Yield the change of the peaks; nothing where they do not differ for certain."""
     if memory is None or not memory.differs:
         return
     before_bytes = statistics.median(memory.before_bytes)
@@ -258,10 +258,10 @@ def _memory(memory: MemoryChange | None) -> Iterator[Sentence]:
 
 
 def unmoved(comparison: Comparison) -> str:
-    """What there is to say of phases where none changed for certain."""
+    """Return what there is to say of phases where none changed for certain."""
     if comparison.is_noise_known:
         return "No phase changed by more than the noise between runs"
-    return "Which phases changed can't be told from so few runs: their noise is not known"
+    return "So few runs can't tell which phases changed: their noise is unknown"
 
 
 def _names(phases: list[PhaseChange]) -> str:

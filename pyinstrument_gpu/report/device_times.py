@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a report says about the device: its times next to the host's, and who waited for whom."""
+"""The part of a report on the device: its times next to the host's, and who waited for whom."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _timed_calls(phase: PhaseInSteps | PhaseCalls) -> int:
 
 
 def _cells(device: PhaseOnDevice, calls: int, host_ns: float | None, unit: Unit) -> list[str]:
-    """What stands below `_HEADERS`, behind the name."""
+    """Return the cells below `_HEADERS`, after the name."""
     own_ns = (host_ns, device.mean_ns, device.p50_ns, device.p95_ns)
     times_ns = (*own_ns, device.queue_time_p50_ns, device.queue_time_p95_ns)
     return [str(calls), *map(unit.text, times_ns), device.bottleneck or UNKNOWN]
@@ -99,7 +99,7 @@ def _legend(shown: Sequence[PhaseOnDevice]) -> Iterator[Sentence]:
 
 
 def _clocks(document: Document) -> Iterator[Sentence]:
-    """How well clocks agree."""
+    """Yield how well clocks agree."""
     worst_ns = document.queue_time_uncertainty_ns or 0
     clocks, facts = document.device_clocks, []
     for clock in clocks:

@@ -39,7 +39,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Document:
-    """All that a report says of a run. A section is missing where nothing of its kind was recorded.
+    """The whole report of a run. A section is missing where nothing of its kind was recorded.
 
     Attributes:
         version: of this format.

@@ -20,7 +20,7 @@ from pyinstrument_gpu.report.slow_steps import slow_findings
 
 
 def findings(run: Run, file: str | None) -> tuple[Finding, ...]:
-    """All that matters, in the order in which it does."""
+    """Return all that matters, in the order in which it does."""
     failures = (one for aspect in aspects() for one in aspect.failures(run))
     found = [*failures, *_worth_an_edit(run)]
     if file is not None:
@@ -30,8 +30,9 @@ def findings(run: Run, file: str | None) -> tuple[Finding, ...]:
 
 
 def _worth_an_edit(run: Run) -> Iterator[Finding]:
-    """Advice and doubts in the order of the analysis, then what guides advise. A piece of their
-    advice with the very interval of another finding is about the same time, and not repeated."""
+    """Yield advice and doubts in the order of the analysis, then what guides advise. A piece of
+    their advice with the very interval of another finding is about the same time, and not
+    repeated."""
     about = analysis.of(run)
     given = about.advice if about.knows_waits else []
     given = [*given, *(one for one in about.doubts if about.knows_waits or one.low_ns is None)]
@@ -49,7 +50,7 @@ def _worth_an_edit(run: Run) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class Guides:
-    """What applies to the run.
+    """Guides that apply to the run.
 
     Attributes:
         rows: what is not among the findings, the largest worth first.
@@ -61,7 +62,7 @@ class Guides:
 
 
 def guides(run: Run, told: Collection[str]) -> Guides | None:
-    """`told` is the advice that is among the findings."""
+    """Return the guides; `told` is the advice that is among the findings."""
     found = guides_of(run)
     nothing = is_nothing_worth_an_edit(run, found)
     if not found and not nothing:
@@ -74,8 +75,8 @@ _MAX_FINDINGS = 5
 
 
 def guides_parts(guides: Guides | None, findings: Sequence[Finding]) -> Iterator[Sentence]:
-    """What their advice is worth, the largest first, with the evidence unless it is worth nothing;
-    then what can't be told."""
+    """Yield what their advice is worth, the largest first, with the evidence unless it is worth
+    nothing; then what this run can't tell."""
     if guides is None:
         return
     yield Sentence()
@@ -94,7 +95,7 @@ def guides_parts(guides: Guides | None, findings: Sequence[Finding]) -> Iterator
         yield Sentence(f"... and {counted(len(known) - _MAX_FINDINGS, 'smaller one')}", "warn")
     untold = [f"{_promise(one)} ({one.evidence})" for one in guides.rows if one.high_ns is None]
     if untold:
-        yield Sentence(printable(f"Can't be told: {'; '.join(untold)}"))
+        yield Sentence(printable(f"Not known from this run: {'; '.join(untold)}"))
     if guides.nothing_worth_an_edit:
         yield Sentence(
             f"Nothing here is worth an edit: no saving and no advice reaches {EDIT_SHARE:.0%}"

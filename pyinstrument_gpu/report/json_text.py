@@ -66,7 +66,7 @@ def _members_of_phase(members: dict[str, Any], phase: str) -> dict[str, Any]:
 
 
 def _of_phase(value: Any, phase: str) -> Any:
-    """What of a value is about a phase; None where nothing is."""
+    """Return the part of a value that is about a phase; None where nothing is."""
     if isinstance(value, list):
         return [kept for one in value if (kept := _of_phase(one, phase))] or None
     if not isinstance(value, dict):

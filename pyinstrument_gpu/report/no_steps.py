@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to say of a program that ran under `pyinstrument-gpu run` without a training step."""
+"""The text on a program that ran under `pyinstrument-gpu run` without a training step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _IN_EACH = (
 
 
 def no_steps(run: Run) -> str:
-    """What its process did instead, and what to do if its child processes train."""
+    """Return what its process did instead, and what to do if its child processes train."""
     if "torch" not in run.environment:
         seen = "this process did not import torch"
     elif not run.phases:

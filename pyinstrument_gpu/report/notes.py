@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is missing from a run, in sentences."""
+"""Sentences on what is missing from a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_PATHS = 200
 
 
 def notes(run: Run) -> tuple[str, ...]:
-    """What is damaged, was cut short, had not ended, or is that of a preview."""
+    """Return what is damaged, was cut short, had not ended, or is that of a preview."""
     of_end = *_failed(run), *_open(run), *_unfinished(run), *_cut_short(run)
     return (*run.notes, *_preview(run), *of_end)
 
@@ -75,7 +75,7 @@ def _cut_short(run: Run) -> Iterator[str]:
 
 
 def unknown(run: Run) -> Iterator[str]:
-    """What a report would say if it had been recorded, with how to record it."""
+    """Yield what a report would say if it had been recorded, with how to record it."""
     gpus = run.environment.get("gpus")
     if run.device_timing is None and all(phase.device is None for phase in run.phases.values()):
         why = "the run has none"
@@ -96,6 +96,6 @@ def unknown(run: Run) -> Iterator[str]:
 
 
 def notes_parts(lines: Iterable[str]) -> Iterator[Sentence]:
-    """What the reader has to know, each on lines of its own, behind an empty one."""
+    """Yield what the reader has to know, each on lines of its own, behind an empty one."""
     shown = [Sentence(f"! {printable(line)}", "warn") for line in lines]
     yield from [Sentence(), *shown] if shown else []

@@ -46,7 +46,7 @@ class PhaseOfStep:
 
 @dataclass(frozen=True)
 class StepDocument:
-    """One step of a run.
+    """A step of a run.
 
     Attributes:
         version: of this format.
@@ -95,7 +95,7 @@ def step_document(run: Run, index: int, file: str | None = None) -> StepDocument
     kept = kept_steps["index"]
     if index not in kept:
         raise KeyError(
-            f"of step {index} only the duration is known: its spans are no longer kept"
+            f"only the duration of step {index} is known: its spans are no longer kept"
             + (f"; those of steps {kept[0]} to {kept[-1]} are" if len(kept) else "")
         )
     row = kept_steps[kept == index]
@@ -160,7 +160,7 @@ def _phases(run: Run, chosen: NDArray[np.bool_], step: NDArray[np.void]) -> tupl
 
 
 def one_step(step: StepDocument) -> Iterator[Part]:
-    """Each phase of the step in seconds, their sum, the total and what is missing.
+    """Yield each phase of the step in seconds, their sum, the total and what is missing.
 
     Of a phase that began in an earlier step or outlasts this one, the part inside this step. Where
     the device was timed in this step, the device times stand beside: of whole calls, and without a
@@ -189,7 +189,7 @@ def one_step(step: StepDocument) -> Iterator[Part]:
         yield Sentence(step_words(step.slow))
         unseen = step.slow.not_looked_at
         if unseen and not step.slow.is_explained:
-            yield Sentence(f"Not looked for in this step: {', '.join(unseen)}", "note")
+            yield Sentence(f"Causes not recorded in this step: {', '.join(unseen)}", "note")
 
     def rows_of(phases: Sequence[PhaseOfStep]) -> dict[str, Row]:
         return {one.path: _row(one, step, seconds) for one in phases}

@@ -30,7 +30,7 @@ def _always(of: Document) -> bool:
 
 
 def _has_times(of: Document) -> bool:
-    """Not of a preview, whose times are not the program's."""
+    """Return whether there are times: those of a preview are not the program's."""
     return not of.run.is_preview
 
 

@@ -54,7 +54,7 @@ class PhaseOnDevice:
 
 @dataclass(frozen=True)
 class ClockFit:
-    """How well the times of a device fit the host's.
+    """The fit of a device's times to the host's.
 
     Attributes:
         uncertainty_ns: by how much they may be off.
@@ -159,14 +159,14 @@ def phases_in_steps(run: Run) -> tuple[PhaseInSteps, ...]:
 
 
 def overlap(phases: Sequence[PhaseInSteps], step_ns: float) -> float | None:
-    """How often the phases' own times contain the step, if noticeably more than once: tasks and
-    generators that take turns are in phases at the same time. None otherwise."""
+    """Return how often the phases' own times contain the step, if noticeably more than once: tasks
+    and generators that take turns are in phases at the same time. None otherwise."""
     own_ns = sum(phase.self_ns or 0.0 for phase in phases)
     return own_ns / step_ns if own_ns > _OVERLAP * step_ns > 0 else None
 
 
 def phases_outside(run: Run) -> tuple[PhaseCalls, ...]:
-    """Where steps ended, the phases outside of them."""
+    """Return the phases outside of steps, where steps ended."""
     if not run.step_totals.count:
         return ()
     phases = _in_scope(run, Scope.OUTSIDE)
@@ -183,7 +183,7 @@ def phases_on_other_threads(run: Run) -> tuple[PhaseCalls, ...]:
 
 
 def phases_without_steps(run: Run) -> tuple[PhaseCalls, ...]:
-    """All phases of a run in which no step ended."""
+    """Return all phases of a run in which no step ended."""
     if run.step_totals.count:
         return ()
     return _calls(run, _in_scope(run, None), _device_times(run, None))
@@ -257,21 +257,21 @@ def _device_times(
 
 
 def device_clocks(run: Run) -> tuple[ClockFit, ...]:
-    """Of the devices that were timed."""
+    """Return the clocks of the devices that were timed."""
     return tuple(
         ClockFit(clock.device, clock.uncertainty_ns, clock.drift_ppm) for clock in run.device_clocks
     )
 
 
 def queue_time_uncertainty_ns(run: Run) -> float | None:
-    """By how much a phase's `queue_time_` values may be off, at worst."""
+    """Return by how much a phase's `queue_time_` values may be off, at worst."""
     scope = Scope.STEP if run.step_totals.count else None
     ahead = analysis.of(run).queue_times(scope)
     return max((one.uncertainty_ns for one in ahead.values()), default=None)
 
 
 def other_threads_parts(phases: Sequence[PhaseCalls]) -> Iterator[Part]:
-    """Nothing if no other thread had phases."""
+    """Yield the phases of other threads; nothing if there are none."""
     if phases:
         yield Sentence()
         yield Sentence(

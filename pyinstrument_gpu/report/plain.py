@@ -16,8 +16,8 @@ _Value = TypeVar("_Value")
 
 
 def rounded(value: _Value, name: str = "") -> _Value:
-    """The same to six digits, and with whole nanoseconds and bytes from 1,000 on, so that all views
-    of a document show the same number. A number that is not finite becomes None."""
+    """Round to six digits, and to whole nanoseconds and bytes from 1,000 on, so that all views of a
+    document show the same number. A number that is not finite becomes None."""
     found: Any = value
     if value is None or isinstance(value, (str, int)):  # most are, of the many of a large run
         return value
@@ -55,7 +55,7 @@ def plain(value: Any) -> Any:
 
 
 def _fields(value: Any) -> dict[str, Any] | None:
-    """Those of a data class or a struct; None of anything else."""
+    """Return the fields of a data class or a struct; None for anything else."""
     if isinstance(value, msgspec.Struct):
         return {name: getattr(value, name) for name in value.__struct_fields__}
     if dataclasses.is_dataclass(value):

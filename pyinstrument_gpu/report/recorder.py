@@ -57,7 +57,7 @@ _DROPS = {
 
 @dataclass(frozen=True)
 class Drop:
-    """What was not kept, by cause.
+    """A number of things that were not kept, by cause.
 
     Attributes:
         cause: why, in a word.
@@ -72,7 +72,7 @@ class Drop:
 
 @dataclass(frozen=True)
 class Recorder:
-    """What recording cost the program, as the recorder measured itself.
+    """The cost of recording for the program, as the recorder measured itself.
 
     Attributes:
         phase_ns, step_ns: on the host, per phase and per step.

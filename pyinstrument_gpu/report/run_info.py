@@ -16,7 +16,7 @@ _FACTS = ("run_id", "host", "rank", "world_size", "python", "torch")
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What was recorded.
+    """The recorded run.
 
     Attributes:
         run_id: tells the run from all others.
@@ -80,7 +80,7 @@ def run_info(run: Run) -> RunInfo:
 
 
 def place_facts(run: RunInfo) -> Iterator[str]:
-    """Its place in a job and what it had to run on, as far as that is known."""
+    """Yield the run's place in a job and what it had to run on, as far as that is known."""
     if run.rank is not None:
         yield f"rank {run.rank}" + (f" of {run.world_size}" if run.world_size else "")
     if run.torch:
@@ -93,7 +93,7 @@ def place_facts(run: RunInfo) -> Iterator[str]:
 
 
 def heading(run: RunInfo, steps: int, verdict: str) -> Iterator[Sentence]:
-    """What was recorded, how many steps of it ended, and what it says."""
+    """Yield what was recorded, how many steps of it ended, and what it says."""
     if run.command:
         yield Sentence(printable(shlex.join(run.command)), "title")
     facts = []

@@ -16,7 +16,7 @@ from pyinstrument_gpu.parts.words import Unit, counted, printable
 
 @dataclass(frozen=True)
 class Saving:
-    """What a run would gain without one thing. Times are per step.
+    """The gain of a run without one thing. Times are per step.
 
     Attributes:
         about: what is taken out: a wait at a line, the wait for data, a phase's launches, ...
@@ -43,7 +43,7 @@ class Saving:
 
 @dataclass(frozen=True)
 class Savings:
-    """What changes could save.
+    """The savings of changes.
 
     Attributes:
         steps: over how many steps the times are taken.
@@ -63,7 +63,8 @@ class Savings:
 
 
 def savings(run: Run) -> Savings | None:
-    """None where neither the device nor syncs were timed, and where the machine was busy."""
+    """Return the savings; None where neither the device nor syncs were timed, and where the machine
+    was busy."""
     about = analysis.of(run)
     if not about.knows_waits or about.is_contended:
         return None
@@ -100,8 +101,8 @@ SAVING_HEADERS = ("removed", "calls", "takes", "low", "likely", "high", "at most
 
 
 def savings_parts(found: Savings | None, findings: Sequence[Finding]) -> Iterator[Part]:
-    """The savings, the largest sure one first, the advice based on them, and what can't be told, in
-    the order in which they come."""
+    """Yield the savings, the largest sure one first, the advice based on them, and what this run
+    can't tell, in the order in which they come."""
     if found is not None and found.rows and found.step_ns is not None:
         yield from _savings(found, found.step_ns)
     kinds = {"advice": _advice, "doubt": _doubts}
@@ -140,7 +141,7 @@ def _savings(found: Savings, step_ns: float) -> Iterator[Part]:
     if len(found.rows) > _MAX_ROWS:
         yield Sentence(f"... and {counted(len(found.rows) - _MAX_ROWS, 'smaller one')}", "warn")
     yield Sentence(
-        "low to high: what the run, replayed without it, leaves open; likely: ? where that is "
+        "low to high: the range that replaying the run without it allows; likely: ? where that is "
         "too wide to tell; at most: an upper limit. "
         f"A step takes {unit.text(step_ns)} {unit.name} ({_based_on(found)})",
         "note",
@@ -153,7 +154,7 @@ def _based_on(found: Savings) -> str:
 
 
 def saving_cells(row: Saving, unit: Unit) -> list[str]:
-    """What stands below `SAVING_HEADERS`, behind the name."""
+    """Return the cells below `SAVING_HEADERS`, after the name."""
 
     def told(time_ns: float | None) -> str:
         return "?" if time_ns is None else unit.text(time_ns)

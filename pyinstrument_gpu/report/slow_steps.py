@@ -29,7 +29,7 @@ _LOOK = "pyinstrument-gpu report -v RUN"
 
 @dataclass(frozen=True)
 class SlowPart:
-    """What a cause explains of the excess of one step.
+    """The part of a step's excess that a cause explains.
 
     Attributes:
         cause: its name.
@@ -74,13 +74,13 @@ class SlowStep:
 
     @property
     def is_explained(self) -> bool:
-        """Whether causes explain all of it."""
+        """True if causes explain all of it."""
         return not self.unexplained_ns and all(one.cause != NOT_LOOKED_AT for one in self.parts)
 
 
 @dataclass(frozen=True)
 class SlowCause:
-    """What a cause costs.
+    """The cost of a cause.
 
     Attributes:
         cause: its name; "unexplained" for what none explains, "not_looked_at" for what is left of
@@ -104,7 +104,7 @@ class SlowCause:
 
 @dataclass(frozen=True)
 class SlowSteps:
-    """What slow steps cost.
+    """The cost of slow steps.
 
     Attributes:
         count: how many were slow.
@@ -126,7 +126,7 @@ class SlowSteps:
 
 
 def slow_steps(run: Run) -> SlowSteps | None:
-    """None where no step was slow."""
+    """Return the slow steps; None where there are none."""
     found = analysis.of(run).excess
     if not len(found.steps):
         return None
@@ -170,7 +170,7 @@ def _place(run: Run, place: int) -> str | None:
 
 
 def slow_step(run: Run, found: Excess, place: int) -> SlowStep:
-    """One of the slow steps, by its place among them."""
+    """Return one of the slow steps, by its place among them."""
     step, times_ns = found.steps[place], found.parts_ns[:, place]
     order = np.argsort(-times_ns, kind="stable")
     took_ns = int(step["end_ns"] - step["begin_ns"])
@@ -198,7 +198,7 @@ def slow_step(run: Run, found: Excess, place: int) -> SlowStep:
 
 
 def slow_parts(found: SlowSteps | None) -> Iterator[Part]:
-    """What slow steps cost, by cause, and the worst of them."""
+    """Yield what slow steps cost, by cause, and the worst of them."""
     if found is None or found.share < _SHOWN_SHARE:
         return
     unit = Unit.fitting(found.excess_ns)
@@ -231,12 +231,12 @@ def _percent(share: float) -> str:
 def _cost(found: SlowSteps) -> str:
     return (
         f"Slow steps: {found.count:,} of {found.compared:,} took {duration(found.excess_ns)} more "
-        f"than their kind ({small_percent(found.share, 1)} of the time)"
+        f"than others of their kind ({small_percent(found.share, 1)} of the time)"
     )
 
 
 def slow_summary(found: SlowSteps | None) -> Iterator[Part]:
-    """The same in a line, where it is worth one."""
+    """Yield a line on slow steps, where they are worth one."""
     if found is None or found.share < _SHOWN_SHARE:
         return
     named = [one for one in found.causes if one.time_ns >= _NAMED_SHARE * found.excess_ns]
@@ -258,8 +258,8 @@ def step_words(one: SlowStep) -> str:
     said = [f"{words} {duration(ns)}" for words, ns in parts if ns >= _NAMED_SHARE * one.excess_ns]
     where = f", in {one.where}" if one.where not in (None, "outside phases") else ""
     return printable(
-        f"Step {one.step:,} took {duration(one.took_ns)}, {duration(one.excess_ns)} more than its "
-        f"kind{where}: {', '.join(said)}"
+        f"Step {one.step:,} took {duration(one.took_ns)}, {duration(one.excess_ns)} more than "
+        f"others of its kind{where}: {', '.join(said)}"
     )
 
 

@@ -76,7 +76,7 @@ class StepTimes:
 
 
 def steps(run: Run) -> StepTimes | None:
-    """None where no step ended."""
+    """Return the step times; None where no step ended."""
     found, profiled = analysis.of(run), run.profiled_totals
     totals = found.step_totals
     if not totals.count:
@@ -233,7 +233,7 @@ def _rates(steps: StepTimes) -> Iterator[Sentence]:
 def outside_parts(
     steps: StepTimes | None, phases: Sequence[PhaseCalls], duration_ns: int
 ) -> Iterator[Part]:
-    """What a run of that duration does outside of steps."""
+    """Yield what a run of that duration does outside of steps."""
     if steps is None:
         return
     yield Sentence()
@@ -245,7 +245,7 @@ def outside_parts(
 
 
 def outside_words(steps: StepTimes, duration_ns: int) -> str:
-    """How much of a run of that duration lies outside of steps, and before the first."""
+    """Return how much of a run of that duration lies outside of steps, and before the first."""
     text = f"Outside steps: {duration(steps.outside_ns)} of {duration(duration_ns)}"
     if duration_ns:
         text += f" ({small_percent(steps.outside_ns, duration_ns)})"

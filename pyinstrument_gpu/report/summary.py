@@ -76,8 +76,8 @@ def summary(document: Document, width: int) -> list[Part]:
 
 
 def _sizes(asked: int) -> Iterator[tuple[int, int, int]]:
-    """How many phases, things to try and other lines are shown: from all on, the phases give way to
-    a few, then the lines, of which those that somebody asked for stay, then what is left."""
+    """Yield how many phases, things to try and other lines are shown: from all on, the phases give
+    way to a few, then the lines, of which those that somebody asked for stay, then what is left."""
     yield from ((phases, _MOST_TRIES, _MOST_LINES_ON) for phases in range(12, 7, -1))
     least = min(asked, _MOST_ASKED)
     yield from ((7, _MOST_TRIES, lines) for lines in range(_MOST_LINES_ON, max(least, 2) - 1, -1))
@@ -125,7 +125,7 @@ def _program(run: RunInfo) -> str:
 
 
 def _warnings(document: Document) -> Iterator[Part]:
-    """What changes how the rest is to be read."""
+    """Yield what changes how the rest is to be read."""
     notes = document.notes
     yield from (Sentence(f"! {printable(note)}", "warn") for note in notes[:_MOST_WARNINGS])
     more = len(notes) - _MOST_WARNINGS
@@ -147,7 +147,7 @@ def _verdict(document: Document) -> Iterator[Part]:
 
 
 def _times(document: Document, most: int) -> Iterator[Part]:
-    """Where the step goes; without steps, the phases that take longest."""
+    """Yield where the step goes; without steps, the phases that take longest."""
     if document.run.is_preview:
         return
     if document.steps is not None:
@@ -158,7 +158,7 @@ def _times(document: Document, most: int) -> Iterator[Part]:
 
 
 def _step_table(document: Document, steps: StepTimes, most: int) -> Iterator[Part]:
-    """Columns that say nothing are left out."""
+    """Yield the table of the step without columns that say nothing."""
     unit = Unit.brief(steps.mean_ns)
     shown = _largest(document, most)
     columns: dict[str, list[float | None]] = {
@@ -211,8 +211,8 @@ def _more(phases: int) -> Iterator[Sentence]:
 
 
 def _largest(document: Document, most: int) -> list[PhaseInSteps]:
-    """Those that take most of the step, in the order in which they run, so many at most with the
-    phases around them."""
+    """Return those that take most of the step, in the order in which they run, so many at most with
+    the phases around them."""
     by_path = {phase.path: phase for phase in document.phases}
     chosen: set[str] = set()
     for phase in sorted(document.phases, key=lambda one: one.host_ns or 0.0, reverse=True):
@@ -252,7 +252,7 @@ def _is_worth_a_line(one: Finding) -> bool:
 
 
 def gain(one: Finding) -> str:
-    """What a change saves, as far as the run can tell."""
+    """Return what a change saves, as far as the run can tell."""
     if one.low_ns is None or one.high_ns is None or not one.of_ns:
         return "what it saves is unknown"
     low, high = (small_percent(ns, one.of_ns) for ns in (one.low_ns, one.high_ns))
@@ -262,7 +262,7 @@ def gain(one: Finding) -> str:
 
 
 def _lines(document: Document) -> Iterator[Part]:
-    """What else there is to say, in a line for each thing."""
+    """Yield what else there is to say, in a line for each thing."""
     yield from _of_aspects(document, come_first=True)
     if document.steps is not None and not document.run.is_preview:
         yield Sentence(printable(_outside(document, document.steps)))

@@ -42,8 +42,10 @@ def time_budget_parts(time_budget: TimeBudget | None, steps: StepTimes | None) -
         sides, adds_up = "host side; the device was not timed", "They add up"
     if is_timed and time_budget.doubt is not None:
         headers = [_BUSY_OR_WAITING.get(header, header) for header in headers]
-        waits = f"the stream may wait {time_budget.doubt} where it looks busy"
-        why = f"busy?: busy or waiting, because {waits}"
+        why = (
+            "busy?: busy or waiting. When the stream looks busy it may be waiting "
+            f"{time_budget.doubt}"
+        )
         legend = (*legend, why)
 
     def cells(entry: TimeBudgetEntry) -> list[str]:

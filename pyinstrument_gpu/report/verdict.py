@@ -84,7 +84,7 @@ def _takes(run: Run) -> str:
 
 
 def _between(run: Run, phases: Sequence[PhaseInSteps], between_ns: float, step_ns: float) -> str:
-    """Where the time outside of phases is, which is more than that of any phase."""
+    """Return where the time outside of phases is, which is more than that of any phase."""
     share = small_percent(between_ns, step_ns)
     if not phases:
         return f"{share} lies outside all phases, as it has none"
@@ -128,12 +128,12 @@ def _what_helps(run: Run, findings: Sequence[Finding], guides: Guides | None) ->
     if doubts:
         first = doubts[0]
         if not first.high_ns or not first.of_ns:
-            return f"what a change could save is not known: {first.evidence}"
+            return f"what a change could save is unknown: {first.evidence}"
         return _may_save(run, first)
     if certain:
-        return f"no change that was looked at saves {HEADLINE_SHARE:.0%} of it"
+        return f"no change that was considered saves {HEADLINE_SHARE:.0%} of it"
     if guides is not None and guides.nothing_worth_an_edit:
-        return "nothing that was looked at is worth an edit"
+        return "nothing that was considered is worth an edit"
     return "what a change could save is not known from this run"
 
 

@@ -66,7 +66,7 @@ class RunTail:
         self._waiting = np.empty((2, 0), np.int64)
 
     def look(self, taken: bytes, final: bool = False) -> RunUpdate:
-        """What is new.
+        """Return what is new.
 
         Args:
             taken: from the recording's `Tap`.
@@ -129,7 +129,7 @@ class RunTail:
         self._forget_up_to(newest + 1)
 
     def _done(self) -> int:
-        """How many of the steps can be handed over: not one before those in front of it."""
+        """Return how many steps can be handed over: none before those in front of it."""
         waits = np.isin(self._steps["serial"], step_of(self._waiting[1]))
         done = (self._looks >= 1) & (~waits | (self._looks >= _LOOKS_FOR_DEVICE_TIMES))
         return true_prefix(done)

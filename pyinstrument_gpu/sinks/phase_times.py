@@ -37,7 +37,7 @@ _SCOPE_BITS = 2
 def keys_of(
     steps: NDArray[Any], paths: NDArray[Any], scopes: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """One number for each step (>= 0), path and scope; ascending as they are."""
+    """Return a number for each step (>= 0), path and scope, in their ascending order."""
     keys: NDArray[np.int64] = steps.astype(np.int64) << _PATH_BITS | paths.astype(np.int64)
     return keys << _SCOPE_BITS | scopes
 
@@ -56,7 +56,7 @@ def rows_of(keys: NDArray[np.int64], **sums: ArrayLike) -> Rows:
 
 
 def summed(*parts: Rows) -> Rows:
-    """One row for each key, ascending."""
+    """Return one row for each key, ascending."""
     rows = np.concatenate(parts)
     keys = rows["key"]
     order = np.argsort(keys, kind="stable")

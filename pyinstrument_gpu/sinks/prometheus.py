@@ -108,7 +108,7 @@ class PrometheusSink(Sink):
         ]
 
     def collect(self) -> Iterable[Metric]:
-        """Called by prometheus_client, on a thread of its own, to collect the metrics."""
+        """Collect the metrics for prometheus_client, which calls this on a thread of its own."""
         return self._families
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class PrometheusSink(Sink):
 
 
 class _SlowSteps:
-    """What slow steps in the run file took longer than their kind, by cause."""
+    """The excess of slow steps in the run file over others of their kind, by cause."""
 
     def __init__(self, path: str) -> None:
         self._follower = RunFollower(path)
@@ -128,7 +128,7 @@ class _SlowSteps:
         self._next_s = 0.0
 
     def look(self) -> dict[str, int]:
-        """All so far. Reads the newest part of the history, but not in each call."""
+        """Return all so far. Reads the newest part of the history, but not in each call."""
         began_s = time.monotonic()
         if began_s >= self._next_s:
             self._sums.add(Run.from_blocks(self._follower.look()))
@@ -142,7 +142,7 @@ class _SlowSteps:
 
 def _of_slow_steps(excess_ns: Mapping[str, int]) -> Iterator[Metric]:
     if excess_ns:
-        what = "What slow steps took longer than their kind, by what caused it."
+        what = "Time that slow steps took beyond others of their kind, by cause."
         seconds = {cause: time_ns / 1e9 for cause, time_ns in excess_ns.items()}
         yield _family("Counter", "slow_step_seconds", what, _each_alone(seconds), "cause")
 
@@ -152,8 +152,8 @@ def _families(
 ) -> Iterator[Metric]:
     facts = {fact: update.environment.get(fact) for fact in _FACTS}
     info = {fact: str(value) for fact, value in facts.items() if value is not None}
-    yield _family("Info", "run", "What is recorded.", {"": (info,)})
-    what = "What was not recorded as asked, by cause."
+    yield _family("Info", "run", "The recording.", {"": (info,)})
+    what = "Events that were not recorded as asked, by cause."
     yield _family("Counter", "dropped", what, _each_alone(update.dropped), "cause")
     yield _family("Counter", "spans", "Executions of phases.", {"": (update.phases_recorded,)})
     if update.totals is not None:

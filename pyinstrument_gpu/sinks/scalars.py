@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an update says, as points of curves: for sinks that show values by step."""
+"""Updates as points of curves, for sinks that show values by step."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ MAX_STEPS = 100
 
 
 class Point(NamedTuple):
-    """One point of a curve. `walltime`: when the step ended or the metric was read, in seconds of
-    the wall clock; or since the run began where it is not known when that was."""
+    """A point of a curve. `walltime`: when the step ended or the metric was read, in seconds of the
+    wall clock; or since the run began where it is not known when that was."""
 
     tag: str
     value: float
@@ -34,8 +34,9 @@ class Point(NamedTuple):
 
 
 def scalars_of(update: RunUpdate, most: int | None = None) -> Iterator[Point]:
-    """All points of an update: those of its steps in their order, then its metrics as they were
-    read. Points with the same step and time are next to each other. At most so many of a curve."""
+    """Yield the points of an update: those of its steps in their order, then its metrics as they
+    were read. Points with the same step and time are next to each other. At most `most` of a
+    curve."""
     most = most or MAX_STEPS
     return chain(_step_scalars(update, most), _metric_scalars(update, most))
 
@@ -81,8 +82,8 @@ def _metric_scalars(update: RunUpdate, most: int) -> Iterator[Point]:
 
 
 def _phases_ms(times: NDArray[np.void], labels: Sequence[str]) -> dict[str, float]:
-    """What a step spent in phases, by tag. A device time is missing where it is not known of every
-    span."""
+    """Return what a step spent in phases, by tag. A device time is missing where it is not known of
+    every span."""
     host_ns: dict[str, float] = {}
     device_ns: dict[str, float] = {}
     columns = ["path", "scope", "host_ns", "device_ns"]

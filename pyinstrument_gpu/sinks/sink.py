@@ -26,7 +26,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class RunUpdate:
-    """What is new in a run since the last update.
+    """The part of a run that is new since the last update.
 
     Attributes:
         environment: where the run is recorded; see `Run.environment`.

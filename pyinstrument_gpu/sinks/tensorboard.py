@@ -13,7 +13,7 @@ from pyinstrument_gpu.sinks.sink import RunUpdate, Sink
 
 
 class ScalarWriter(Protocol):
-    """As `torch.utils.tensorboard.SummaryWriter` and that of tensorboardX."""
+    """A writer like `torch.utils.tensorboard.SummaryWriter` and that of tensorboardX."""
 
     def add_scalar(
         self, tag: str, scalar_value: float, global_step: int, walltime: float, /

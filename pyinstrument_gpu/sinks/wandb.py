@@ -15,7 +15,7 @@ _STEP = f"{_PREFIX}step_index"
 
 
 class WandbRun(Protocol):
-    """As what `wandb.init` returns."""
+    """A run like that which `wandb.init` returns."""
 
     def log(self, data: dict[str, Any], /) -> object: ...
 

@@ -67,7 +67,7 @@ class RankExporter:
         self._families = [*families(runs)]
 
     def collect(self) -> Iterable[Metric]:
-        """Called by prometheus_client, on a thread of its own."""
+        """Collect the metrics for prometheus_client, which calls this on a thread of its own."""
         return self._families
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class RankExporter:
         return [run for run in self._watch.look(clocks) if isinstance(run, LiveRun)]
 
     def _go_to_newest(self) -> bool:
-        """Whether there is another job than the one that was looked at."""
+        """Go to the newest job; return whether it is another than before."""
         try:
             find = self._find()
         except (OSError, RunFileError):  # there is none yet, or no more
@@ -107,15 +107,15 @@ def families(runs: Iterable[LiveRun]) -> Iterator[Metric]:
     found: dict[str, Any] = {
         name: GaugeMetricFamily(f"{_PREFIX}_{name}", what, labels=["rank", "host", *more])
         for name, what, *more in (
-            ("condition", "1 for the condition of the rank, as watch says it.", "condition"),
-            ("silent_seconds", "How old the last heartbeat of the rank is."),
-            ("recorded_seconds", "How long the recording had gone on at its last heartbeat."),
+            ("condition", "1 for the condition of the rank that watch shows.", "condition"),
+            ("silent_seconds", "Age of the last heartbeat of the rank."),
+            ("recorded_seconds", "Duration of the recording at its last heartbeat."),
             ("steps", "Steps that ended."),
             ("step_seconds", "Mean time of the steps of the last 30 seconds."),
             ("phase_seconds", "Time per step in a phase, in the same steps.", "path"),
         )
     }
-    slow = "What slow steps took longer than their kind, since the watch began, by what caused it."
+    slow = "Time that slow steps took beyond others of their kind, since the watch began, by cause."
     found["slow_step_seconds"] = CounterMetricFamily(
         f"{_PREFIX}_slow_step_seconds", slow, labels=["rank", "host", "cause"]
     )

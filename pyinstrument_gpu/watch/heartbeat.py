@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a recording is, in words: whether it goes on, where it is, or where it stopped.
+"""The condition of a recording in words: whether it goes on, where it is, or where it stopped.
 
 The recorder has a thread of its own, which writes ten times a second whatever the program does. So
 a fresh file in which nothing happens is of a program that hangs, and an old file of a process that
@@ -29,7 +29,7 @@ from pyinstrument_gpu.parts.words import time_text
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """How a recording is.
+    """The condition of a recording.
 
     Attributes:
         condition: in one word.
@@ -54,7 +54,7 @@ def heartbeat(
     has_changed: bool,
     lost: str | None = None,
 ) -> Heartbeat:
-    """How a recording is.
+    """Return the condition of a recording.
 
     Args:
         sighting: of its process.
@@ -142,7 +142,7 @@ def _overdue(run: Run, age_ns: int) -> str | None:
 
 
 def _idle_ns(run: Run, age_ns: int) -> int:
-    """How long the program has done nothing; what its watchdog has seen is the longest."""
+    """Return how long the program has done nothing; what its watchdog has seen is the longest."""
     stall, phase = open_stall(run), innermost_phase(run)
     moments = [run.active_ns if stall is None else stall.since_ns]
     moments += [one.begin_ns for one in (run.open_step, phase) if one is not None]
@@ -151,7 +151,7 @@ def _idle_ns(run: Run, age_ns: int) -> int:
 
 
 def place_of(run: Run) -> str:
-    """Where the program was last seen: "in backward/allreduce, step 1812"."""
+    """Return where the program was last seen: "in backward/allreduce, step 1812"."""
     step, innermost = run.open_step, innermost_phase(run)
     closed = run.steps.closed["index"]
     if step is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is shown of a run that is being recorded: plain data, made of what a follower holds.
+"""The live view of a run that is being recorded: plain data, made of what a follower holds.
 
 Figures are of the whole run, from its statistics, or of the *window*: the whole steps that ended in
 the last 30 seconds, or the last three if those took longer. Neither has the times of steps that
@@ -33,7 +33,7 @@ _NEWEST_STEPS = 20
 
 @dataclass(frozen=True)
 class LiveStep:
-    """One of the newest steps; `slow` is what made it slow, None where it is not."""
+    """A recent step; `slow` is what made it slow, None where it is not."""
 
     index: int
     duration_ns: int
@@ -86,7 +86,7 @@ class LivePhase:
 
 @dataclass(frozen=True)
 class LiveRecorder:
-    """How the recorder is."""
+    """The state of the recorder."""
 
     thread_share: float | None
     dropped: dict[str, int]
@@ -127,7 +127,7 @@ def live_run(
     damaged_blocks: int = 0,
     slow: LiveSlowSteps | None = None,
 ) -> LiveRun:
-    """What is shown of a run. Linear in the history that `run` holds.
+    """Return the view of a run. Linear in the history that `run` holds.
 
     Args:
         run: as `Run.from_blocks` makes it of what a follower holds.
@@ -273,7 +273,8 @@ def json_of(run: LiveRun) -> dict[str, Any]:
 
 
 def spread(values: Sequence[float | None]) -> float | None:
-    """By which share the largest of some values is above the smallest; None if that is unknown."""
+    """Return by which share the largest of some values is above the smallest; None if that is
+    unknown."""
     known = [value for value in values if value is not None]
     if len(known) < 2 or min(known) <= 0:
         return None

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be seen of processes that record, beside their files: by the clocks of this machine and
-by /proc, which is only read. What it hides stays unknown."""
+"""Observations of processes that record, beside their files: by the clocks of this machine and by
+/proc, which is only read. What it hides stays unknown."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class MachineClocks:
         return cls(host, monotonic_ns, boottime_ns, time.time_ns())
 
     def are_of(self, environment: Mapping[str, Any], anchor: Mapping[str, int]) -> bool:
-        """Whether a run is recorded on this machine since it was started, as far as can be told:
-        the name is the same, and so is the moment at which the monotonic clock began."""
+        """Return whether a run is recorded on this machine since it was started, as far as can be
+        told: the name is the same, and so is the moment at which the monotonic clock began."""
         its_ns = booted_ns(anchor)
         if its_ns is None or environment.get("host") != self.host:
             return False
@@ -60,7 +60,7 @@ class MachineClocks:
 def process_state(
     pid: int, began_monotonic_ns: int, clocks: MachineClocks, proc: Path = Path("/proc")
 ) -> ProcessState:
-    """Whether the process of a recording is still there.
+    """Return whether the process of a recording is still there.
 
     Args:
         pid: its number, on this machine.
@@ -82,7 +82,7 @@ def process_state(
 
 
 def _stat_fields(pid: int, proc: Path) -> list[str]:
-    """What stands behind the name, which may hold anything: the state, the parent, ..."""
+    """Return the fields after the name, which may hold anything: the state, the parent, ..."""
     text = (proc / str(pid) / "stat").read_text("utf-8", "replace")
     fields = text.rpartition(")")[2].split()
     int(fields[19])
@@ -145,7 +145,7 @@ def sightings_of(
     wait: Callable[[], None],
     process: LookUp = process_state,
 ) -> dict[int, Sighting]:
-    """What can be seen of each rank.
+    """Return what can be seen of each rank.
 
     Whether a process of another machine lives can't be seen, but perhaps its file changes.
 
@@ -181,7 +181,7 @@ def sighting_of(
     clocks: MachineClocks,
     process: LookUp = process_state,
 ) -> Sighting:
-    """What can be seen of the process of a run; nothing if it is of another machine.
+    """Return what can be seen of the process of a run; nothing if it is of another machine.
 
     Args:
         anchor: the last reading of its clocks.
@@ -196,7 +196,7 @@ def sighting_of(
 
 
 def _written(rank: RankData) -> tuple[int, int] | None:
-    """When its file was written last, and its size."""
+    """Return when the rank's file was written last, and its size."""
     try:
         status = os.stat(rank.file or "")
     except OSError:

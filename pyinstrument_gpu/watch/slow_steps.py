@@ -39,7 +39,7 @@ class SlowStepSums:
         self._sums = SlowSums()
 
     def look(self, run: Run) -> LiveSlowSteps:
-        """Those of the run as it is now. Costs the analysis of slow steps."""
+        """Return the slow steps of the run as it is now. Costs the analysis of slow steps."""
         if run.environment.get("run_id") != self._run_id:
             self._run_id = run.environment.get("run_id")
             self._sums = SlowSums()

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `watch` shows: the heading, and the tables as parts of a report, of what was seen at the
-last look.
+"""The heading and the tables that `watch` shows, as parts of a report on the last look.
 
 Each table fits a terminal of 80 columns; wider ones get more columns. Nothing is said by a colour
 alone.
@@ -42,8 +41,8 @@ _SIGNS = {
 
 
 def heading(run: LiveRun | Unreadable, width: int) -> Text:
-    """Four lines: which run it is, how it is, its steps, memory and the recorder; and what the loop
-    waits for."""
+    """Return four lines: which run it is, how it is, its steps, memory and the recorder; and what
+    the loop waits for."""
     if isinstance(run, Unreadable):
         lines = [Text(f"■ {printable(run.file)}"), Text(printable(run.reason))]
     else:
@@ -114,7 +113,7 @@ _Looks: TypeAlias = Sequence["LiveRun | Unreadable"]
 
 @dataclass(frozen=True)
 class View:
-    """One of the tables.
+    """A table of the view.
 
     Attributes:
         name: of its tab.
@@ -190,7 +189,7 @@ def _phase_row(phase: LivePhase, as_tree: bool, unit: Unit, call_unit: Unit, col
 
 
 def _tree(phases: Sequence[LivePhase]) -> list[LivePhase]:
-    """Each phase behind the one around it, else in order of first appearance."""
+    """Return each phase behind the one around it, else in order of first appearance."""
     known = {phase.path for phase in phases}
     by_parent: dict[str, list[LivePhase]] = {}
     for phase in phases:
@@ -334,7 +333,7 @@ VIEWS = tuple(_BY_PLACE[place] for place in sorted(_BY_PLACE))
 
 
 def _figure(value: float | None) -> str:
-    """Three digits."""
+    """Return a figure of three digits."""
     if value is None:
         return UNKNOWN
     if value >= 100:

@@ -42,7 +42,7 @@ class Unreadable:
 
 
 class UnknownFormat(Unreadable):
-    """One of a format that this version of the package doesn't read: that stays so."""
+    """A file of a format that this version of the package doesn't read: that stays so."""
 
 
 class WatchedRun:
@@ -63,7 +63,7 @@ class WatchedRun:
         self._has_changed = False
 
     def look(self, clocks: MachineClocks, most_blocks: int = MOST_BLOCKS) -> LiveRun | Unreadable:
-        """What it says now; `most_blocks` as in `RunFollower.look`."""
+        """Return what the file says now; `most_blocks` as in `RunFollower.look`."""
         try:
             blocks = self._follower.look(most_blocks)
             run = Run.from_blocks(blocks)
@@ -105,7 +105,7 @@ class Watch:
         self._runs: dict[Path, WatchedRun] = {}
 
     def look(self, clocks: MachineClocks) -> list[LiveRun | Unreadable]:
-        """What each of them says now, in the order of the files."""
+        """Return what each of them says now, in the order of the files."""
         try:
             files = self._files()
         except OSError:  # the folder is gone, and perhaps its files are not
@@ -155,7 +155,7 @@ def stream(
 
 
 def facts(looks: list[LiveRun | Unreadable], clocks: MachineClocks) -> dict[str, Any]:
-    """One object of the stream: see docs/page.md."""
+    """Return one object of the stream: see docs/page.md."""
     return {
         "version": VERSION,
         "realtime_ns": clocks.realtime_ns,

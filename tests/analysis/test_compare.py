@@ -74,7 +74,7 @@ def test_few_runs_show_nothing_without_a_floor_of_noise() -> None:
         assert comparison.significant_phases == ()
         text = " ".join(comparison_report(comparison).split())
         assert "they cannot separate the change from noise" in text
-        assert "Which phases changed can't be told from so few runs" in text
+        assert "So few runs can't tell which phases changed" in text
         assert "more than the noise" not in text
         told = "one run per side" if counts == (1, 1) else f"{counts[0]} run"
         assert text.startswith(f"AMBIGUOUS: can't tell from {told}")
@@ -462,10 +462,10 @@ Loader workers: 0 and 2
 Package numpy: 2.0 and 2.1
 Environment variable CUDA_LAUNCH_BLOCKING: none and 1
 Environment variable OMP_NUM_THREADS: 4 and none
-Not known of all runs: host, GPUs""")
+Not known for all runs: host, GPUs""")
     text = comparison_report(compare(before, runs()))
     assert text.endswith("platform, pyinstrument_gpu version")
-    assert "\n\nNothing else differs of what the runs say\nNot known of all runs: host, " in text
+    assert "\n\nNothing else that the runs record differs\nNot known for all runs: host, " in text
 
 
 # Final values of metrics

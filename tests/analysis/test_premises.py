@@ -111,7 +111,7 @@ def test_more_workers_do_not_make_it_faster_to_hand_over_batches() -> None:
     assert truth_ns < 0.02 * analysis.of(found.run).savings.step_ns
     assert row.time_ns == pytest.approx(400 * US, rel=0.3)
     assert row.low_ns <= truth_ns
-    assert "wait for data" not in about(analysis.of(found.run).advice)
+    assert "waiting for data" not in about(analysis.of(found.run).advice)
 
 
 def test_workers_that_are_late_are_told_from_what_it_takes_to_hand_over_batches() -> None:
@@ -121,7 +121,7 @@ def test_workers_that_are_late_are_told_from_what_it_takes_to_hand_over_batches(
 
     assert truth_ns == pytest.approx(3_600 * US, rel=0.1)
     assert row.low_ns <= truth_ns <= row.high_ns
-    assert about(analysis.of(found.run).advice)[0] == "wait for data"
+    assert about(analysis.of(found.run).advice)[0] == "waiting for data"
 
 
 # --- what is likely ---
@@ -360,7 +360,7 @@ def test_what_one_of_several_ranks_saves_is_not_told() -> None:
     assert (row.low_ns, row.at_most_ns, row.limit) == (0, math.inf, Limit.NONE)
     assert analysis.of(run).advice == []
     (doubt,) = (one for one in analysis.of(run).doubts if one.about == subject(run, row))
-    assert doubt.evidence == "the stream may wait for another rank where it looks busy"
+    assert doubt.evidence == "when the stream looks busy it may be waiting for another rank"
     report = run.report(verbose=True, width=110, color=False)
     (line,) = (line for line in report.splitlines() if line.startswith(".item() at train.py:10"))
     assert line.split()[8] == "-"
@@ -411,7 +411,7 @@ def test_where_workers_are_the_limit_other_waits_save_nothing() -> None:
     assert row.time_ns > 3 * MS
     assert saved_ns < 0.2 * MS
     assert row.likely_ns == pytest.approx(saved_ns, abs=0.2 * MS)
-    assert about(analysis.of(run).advice) == ["wait for data"]
+    assert about(analysis.of(run).advice) == ["waiting for data"]
 
 
 def test_where_batches_are_there_they_are_no_limit() -> None:

@@ -231,7 +231,7 @@ def test_steps_that_log_compute_more() -> None:
 def test_what_logging_computes_is_unknown_if_every_step_logs() -> None:
     one = the(_logging(every=1), "print and log")
 
-    assert "can't be told" in one.evidence
+    assert "too few steps differ to tell" in one.evidence
     assert worth(one).high_ns < 30 * US
 
 
@@ -424,7 +424,7 @@ def test_without_device_times_nothing_is_said_of_launches() -> None:
         # The loop makes it itself in 10 ms, which a worker does in the 5 of the loop and 5 more.
         # What it takes to hand it over is not known.
         (0, "; with 1 it would wait 4.99 ms to 10.0 ms for a batch"),
-        (None, "by how many workers is not known"),
+        (None, "the number of workers is unknown"),
     ],
 )
 def test_what_the_loader_takes(workers: int | None, words: str) -> None:
@@ -493,9 +493,9 @@ def test_what_the_first_batch_waits_for_is_the_start_of_the_workers() -> None:
 @pytest.mark.parametrize(
     ("workers", "why"),
     [
-        (0, "to take a batch from a worker costs time, too; how much, only a try tells"),
-        (None, "to hand over a batch that is there may take as long"),
-        (2, "to hand over a batch that is there may take as long"),
+        (0, "taking a batch from a worker costs time, too; only a try tells how much"),
+        (None, "handing over a finished batch may take as long"),
+        (2, "handing over a finished batch may take as long"),
     ],
 )
 def test_batches_that_are_handed_over_as_fast_are_not_sure_to_save_anything(
@@ -535,8 +535,8 @@ def test_more_workers_are_not_sure_to_help_without_a_core(
     about = analysis.of(run)
 
     assert (worth(the(run, "use more loader workers")).low_ns > 0) == is_sure
-    assert ("wait for data" in [one.about for one in about.advice]) == is_sure
-    doubted = [one for one in about.doubts if one.about == "wait for data"]
+    assert ("waiting for data" in [one.about for one in about.advice]) == is_sure
+    doubted = [one for one in about.doubts if one.about == "waiting for data"]
     assert len(doubted) == (not is_sure)
     for one in doubted:
         assert one.low_ns == 0

@@ -354,7 +354,7 @@ def test_no_advice_without_evidence() -> None:
     ("saving", "about", "edit"),
     [
         (_saving(Change.COPIES), "copies to the device", "pin_memory=True"),
-        (_saving(Change.DATA_WAIT), "wait for data", "persistent_workers=True"),
+        (_saving(Change.DATA_WAIT), "waiting for data", "persistent_workers=True"),
         (_saving(Change.LAUNCHES, path=0), "launches in forward", "CUDA graphs"),
         (_saving(Change.LAUNCHES, path=1), "launches in optimizer2", "fused=True"),
         (_saving(Change.LAUNCHES, path=2), "launches in zero_grad", "set_to_none=True"),

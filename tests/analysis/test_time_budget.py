@@ -351,7 +351,7 @@ def _section(run: Run, width: int = 100) -> str:
     [
         ({"program_facts": {"other_streams": True, "ranks": 1}}, "another stream"),
         ({"program_facts": {"other_streams": False, "ranks": 2}}, "another rank"),
-        ({}, "another stream or rank, of which nothing is known"),
+        ({}, "another stream or rank; this run can't tell"),
     ],
 )
 def test_what_another_stream_may_be_waited_for_is_not_called_busy(
@@ -363,7 +363,7 @@ def test_what_another_stream_may_be_waited_for_is_not_called_busy(
 
     assert "| busy?  " in section.splitlines()[1]
     words = " ".join(section.split())
-    assert f"busy or waiting, because the stream may wait for {which}" in words
+    assert f"busy or waiting. When the stream looks busy it may be waiting for {which}" in words
 
 
 def test_the_report_shows_both_sides_and_that_they_add_up() -> None:

@@ -148,7 +148,7 @@ def test_steps_that_are_no_longer_in_the_history(tmp_path: Path) -> None:
     life = life_of(tmp_path, attempt(0, 10, start=20, gap_ns=2 * MS, parts=lacking))
     assert life.attempts[0].numbers.tolist() == [*range(20, 31)]
     assert ms_of(life) == {"startup": 114, "productive": 100, "recomputed": 5, "outside": 8}
-    assert any("of 6 steps at its begin only the total is kept" in one for one in life.notes)
+    assert any("of 6 steps at its beginning only the total is kept" in one for one in life.notes)
     began_ns = MONOTONIC_NS + BEFORE_NS
     startup = Startup(watched_ns=began_ns, first_step_ns=began_ns + 2 * MS)
     lacking["startup"] = startup
@@ -226,7 +226,7 @@ def test_stragglers_are_waited_for(tmp_path: Path) -> None:
 def test_of_few_steps_stragglers_are_not_known(tmp_path: Path) -> None:
     life = life_of(tmp_path, attempt(0, 10, ranks=2), attempt(0, 10, rank=1, ranks=2))
     assert not life.knows_stragglers
-    assert any("waited for stragglers is not known: 9 steps" in one for one in life.notes)
+    assert any("waited for stragglers is unknown: 9 steps" in one for one in life.notes)
 
 
 def test_clocks_of_machines_that_differ(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_a_job_is_named_by_its_program_not_by_what_launched_it() -> None:
         (
             "some steps",
             "Rank 1 is waited for in some steps: it comes last in 7 of 99 steps, 4.00 ms after "
-            "the next rank on average, and it can't be told in which phase; differences between "
+            "the next rank on average, and the runs can't tell in which phase; differences between "
             "ranks cost 5% of the step.",
         ),
         (
@@ -51,12 +51,12 @@ def test_a_job_is_named_by_its_program_not_by_what_launched_it() -> None:
             "Several ranks are waited for, together or in turn, and none can be named; differences "
             "between ranks cost 8% of the step.",
         ),
-        ("unknown", "Which rank is late can't be told: no step ended on all ranks."),
+        ("unknown", "Which rank is late is unknown: no step ended on all ranks."),
         (
             "broken",
             "Ranks 0-1 stalled: no step of rank 0 began or ended for 32.0 s, in step 90, in "
             "backward. Of the 3 ranks compared, no rank stands out in 99 steps; differences "
-            "between ranks cost 0.1% of the step; of 2 ranks that are missing, nothing is known.",
+            "between ranks cost 0.1% of the step; 2 ranks are missing.",
         ),
         ("nothing", "No run of the 2 ranks could be read."),
     ],
@@ -202,7 +202,7 @@ def test_a_pattern_of_one_rank_without_a_name_is_unknown() -> None:
     job = balanced()
     stragglers = replace(job.stragglers, pattern=Pattern.ALWAYS, loss_share=None)
     verdict = job._replace(stragglers=stragglers).document().verdict
-    assert verdict == "Which rank is late can't be told: the runs do not say it."
+    assert verdict == "Which rank is late is unknown: the runs don't show it."
 
 
 def test_a_step_takes_as_long_as_on_the_latest_rank() -> None:
@@ -266,6 +266,6 @@ def test_steps_that_were_not_judged_are_told() -> None:
     job = balanced()
     stragglers = replace(job.stragglers, steps=60, step_ns=100.0 * MS)
     assert job._replace(stragglers=stragglers).document().notes == (
-        "of 39 of the 99 steps it is not known who is late: not all records of their collective "
+        "which rank is late is unknown for 39 of the 99 steps: some records of their collective "
         "operations are there",
     )

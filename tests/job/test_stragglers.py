@@ -272,7 +272,7 @@ def test_waits_for_operations_within_a_phase_are_no_work(
         assert of(unseen).stragglers.straggler is None
         if group_size == ranks:
             assert unknown(unseen) == (
-                "how long ranks wait for each other in forward is not known, and none stands out "
+                "how long ranks wait for each other in forward is unknown, and none stands out "
                 "in what is"
             )
         job = simulated_job(ranks, seed, blocking=4, group_size=group_size)
@@ -442,7 +442,7 @@ def unknown(job: Job) -> str:
 
 def test_what_is_not_known() -> None:
     few = simulated_job(2, 1, steps=10)
-    assert unknown(few) == "9 steps are there of all ranks, besides the first; 20 are needed"
+    assert unknown(few) == "9 steps have records of all ranks, besides the first; 20 are needed"
     assert of(few).phases and of(few).step is not None
     one = Job(simulated_job(2, 1).ranks[:1], 2)
     assert unknown(one) == "there is the run of one rank alone"

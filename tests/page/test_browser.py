@@ -146,7 +146,7 @@ def test_a_step_that_is_clicked_says_what_the_run_holds(page: Browser, run: Run)
     found = analysis.of(run).excess
     assert found.steps["index"].tolist() == [SLOW]
     more = duration(int(found.excess_ns[0]))
-    assert page.text(".step-panel h4") == f"{more} more than its kind, in backward"
+    assert page.text(".step-panel h4") == f"{more} more than others of its kind, in backward"
     waits, rest = ms(int(found.parts_ns.max())), ms(int(found.unexplained_ns[0]))
     assert page.text(".step-panel table:nth-of-type(2) tbody").split("\n") == [
         f"waiting for the device (.item() at /nowhere/train.py:57) {waits}",

@@ -481,7 +481,7 @@ def test_blocked_times_of_some_calls_and_watches_of_some_steps_say_so() -> None:
     )
 
     assert "blocked is known of 3 of 4 calls; their mean stands for all" in report
-    assert "The watch was on in 2 of 4 steps; what stands per step is a mean of all steps" in report
+    assert "The watch was on in 2 of 4 steps; numbers per step are means of all steps" in report
 
 
 def on_device(

@@ -47,7 +47,7 @@ _found: MutableMapping[Run, list[Finding]] = WeakKeyDictionary()
 
 
 def findings(run: Run) -> list[Finding]:
-    """What the rules find, the largest first, and then what can't be told."""
+    """Return what the rules find, the largest first, and then what this run can't tell."""
     if run not in _found:
         _found[run] = _findings(run)
     return _found[run]
@@ -69,7 +69,8 @@ def _findings(run: Run) -> list[Finding]:
 
 
 def is_nothing_worth_an_edit(run: Run, found: list[Finding]) -> bool:
-    """Whether all that the run's savings and these findings say is worth less than `EDIT_SHARE`.
+    """Return whether all that the run's savings and these findings say is worth less than
+    `EDIT_SHARE`.
 
     Not where one of them can't tell, where something that may matter was not recorded, or where the
     time that a step takes has no premise to rest on.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the rules look at: a run, its analysis, and what several of them need of both."""
+"""The input of the rules: a run, its analysis, and what several of them need of both."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ READS = (
 
 
 class Worth(NamedTuple):
-    """What a change would save per step, an interval.
+    """The interval of what a change would save per step.
 
     Attributes:
         of_ns: what that is a share of, per step too.
@@ -69,7 +69,7 @@ def guidance(
 
 
 def worth_of(saving: ReplayedSaving, found: ReplayedSavings) -> Worth:
-    """What the savings of the run say of a change."""
+    """Return what the savings of the run say of a change."""
     return Worth(saving.low_ns, saving.high_ns, found.whole_ns(saving), saving.of)
 
 
@@ -92,7 +92,7 @@ class Case:
 
     @cached_property
     def has_device(self) -> bool:
-        """Whether there is a sign that the program used a device."""
+        """True if there is a sign that the program used a device."""
         run = self.run
         is_priced = bool((run.syncs.events["duration_ns"] >= 0).any())
         return bool(run.streams or run.environment.get("gpus") or is_priced)
@@ -112,7 +112,7 @@ class Case:
 
     @cached_property
     def all_computing_ns(self) -> float:
-        """The same in all phases and outside of them, per step."""
+        """The time that the host computes in all phases and outside of them, per step."""
         return sum(map(self.computing_ns, self._means))
 
     @cached_property
@@ -127,12 +127,12 @@ class Case:
 
     @cached_property
     def all_waits(self) -> NDArray[np.void]:
-        """The same with those outside of steps."""
+        """The waits, with those outside of steps."""
         waits = self.found.host_timeline.waits
         return waits[~self.run.syncs.is_meant(waits)]
 
     def line(self, site: int) -> str:
-        """What waits at a site, and where: ".item() at train.py:31"."""
+        """Return what waits at a site, and where: ".item() at train.py:31"."""
         found = self.run.syncs.sites[site]
         return f"{found.kind.label} at {self.run.name_of_line(found.program)}"
 
@@ -145,7 +145,7 @@ class Case:
     def saving(
         self, change: Change, *, site: int = -1, path: int = -1, is_inside: bool = True
     ) -> ReplayedSaving | None:
-        """What the run's savings say of a change, if anything."""
+        """Return what the run's savings say of a change, if anything."""
         wanted = (change, site, path, is_inside)
         for row in self.found.savings.rows:
             if (row.change, row.site, row.path, row.is_inside) == wanted:
@@ -153,7 +153,7 @@ class Case:
         return None
 
     def is_listed(self, saving: ReplayedSaving) -> bool:
-        """Whether the report recommends the change, or names it as a doubt, anyway."""
+        """Return whether the report recommends the change, or names it as a doubt, anyway."""
         told = subject(self.run, saving), saving.low_ns, saving.high_ns
         listed = (*self.found.advice, *self.found.doubts)
         return any((one.about, one.low_ns, one.high_ns) == told for one in listed)

@@ -102,7 +102,7 @@ class OutermostPhases:
         self._step = interval_at(steps["begin_ns"], steps["end_ns"], begins_ns)
 
     def evaluations(self) -> Occasions:
-        """None where they come with more than `MAX_SHARE` of the steps."""
+        """Return the evaluations; None where they come with more than `MAX_SHARE` of the steps."""
         is_evaluation = self._are(self._evaluating())
         steps = distinct(np.maximum(self._step, self._gap)[is_evaluation])
         if np.count_nonzero(steps >= 0) > MAX_SHARE * len(self._steps):
@@ -110,9 +110,9 @@ class OutermostPhases:
         return _together(self._in_gaps(is_evaluation), self._in_steps(is_evaluation))
 
     def may_be_rollouts(self) -> bool:
-        """Whether the evaluations may be something else: modules were in training mode, or
-        automatic phases alone show them, and the program has neither a loader nor a loss in them.
-        """
+        """Return whether the evaluations may be something else: modules were in training mode,
+        or automatic phases alone show them, and the program has neither a loader nor a loss in
+        them."""
         if self._evaluating() == _NO_GRADIENTS:
             return True
         is_evaluation = self._are(EVALUATION_PHASES)
@@ -190,7 +190,7 @@ class OutermostPhases:
         return Occasions(gap_begins_ns, gap_ends_ns, low_ns, high_ns, are_known)
 
     def _first_read_end_ns(self, gaps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """When the first read in each gap ended; -1 where there is none."""
+        """Return when the first read in each gap ended; -1 where there is none."""
         assert self._reads is not None
         begins_ns = np.append(self._reads["begin_ns"], np.iinfo(np.int64).max)
         lengths_ns = np.append(self._reads["duration_ns"], 0)
@@ -217,8 +217,8 @@ class OutermostPhases:
         places: NDArray[np.int64],
         edges_ns: tuple[NDArray[np.int64], NDArray[np.int64]],
     ) -> Occasions:
-        """The time of some phases at their places, which have these begins and ends. The device may
-        do earlier work while they are blocked, or wait for room in the launch queue."""
+        """Return the time of some phases at their places, which have these begins and ends. The
+        device may do earlier work while they are blocked, or wait for room in the launch queue."""
         wanted = distinct(places[chosen])
         spans, place = self._spans[chosen], np.searchsorted(wanted, places[chosen])
         host_ns = np.maximum(spans["host_end_ns"] - spans["host_begin_ns"], 0)

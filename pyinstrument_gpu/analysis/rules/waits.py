@@ -32,7 +32,7 @@ _ERRORS = 2
 
 
 def repeated_reads(case: Case) -> Iterator[Finding]:
-    """Values read twice in a step: what the second read costs.
+    """Yield values that are read twice in a step, and what the second read costs.
 
     The first read of a step waits until the device is done. A second one behind it waits for
     nothing, whatever it reads, so its price is that of the call. A site counts if half of its
@@ -64,7 +64,7 @@ def repeated_reads(case: Case) -> Iterator[Finding]:
 
 
 def blocking_copies(case: Case) -> Iterator[Finding]:
-    """All copies that make the host wait, if some of them are in steps."""
+    """Yield advice on all copies that make the host wait, if some of them are in steps."""
     saving = case.saving(Change.COPIES) or case.saving(Change.COPIES, is_inside=False)
     in_steps = case.run.syncs.of_kinds(case.waits, COPY_KINDS)
     if saving is None or case.is_listed(saving) or not in_steps.any():
@@ -79,8 +79,8 @@ def blocking_copies(case: Case) -> Iterator[Finding]:
 
 
 def small_tensors(case: Case) -> Iterator[Finding]:
-    """Small copies of one size in every step, apart from the largest, which is the batch, and those
-    on its lines. Where their tensors come from is not known."""
+    """Yield small copies of one size in every step, apart from the largest, which is the batch, and
+    those on its lines. Where their tensors come from is not known."""
     copies = case.waits[case.run.syncs.of_kinds(case.waits, COPY_KINDS)]
     if not len(copies):
         return
@@ -107,14 +107,14 @@ def small_tensors(case: Case) -> Iterator[Finding]:
 
 
 def _is_beside(case: Case, site: int, batch: int) -> bool:
-    """Whether a site is the batch's, or on its line or the next to it: its labels."""
+    """Return whether a site is the batch's, or on its line or the next to it: its labels."""
     one, other = case.run.syncs.sites[site], case.run.syncs.sites[batch]
     is_next = one.file == other.file and abs(one.line - other.line) <= 1
     return site == batch or is_next
 
 
 def _is_one_size(copies: NDArray[np.void], steps: int) -> bool:
-    """Whether a site copies as much in every step, and little."""
+    """Return whether a site copies as much in every step, and little."""
     sizes, counts = np.unique(copies["bytes"], return_counts=True)
     is_usual = counts.max() >= EVERY_STEP * len(copies)
     in_steps = len(distinct(copies["step"]))
@@ -122,8 +122,8 @@ def _is_one_size(copies: NDArray[np.void], steps: int) -> bool:
 
 
 def evaluation_copies(case: Case) -> Iterator[Finding]:
-    """The same in evaluations between steps. Where steps copy as well, it is only known what all
-    copies save together."""
+    """Yield the same for evaluations between steps. Where steps copy as well, it is only known what
+    all copies save together."""
     saving = case.saving(Change.COPIES, is_inside=False)
     found = case.timeline.evaluations()
     if saving is None or case.is_listed(saving) or not len(found):
@@ -151,7 +151,8 @@ def evaluation_copies(case: Case) -> Iterator[Finding]:
 
 
 def logging_steps(case: Case) -> Iterator[Finding]:
-    """Printing and logging in steps: the waits, and what steps that log compute more than others.
+    """Yield printing and logging in steps: the waits, and what steps that log compute more than
+    others.
 
     A step logs if a tensor is printed, formatted or made a list in it, or if a line reads a value
     that does so in a few steps only.
@@ -186,7 +187,7 @@ def logging_steps(case: Case) -> Iterator[Finding]:
 
 
 def _host_time(case: Case, is_logging: NDArray[np.bool_]) -> tuple[float, float, str]:
-    """What logging computes on the host outside of phases, per step, and that in words."""
+    """Return what logging computes on the host outside of phases, per step, and that in words."""
     few = min(np.count_nonzero(is_logging), np.count_nonzero(~is_logging))
     entries = case.found.time_budget.entries
     entries = entries[(entries["path"] < 0) & (entries["blocked_ns"] >= 0)]
@@ -194,7 +195,7 @@ def _host_time(case: Case, is_logging: NDArray[np.bool_]) -> tuple[float, float,
     place = np.searchsorted(case.steps["index"], entries["step"])
     own_ns[place] = entries["host_ns"] - entries["blocked_ns"]
     if few < MIN_STEPS:
-        return 0.0, 0.0, "and what it computes can't be told, because too few steps differ in that"
+        return 0.0, 0.0, "and too few steps differ to tell what it computes"
     with_ns, without_ns = own_ns[is_logging], own_ns[~is_logging]
     share = len(with_ns) / len(own_ns)
     more_ns = float(with_ns.mean() - without_ns.mean())

@@ -33,7 +33,7 @@ _MAY_BE_ROLLOUTS = (
 
 
 def loader_workers(case: Case) -> Iterator[Finding]:
-    """How long the loader takes for a batch, and what the loop would wait with more workers.
+    """Yield how long the loader takes for a batch, and what the loop would wait with more workers.
 
     The loop takes for a batch what its step takes without what the wait for data is worth.
     """
@@ -50,7 +50,7 @@ def loader_workers(case: Case) -> Iterator[Finding]:
     if saving.time_ns < NO_WAIT_SHARE * case.step_ns or not per_step:
         evidence = takes
     elif workers is None:
-        evidence = f"{takes}; by how many workers is not known"
+        evidence = f"{takes}; the number of workers is unknown"
     elif (batch_ns := loader.interval_ns if workers else saving.time_ns / per_step) is None:
         evidence = f"{takes}: too little, or too seldom, to tell how fast the loader is"
     else:
@@ -74,8 +74,8 @@ def _with_more(case: Case, workers: int) -> str:
 
 
 def batch_size(case: Case) -> Iterator[Finding]:
-    """A larger batch: what the host takes for launches it takes for any batch. Per sample, of a
-    batch twice as large. Of programs that time the device.
+    """Yield the worth of a larger batch: what the host takes for launches it takes for any batch.
+    Per sample, of a batch twice as large. Of programs that time the device.
 
     All that the host does once a step may be cheaper by the sample, in whichever phase, if there
     are launch-bound ones. What the device takes for a larger batch can't be told from a run with
@@ -98,12 +98,12 @@ def batch_size(case: Case) -> Iterator[Finding]:
         *Worth(0.0, host_ns / 2, case.step_ns),
         f"by the sample: the host computes for {duration(host_ns)} per step, "
         f"{duration(fixed_ns)} of it in launch-bound phases ({names}), the same for any size as "
-        "far as they launch; what the device gains is open",
+        "far as they launch; the gain on the device is unknown",
     )
 
 
 def optimizer_host_time(case: Case) -> Iterator[Finding]:
-    """The host's own time in optimizers, which a fused or foreach implementation saves.
+    """Yield the host's own time in optimizers, which a fused or foreach implementation saves.
 
     Of programs that time the device: without one, the optimizer computes on the host itself.
 
@@ -128,8 +128,8 @@ def optimizer_host_time(case: Case) -> Iterator[Finding]:
 
 
 def precision(case: Case) -> Iterator[Finding]:
-    """AMP and TF32 make the device's work shorter, which is worth something only if that is the
-    limit.
+    """Yield the worth of AMP and TF32, which make the device's work shorter: that counts only if
+    the device is the limit.
 
     Where it is proven to be, the report's advice says so. A step can't be shorter than what the
     host computes in it, so if no phase is device-bound, the time that the host is blocked is a
@@ -149,17 +149,17 @@ def precision(case: Case) -> Iterator[Finding]:
         return
     busy_ns, step_ns = found.savings.busy_ns, found.savings.step_ns
     if found.premises.doubt is not None:
-        why = f"the device may wait {found.premises.doubt} where it looks busy"
+        why = f"when the device looks busy it may be waiting {found.premises.doubt}"
     elif busy_ns is None:
-        why = "how long the device was busy is not known"
+        why = "how long the device was busy is unknown"
     else:
         why = f"the device is proven to be busy for {busy_ns / step_ns:.0%} of the time only"
     yield guidance(_ADVICE, None, *UNKNOWN, why)
 
 
 def occasional_phases(case: Case) -> Iterator[Finding]:
-    """Evaluations, checkpoints and the like: their share of the elapsed time, and what half as
-    often would save."""
+    """Yield evaluations, checkpoints and the like: their share of the elapsed time, and what half
+    as often would save."""
     timeline = case.timeline
     kinds = {
         _EVALUATE: timeline.evaluations(),

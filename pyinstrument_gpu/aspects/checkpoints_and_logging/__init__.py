@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program writes while it trains: checkpoints and logs."""
+"""Checkpoints and logs that a program writes while it trains."""
 
 DOCUMENT = "outputs"
 """The name of its document in the run file."""

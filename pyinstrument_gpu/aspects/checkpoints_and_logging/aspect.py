@@ -22,7 +22,7 @@ _SELDOM = "log every N steps"
 
 
 class CheckpointsAndLoggingAspect(DocumentAspect[Run, None]):
-    """What a program writes while it trains."""
+    """The checkpoints and logs that a program writes while it trains."""
 
     name = "checkpoints_and_logging"
     written_as = DOCUMENT
@@ -30,7 +30,8 @@ class CheckpointsAndLoggingAspect(DocumentAspect[Run, None]):
     noted = "checkpoints and logging"
 
     def causes(self, run: Run) -> Iterator[Cause]:
-        """Of checkpoints that another thread writes, only the time is known in which it does."""
+        """Yield the causes. Of checkpoints that another thread writes, only the time is known in
+        which it does."""
         known: CheckpointsAndLogging | None = run.checkpoints_and_logging
         if known is None or known.not_watched:
             return
@@ -79,7 +80,7 @@ class CheckpointsAndLoggingAspect(DocumentAspect[Run, None]):
 def _calls(
     run: Run, kind: int, places: int
 ) -> tuple[NDArray[np.void], NDArray[np.void], NDArray[np.void]]:
-    """Those on threads that have steps, those on others, and the sums of short ones."""
+    """Return the calls on threads that have steps, those on others, and the sums of short ones."""
     intervals, amounts = run.noted_causes.of_kind(kind)
     intervals["note"][intervals["note"] >= places] = -1
     is_own = np.isin(intervals["thread"], run.steps.closed["thread"])

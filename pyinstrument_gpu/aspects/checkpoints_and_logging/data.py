@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run file and a `Run` hold of checkpoints and logging, but for the single calls, which are
-in the log of causes."""
+"""The data of checkpoints and logging in a run file and a `Run`, but for the single calls, which
+are in the log of causes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class OutputPlace(Struct, frozen=True, kw_only=True):
 
 
 class CheckpointsAndLogging(Struct, frozen=True):
-    """What the program has written while the run was recorded.
+    """The checkpoints and logs that the program wrote while the run was recorded.
 
     Attributes:
         places: in the order in which they first wrote something.

@@ -95,7 +95,7 @@ class _Call(NamedTuple):
 
 
 class OutputWatch(Watcher):
-    """What is learnt of checkpoints and logging during one recording.
+    """The watch on checkpoints and logging during one recording.
 
     Args:
         clock: the time of the run, in ns; None for the recording's.
@@ -133,7 +133,7 @@ class OutputWatch(Watcher):
         return {"places": places[:MOST_PLACES], "not_watched": self._not_watched[:MOST_PLACES]}
 
     def _hook(self, calls: _Calls) -> None:
-        """Its module is there."""
+        """Hook the calls, as their module is there."""
         with contextlib.suppress(Exception):  # it is in the middle of the program's import
             if calls.module == "torch":
                 from pyinstrument_gpu.patching import dynamo, program_frames

@@ -28,7 +28,7 @@ class CollectivesAspect(DocumentAspect[Run, None]):
         return collectives
 
     def causes(self, run: Run) -> Iterator[Cause]:
-        """What the thread of the steps waited for other ranks, in calls that were hooked."""
+        """Yield the thread of the steps' waits for other ranks, in calls that were hooked."""
         since_ns, waits = run.collectives.waits_since_ns, run.collectives.waits
         if since_ns < 0:
             return
@@ -36,7 +36,7 @@ class CollectivesAspect(DocumentAspect[Run, None]):
         yield Cause(
             name="rank_wait",
             words="waiting for other ranks",
-            remedy="look which rank is late: pyinstrument-gpu report with the files of all ranks",
+            remedy="see which rank is late: pyinstrument-gpu report with the files of all ranks",
             precedence=Precedence.WAIT,
             intervals=intervals_of(waits["begin_ns"], waits["end_ns"]),
             known=steps["index"][steps["begin_ns"] >= since_ns],

@@ -70,12 +70,12 @@ class ProcessGroup:
 
     @property
     def label(self) -> str:
-        """What the program calls it, or else its name."""
+        """The program's name for it, or else its own."""
         return self.description or self.name
 
     @property
     def is_on_stream(self) -> bool:
-        """Whether its operations are put on a stream, so that the host goes on."""
+        """True if its operations are put on a stream, so that the host goes on."""
         return self.backend.lower() in _ON_STREAMS
 
 
@@ -146,7 +146,7 @@ def known_collectives(data: bytes, blocks: Blocks, state: State) -> Collectives:
 
 
 def _true_items(items: NDArray[np.void], groups: int, operations: int) -> int:
-    """How many items there are before the first that can't be true."""
+    """Return how many items there are before the first that can't be true."""
     good = (items["group"] < groups) & (items["operation"] < operations)
     good |= (items["flags"] & COLLECTIVE_WAIT) != 0
     for name in ("created_ns", "started_ns", "ended_ns", "duration_ns"):

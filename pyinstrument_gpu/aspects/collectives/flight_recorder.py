@@ -34,7 +34,7 @@ class FlightRecorderError(Exception):
 
 
 class Entry(NamedTuple):
-    """One operation in the ring. Times are ns of the wall clock; None unknown.
+    """An operation in the ring. Times are ns of the wall clock; None unknown.
 
     Attributes:
         record: its number, counted by the process.
@@ -63,7 +63,7 @@ class Entry(NamedTuple):
 
 
 class GroupStatus(NamedTuple):
-    """How far a process group is: numbers of operations; None unknown."""
+    """The progress of a process group: numbers of operations; None unknown."""
 
     enqueued: int | None
     started: int | None
@@ -71,7 +71,7 @@ class GroupStatus(NamedTuple):
 
 
 class Dump(NamedTuple):
-    """What was in the flight recorder.
+    """A dump of the flight recorder.
 
     Attributes:
         entries: by `record`, ascending.
@@ -83,7 +83,7 @@ class Dump(NamedTuple):
 
 
 def read() -> Dump:
-    """What is in the flight recorder now. Holds the GIL for some 15 us per entry.
+    """Read the flight recorder as it is now. Holds the GIL for some 15 us per entry.
 
     Raises:
         FlightRecorderError: there is none, its ring is too long, or torch has changed what it
@@ -93,8 +93,8 @@ def read() -> Dump:
 
 
 def dump_function() -> Callable[[bool, bool, bool], bytes]:
-    """Torch's function that gives the pickle: whether with entries, with stack traces, and only of
-    operations that have not ended.
+    """Return torch's function that gives the pickle; it takes whether with entries, with stack
+    traces, and only of operations that have not ended.
 
     Raises:
         FlightRecorderError: as of `read`.
@@ -117,7 +117,7 @@ def dump_function() -> Callable[[bool, bool, bool], bytes]:
 
 
 def decode(data: bytes) -> Dump:
-    """What a pickle of the flight recorder says.
+    """Decode a pickle of the flight recorder.
 
     Raises:
         FlightRecorderError: it is none.
@@ -130,9 +130,7 @@ def decode(data: bytes) -> Dump:
         entries = [_entry(value) for value in document.get("entries", [])]
         status = {str(key): _status(value) for key, value in document.get("pg_status", {}).items()}
     except Exception as error:  # whatever unpickling raises
-        raise FlightRecorderError(
-            f"torch gives it in a form that is not known: {error!r}"
-        ) from None
+        raise FlightRecorderError(f"torch gives it in an unknown form: {error!r}") from None
     return Dump(sorted(entries), status)
 
 
@@ -173,7 +171,7 @@ def _size(value: Any) -> int | None:
 
 
 def _bytes(sizes: Any, dtypes: Any) -> int | None:
-    """Of some tensors together; None where a type is not known."""
+    """Return the bytes of some tensors together; None where a type is not known."""
     total = 0
     for shape, dtype in zip(sizes, dtypes, strict=False):
         item = 1 if dtype.startswith("Float8") else _ITEM_BYTES.get(dtype)

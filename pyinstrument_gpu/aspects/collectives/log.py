@@ -37,7 +37,7 @@ class Clocks(NamedTuple):
 
 
 def wait_item(began_ns: int, ended_ns: int, is_p2p: bool) -> bytes:
-    """The item of a time in which the host waited for an operation."""
+    """Return the item of a time in which the host waited for an operation."""
     return _ITEM.pack(began_ns, -1, ended_ns, -1, 0, -1, 0, 0, _WAIT | (_P2P if is_p2p else 0))
 
 
@@ -68,7 +68,7 @@ class CollectiveLog:
         self.missed = 0
 
     def add(self, entries: list[Entry], clocks: Clocks, with_unended: bool = False) -> bytes:
-        """The items of what is new.
+        """Return the items of what is new.
 
         Args:
             entries: all that are in the ring, by record.
@@ -93,7 +93,7 @@ class CollectiveLog:
         return b"".join(item for _, item in sorted(items))
 
     def facts(self) -> dict[str, Any]:
-        """What the document says of groups and operations."""
+        """Return the groups and operations as the document has them."""
         return {
             "groups": [*self._group_facts],
             "operations": list(self._operations),
@@ -101,7 +101,7 @@ class CollectiveLog:
         }
 
     def _new(self, entries: list[Entry], to_run_ns: Callable[[int | None], int]) -> Iterator[Entry]:
-        """Those that are new, or whose end was waited for."""
+        """Yield the entries that are new, or whose end was waited for."""
         if not entries:
             return
         first, end = entries[0].record, entries[-1].record + 1
@@ -117,8 +117,8 @@ class CollectiveLog:
         self._next = end
 
     def _conversion(self, now: Clocks) -> Callable[[int | None], int]:
-        """From the wall's clock to the run's, -1 for what is unknown: between the last reading of
-        both and this one, in the same proportion."""
+        """Return a conversion from the wall's clock to the run's, -1 for what is unknown: between
+        the last reading of both and this one, in the same proportion."""
         before = self._clocks
         elapsed_ns = now.wall_ns - before.wall_ns
         drift_ns = now.offset_ns - before.offset_ns

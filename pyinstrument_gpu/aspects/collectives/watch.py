@@ -41,7 +41,7 @@ _Progress: TypeAlias = tuple[str, GroupStatus, "str | None"]
 
 
 def wait_until_next_s(cost_s: float, wall_s: float) -> float:
-    """How long to wait after a read that cost so much, at that time of the wall's clock.
+    """Return how long to wait after a read that cost so much, at that time of the wall's clock.
 
     In fast training the ring holds less than what is created between two reads. An operation tells
     of waiting only if all ranks have seen it, so they read at the same moments: at multiples of an
@@ -54,7 +54,7 @@ def wait_until_next_s(cost_s: float, wall_s: float) -> float:
 
 
 class CollectiveWatch(Watcher):
-    """What is learnt of collective operations while one recording goes on.
+    """The watch on collective operations while one recording goes on.
 
     Args:
         read: what is in the flight recorder, as `flight_recorder.read`.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch.compile takes: when it compiled what, why again, and where graphs break."""
+"""Compilations of torch.compile: when it compiled what, why again, and where graphs break."""
 
 NAME = "compilations"
 """Of the document in the run file, of the attribute of a `Run`, and of the section."""

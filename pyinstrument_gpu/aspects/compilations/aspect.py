@@ -126,7 +126,7 @@ class BrokenGraph:
 
 @dataclass(frozen=True)
 class CompilationTimes:
-    """What torch.compile took.
+    """The time that torch.compile took.
 
     Attributes:
         count: how often anything was compiled, backward graphs and recorded CUDA graphs included.
@@ -152,7 +152,7 @@ class CompilationTimes:
 
 
 def compilation_times(run: Run) -> CompilationTimes | None:
-    """None where nothing was compiled, or that is not known."""
+    """Return the times; None where nothing was compiled, or that is not known."""
     found = run.compilations
     if found is None or not found.count:
         return None
@@ -174,7 +174,8 @@ def compilation_times(run: Run) -> CompilationTimes | None:
 
 
 def _in_steps_ns(run: Run) -> int | None:
-    """Of the readings of steps, which leave out what fell into several; at most all their time."""
+    """Return the time in steps by their readings, which leave out what fell into several; at most
+    all their time."""
     if not run.step_totals.count:
         return None
     if _READING not in run.metric_names:
@@ -248,7 +249,7 @@ def _step_at(run: Run, time_ns: int) -> int | None:
 
 
 class CompilationsAspect(DocumentAspect[Run, CompilationTimes]):
-    """What torch.compile takes, and why it compiles again."""
+    """The time that torch.compile takes, and why it compiles again."""
 
     name = noted = NAME
     heading = "Compilation"
@@ -269,7 +270,8 @@ class CompilationsAspect(DocumentAspect[Run, CompilationTimes]):
         yield Sentence(f"Compilation: {_summary(times)}")
 
     def parts(self, times: CompilationTimes, document: ReportedRun) -> Iterator[Part]:
-        """What it took in all, then each function that was compiled again or runs uncompiled."""
+        """Yield what it took in all, then each function that was compiled again or runs
+        uncompiled."""
         yield Sentence()
         yield Sentence(f"Compilation: {_summary(times)}", "title")
         troubled = [
@@ -292,16 +294,16 @@ class CompilationsAspect(DocumentAspect[Run, CompilationTimes]):
             )
         for why in times.unknown_phases:
             yield Sentence(
-                f"Phases in compiled code are not known as asked: {printable(why)}", "warn"
+                f"Phases in compiled code were not recorded as asked: {printable(why)}", "warn"
             )
         if times.not_listed:
             yield Sentence(
-                f"Of the last {counted(times.not_listed, 'compilation')} only the time is known",
+                f"Only the time is known of the last {counted(times.not_listed, 'compilation')}",
                 "warn",
             )
         if times.lost:
             yield Sentence(
-                f"{counted(times.lost, 'more graph break')} or reached limits found no room", "warn"
+                f"{counted(times.lost, 'more graph break')} or reached limits did not fit", "warn"
             )
 
     def in_steps(self, times: CompilationTimes) -> str | None:
@@ -310,8 +312,8 @@ class CompilationsAspect(DocumentAspect[Run, CompilationTimes]):
         return f"{small_percent(times.share, 1)} is compilation"
 
     def failures(self, run: Run) -> Iterator[Finding]:
-        """Doubts, as torch may have to compile once more all the same: functions that were compiled
-        again for other sizes, and those that are compiled no more."""
+        """Yield doubts, as torch may have to compile once more all the same: functions that were
+        compiled again for other sizes, and those that are compiled no more."""
         times = self.section(run)
         for one in () if times is None else times.functions:
             if one.limit is not None:
@@ -320,7 +322,7 @@ class CompilationsAspect(DocumentAspect[Run, CompilationTimes]):
                 yield from _of_sizes(run, one)
 
     def causes(self, run: Run) -> Iterator[Cause]:
-        """Those on the steps' threads, as far as each was noted."""
+        """Yield those on the steps' threads, as far as each was noted."""
         found, spans = run.compilations, run.compilation_spans
         if found is None or found.unknown is not None:
             return
@@ -374,7 +376,7 @@ def _summary(times: CompilationTimes) -> str:
 
 
 def _where(functions: Sequence[CompiledFunction]) -> str:
-    """In which steps functions were compiled again."""
+    """Return in which steps functions were compiled again."""
     steps = [one.first_step for one in functions if one.first_step is not None]
     if not steps:
         return "outside steps"
@@ -403,8 +405,8 @@ def _function_parts(one: CompiledFunction) -> Iterator[Part]:
 def _limit_text(one: CompiledFunction, who: str) -> str:
     step = "" if one.limit_step is None else f" in step {one.limit_step:,}"
     return (
-        f"{who} reached torch._dynamo.config.{one.limit}{step}: what fits none of its compiled "
-        "versions runs eagerly from then on"
+        f"{who} reached torch._dynamo.config.{one.limit}{step}: calls that match no "
+        "compiled version now run eagerly"
     )
 
 
@@ -423,8 +425,8 @@ def _of_limit(one: CompiledFunction) -> Finding:
 
 
 def _of_sizes(run: Run, one: CompiledFunction) -> Iterator[Finding]:
-    """By itself torch compiles for any size when one has changed for the first time, so a second
-    recompilation says that it does not, or that another size changes."""
+    """Yield a doubt on sizes. By itself torch compiles for any size when one has changed for the
+    first time, so a second recompilation says that it does not, or that another size changes."""
     sizes = [reason for reason in one.reasons if _SIZE in reason.text]
     count = sum(reason.count for reason in sizes)
     steps = run.step_totals.count

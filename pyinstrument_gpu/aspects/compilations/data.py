@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run file and a `Run` hold of torch.compile: one declaration for both.
+"""The data of torch.compile in a run file and a `Run`: one declaration for both.
 
 Texts come from the program and from torch; whoever writes them cuts them off at `MOST_TEXT`.
 """
@@ -42,7 +42,7 @@ class CompiledPlace(Struct, frozen=True, kw_only=True):
 
 
 class Compilation(CompiledPlace, frozen=True, kw_only=True):
-    """One compilation, of the function at this place.
+    """A compilation of the function at this place.
 
     Attributes:
         begin_ns: since the run began.
@@ -100,7 +100,7 @@ class GraphBreak(CompiledPlace, frozen=True, kw_only=True):
 
 
 class Compilations(Struct, frozen=True, kw_only=True):
-    """What torch.compile did while the run was recorded.
+    """The compilations of torch.compile while the run was recorded.
 
     Attributes:
         count: how many compilations there were, of which `compilations` are the first.
@@ -124,7 +124,7 @@ class Compilations(Struct, frozen=True, kw_only=True):
 
 
 def decode_compilations(data: bytes, paths: int, threads: Sequence[int]) -> Compilations:
-    """What the document says, of the threads and paths that the file has.
+    """Decode the document, with the threads and paths that the file has.
 
     Args:
         paths: how many there are.
@@ -151,7 +151,7 @@ def decode_compilations(data: bytes, paths: int, threads: Sequence[int]) -> Comp
 
 
 def on_timeline(found: Compilations | None) -> NDArray[np.void]:
-    """Those that lie on a known thread (`COMPILATION_DTYPE`)."""
+    """Return those that lie on a known thread (`COMPILATION_DTYPE`)."""
     rows = [
         (
             one.thread,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is noted of compilations while a recording goes on, from whatever thread.
+"""The log of compilations while a recording goes on, from whatever thread.
 
 When one begins and ends is told by whoever calls. What was compiled and why stands in torch's own
 records of compilations, of which torch keeps the last 64. It writes one after the compilation has
@@ -40,7 +40,7 @@ _NUMBER = re.compile(r"^\S*/\d+: ")
 
 
 class DynamoRecords(Protocol):
-    """What torch._dynamo.utils keeps of compilations."""
+    """The records that torch._dynamo.utils keeps of compilations."""
 
     graph_break_reasons: list[Any]
 
@@ -88,7 +88,7 @@ class CompilationLog:
         self._breaks_seen = len(records.graph_break_reasons)
 
     def begins(self, trigger: Any, compile_id: Any) -> None:
-        """The calling thread begins to compile, as torch's callbacks say it."""
+        """Note that the calling thread begins to compile, as torch's callbacks say it."""
         thread = threading.get_ident()
         with self._lock:
             self._learn()
@@ -108,7 +108,8 @@ class CompilationLog:
             self._open[thread] = _Open(noted, str(compile_id), realtime_ns // 1000)
 
     def ends(self) -> bool:
-        """The calling thread is done with what it last began. Returns whether with all of it."""
+        """Note that the calling thread is done with what it last began. Returns whether with all of
+        it."""
         thread = threading.get_ident()
         with self._lock:
             ending = self._open.get(thread)
@@ -128,11 +129,11 @@ class CompilationLog:
             return True
 
     def forget_lock(self) -> None:
-        """In a forked child: a thread that does not exist there may hold it."""
+        """Replace the lock in a forked child: a thread that does not exist there may hold it."""
         self._lock = threading.RLock()
 
     def facts(self) -> dict[str, Any]:
-        """The document; empty where nothing was compiled."""
+        """Return the document; empty where nothing was compiled."""
         with self._lock:
             self._learn()
             if not (self._count or self._limits or self._breaks):
@@ -147,8 +148,8 @@ class CompilationLog:
             }
 
     def _pass_time(self, now_ns: int, step: int) -> None:
-        """Before the number of threads that compile changes: count the time since it last did,
-        once, and for the step that was open all the while."""
+        """Count the time since the number of compiling threads last changed, once, and for the step
+        that was open all the while. Call it before that number changes."""
         if self._open:
             took_ns = now_ns - self._since_ns
             self._total_ns += took_ns
@@ -172,8 +173,8 @@ class CompilationLog:
         yield from reversed(new)
 
     def _function_of(self, record: Any) -> dict[str, Any]:
-        """Of what function a record is. Records of backward graphs and of limits name none, only
-        an id, which begins like those of the function's compilations."""
+        """Return of what function a record is. Records of backward graphs and of limits name none,
+        only an id, which begins like those of the function's compilations."""
         function_id = str(record.compile_id).rpartition("/")[0]
         if record.co_name is not None:
             if len(self._functions) >= _MOST_FUNCTIONS:
@@ -240,12 +241,12 @@ def _text(value: object) -> str:
 
 
 def _reason(reason: object) -> str:
-    """What failed, with the line of the guard, without torch's hint and stack."""
+    """Return what failed, with the line of the guard, without torch's hint and stack."""
     return _text(_HINT.sub("", _NUMBER.sub("", str(reason))).partition("\n")[0])
 
 
 def _break_reason(reason: object) -> str:
-    """What torch says first, and its explanation, without hints."""
+    """Return what torch says first, and its explanation, without hints."""
     text = str(reason)
     if text.startswith("generic_jump"):
         return "Data-dependent branching"

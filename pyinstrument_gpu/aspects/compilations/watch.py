@@ -26,7 +26,8 @@ _OBSERVED = "install_callbacks"
 
 
 class _ObservedCompilation:
-    """What torch enters around a compilation, observed. Nothing that we raise comes out of it."""
+    """A context that torch enters around a compilation, observed. Nothing that we raise comes out
+    of it."""
 
     def __init__(self, manager: Any, watch: CompilationWatch, args: tuple[Any, ...]) -> None:
         self._manager = manager
@@ -49,7 +50,7 @@ class _ObservedCompilation:
 
 
 class CompilationWatch(Watcher):
-    """What is learnt of compilations during one recording.
+    """The watch on compilations during one recording.
 
     Args:
         clocks: as those of a `CompilationLog`.
@@ -101,25 +102,26 @@ class CompilationWatch(Watcher):
         return facts
 
     def begins(self, *args: Any) -> None:
-        """The calling thread begins to compile."""
+        """Note that the calling thread begins to compile."""
         with contextlib.suppress(Exception):
             if self.is_on and self._log is not None:
                 self._log.begins(*args)
 
     def ends(self) -> None:
-        """It is done with what it last began."""
+        """Note that torch is done with what it last began."""
         with contextlib.suppress(Exception):
             if self._log is not None and self._log.ends() and self.is_on:
                 self.write()
 
     def _note(self, why: str) -> None:
-        """Why phases are not known of compiled code."""
+        """Note why phases are not known of compiled code."""
         known = self._unknown_phases
         if why[:MOST_TEXT] not in known and len(known) < MOST_LINES - 1:
             known.append(why[:MOST_TEXT])
 
     def _look(self) -> None:
-        """Dynamo is there. A version that is built otherwise leaves all of this unknown."""
+        """Hook Dynamo, which is there now. A version that is built otherwise leaves all of this
+        unknown."""
         try:
             self._log = CompilationLog(sys.modules[f"{self._module}.utils"], self._clocks)
             self._observe(sys.modules[self._module].callback_handler)

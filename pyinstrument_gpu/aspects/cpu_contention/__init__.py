@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program wanted of the processors and did not get."""
+"""Processor time that a program wanted and did not get."""

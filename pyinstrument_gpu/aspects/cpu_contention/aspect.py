@@ -27,7 +27,7 @@ _SHOWN_SHARE = 0.01
 
 
 class CpuContentionAspect(DocumentAspect[Run, Contention]):
-    """What a program wanted of the processors and did not get."""
+    """The processor time that a program wanted and did not get."""
 
     name = "cpu_contention"
     written_as = DOCUMENT
@@ -42,7 +42,7 @@ class CpuContentionAspect(DocumentAspect[Run, Contention]):
         return analysis.of(run).contention if run.step_totals.count else None
 
     def parts(self, found: Contention, document: ReportedRun) -> Iterator[Part]:
-        """Nothing where steps hardly waited."""
+        """Yield the section; nothing where steps hardly waited."""
         if max(found.share or 0.0, found.thread_share or 0.0) < _SHOWN_SHARE:
             return
         yield Sentence()
@@ -65,8 +65,8 @@ class CpuContentionAspect(DocumentAspect[Run, Contention]):
             yield Sentence(capitalised("; ".join(clauses)), "note")
         if found.is_large:
             yield Sentence(
-                "Such waits fall on whatever the program does at the moment. So shares of the step "
-                "say little of the program, and nothing is advised from them"
+                "Such waits fall on whatever the program is doing at the moment, so shares of the "
+                "step say little about the program, and no advice is based on them"
             )
 
     def verdict(self, found: Contention) -> str | None:
@@ -81,12 +81,12 @@ class CpuContentionAspect(DocumentAspect[Run, Contention]):
         cause = f": {found.cause}" if found.cause else ""
         again = "when the machine is idle" if found.has_many_others else "with more processors"
         return (
-            f"A step takes {duration(found.step_ns)}, {waits}{cause}; what a change could save "
-            f"can't be told from that, so record again {again}."
+            f"A step takes {duration(found.step_ns)}, {waits}{cause}; this run can't tell "
+            f"what a change could save, so record again {again}."
         )
 
     def causes(self, run: Run) -> Iterator[Cause]:
-        """What a CPU limit takes is a part of the wait."""
+        """Yield the causes. What a CPU limit takes is a part of the wait."""
         waits, throttled = _waits(run), run.noted_causes.of_kind(THROTTLED_KIND)[1]
         limit_ns = dict(throttled[["step", "time_ns"]].tolist())
         if limit_ns:
@@ -121,8 +121,8 @@ class CpuContentionAspect(DocumentAspect[Run, Contention]):
 
 
 def _waits(run: Run) -> NDArray[np.void]:
-    """Of each step of which it is known, how long it waited (`AMOUNT_DTYPE`): those that were
-    chosen to be read, and long ones."""
+    """Return how long each step waited (`AMOUNT_DTYPE`), for those of which it is known: those that
+    were chosen to be read, and long ones."""
     steps, long_ones = run.steps.closed, run.noted_causes.of_kind(WAIT_KIND)[1]
     waits_ns = step_waits_ns(run, steps)
     chosen = ~np.isnan(waits_ns) & ~np.isin(steps["index"], long_ones["step"])

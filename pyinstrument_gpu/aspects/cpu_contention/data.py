@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the processors were used while a run was recorded: one declaration for file and `Run`."""
+"""The use of processors while a run was recorded: one declaration for file and `Run`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEAST_NS = 1_000_000_000
 
 
 class CpuContention(Struct, frozen=True):
-    """What the kernel has counted from the beginning of a recording to its end. None is unknown.
+    """The kernel's counts from the beginning of a recording to its end. None is unknown.
 
     Attributes:
         elapsed_ns: the time from one to the other.
@@ -45,11 +45,11 @@ class CpuContention(Struct, frozen=True):
 
     @property
     def others(self) -> float | None:
-        """How many of its processors other processes used, on average."""
+        """The number of its processors that other processes used, on average."""
         if self.busy_ns is None or self.own_ns is None or self.elapsed_ns < LEAST_NS:
             return None
         return max(0.0, self.busy_ns - self.own_ns) / self.elapsed_ns
 
     def share(self, time_ns: int | None) -> float | None:
-        """Such a time as a share of the elapsed time."""
+        """Return a time as a share of the elapsed time."""
         return None if time_ns is None or self.elapsed_ns < LEAST_NS else time_ns / self.elapsed_ns

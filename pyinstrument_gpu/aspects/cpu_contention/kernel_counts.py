@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel counts of processors, in the files of `/proc` and of control groups.
+"""The kernel's counts of processor use, in the files of `/proc` and of control groups.
 
 A container may hide any of them, and other kernels lack some: what can't be read is None.
 """
@@ -20,7 +20,7 @@ _TICKS_OF_PROCESS = slice(11, 15)
 
 
 def known(read: Callable[[Path], _T], proc: Path) -> _T | None:
-    """What a function reads there."""
+    """Return what a function reads there; None where it can't."""
     try:
         return read(proc)
     except (OSError, ValueError, LookupError):
@@ -28,7 +28,7 @@ def known(read: Callable[[Path], _T], proc: Path) -> _T | None:
 
 
 def busy_ns(proc: Path) -> int:
-    """What all programs have used of the processors that this process may use."""
+    """Return how long all programs have used the processors that this process may use."""
     names = {f"cpu{number}" for number in os.sched_getaffinity(0)}
     ticks = 0
     for line in (proc / "stat").read_text().splitlines():
@@ -43,7 +43,7 @@ def busy_ns(proc: Path) -> int:
 
 
 def own_ns(proc: Path) -> int:
-    """What this process and all that it has started have used."""
+    """Return how long this process and all that it has started have used processors."""
     times = os.times()
     used = round(1e9 * (times.user + times.system + times.children_user + times.children_system))
     return used + _nanoseconds(sum(map(_ticks, _started(proc))))
@@ -70,14 +70,14 @@ def _nanoseconds(ticks: int) -> int:
 
 
 def pressure_ns(proc: Path) -> int:
-    """For how long some program has waited for a processor."""
+    """Return for how long some program has waited for a processor."""
     some = (proc / "pressure" / "cpu").read_text().splitlines()[0]
     return 1000 * int(some.rpartition("total=")[2])
 
 
 def throttled_ns(proc: Path) -> int:
-    """For how long the CPU limits of the control groups that this process is in have stopped those
-    in them; of cgroup v1 and v2."""
+    """Return for how long the CPU limits of the control groups that this process is in have stopped
+    those in them; of cgroup v1 and v2."""
     total = None
     for path in group_files(proc):
         text = known(Path.read_text, path)
@@ -92,7 +92,7 @@ def throttled_ns(proc: Path) -> int:
 
 
 def group_files(proc: Path) -> list[Path]:
-    """Where each of the control groups that this process is in says so, from its own one up."""
+    """Return the files of the control groups that this process is in, from its own one up."""
     place, folder = _groups(proc)
     folders = [folder]
     while folders[-1] != place:
@@ -101,7 +101,8 @@ def group_files(proc: Path) -> list[Path]:
 
 
 def _groups(proc: Path) -> tuple[Path, Path]:
-    """Where control groups with processors are mounted, and the folder of the process's own."""
+    """Return where control groups with processors are mounted, and the folder of the process's
+    own."""
     own = [line.split(":", 2) for line in (proc / "self" / "cgroup").read_text().splitlines()]
     v1 = [path for _, controllers, path in own if "cpu" in controllers.split(",")]
     v2 = [path for number, controllers, path in own if number == "0" and not controllers]
@@ -119,12 +120,12 @@ def _groups(proc: Path) -> tuple[Path, Path]:
 
 
 def _plain(path: str) -> str:
-    """As mountinfo writes it, with an escape for a space."""
+    """Return a path as mountinfo writes it, with an escape for a space."""
     return path.replace("\\040", " ")
 
 
 def thread_waits(proc: Path) -> Mapping[int, tuple[str, int]]:
-    """By the number of a thread of this process its name, and how long it has waited for a
+    """Return by the number of a thread of this process its name, and how long it has waited for a
     processor; without that of the recorder."""
     waits = {}
     for thread in [*(proc / "self" / "task").iterdir()][:_MOST_FOUND]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU contention as `watch` shows it. A file of its own, as other aspects have one for that."""
+"""CPU contention as `watch` shows it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyinstrument_gpu.parts.words import small_percent
 
 
 class LiveContention(LiveView[Run, dict[str, float | None]]):
-    """How long the steps of the window waited for a processor."""
+    """The time for which the steps of the window waited for a processor."""
 
     key = "cpu_contention"
     place = 6

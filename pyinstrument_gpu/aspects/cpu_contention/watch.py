@@ -24,7 +24,7 @@ _TOTALS = {
 
 
 class CpuContentionWatch(Watcher):
-    """What is learnt of processors while one recording goes on."""
+    """The watch on processors while one recording goes on."""
 
     name = "processor"
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What GPUs use, by their own counters."""
+"""Energy that GPUs use, by their own counters."""

@@ -22,7 +22,7 @@ from pyinstrument_gpu.parts.parts import Part, Sentence
 
 @dataclass(frozen=True)
 class GpuEnergyUse:
-    """What the run used on one GPU, by the GPU's own counter.
+    """The energy that the run used on one GPU, by the GPU's own counter.
 
     Attributes:
         seconds: between the first and the last reading.
@@ -39,7 +39,7 @@ class GpuEnergyUse:
 
 
 class EnergyAspect(DocumentAspect[Run, tuple[GpuEnergyUse, ...]]):
-    """What GPUs have used, by their own counters."""
+    """The energy that GPUs have used, by their own counters."""
 
     name = noted = "energy"
     block = BlockType.ENERGY
@@ -52,8 +52,8 @@ class EnergyAspect(DocumentAspect[Run, tuple[GpuEnergyUse, ...]]):
         return decode_energy(data, found.anchor)
 
     def section(self, run: Run) -> tuple[GpuEnergyUse, ...]:
-        """What is known of each GPU whose energy was read. Steps count as far as the readings and
-        the history reach."""
+        """Return what is known of each GPU whose energy was read. Steps count as far as the
+        readings and the history reach."""
         return tuple(_use(run, gpu) for gpu in run.energy)
 
     def summary(self, gpus: tuple[GpuEnergyUse, ...], document: ReportedRun) -> Iterable[Part]:

@@ -21,7 +21,7 @@ _Reading = Annotated[int, Meta(ge=0, lt=1 << 62)]
 
 
 class _Gpu(Struct, frozen=True):
-    """What the file says as it is known to users."""
+    """The fields of the file that users see as they are."""
 
     device: Count
     uuid: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9-]{1,100}\Z")]
@@ -40,7 +40,8 @@ class GpuEnergy(_Gpu, frozen=True):
 
     @property
     def joules(self) -> float | None:
-        """What the whole GPU used between the first reading and the last, by whomever."""
+        """The energy that the whole GPU used between the first reading and the last, for any
+        process."""
         if len(self.samples) < 2:
             return None
         energy = self.samples["energy_mj"]
@@ -76,7 +77,7 @@ class _Document(Struct, frozen=True):
 
 
 def decode_energy(data: bytes, anchor: Mapping[str, int]) -> tuple[GpuEnergy, ...]:
-    """What the document says.
+    """Decode the document.
 
     Args:
         anchor: the first reading of the machine's clocks.

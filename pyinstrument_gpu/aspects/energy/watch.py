@@ -25,7 +25,7 @@ _find = partial(reader_in_use, EnergyCounter)
 
 
 class EnergyWatch(GpuPolling):
-    """What is learnt of energy while one recording goes on. Arguments are those of `GpuPolling`."""
+    """The watch on energy while one recording goes on. Arguments are those of `GpuPolling`."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Python's garbage collector takes."""
+"""Time that Python's garbage collector takes."""
 
 DOCUMENT = "collector"
 """The name of its document in the run file."""

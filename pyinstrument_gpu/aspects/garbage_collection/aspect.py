@@ -19,7 +19,7 @@ _LEAST_SHARE = 0.01
 
 @dataclass(frozen=True)
 class GarbageCollectionTimes:
-    """What Python's garbage collector took.
+    """The time that Python's garbage collector took.
 
     Attributes:
         counts: how often each generation was collected, the youngest first.
@@ -50,7 +50,7 @@ class GarbageCollectionAspect(DocumentAspect[Run, GarbageCollectionTimes]):
     about = "what Python's garbage collector took."
 
     def section(self, run: Run) -> GarbageCollectionTimes | None:
-        """None where nothing was watched or collected."""
+        """Return the times; None where nothing was watched or collected."""
         known: GarbageCollection | None = run.garbage_collection
         if known is None or not any(one.count for one in known.generations):
             return None
@@ -69,7 +69,7 @@ class GarbageCollectionAspect(DocumentAspect[Run, GarbageCollectionTimes]):
         )
 
     def parts(self, times: GarbageCollectionTimes, document: ReportedRun) -> Iterator[Part]:
-        """Nothing where it hardly took any time."""
+        """Yield the section; nothing where it hardly took any time."""
         if times.share is not None and times.share < _LEAST_SHARE:
             return
         yield Sentence()
@@ -86,7 +86,8 @@ class GarbageCollectionAspect(DocumentAspect[Run, GarbageCollectionTimes]):
             )
 
     def causes(self, run: Run) -> Iterator[Cause]:
-        """The thread that collects keeps the GIL, so collections hold up all threads."""
+        """Yield collections, which hold up all threads, as the thread that collects keeps the
+        GIL."""
         known: GarbageCollection | None = run.garbage_collection
         if known is None or not known.is_whole:
             return

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run file and a `Run` hold of the garbage collector, but for the single collections, which
-are in the log of causes."""
+"""The data of the garbage collector in a run file and a `Run`, but for the single collections,
+which are in the log of causes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Generation(Struct, frozen=True):
 
 
 class GarbageCollection(Struct, frozen=True):
-    """What Python's garbage collector did while the run was recorded.
+    """The work of Python's garbage collector while the run was recorded.
 
     Attributes:
         generations: the youngest first.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Has the native module note each collection while a recording goes on, which costs some 0.1 us
-each, and asks Python how many there were."""
+"""The watch that has the native module note each collection while a recording goes on, which costs
+some 0.1 us each, and asks Python how many there were."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyinstrument_gpu.native import native
 
 
 class GarbageCollectionWatch(Watcher):
-    """What is learnt of the garbage collector during one recording."""
+    """The watch on the garbage collector during one recording."""
 
     name = DOCUMENT
     _is_whole = True

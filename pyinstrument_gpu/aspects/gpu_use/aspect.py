@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a GPU was used, as an aspect of a run: what its units did, and its clock, which is also a
-cause of slow steps.
+"""The aspect of a GPU's use: what its units did, and its clock, which is also a cause of slow
+steps.
 
 Utilization as `nvidia-smi` has it is not among it: that says only whether any kernel ran.
 """
@@ -65,7 +65,7 @@ class LoweredClock:
 
 @dataclass(frozen=True)
 class GpuUse:
-    """What the whole GPU did, for whomever, as means over the time of steps. None is unknown.
+    """The use of the whole GPU, by any process, as means over the time of steps. None is unknown.
 
     Attributes:
         device: number of the device in the process.
@@ -97,7 +97,7 @@ class GpuUse:
 
 
 class GpuUseAspect(Aspect[Run, tuple[GpuUse, ...]]):
-    """How a GPU was used."""
+    """The use of GPUs."""
 
     name = NAME
     heading = "GPU use"
@@ -146,7 +146,7 @@ class GpuUseAspect(Aspect[Run, tuple[GpuUse, ...]]):
             for one in gpu.lowered:
                 yield Sentence(f"Lowered clock: {_lowered(gpu, one)}", "warn")
             of_heat = "" if hottest is None else f" The temperature was {hottest:.0f} °C at most."
-            yield Sentence(f"This is the use of the whole GPU, by whomever.{of_heat}", "note")
+            yield Sentence(f"This is the use of the whole GPU, by any process.{of_heat}", "note")
 
     def curves(self, run: Run) -> Iterator[Curves]:
         for gpu in gpu_readings(run):
@@ -159,8 +159,8 @@ class GpuUseAspect(Aspect[Run, tuple[GpuUse, ...]]):
                     yield Curves(f"GPU {gpu.device}: {title}", data)
 
     def causes(self, run: Run) -> Iterator[Cause]:
-        """A lower clock makes a step longer by that much at most, if all of it is the GPU's work.
-        Of the reasons that have lowered it the most frequent is named."""
+        """Yield lower clocks: one makes a step longer by that much at most, if all of it is the
+        GPU's work. Of the reasons that have lowered it the most frequent is named."""
         for gpu in gpu_readings(run):
             is_known = ~np.isnan(gpu.of(names.SM_CLOCK)) & ~np.isnan(gpu.of(names.BY_POWER))
             if np.count_nonzero(is_known) < 2:
@@ -179,13 +179,13 @@ class GpuUseAspect(Aspect[Run, tuple[GpuUse, ...]]):
     def unknown(self, run: Run) -> Iterator[str]:
         gpus = self.section(run)
         if run.device_timing is not None and not gpus:
-            yield "How GPUs were used: there is no reading of NVML from while steps ran."
+            yield "Use of GPUs: NVML was not read while steps ran."
         for gpu in gpus:
             if gpu.sm_active is None:
                 yield (
-                    f"How busy the units of GPU {gpu.device} were: NVML measures it from Hopper "
-                    "on, with driver 525 or newer, for who may read it, and here not for parts "
-                    "of a GPU (MIG)."
+                    f"Use of the units of GPU {gpu.device}: NVML measures it on Hopper and newer, "
+                    "with driver 525 or newer, for users who may read it, and here not for "
+                    "parts of a GPU (MIG)."
                 )
 
 
@@ -259,8 +259,8 @@ def _over_steps(
 
 
 def _lost(run: Run, gpu: GpuReadings, is_known: NDArray[np.bool_]) -> tuple[NDArray[np.void], str]:
-    """How much longer than at the usual clock each step has taken at most, of those that a reading
-    is near; and what has lowered the clock."""
+    """Return how much longer than at the usual clock each step has taken at most, of those that a
+    reading is near; and what has lowered the clock."""
     time_ns, mhz = gpu.time_ns[is_known], gpu.of(names.SM_CLOCK)[is_known]
     lowered = {words: gpu.of(quantity)[is_known] == 1 for quantity, words in _WHY.items()}
     steps = run.steps.closed

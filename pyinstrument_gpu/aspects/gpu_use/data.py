@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run holds of a GPU's use: its readings, side by side."""
+"""A GPU's use in a run: its readings, side by side."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class GpuReadings:
 
 
 def gpu_readings(run: Run) -> tuple[GpuReadings, ...]:
-    """Those of each GPU that was read."""
+    """Return the readings of each GPU that was read."""
     found: dict[int, dict[str, NDArray[np.void]]] = {}
     for name, readings in metrics_by_name(run.metric_names, run.metrics):
         known = device_and_quantity(name)
@@ -60,7 +60,7 @@ def gpu_readings(run: Run) -> tuple[GpuReadings, ...]:
 
 
 def _side_by_side(run: Run, device: int, found: Mapping[str, NDArray[np.void]]) -> GpuReadings:
-    """All of one reading have the same time."""
+    """Put the readings of a GPU side by side: all of one reading have the same time."""
     time_ns = np.unique(np.concatenate([readings["host_ns"] for readings in found.values()]))
     values = {quantity: np.full(len(time_ns), np.nan) for quantity in found}
     for quantity, readings in found.items():

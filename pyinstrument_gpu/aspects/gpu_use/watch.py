@@ -28,7 +28,7 @@ _Find = Callable[[], "tuple[int, GpuReader | Callable[[], GpuReader]] | None"]
 
 
 def _find() -> tuple[int, Callable[[], GpuReader]] | None:
-    """To load NVML takes tens of milliseconds, which no step should wait for."""
+    """Return a way to load NVML, which takes tens of milliseconds that no step should wait for."""
     if not can_use_cuda():
         raise RuntimeError("there will be no GPU")
     if torch_with_cuda() is None:
@@ -39,8 +39,7 @@ def _find() -> tuple[int, Callable[[], GpuReader]] | None:
 
 
 class UseWatch(GpuPolling):
-    """What is learnt of a GPU's use while one recording goes on. Arguments are those of
-    `GpuPolling`."""
+    """The watch on a GPU's use while one recording goes on. Arguments are those of `GpuPolling`."""
 
     def __init__(self, find: _Find = _find, interval_s: float = INTERVAL_S) -> None:
         super().__init__(NAME, find, interval_s)

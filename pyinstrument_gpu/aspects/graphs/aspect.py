@@ -26,7 +26,7 @@ _MOST_ROWS = 50
 
 @dataclass(frozen=True)
 class PhasesInGraphs:
-    """What phases inside CUDA graphs took.
+    """The times of phases inside CUDA graphs.
 
     Attributes:
         graphs: how many graphs with phases in them were replayed.
@@ -117,8 +117,8 @@ class GraphsAspect(DocumentAspect[Run, PhasesInGraphs]):
             yield Sentence(f"The step of {found.without_step:,} of these times is unknown", "warn")
         if found.ambiguous:
             yield Sentence(
-                f"Of {counted(found.ambiguous, 'graph')} no more is told: its nodes ran more or "
-                "less often than it was replayed, as in loops or with two executables",
+                f"Times of {counted(found.ambiguous, 'graph')} are left out: nodes ran more or "
+                "less often than the graph was replayed, as in loops or with two executables",
                 "warn",
             )
 

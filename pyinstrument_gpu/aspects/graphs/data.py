@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run holds of phases inside CUDA graphs: one declaration for file and `Run`."""
+"""The data of phases inside CUDA graphs: one declaration for file and `Run`."""
 
 from __future__ import annotations
 

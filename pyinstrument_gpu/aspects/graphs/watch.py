@@ -33,7 +33,8 @@ class _Hooks:
         self._leave = self._ends  # one object, by which they are taken back
 
     def install(self) -> bool:
-        """Returns whether each is built as the hooks expect; otherwise none is left."""
+        """Install the hooks; return whether each is built as they expect; otherwise none is
+        left."""
         for name in _METHODS:
             enter = getattr(self, f"_{name}")
             if not native.hook_call(
@@ -92,7 +93,7 @@ _hooks: _Hooks | None = None
 
 
 class GraphWatch(Watcher):
-    """Has the hooks installed while one recording goes on."""
+    """The watch that has the hooks installed while one recording goes on."""
 
     name = NAME
 

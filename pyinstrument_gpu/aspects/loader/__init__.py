@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the worker processes of DataLoaders do: how long they make batches and wait for the loop,
-and which of the dataset's functions that time goes to."""
+"""The worker processes of DataLoaders: how long they make batches and wait for the loop, and which
+of the dataset's functions that time goes to."""
 
 NAME = "loader"
 """Of the document in the run file, of the attribute of a `Run`, and of the section."""

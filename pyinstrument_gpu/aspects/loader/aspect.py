@@ -60,7 +60,7 @@ class LoaderStage:
 
 @dataclass(frozen=True)
 class LoaderWork:
-    """What the workers of DataLoaders over datasets of one class did.
+    """The work of DataLoaders' workers over datasets of one class.
 
     Attributes:
         dataset: the class.
@@ -163,7 +163,7 @@ class LoaderAspect(DocumentAspect[Run, tuple[LoaderWork, ...]]):
     def unknown(self, run: Run) -> Iterator[str]:
         known: Loaders | None = run.loader
         if run.program_facts.loader_workers and (known is None or not known.loaders):
-            yield "What the workers of the loader did: they were not watched."
+            yield "Workers of the loader: they were not watched."
         for loader in () if known is None else known.loaders:
             if len(loader.rows) < loader.workers:
                 yield (

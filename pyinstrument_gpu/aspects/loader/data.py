@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run file and a `Run` hold of the workers of DataLoaders: one declaration for both."""
+"""The data of DataLoaders' workers in a run file and a `Run`: one declaration for both."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _Worker = Annotated[int, Meta(ge=0, lt=1 << 16)]
 
 
 class WorkerTimes(Struct, frozen=True, kw_only=True):
-    """What the workers with one number have done, those of all epochs together.
+    """The times of the workers with one number, those of all epochs together.
 
     Attributes:
         worker: its number.
@@ -161,7 +161,7 @@ class Loader(Struct, frozen=True, kw_only=True):
 
     @property
     def making_ns(self) -> int:
-        """For how long its workers have made batches together; at least 1."""
+        """The time for which its workers have made batches together; at least 1."""
         return max(1, sum(row.making_ns for row in self.rows))
 
     @property
@@ -190,7 +190,7 @@ class Loader(Struct, frozen=True, kw_only=True):
 
 
 class Loaders(Struct, frozen=True):
-    """Those whose workers were watched."""
+    """The loaders whose workers were watched."""
 
     loaders: Annotated[tuple[Loader, ...], Meta(max_length=MOST_LOADERS)] = ()
 

@@ -61,7 +61,7 @@ def late_batches(run: Run) -> Cause:
 def _add_stages(
     run: Run, loader: Loader, spans: NDArray[np.void], found: NDArray[np.int64], notes: list[str]
 ) -> None:
-    """Notes for waits that end with a long batch."""
+    """Add notes to waits that end with a long batch."""
     order = np.argsort(spans["host_begin_ns"], kind="stable")
     begins_ns, ends_ns = spans["host_begin_ns"][order], spans["host_end_ns"][order]
     run_ns = began_ns(run.anchor, "monotonic_ns")
@@ -110,8 +110,8 @@ def _stage_of(run: Run, loader: Loader, batch: LongBatch) -> str | None:
 
 
 def _workers(run: Run, spans: NDArray[np.void]) -> NDArray[np.int64]:
-    """Which worker of a DataLoader made each batch: they take turns, from when the loader begins.
-    -1 where that is not known, and where there was none."""
+    """Return which worker of a DataLoader made each batch: they take turns, from when the loader
+    begins. -1 where that is not known, and where there was none."""
     found = np.full(len(spans), -1)
     workers = run.program_facts.loader_workers
     if not workers:

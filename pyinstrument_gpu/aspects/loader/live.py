@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the loop waits for, as `watch` shows it."""
+"""The loop's waits for batches, as `watch` shows them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _STUCK_NS = 2_000_000_000
 
 
 class LiveLoader(LiveView[Run, dict[str, Any]]):
-    """Which share of the window the loop waits for batches; and in the whole run, as far as it was
-    written down, the longest stage of making a batch, the slowest worker, and workers that hang."""
+    """The share of the window for which the loop waits for batches; and in the whole run, as far as
+    it was written down, the longest stage of making a batch, the slowest worker, and workers that
+    hang."""
 
     key = "loader"
     place = 7

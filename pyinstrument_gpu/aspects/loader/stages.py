@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which functions of a dataset, its transforms and its collate function make batches.
+"""The functions of a dataset, its transforms and its collate function that make batches.
 
 The samples of a worker's stack are a tree of lines. A stage is the first function on the way down
 that does something: containers of transforms, datasets that wrap others, and the dataset's own
@@ -58,7 +58,7 @@ class LineTree(NamedTuple):
 
 
 def tree_of_phase(stacks: Any, phase: str) -> LineTree:
-    """What the main thread did in a phase in steps, as far as it was sampled."""
+    """Return what the main thread did in a phase in steps, as far as it was sampled."""
     numbers: dict[int, int] = {}
     nodes: list[LineTime] = []
     samples = 0

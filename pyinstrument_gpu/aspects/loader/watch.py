@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Has the workers of DataLoaders watched while a recording goes on, and puts together what they
+"""The watch on the workers of DataLoaders while a recording goes on, which puts together what they
 have written."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SUMS = (
 
 
 class LoaderWatch(Watcher):
-    """What is learnt of workers while one recording goes on.
+    """The watch on workers while one recording goes on.
 
     Args:
         table: that workers write to; None for a new one, once there can be workers.
@@ -61,7 +61,8 @@ class LoaderWatch(Watcher):
             table.close()
 
     def program_is(self, facts: Mapping[str, Any]) -> None:
-        """Also for who follows the run, and if the program is killed."""
+        """Write the document early, also for readers that follow the run, and if the program is
+        killed."""
         with suppress(Exception):
             self.write()
 
@@ -94,7 +95,7 @@ class LoaderWatch(Watcher):
 
 
 def together(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What workers have written, by loader: the one with most batches first."""
+    """Merge what workers have written, by loader: the one with most batches first."""
     loaders: dict[tuple[str, int, int], list[dict[str, Any]]] = {}
     for one in found:
         loaders.setdefault((one["dataset"], one["workers"], one["address"]), []).append(one)

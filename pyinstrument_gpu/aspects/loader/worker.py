@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs in a worker of a DataLoader, around torch's own loop.
+"""The code that runs in a worker of a DataLoader, around torch's own loop.
 
 The worker makes batches as it would without this. Its queues note when it gets the indices of a
 batch and when it hands the batch over, and the native module samples its stack, as `--stacks` does
@@ -86,7 +86,7 @@ class WorkerLoop:
 
 
 class _WatchedWorker:
-    """One that is watched, in its own process. It owns the recorder there, in which nothing but the
+    """A watched worker, in its own process. It owns the recorder there, in which nothing but the
     sampling of the stack is used.
 
     Args:
@@ -143,12 +143,12 @@ class _WatchedWorker:
         indices.get, made.put = self._gets, self._puts
 
     def end(self) -> None:
-        """The worker ends."""
+        """Note that the worker ends."""
         self._write(time.perf_counter_ns())
         self._make_way()
 
     def _make_way(self) -> None:
-        """The worker ends, or the dataset starts a recording of its own."""
+        """Stop recording, as the worker ends, or the dataset starts a recording of its own."""
         if native.owner() is self:
             self._stacks = self._sampled()
             self._is_sampled = False
@@ -160,7 +160,7 @@ class _WatchedWorker:
         return _tree(self._long) if self._is_sampled else self._stacks
 
     def _tell_of_program(self) -> dict[str, Any]:
-        """Nobody asks for what a recording knows of the program."""
+        """Return nothing: nobody asks for what a recording knows of the program."""
         return {}
 
     def _gets(self, *args: Any, **options: Any) -> Any:
@@ -203,7 +203,7 @@ class _WatchedWorker:
         return result
 
     def _look(self) -> None:
-        """How often samples have found each node, and for how long, before the next batch."""
+        """Read how often samples have found each node, and for how long, before the next batch."""
         with suppress(Exception):
             if self._is_sampled:
                 began_ns = time.thread_time_ns()
@@ -212,7 +212,7 @@ class _WatchedWorker:
                 self._begin_ns = self._seen_ns = time.perf_counter_ns()
 
     def _keep_long(self, end_ns: int) -> None:
-        """Where samples have found the batch that ends, which took much longer than usual."""
+        """Keep where samples have found the batch that ends, which took much longer than usual."""
         took_ns = end_ns - self._begin_ns
         is_own = (end_ns - self._seen_ns) * (_OWN_SHARE - 1) <= took_ns * _OWN_SHARE
         if not (self._is_sampled and is_own and took_ns >= _COST_SHARE * self._look_ns):
@@ -292,7 +292,7 @@ def _function(code: CodeType) -> tuple[str, str]:
 
 
 def _counted() -> dict[str, int | None]:
-    """What the kernel has counted so far of the calling thread, and of its process."""
+    """Return what the kernel has counted so far of the calling thread, and of its process."""
     use, own = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_THREAD)
     cpu_ns = round(1e9 * (own.ru_utime + own.ru_stime))
     return {

@@ -76,8 +76,9 @@ class WorkerTable:
         return None
 
     def read(self) -> list[dict[str, Any]]:
-        """What the slots say, those of workers that have ended among them; as `open` the number of
-        the batch that a worker was asked for and has not made, and since when, or 0 for none."""
+        """Return the content of the slots, those of workers that have ended among them; as `open`
+        the number of the batch that a worker was asked for and has not made, and since when, or 0
+        for none."""
         slots = [_Slot(self._memory, place) for place in range(self._slots)]
         found = ((slot, slot.read()) for slot in slots)
         return [{**one, "open": self._open(slot, one)} for slot, one in found if one is not None]
@@ -90,7 +91,7 @@ class WorkerTable:
         return 0, 0
 
     def _is_free(self, slot: _Slot) -> bool:
-        """Whether its process has ended. Only for another process than that."""
+        """Return whether its process has ended. Only for another process than that."""
         with suppress(OSError):
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, slot.begin)
             fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, slot.begin)
@@ -115,7 +116,7 @@ class _Slot:
 
     @property
     def written_ns(self) -> int:
-        """When it was written last; 0 where it never was."""
+        """The time when it was written last; 0 where it never was."""
         return int(_NUMBER.unpack_from(self._memory, self.begin + 8)[0])
 
     def open_batch(self) -> tuple[int, int, int]:
@@ -123,11 +124,12 @@ class _Slot:
         return number, begin_ns, process
 
     def begins(self, number: int, begin_ns: int) -> None:
-        """This is what `open_batch` returns from now on."""
+        """Set what `open_batch` returns from now on."""
         _OPEN.pack_into(self._memory, self.begin + 16, number, begin_ns, os.getpid())
 
     def write(self, value: dict[str, Any], now_ns: int) -> bool:
-        """Returns False where the value has no room, and the slot says what it said before."""
+        """Write a value. Returns False where it has no room, and the slot says what it said
+        before."""
         text = json.dumps(value, separators=(",", ":")).encode()
         if len(text) > TEXT_BYTES - _HEAD.size:
             return False
@@ -140,7 +142,7 @@ class _Slot:
         return True
 
     def read(self) -> dict[str, Any] | None:
-        """None where nothing was written, or nothing that is whole."""
+        """Return the content; None where nothing was written, or nothing that is whole."""
         for _ in range(_TRIES):
             turn = self._turn()
             for newest in (turn, turn - 1):

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the loop of a program does that may make a step slow."""
+"""Work of a program's loop that may make a step slow."""

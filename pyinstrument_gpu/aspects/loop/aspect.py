@@ -24,7 +24,7 @@ _EVALUATION = ("eval", "evaluate", "evaluation", "val", "validate", "validation"
 
 
 class LoopAspect(Aspect[Run, None]):
-    """What the loop does beside training steps that are all alike."""
+    """The work of the loop beside training steps that are all alike."""
 
     name = "loop"
 
@@ -49,8 +49,8 @@ class LoopAspect(Aspect[Run, None]):
         rare &= np.isin(spans["path"], _rare_paths(run, spans))
         yield Cause(
             name="rare_phase",
-            words="phases that most steps lack",
-            remedy="do less often, or beside the steps, what these phases do",
+            words="rare phases",
+            remedy="do the work of these phases less often, or in parallel with the steps",
             precedence=Precedence.ACT,
             intervals=_intervals(spans[rare], spans["path"][rare].astype(np.int64)),
             known=known,
@@ -78,8 +78,8 @@ def _intervals(spans: NDArray[np.void], note: NDArray[np.int64] | None = None) -
 
 
 def _evaluations(spans: NDArray[np.void]) -> NDArray[np.void]:
-    """Of each step that evaluates, the time from its first phase of that to the end of the last: in
-    between it does nothing else."""
+    """Return for each step that evaluates the time from its first phase of that to the end of the
+    last: in between it does nothing else."""
     steps, place = np.unique(spans["step"], return_inverse=True)
     begins_ns = np.full(len(steps), np.iinfo(np.int64).max)
     ends_ns, threads = np.zeros(len(steps), np.int64), np.zeros(len(steps), np.int64)

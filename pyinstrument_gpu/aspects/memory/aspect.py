@@ -120,8 +120,8 @@ class MemoryAspect(DocumentAspect[Run, MemoryUse]):
         return memory
 
     def causes(self, run: Run) -> Iterator[Cause]:
-        """For how long a retry held a step up is not known: it frees memory, for which the host
-        waits for the device. So it may have all that nothing else explains."""
+        """Yield retries as a cause. For how long one held a step up is not known: it frees memory,
+        for which the host waits for the device. So it may have all that nothing else explains."""
         if run.memory is None or not run.memory.retried_steps:
             return
         steps = run.steps.closed
@@ -220,7 +220,7 @@ class MemoryAspect(DocumentAspect[Run, MemoryUse]):
             yield Sentence(text)
 
     def first_parts(self, memory: MemoryUse) -> Iterable[Part]:
-        """That, where and why a device had no memory left. Nothing if it had."""
+        """Yield that, where and why a device had no memory left. Nothing if it had."""
         if not memory.out_of_memory:
             return
         for event in memory.out_of_memory:
@@ -242,7 +242,7 @@ class MemoryAspect(DocumentAspect[Run, MemoryUse]):
         yield Sentence()
 
     def failures(self, run: Run) -> Iterable[Finding]:
-        """Where a device had no memory left, and where memory grows."""
+        """Yield where a device had no memory left, and where memory grows."""
         memory = run.memory
         if memory is None:
             return
@@ -268,15 +268,15 @@ class MemoryAspect(DocumentAspect[Run, MemoryUse]):
         growth = memory_growth(memory)
         if growth is not None and _matters(growth, memory):
             interval = size_interval(growth.step_bytes, growth.low_bytes, growth.high_bytes)
-            left = "which phase leaves it behind can't be told"
+            left = "; this run can't tell which phase leaks it"
             if growth.is_outside_phases:
-                left = "left outside phases"
+                left = ", left outside phases"
             elif growth.path is not None:
-                left = f"left behind by {growth.path}"
+                left = f", left behind by {growth.path}"
             yield unpriced(
                 "failure",
                 "memory of the process grows" if memory.device is None else "GPU memory grows",
-                f"{size(growth.step_bytes)} per step{interval}, {left}",
+                f"{size(growth.step_bytes)} per step{interval}{left}",
                 None,
                 _LOOK,
             )
@@ -299,11 +299,11 @@ class MemoryAspect(DocumentAspect[Run, MemoryUse]):
         if run.memory is None:
             yield "Memory: the run has no reading of it."
         elif run.memory.held is None and run.memory.steps:
-            yield "Memory by kind: no backward pass was looked at."
+            yield "Memory by kind: no backward pass was inspected."
 
 
 def allocator_advice(event: OutOfMemory) -> str | None:
-    """What may help, if the numbers of this very event say so."""
+    """Return what may help, if the numbers of this very event say so."""
     allocated, reserved = event.allocated_bytes, event.reserved_bytes
     if allocated is None or reserved is None or reserved - allocated < event.request_bytes:
         return None
@@ -345,7 +345,8 @@ _OTHERS = "workspace and others"
 
 
 def _kinds(holders: OutOfMemoryHolders, allocated_bytes: int | None) -> list[str]:
-    """Each kind that held memory when there was none left, with its bytes, the largest first."""
+    """Return each kind that held memory when there was none left, with its bytes, the largest
+    first."""
     kinds = dict(holders.kinds)
     # Other threads may have freed what was counted.
     if allocated_bytes is not None and allocated_bytes >= holders.known_bytes:
@@ -363,12 +364,12 @@ def _holders(holders: OutOfMemoryHolders, allocated_bytes: int | None) -> Iterat
         return
     text = f"Memory was held by {', '.join(kinds)}"
     if holders.modules:
-        text += f"; of modules, most by {_most(holders.modules)}"
+        text += f"; by module: {_most(holders.modules)}"
     yield text
     if holders.activation_modules:
-        text = f"Activations: of modules, most by {_most(holders.activation_modules)}"
+        text = f"Activations, by module: {_most(holders.activation_modules)}"
         if holders.phases:
-            text += f"; of phases, most by {_most(_phase_owners(holders.phases))}"
+            text += f"; by phase: {_most(_phase_owners(holders.phases))}"
         yield text
     if holders.unseen:
         yield _unseen_text(holders.unseen)
@@ -386,8 +387,8 @@ def _phase_owners(phases: Iterable[PhaseBytes]) -> Iterator[ModuleBytes]:
 
 def _unseen_text(unseen: int) -> str:
     return (
-        f"Activations are at least that: {counted(unseen, 'node')} of autograd did not show what "
-        "they had saved"
+        f"Activations may be larger: {counted(unseen, 'node')} of autograd did not show what they "
+        "had saved"
     )
 
 
@@ -411,7 +412,7 @@ def _held_parts(found: StepMemory) -> Iterator[Part]:
     """Who held memory around a backward pass."""
     yield Sentence()
     title = f"Memory by kind around the backward pass of step {found.step:,}"
-    yield Sentence(f"{title}, looked at in {duration(found.cost_ns)}", "title")
+    yield Sentence(f"{title}, inspected in {duration(found.cost_ns)}", "title")
     kinds = sorted(_kinds_of(found), key=lambda one: max(one[1], one[2] or 0), reverse=True)
     kinds.append(("together", *_totals_bytes(found)))
     rows = [
@@ -420,13 +421,13 @@ def _held_parts(found: StepMemory) -> Iterator[Part]:
     ]
     yield table(["kind", "as it began", "as it ended"], [rows[:-1], rows[-1:]])
     for text, owners in (
-        ("Activations: of modules", found.activation_modules),
-        ("Activations: of phases", _phase_owners(found.phases)),
-        ("All else: of modules", found.most.modules),
+        ("Activations, by module", found.activation_modules),
+        ("Activations, by phase", _phase_owners(found.phases)),
+        ("All else, by module", found.most.modules),
     ):
         most = _most(owners)
         if most:
-            yield Sentence(f"{text}, most by {most}")
+            yield Sentence(f"{text}: {most}")
     if found.unseen:
         yield Sentence(_unseen_text(found.unseen), "note")
     if not found.optimizers:
@@ -479,7 +480,7 @@ def _growth_text(growth: MemoryGrowth) -> str:
     if growth.is_outside_phases:
         return f"{text}, left behind in steps outside all phases"
     if growth.path is None:
-        return f"{text}; which phase leaves it behind can't be told"
+        return f"{text}; this run can't tell which phase leaks it"
     return f"{text}, left behind by {printable(growth.path)}"
 
 
@@ -488,8 +489,8 @@ def _signed(median: int) -> str:
 
 
 def _matters(growth: MemoryGrowth, memory: Memory) -> bool:
-    """Whether memory has grown for certain by as much as is worth a word: also the recording itself
-    takes a little more memory of the process with each step."""
+    """Return whether memory has grown for certain by as much as is worth a word: also the recording
+    itself takes a little more memory of the process with each step."""
     first, last = memory.points[0], memory.points[-1]
     grown_bytes = growth.low_bytes * (int(last["step"]) - int(first["step"]))
     return bool(grown_bytes >= _LEAST_GROWTH * first["allocated_bytes"])

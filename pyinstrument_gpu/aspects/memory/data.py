@@ -81,7 +81,7 @@ class PhaseMemory(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class ModuleBytes:
-    """What the parameters and buffers of one module hold, without modules inside.
+    """The memory of the parameters and buffers of one module, without modules inside.
 
     Attributes:
         name: in its model; of a model itself, its class.
@@ -106,7 +106,7 @@ class PhaseBytes(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
 
 @dataclass(frozen=True)
 class HeldMemory:
-    """Who held memory at some moment. Each storage counts once.
+    """The holders of memory at some moment. Each storage counts once.
 
     Attributes:
         parameters_bytes: parameters of modules and optimizers.
@@ -130,7 +130,7 @@ class HeldMemory:
 
     @property
     def kinds(self) -> dict[str, int]:
-        """All that is held, in bytes, by what it is."""
+        """The memory that is held, in bytes, by kind."""
         return {
             "parameters": self.parameters_bytes,
             "gradients": self.gradients_bytes,
@@ -142,7 +142,7 @@ class HeldMemory:
 
     @property
     def known_bytes(self) -> int:
-        """All of it."""
+        """The sum of all of it."""
         return sum(self.kinds.values())
 
 
@@ -236,7 +236,7 @@ _Holders = TypeVar("_Holders", StepMemory, OutOfMemoryHolders)
 
 
 class _MemoryFacts(Struct, frozen=True, kw_only=True):
-    """What the file says as it is known to users."""
+    """The fields of the file that users see as they are."""
 
     device: Count | None = None
     steps: Count = 0
@@ -301,7 +301,7 @@ class _Document(_MemoryFacts, frozen=True, kw_only=True):
 def decode_memory(
     data: bytes, paths: Sequence[str], numbering: StepNumbering, anchor: Mapping[str, int]
 ) -> Memory:
-    """What the document says; of phases, those whose path the file has.
+    """Decode the document; of phases, those whose path the file has.
 
     Args:
         paths: the run's paths.

@@ -4,13 +4,13 @@
 A peak is a counter of the allocator that only rises while nobody resets it. If it rose between two
 readings, so much was in use there, to the byte, and the phases that were open had that as their
 peak. If it did not rise during a phase, its peak lies between the most that was found in use at a
-border within, and where the counter stands. If the
-counter was found to have fallen within a phase, the program has reset it there, and may do so in
-other calls where that can't be seen: then no peak of this phase is called its own.
+boundary within, and where the counter stands. If the counter was found to have fallen within a
+phase, the program has reset it there, and may do so in other calls where that can't be seen: then
+no peak of this phase is called its own.
 
-If exact peaks are asked for, the counter is reset at each border. Then it has always risen, or it
+If exact peaks are asked for, the counter is reset at each boundary. Then it has always risen, or it
 stands at what was allocated when it was reset, so the same arithmetic finds each peak exactly. The
-peak of a phase is the largest of those between its borders and those of phases within.
+peak of a phase is the largest of those between its boundaries and those of phases within.
 
 What a phase leaves behind is what was in use at its end less what was at its begin. Per step these
 values are many and noisy, so the newest are kept, and their median is written with an interval for
@@ -103,7 +103,7 @@ class _Phase:
 
 
 class MemoryFold:
-    """What is kept of the readings of one source.
+    """The data kept from the readings of one source.
 
     Args:
         device: number of the device, or None for the memory of the process.
@@ -129,7 +129,7 @@ class MemoryFold:
             self._add_step(step)
 
     def facts(self) -> dict[str, Any]:
-        """What the document says of it; nothing where no step was read."""
+        """Return the part of the document; nothing where no step was read."""
         if not self.steps:
             return {}
         first, last = self._retries
@@ -223,7 +223,8 @@ def steps_of(readings: Iterable[Reading]) -> Iterator[list[Reading]]:
 def saved_by_phase(
     step: list[Reading], saved: Iterable[tuple[int, int]]
 ) -> list[tuple[int | None, int]]:
-    """Which phases made the nodes that have saved so much: the innermost ones, by their path."""
+    """Return which phases made the nodes that have saved so much: the innermost ones, by their
+    path."""
     numbers, owners = [], []
     open_phases: list[list[int]] = []
     for kind, _, path, depth, *_, next_node in step:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the memory that a program uses grows from step to step, and which phase leaves it behind.
+"""Growth of memory from step to step, and the phase that leaves it behind.
 
 It grows where the slope of memory over steps is above zero with certainty, and memory keeps rising
 at that rate: from each fifth of the steps that were read to the next, the median rises by at least
@@ -30,7 +30,7 @@ _OUTSIDE = ""
 
 @dataclass(frozen=True)
 class MemoryGrowth:
-    """By how much memory grows from step to step.
+    """The growth of memory from step to step.
 
     Attributes:
         step_bytes: bytes per step.
@@ -47,7 +47,7 @@ class MemoryGrowth:
 
 
 def memory_growth(memory: Memory) -> MemoryGrowth | None:
-    """How memory grows; None if it does not, or if that can't be told."""
+    """Return how memory grows; None if it does not, or if that is unknown."""
     points = memory.points
     if len(points) < FEWEST_POINTS:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds the memory of a device: parameters, gradients and optimizer state, by module.
+"""The holders of a device's memory: parameters, gradients and optimizer state, by module.
 
 Only what stands in the objects themselves is read: no code of the program runs, and no tensor is
 made.
@@ -37,7 +37,7 @@ class _Storages:
         self._seen: set[int] = set()
 
     def new_bytes(self, tensor: Any) -> int:
-        """Of the tensor's storage, if it is on the device and was not counted."""
+        """Return the bytes of the tensor's storage, if it is on the device and was not counted."""
         try:
             if type(tensor) not in self._plain:  # a DTensor has no storage of its own
                 tensor = getattr(tensor, "_local_tensor", tensor)
@@ -53,7 +53,8 @@ class _Storages:
 
 
 class Held:
-    """What is held on a device, each storage counted once, for what it was added as first.
+    """The memory that is held on a device, each storage counted once, for what it was added as
+    first.
 
     Args:
         device: as torch calls it.
@@ -67,7 +68,7 @@ class Held:
         self.kinds: Counter[str] = Counter()
 
     def add(self, kind: str, tensor: Any, module: str | None = None) -> int:
-        """Returns how many bytes are new."""
+        """Add a tensor; return how many bytes are new."""
         size_bytes = self._storages.new_bytes(tensor)
         if size_bytes:
             self.kinds[kind] += size_bytes
@@ -80,7 +81,7 @@ class Held:
         return self._names.get(id(parameter))
 
     def add_parameter(self, parameter: Any, module: str | None = None) -> None:
-        """With its gradient."""
+        """Add a parameter and its gradient."""
         if module is not None:
             self._names.setdefault(id(parameter), module)
         module = module or self._names.get(id(parameter))
@@ -107,7 +108,7 @@ class Held:
                     self.add("optimizer_state_bytes", tensor, module_name)
 
     def after_backward(self, modules: list[Any], optimizers: list[Any]) -> Held:
-        """What is held of the same once a backward pass has ended: no activations, and the
+        """Return what is held by the same once a backward pass has ended: no activations, and the
         gradients that are there now."""
         found = Held(self._device)
         gone = _GRADIENTS, "activations_bytes"
@@ -129,7 +130,7 @@ class Held:
         return found
 
     def facts(self) -> dict[str, Any]:
-        """As the run file has it."""
+        """Return the facts as the run file has them."""
         by_module: Counter[str] = Counter()
         for (_, module), held in self._by_module.items():
             by_module[module] += held
@@ -142,7 +143,7 @@ def _parameters_of(optimizer: Any) -> list[Any]:
 
 
 def largest(by_module: Counter[str]) -> list[dict[str, Any]]:
-    """Those modules that hold most."""
+    """Return the modules that hold most."""
     return [{"name": name, "bytes": held} for name, held in by_module.most_common(MOST_MODULES)]
 
 
@@ -163,7 +164,7 @@ def named_modules(modules: list[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def tensors_in(held: Any) -> list[Any]:
-    """Those in dictionaries, lists and tuples, as deep as an optimizer's are."""
+    """Return the tensors in dictionaries, lists and tuples, as deep as an optimizer's are."""
     tensor = sys.modules["torch"].Tensor
     found, todo = [], [(held, 0)]
     while todo:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds memory as a backward pass begins, and as it ends: two moments next to which a training
-loop has its peak, and at which all that is held for long can be counted from the program's objects.
+"""Inspections of who holds memory as a backward pass begins, and as it ends: two moments next to
+which a training loop has its peak, and at which all that is held for long can be counted from the
+program's objects.
 
 In a step that is looked at, calls of modules are hooked below their Python objects, so that names
 of parameters are known, and which nodes of autograd were made in which module. As the pass begins,
@@ -79,7 +80,7 @@ class MemoryLooks:
         self._step = _Step()
 
     def begin(self) -> Callable[[], None]:
-        """Once torch is there. Returns what withdraws that."""
+        """Begin once torch is there. Returns what withdraws that."""
         return when_imported("torch", self._start)
 
     def end(self) -> None:
@@ -88,7 +89,7 @@ class MemoryLooks:
         self._is_wanted, self._step = False, _Step()
 
     def facts(self) -> dict[str, Any] | None:
-        """What the document says of it: of the backward pass with which most was held."""
+        """Return the part of the document: the backward pass with which most was held."""
         return None if self._best is None else dict(self._best)
 
     def add(self, readings: Iterable[Reading]) -> None:
@@ -100,7 +101,7 @@ class MemoryLooks:
                 break
 
     def note_peak(self, peak_bytes: int) -> None:
-        """By the thread that opens steps: the most that was in use so far."""
+        """Note the most that was in use so far. The thread that opens steps calls this."""
         if self._is_wanted or not self._taken:
             return
         if self._peak_bytes and peak_bytes > GROWN * self._peak_bytes:
@@ -108,7 +109,7 @@ class MemoryLooks:
         self._peak_bytes = self._peak_bytes or peak_bytes
 
     def forget(self) -> None:
-        """It is another device whose memory is read from now on."""
+        """Forget all: it is another device whose memory is read from now on."""
         self._best, self._most_bytes, self._unplaced = None, 0, []
         self._want()
 
@@ -177,7 +178,7 @@ class MemoryLooks:
             self._optimizers[id(optimizer)] = weakref.ref(optimizer)
 
     def _leaves_optimizer(self, token: object, args: object, succeeded: object) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
     # In a step that is looked at
 
@@ -212,7 +213,7 @@ class MemoryLooks:
             self._look(step, self._count_end)
 
     def _look(self, step: _Step, count: Callable[[list[Any], list[Any]], None]) -> None:
-        """A backward pass begins, or has ended."""
+        """Inspect memory as a backward pass begins, or has ended."""
         began_ns = time.perf_counter_ns()
         torch: Any = sys.modules["torch"]
         try:
@@ -252,7 +253,7 @@ class MemoryLooks:
 
 
 class _Step:
-    """What is known of the step that is looked at, which may be one that isn't."""
+    """The known facts of the step that is inspected, which may be one that isn't."""
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
@@ -273,7 +274,7 @@ class _Step:
         return not self.is_in_backward and self.looks < 2 * _MOST_BACKWARDS
 
     def model_is_called(self, model: Any, arguments: list[Any]) -> None:
-        """A module is called by no other one."""
+        """Note that a module is called by no other one."""
         is_known = any(one is model for one in _alive(self.models))
         if len(self.models) < _MOST_OBJECTS and not is_known:
             self.models.append(weakref.ref(model))
@@ -286,12 +287,12 @@ class _Step:
                     self.inputs.append(weakref.ref(tensor))
 
     def mark(self, module: str | None) -> None:
-        """A call of the module begins."""
+        """Note that a call of the module begins."""
         self.stack.append(module)
         self._note()
 
     def unmark(self) -> None:
-        """A call ends."""
+        """Note that a call ends."""
         if self.stack:
             self.stack.pop()
         self._note()
@@ -302,7 +303,7 @@ class _Step:
             self._modules.append(self.stack[-1] if self.stack else None)
 
     def module_at(self, number: int) -> str | None:
-        """In which module's own code the node was made."""
+        """Return in which module's own code the node was made."""
         place = bisect.bisect_right(self._numbers, number) - 1
         return None if place < 0 else self._modules[place]
 

@@ -56,7 +56,7 @@ def _attach() -> None:
 
 
 def observe(device: int, request: int, limit: int, free: int) -> None:
-    """What the allocator calls. It raises nothing: that would take the place of the program's
+    """Observe for the allocator. Raises nothing: that would take the place of the program's
     error."""
     listener = _listener
     if listener is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds the memory of a device when there is none left, found among all objects of the program.
+"""The holders of a device's memory when there is none left, found among all objects of the program.
 
 Modules, optimizers and tensors are looked for among the objects that Python's garbage collector
 knows, so nothing is paid before. No code of the program runs, and no tensor is made.
@@ -30,9 +30,9 @@ _BACKWARD = "_engine_run_backward", "graph.py"
 def holders_of(
     device: str, phases_of: Callable[[list[tuple[int, int]]], list[tuple[int | None, int]]]
 ) -> dict[str, Any] | None:
-    """What the program's modules, optimizers and autograd hold on a device, as the run file has it;
-    None if there is none of them. It takes longer the more objects Python's garbage collector
-    knows.
+    """Return what the program's modules, optimizers and autograd hold on a device, as the run file
+    has it; None if there is none of them. It takes longer the more objects Python's garbage
+    collector knows.
 
     Args:
         device: as torch calls it.
@@ -64,7 +64,7 @@ def holders_of(
 
 
 def _visible_nodes(device: str) -> Callable[[Any], bool] | None:
-    """Which nodes of autograd may be looked at now; None: not any."""
+    """Return which nodes of autograd may be inspected now; None: not any."""
     torch: Any = sys.modules["torch"]
     wanted = torch.device(device)
     if torch._C._current_graph_task_id() != -1:
@@ -81,8 +81,8 @@ def _visible_nodes(device: str) -> Callable[[Any], bool] | None:
 
 
 def _nodes(objects: list[Any]) -> list[Any]:
-    """Those that made the tensors among these objects, each of them once. A class of the program's
-    may say that its tensors have others."""
+    """Return the nodes that made the tensors among these objects, each once. A class of the
+    program's may say that its tensors have others."""
     torch: Any = sys.modules["torch"]
     node_of = torch._C.TensorBase.grad_fn.__get__
     found = [node_of(one) for one in objects if issubclass(type(one), torch.Tensor)]
@@ -90,6 +90,7 @@ def _nodes(objects: list[Any]) -> list[Any]:
 
 
 def _of_class(objects: list[Any], base: type, *attributes: str) -> list[Any]:
-    """Those that are fully made. Their own type counts: a proxy may say that it is another."""
+    """Return the fully constructed objects of a class. Uses `type()`: proxies may lie about
+    `__class__`."""
     found = [one for one in objects if issubclass(type(one), base)]
     return [one for one in found if all(name in vars(one) for name in attributes)]

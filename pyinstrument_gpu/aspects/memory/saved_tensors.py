@@ -56,8 +56,8 @@ class SavedTensors:
         self.unseen = 0
 
     def walk(self, roots: list[Any]) -> list[tuple[int, Any]]:
-        """From these nodes, of at most `MOST_NODES`: first the leaves, then the nodes in the order
-        in which they were made, which are returned with their numbers."""
+        """Walk from these nodes over at most `MOST_NODES`: first the leaves, then the nodes in the
+        order in which they were made, which are returned with their numbers."""
         todo = [*roots]
         seen = set(todo)
         while todo and len(seen) <= MOST_NODES:
@@ -81,7 +81,7 @@ class SavedTensors:
         return nodes
 
     def facts(self, module_at: Callable[[int], str | None]) -> dict[str, Any]:
-        """What of it the run file has.
+        """Return the facts for the run file.
 
         Args:
             module_at: says in which module the node with a number was made; None: not known.
@@ -118,7 +118,7 @@ class SavedTensors:
             self.unseen += 1
 
     def _look_at(self, saved: Any, number: int) -> None:
-        """What torch calls a `SavedTensor`, or what checkpointing keeps in place of one."""
+        """Inspect what torch calls a `SavedTensor`, or what checkpointing keeps in place of one."""
         held = getattr(saved, "data", saved)
         if isinstance(held, self._tensor):
             if self._is_wrapped(held):  # by torch.func: it has no storage of its own
@@ -155,7 +155,7 @@ def _checkpoint_of(unpack: Any) -> Any:
 
 
 def _kept_arguments(frame: Any) -> Any:
-    """What a checkpoint keeps to compute anew; some versions of torch have a node for it."""
+    """Return what a checkpoint keeps to compute anew; some versions of torch have a node for it."""
     if hasattr(frame, "saved_args"):
         return frame.saved_args
     return frame.input_saver.grad_fn._raw_saved_tensors

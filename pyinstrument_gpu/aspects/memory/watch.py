@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a recording learns of memory: by phase, and when there is none left.
+"""The watch of a recording on memory: by phase, and when there is none left.
 
 The allocator of PyTorch is asked as soon as CUDA is in use, on the device of the thread that opens
 steps. Before that, and in a run without a GPU, it is the memory of the process. Its peaks are
@@ -41,26 +41,26 @@ _NO_PEAK_RESET = "the memory of the process has none, only that of PyTorch's all
 
 
 class AllocatorSource(Protocol):
-    """Whose memory is read, in place of that of the process."""
+    """An allocator whose memory is read, in place of that of the process."""
 
     @property
     def device(self) -> int:
-        """Its number."""
+        """The number of the device."""
 
     @property
     def torch_device(self) -> str:
-        """As torch calls it."""
+        """The name of the device in torch."""
 
     def snapshot(self) -> object:
-        """Of the allocator, as torch has it. It must not allocate on the device."""
+        """Return the allocator's snapshot, as torch has it. It must not allocate on the device."""
 
     def statistics(self) -> Callable[[], object]:
-        """What `native.start_memory_watch` asks. Best a function in C: Python code could be
-        interrupted by a signal there."""
+        """Return the function that `native.start_memory_watch` calls. Best a function in C: Python
+        code could be interrupted by a signal there."""
 
     def peak_reset(self) -> Callable[[], object] | str:
-        """What resets the peaks, after it was seen to that the program sees them as if they were
-        not reset. Or a sentence that says why that can't be."""
+        """Return the function that resets the peaks, after it was seen to that the program sees
+        them as if they were not reset. Or a sentence that says why that can't be."""
 
 
 class TorchAllocator:
@@ -95,7 +95,7 @@ class TorchAllocator:
 
 
 def torch_allocator() -> TorchAllocator | None:
-    """That of the calling thread's device; None while CUDA is not in use."""
+    """Return the allocator of the calling thread's device; None while CUDA is not in use."""
     torch = torch_with_cuda()
     try:
         return None if torch is None else TorchAllocator(torch.cuda.current_device())
@@ -104,7 +104,7 @@ def torch_allocator() -> TorchAllocator | None:
 
 
 class MemoryWatch(Watcher):
-    """What is learnt of memory while one recording goes on.
+    """The watch on memory while one recording goes on.
 
     Args:
         find: says whose memory is read from the next step on; None for that of the process. It is
@@ -191,7 +191,7 @@ class MemoryWatch(Watcher):
             )
 
     def _look(self) -> None:
-        """Between two steps: see whose memory is to be read, and begin or begin anew."""
+        """See, between two steps, whose memory is to be read, and begin or begin anew."""
         if not self.is_on:
             return
         source = self._find()
@@ -217,7 +217,7 @@ class MemoryWatch(Watcher):
             self._fold = MemoryFold(device)
 
     def _take(self) -> None:
-        """After a step, about once a second."""
+        """Take the readings after a step, about once a second."""
         begin_s = time.monotonic()
         if begin_s < self._next_write_s:
             with self._lock:
@@ -241,7 +241,7 @@ class MemoryWatch(Watcher):
         return None if source is None else allocated_and_reserved(source.statistics())[0]
 
     def _ran_out(self, device: int, request: int, limit: int, free: int) -> None:
-        """By the thread that gets the error, before it does."""
+        """Note an out-of-memory error. The thread that gets the error calls this before it does."""
         if not self.is_on:
             return
         source = self._find()
@@ -252,7 +252,7 @@ class MemoryWatch(Watcher):
             native.harvest()
 
     def _details(self, source: AllocatorSource, device: int) -> dict[str, Any]:
-        """Who holds the memory, of the device that is read."""
+        """Return who holds the memory of the device that is read."""
         if source.device != device:
             return {}
         phases_of = functools.partial(saved_by_phase, native.open_step_memory_readings())

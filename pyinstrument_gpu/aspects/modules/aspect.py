@@ -124,7 +124,7 @@ class ModulesAspect(Aspect[Run, ModulesSection]):
         run.module_step_weights = earlier.module_step_weights
 
     def section(self, run: Run) -> ModulesSection | None:
-        """None if no modules were timed."""
+        """Return the section; None if no modules were timed."""
         if not run.modules:
             return None
         found, weights = modules_per_step(run), run.module_step_weights

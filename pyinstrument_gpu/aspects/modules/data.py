@@ -41,7 +41,7 @@ and the times are as in a span; -1 is missing."""
 
 
 class ModulePass(enum.IntEnum):
-    """How a module was gone through."""
+    """The kind of a pass through a module."""
 
     FORWARD = 0
     """Its call."""
@@ -95,7 +95,7 @@ class ModuleTimes:
 
     @property
     def calls(self) -> int:
-        """How often it was called, without the calls that repeat earlier ones."""
+        """The number of calls, without those that repeat earlier ones."""
         return self.forward.count if self.forward is not None else 0
 
     def of_pass(self, kind: ModulePass) -> tuple[Statistic | None, Statistic | None]:

@@ -68,14 +68,14 @@ def _numbered(kept: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 def _looked_up(table: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """-1 stays."""
+    """Look numbers up; -1 stays."""
     return np.append(table, -1)[numbers]
 
 
 def _passes(
     spans: NDArray[np.void], kinds: NDArray[np.uint32], around: NDArray[np.int64]
 ) -> tuple[NDArray[np.void], list[int]]:
-    """Spans as passes, and the names of their modules, by which they are numbered.
+    """Return spans as passes, and the names of their modules, by which they are numbered.
 
     Args:
         around: the new number of the path around each path, -1 for none.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a step spends in the modules of the model.
+"""Times of a step in the modules of the model.
 
 Statistics of modules cover the whole run. Which passes were in steps, and not in a validation
 between them for example, the history tells. It also tells how much of a backward pass was
@@ -80,7 +80,7 @@ class SampledSteps:
     total_ns: int
 
     def of_passes(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """For how many steps passes in these steps stand."""
+        """Return for how many steps passes in these steps stand."""
         if not len(self.index):
             return np.zeros(len(steps), np.int64)
         place = np.minimum(np.searchsorted(self.index, steps), len(self.index) - 1)
@@ -88,7 +88,7 @@ class SampledSteps:
 
 
 def sampled_steps(run: Run) -> SampledSteps | None:
-    """None if modules were timed in all steps."""
+    """Return the sampled steps; None if modules were timed in all steps."""
     if run.module_step_weights is None or not len(run.steps.closed):
         return None
     steps, weights, passes = run.steps.closed, run.module_step_weights, run.module_spans
@@ -103,8 +103,8 @@ def sampled_steps(run: Run) -> SampledSteps | None:
 
 
 def modules_per_step(run: Run) -> dict[str, ModulePerStep]:
-    """What the run spent in each row of `Run.modules` per step; if no step ended, what it spent
-    there altogether. Sorts the kept recomputations."""
+    """Return what the run spent in each row of `Run.modules` per step; if no step ended, what it
+    spent there altogether. Sorts the kept recomputations."""
     steps, total_ns = run.step_totals.count, run.step_totals.duration.total_ns
     sampled = sampled_steps(run)
     if sampled is not None:
@@ -175,7 +175,8 @@ class _Sums:
     def per_step(
         self, rows: Sequence[int], kind: ModulePass, whole: Sequence[int] | None, steps: int
     ) -> PassPerStep | None:
-        """Of some modules, over so many steps. None if none of their passes was kept.
+        """Return the passes of some modules, over so many steps. None if none of their passes was
+        kept.
 
         Args:
             whole: the same sums over all passes of the run, of which those that were kept tell the
@@ -198,8 +199,8 @@ class _Sums:
 def _recomputation_ns(
     passes: NDArray[np.void], known: NDArray[np.bool_], clock: str, place: str
 ) -> NDArray[np.int64]:
-    """How much of each backward pass was recomputation, by one clock, as far as times are known;
-    both are at the same place, a thread or a stream."""
+    """Return how much of each backward pass was recomputation, by one clock, as far as times are
+    known; both are at the same place, a thread or a stream."""
     begins_ns, ends_ns = passes[f"{clock}_begin_ns"], passes[f"{clock}_end_ns"]
     found_ns = np.zeros(len(passes), np.int64)
     is_again = known & (passes["kind"] == ModulePass.RECOMPUTE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the watch of modules asks of torch: which modules of a model it times, and their marks."""
+"""The model in torch, for the watch of modules: which modules of it are timed, and their marks."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class ModuleWatch:
         self.remove()
 
     def _is_alive(self) -> bool:
-        """Whether any of its modules exists."""
+        """Return whether any of its modules exists."""
         return any(module() is not None for module in self._modules.values())
 
     def _all_notes(self) -> Iterator[str]:
@@ -122,7 +122,7 @@ class RootWatch:
         self.notes: list[str] = []
 
     def begin(self) -> None:
-        """Once torch is there, if it isn't yet."""
+        """Begin once torch is there, if it isn't yet."""
         global _root_watch
         _root_watch = self
         self._withdraw = when_imported("torch", self._begin)
@@ -143,7 +143,7 @@ class RootWatch:
             native.set_root_function(self._watch)
 
     def _watch(self, model: Any) -> bool:
-        """Returns whether it need not be asked about this one again."""
+        """Watch a model; return whether it need not be asked about this one again."""
         try:
             if next(model.parameters(), None) is not None:
                 if not model.training:
@@ -299,14 +299,14 @@ def _observe() -> str | None:
 
 
 def _choose_steps() -> None:
-    """As those who watch would have it."""
+    """Choose steps as those who watch would have it."""
     native.sample_modules(
         min((watch._every for watch in _watches if watch._every != _AUTO), default=_AUTO)
     )
 
 
 def _stop_observing() -> None:
-    """Where nobody watches any more."""
+    """Stop observing where nobody watches any more."""
     global _is_observed
     if not _watches and _root_watch is None:
         native.unobserve_modules()

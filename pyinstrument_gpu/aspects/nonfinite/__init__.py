@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where numbers first stopped being finite: which module made the first NaN."""
+"""Numbers that stop being finite: which module made the first NaN."""
 
 NAME = "nonfinite"
 """Of the document in the run file, and of the attribute of a `Run`."""

@@ -19,7 +19,7 @@ _FLOAT16 = "In float16, what is above 65,504 is infinite"
 
 
 class NonfiniteAspect(DocumentAspect[Run, Nonfinite]):
-    """Where values first stopped being finite."""
+    """The place where values first stopped being finite."""
 
     name = NAME
     document = Nonfinite
@@ -34,13 +34,13 @@ class NonfiniteAspect(DocumentAspect[Run, Nonfinite]):
         return known
 
     def summary(self, found: Nonfinite, document: ReportedRun) -> Iterator[Part]:
-        """That there is none; where there is one, the verdict says so."""
+        """Yield that there is none; where there is one, the verdict says so."""
         if found.checked_steps and found.origin is None:
             steps = counted(found.checked_steps, "checked step")
             yield Sentence(f"NaN and infinite values: none in {steps}")
 
     def parts(self, found: Nonfinite, document: ReportedRun) -> Iterator[Part]:
-        """What was found, the magnitudes on the way there, and what was looked at."""
+        """Yield what was found, the magnitudes on the way there, and what was checked."""
         if found.why_unknown:
             return
         yield Sentence()
@@ -100,7 +100,7 @@ class NonfiniteAspect(DocumentAspect[Run, Nonfinite]):
 
 
 def _since(origin: Origin) -> str:
-    """What is known of when it began, where that was earlier than the step."""
+    """Return what is known of when it began, where that was earlier than the step."""
     if origin.where not in ("weights", "unchecked"):
         return ""
     if origin.where == "weights" and origin.update_step is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run file and a `Run` hold of values that were not finite."""
+"""The data of values that were not finite in a run file and a `Run`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Origin(Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """Where it began, in a sentence without its end."""
+        """The place where it began, in a sentence without its end."""
         value = "NaN" if self.value == "nan" else "an infinite value"
         named = self.module
         if self.module_class not in ("", self.module):
@@ -83,7 +83,7 @@ class Origin(Struct, frozen=True, kw_only=True):
 
 
 class Nonfinite(Struct, frozen=True, kw_only=True):
-    """What was looked at, and what was found.
+    """The values that were checked, and those that were found.
 
     Attributes:
         checked_steps: in so many steps all modules were checked.

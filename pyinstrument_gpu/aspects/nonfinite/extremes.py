@@ -26,7 +26,7 @@ _COUNTED = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 
 class Extremes(NamedTuple):
-    """Of one tensor."""
+    """The extremes of one tensor."""
 
     least: float
     greatest: float
@@ -41,7 +41,7 @@ class Extremes(NamedTuple):
 
     @property
     def is_mask(self) -> bool:
-        """Whether it is what is added to scores that don't count: 0 and minus infinity."""
+        """True if it is what is added to scores that don't count: 0 and minus infinity."""
         return self.greatest == 0 and self.least == -math.inf
 
     @property
@@ -163,8 +163,8 @@ class Measurements:
         return page, next(page.numbers)
 
     def send(self) -> bool:
-        """No more tensors come: have the results copied to the host. False during the capture of a
-        graph, which would repeat that."""
+        """Have the results copied to the host, as no more tensors come. False during the capture of
+        a graph, which would repeat that."""
         if any(device_memory.is_capturing(page.values) for page in self._pages):
             return False
         for page in self._pages:
@@ -176,7 +176,7 @@ class Measurements:
         return all(page.is_here for page in self._pages)
 
     def read(self) -> dict[Place, Extremes]:
-        """Those that have arrived. To be called once, when all are here."""
+        """Return the results that have arrived. To be called once, when all are here."""
         found: dict[Place, Extremes] = {}
         with outside_modes():
             for page in self._pages:

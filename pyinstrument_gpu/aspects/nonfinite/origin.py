@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the values of a step to the one that was the first that is not finite.
+"""The search in the values of a step for the one that was the first that is not finite.
 
 A step went wrong if its loss, or a gradient of weights, is not finite. Only then the first value
 that is not finite is its origin: programs also make infinite values that do no harm. Such are what

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is looked at in one step: what goes into modules and comes out of them, their weights, the
-loss, and the gradients that each node of the backward pass computes.
+"""The check of one step: what goes into modules and comes out of them, their weights, the loss, and
+the gradients that each node of the backward pass computes.
 
 Calls of modules are hooked below their Python objects, for the steps that are checked alone. Nodes
 have hooks as autograd offers them, which change nothing and are gone as the backward pass ends.
@@ -93,7 +93,7 @@ class StepCheck:
         self._thread = threading.get_ident()
 
     def enters(self, module: nn.Module, arguments: Iterable[Any]) -> Call | None:
-        """A module is called."""
+        """Note that a module is called."""
         thread, recomputes = threading.get_ident(), torch._C._current_graph_task_id() != -1
         if _is_tracing() or not (thread == self._thread or recomputes):
             return None
@@ -117,7 +117,7 @@ class StepCheck:
         return call
 
     def leaves(self, call: Call, result: Any) -> None:
-        """That call ends, with a result, or by an exception with False."""
+        """Note the end of that call, with a result, or by an exception with False."""
         thread = threading.get_ident()
         stack = self._stacks.get(thread, [])
         if not any(one is call for one in stack):
@@ -131,7 +131,7 @@ class StepCheck:
                 self._note("output", tensor, call, stack[-1] if stack else None)
 
     def backward_begins(self, roots: Any, gradients: Any) -> list[Any]:
-        """A backward pass begins at these tensors. Returns what ends with it."""
+        """Note that a backward pass begins at these tensors. Returns what ends with it."""
         if _is_tracing():
             return []
         thread = threading.get_ident()
@@ -197,12 +197,13 @@ def _computing(node: Any) -> Any:
 
 
 def _is_tracing() -> bool:
-    """Whether the program only shows a compiler what it would do."""
+    """Return whether the program only shows a compiler what it would do."""
     return torch._C._is_tracing() or TracingContext.try_get() is not None
 
 
 def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
-    """Those in these values, as far as lists, tuples and dictionaries show them at a glance."""
+    """Yield the tensors in these values, as far as lists, tuples and dictionaries show them at
+    once."""
     todo, looks = [*values][::-1], 0
     while todo and looks < _MOST_LOOKS:
         value, looks = todo.pop(), looks + 1

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Has the values of steps checked while one recording goes on, and stops the program if asked to.
+"""The watch that has the values of steps checked while one recording goes on, and stops the program
+if asked to.
 
 The loss of every step is looked at, and modules and gradients in as many steps as the option says.
 """
@@ -32,7 +33,7 @@ _MOST_WAITING = 4
 
 
 class NonfiniteWatch(Watcher):
-    """What is learnt of values that are not finite during one recording.
+    """The watch on values that are not finite during one recording.
 
     Args:
         every: all modules are checked in one of so many steps, beginning with the first; True: in
@@ -90,7 +91,7 @@ class NonfiniteWatch(Watcher):
         return facts
 
     def _start(self) -> None:
-        """torch is there."""
+        """Start, as torch is there."""
         try:
             with OwnImports():
                 from torch.autograd import Variable
@@ -151,7 +152,7 @@ class NonfiniteWatch(Watcher):
                 raise RuntimeError("calls of modules can't be observed")
 
     def _end_step(self) -> None:
-        """The open step is over, or was a while ago."""
+        """End the open step, which is over, or was a while ago."""
         step, self._step = self._step, None
         if step is None:
             return
@@ -165,7 +166,7 @@ class NonfiniteWatch(Watcher):
             self._counts["lost_steps"] += 1
 
     def _judge(self) -> bool:
-        """Those steps whose values have arrived. Returns whether there are others."""
+        """Judge the steps whose values have arrived. Returns whether there are others."""
         while self._waiting and self._waiting[0].measurements.are_here:
             step = self._waiting.popleft()
             values = step.measurements.read()
@@ -182,13 +183,13 @@ class NonfiniteWatch(Watcher):
     # In a step
 
     def _is_open(self, step: StepCheck) -> bool:
-        """Whether the step goes on: what comes between it and the next is none of it."""
+        """Return whether the step goes on: what comes between it and the next is none of it."""
         index = native.open_place()[1]
         step.index = index if step.index < 0 else step.index
         return index >= 0 and index == step.index
 
     def _enters(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
-        """A backward pass begins."""
+        """Note that a backward pass begins."""
         origin = self._search.origin
         is_own = self.is_on and self._thread == threading.get_ident()
         if self._stops and is_own and origin is not None:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch.profiler sees in a window of steps."""
+"""Operations that torch.profiler sees in a window of steps."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch.profiler has seen, as an aspect of a run: how it is read, and what a report says."""
+"""The aspect of what torch.profiler has seen: how it is read, and what a report says."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MIN_NEIGHBOURS = 3
 
 @dataclass(frozen=True)
 class OperationsSection:
-    """What torch's profiler has seen in some steps.
+    """The operations that torch's profiler has seen in some steps.
 
     Attributes:
         first_step, last_step: which steps; unknown: a part of one.
@@ -103,7 +103,7 @@ class OperationsAspect(Aspect[Run, OperationsSection]):
         return {"operations": operations}
 
     def section(self, run: Run) -> OperationsSection | None:
-        """None if no steps were profiled."""
+        """Return the section; None if no steps were profiled."""
         found = run.operations
         if found is None or not found.operations:
             return None

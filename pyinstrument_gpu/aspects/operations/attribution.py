@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which phase each operation of a window belongs to, and what it cost there.
+"""The phase of each operation of a window, and its cost there.
 
 An operation belongs to the innermost phase that its thread was in when it began. The profiler's
 times and those of phases are readings of different clocks, which are related by pairs of readings
@@ -32,8 +32,8 @@ _Key: TypeAlias = tuple[str | None, str | None]
 
 
 def wall_to_run(before: tuple[int, int], after: tuple[int, int]) -> Callable[[int], float]:
-    """How a time of the wall clock reads by the run's, given two readings of both, the run's
-    first."""
+    """Return a conversion from times of the wall clock to the run's, given two readings of both,
+    the run's first."""
     run_ns, wall_ns = before
     elapsed_ns = after[1] - wall_ns
     rate = (after[0] - run_ns) / elapsed_ns if elapsed_ns > 0 else 1.0
@@ -93,7 +93,7 @@ def attribute(
 
 
 def device_use(work: Iterable[DeviceEvent]) -> DeviceUse | None:
-    """How busy devices were, on whatever stream; None where nothing of them was seen."""
+    """Return how busy devices were, on whatever stream; None where nothing of them was seen."""
     by_device: dict[int, list[DeviceEvent]] = defaultdict(list)
     for one in work:
         by_device[one.device].append(one)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a window of torch.profiler has seen, by operation and phase.
+"""The results of a window of torch.profiler, by operation and phase.
 
 The declarations are also those of the OPERATIONS document (docs/run-file.md).
 """
@@ -50,7 +50,7 @@ class Operation(Struct, frozen=True):
 
 
 class DeviceUse(Struct, frozen=True):
-    """How busy devices were between the first and the last work that was seen of each.
+    """The use of devices between the first and the last work that was seen of each.
 
     Attributes:
         devices: how many devices.
@@ -68,7 +68,7 @@ class DeviceUse(Struct, frozen=True):
 
 
 class Operations(Struct, frozen=True):
-    """What torch.profiler has seen in a window of steps.
+    """The operations that torch.profiler has seen in a window of steps.
 
     Attributes:
         profiled: the steps of every window of the run, as pairs of the first and the last index. A
@@ -104,8 +104,8 @@ class Operations(Struct, frozen=True):
         return sums(replace(one, name=None) for one in self.operations)
 
     def launches_per_step(self, path: str) -> float | None:
-        """How many kernels, copies and graphs a step enqueues in a phase, itself and not in phases
-        inside it. None where that is not known."""
+        """Return how many kernels, copies and graphs a step enqueues in a phase, itself and not in
+        phases inside it. None where that is not known."""
         if self.device is None or not self.steps:
             return None
         return next((one.launches for one in self.by_phase() if one.path == path), 0.0)
@@ -131,7 +131,7 @@ class _OperationOfModule(NamedTuple):
 
 
 class _Document(Operations, frozen=True, kw_only=True):
-    """As it is written: what is missing is not 0."""
+    """The document as it is written: what is missing is not 0."""
 
     operations: tuple[Operation | _OperationOfModule, ...] = ()  # type: ignore[assignment]
     steps: Count
@@ -139,7 +139,7 @@ class _Document(Operations, frozen=True, kw_only=True):
 
 
 def decode_operations(data: bytes) -> Operations:
-    """What an OPERATIONS document says.
+    """Decode an OPERATIONS document.
 
     Raises:
         RunFileDamagedError: it does not fit.
@@ -153,7 +153,7 @@ def decode_operations(data: bytes) -> Operations:
 
 
 def sums(operations: Iterable[Operation]) -> tuple[Operation, ...]:
-    """Those with the same name and path as one, the longest first."""
+    """Merge those with the same name and path, the longest first."""
     found: dict[tuple[str | None, str | None], Operation] = {}
     for one in operations:
         key = (one.name, one.path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch.profiler has seen, as plain tuples.
+"""Events that torch.profiler has seen, as plain tuples.
 
 They are read from the results of Kineto and not from `events()` of the profiler, which makes an
 object of dozens of fields of each, nor from an exported trace, where times are rounded.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which phase each thread was in at each moment of a window, and which steps the window has."""
+"""The phase that each thread was in at each moment of a window, and the window's steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PhaseSpan(NamedTuple):
 
 
 class WindowLog(NamedTuple):
-    """What the log of a recording says of a window.
+    """The part of a recording's log on a window.
 
     Attributes:
         phases: of spans that ended in the window, or were open at its end.
@@ -80,7 +80,7 @@ class PhaseTimeline:
         self._threads = {thread: _changes(spans) for thread, spans in by_thread.items()}
 
     def path_at(self, native_thread: int, run_ns: float) -> str | None:
-        """None where the thread was in no phase."""
+        """Return the path; None where the thread was in no phase."""
         times_ns, paths = self._threads.get(native_thread, ([], []))
         place = bisect_right(times_ns, run_ns)
         return paths[place - 1] if place else None

@@ -28,7 +28,7 @@ FIRST_STEP = 10
 
 
 class WindowOptions(NamedTuple):
-    """What `profile_steps` was asked for. `trace` is where to keep the trace, or None."""
+    """The arguments of `profile_steps`. `trace` is where to keep the trace, or None."""
 
     steps: int
     trace: Path | None

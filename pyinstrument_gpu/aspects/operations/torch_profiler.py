@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One use of torch's profiler, and whether it can be used."""
+"""A use of torch's profiler, and whether it can be used."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TorchProfiler:
             native.set_in_watched_call(was_in_call)
 
     def events(self) -> Iterable[Any]:
-        """What Kineto has seen, once it has stopped."""
+        """Return what Kineto has seen, once it has stopped."""
         events: Iterable[Any] = self._profile.kineto_results.events()
         return events
 

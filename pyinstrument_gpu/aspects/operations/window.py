@@ -44,7 +44,7 @@ _MOST_NOTES = 20
 
 
 class OperationsDocument:
-    """What the windows of one recording have found, as its run file says it."""
+    """The results of one recording's windows, as its run file has them."""
 
     def __init__(self, recording: ActiveRecording) -> None:
         self._recording = recording
@@ -62,7 +62,7 @@ class OperationsDocument:
 
 @dataclass
 class _Measuring:
-    """What is on during a window, and what takes it back, the last first."""
+    """The things that are on during a window, and what takes them back, the last first."""
 
     profiler: TorchProfiler
     tap: Tap
@@ -76,7 +76,8 @@ class _Measuring:
 
 @dataclass
 class ProfileWindow:
-    """One window; `begin` is called between two steps, and never raises an Exception.
+    """A window of profiled steps; `begin` is called between two steps, and never raises an
+    Exception.
 
     Attributes:
         steps: how many to profile.
@@ -190,7 +191,7 @@ class ProfileWindow:
         self.document.set(replace(content, notes=(*self.document.content.notes, *notes)))
 
     def _say_which(self, end: int) -> None:
-        """That the steps from the first one on were profiled, up to `end`."""
+        """Note that the steps from the first one on were profiled, up to `end`."""
         content = self.document.content
         others = tuple(each for each in content.profiled if each[0] < self._first)
         window = ((self._first, end - 1),) if end > self._first else ()

@@ -58,8 +58,8 @@ class Metric:
 
 
 def _of_section(run: Run) -> Iterator[tuple[str, NDArray[np.void]]]:
-    """Each metric with its readings, but for those of CPU contention and of the use of GPUs, which
-    have sections of their own."""
+    """Yield each metric with its readings, but for those of CPU contention and of the use of GPUs,
+    which have sections of their own."""
     for name, readings in metrics_by_name(run.metric_names, run.metrics):
         if name != READING and device_and_quantity(name) is None:
             yield name, readings
@@ -142,8 +142,8 @@ MAX_METRICS = 24
 
 
 def metric_curves(run: Run) -> list[Curves]:
-    """Each metric that was read, at most `MAX_METRICS`, over the steps of its updates, or the
-    updates where the steps are not known."""
+    """Return the curve of each metric that was read, at most `MAX_METRICS`, over the steps of its
+    updates, or the updates where the steps are not known."""
     found: list[Curves] = []
     for name, readings in islice(_of_section(run), MAX_METRICS):
         axis = "step" if (readings["step"] >= 0).all() else "update"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Has the metrics read that the program does not read itself.
+"""The watch that has the metrics read that the program does not read itself.
 
 A file of its own, as a recording loads no more of its aspect.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds the thread of a step up: page faults, a shortage of memory, and the GIL."""
+"""Things that hold the thread of a step up: page faults, a shortage of memory, and the GIL."""
 
 DOCUMENT = "hindrances"
 """The name of its document in the run file."""

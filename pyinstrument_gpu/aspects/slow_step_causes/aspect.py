@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds the thread of a step up, as causes of slow steps. It has no section of its own."""
+"""Things that hold the thread of a step up, as causes of slow steps, without a section of their
+own."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ _OF_STEPS = {
 
 
 class SlowStepCausesAspect(DocumentAspect[Run, None]):
-    """What holds the thread of a step up."""
+    """The things that hold the thread of a step up."""
 
     name = "slow_step_causes"
     written_as = DOCUMENT

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run file and a `Run` hold of that which holds steps up, but for how long it did in each
-step, which is in the log of causes."""
+"""The data of what holds steps up in a run file and a `Run`, but for how long it did in each step,
+which is in the log of causes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyinstrument_gpu.core.file.json_document import Count
 
 
 class SlowStepCauses(Struct, frozen=True):
-    """What could be seen while the run was recorded.
+    """The causes that could be observed while the run was recorded.
 
     Attributes:
         is_gil_seen: whether it can be told that a thread waits for the GIL.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Has the native module see what holds the threads of steps up, once some steps have shown what is
-usual: it costs some milliseconds, once, and then 0.02 % of the time of steps."""
+"""The watch that has the native module see what holds the threads of steps up, once some steps have
+shown what is usual: it costs some milliseconds, once, and then 0.02 % of the time of steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TRIES = (10, 100, 1000, 10_000)
 
 
 class HindranceWatch(Watcher):
-    """What is learnt of hindrances while one recording goes on."""
+    """The watch on what holds steps up while one recording goes on."""
 
     name = DOCUMENT
 
@@ -53,7 +53,7 @@ class HindranceWatch(Watcher):
         self._look_for_gil(_TRIES)
 
     def _look_for_gil(self, tries: tuple[int, ...]) -> None:
-        """On a busy machine it may not be found at once."""
+        """Look for the GIL. On a busy machine it may not be found at once."""
         if not self.is_on or self._seen is None:
             return
         self._seen["is_gil_seen"] = native.watch_gil(os.fsencode(self._proc / "self" / "task"))
@@ -62,8 +62,8 @@ class HindranceWatch(Watcher):
 
 
 def pressure_file(proc: Path, groups: Path = Path("/sys/fs/cgroup")) -> Path | None:
-    """Where the kernel says for how long memory has made the programs of this process's control
-    group wait, or else those of the whole machine; None if nowhere."""
+    """Return where the kernel says for how long memory has made the programs of this process's
+    control group wait, or else those of the whole machine; None if nowhere."""
     own = []
     try:
         lines = (proc / "self" / "cgroup").read_text().splitlines()

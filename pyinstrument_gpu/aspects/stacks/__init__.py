@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which lines of Python the main thread was in, by phase, from samples of its stack."""
+"""Lines of Python in which the main thread was, by phase, from samples of its stack."""
 
 NAME = "stacks"
 """Of the document in the run file, and of the attribute of a `Run`."""

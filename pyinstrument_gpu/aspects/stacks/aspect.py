@@ -52,7 +52,7 @@ class StackLine:
 
 @dataclass(frozen=True)
 class PhaseStacks:
-    """What the main thread did in a phase, without the phases inside it.
+    """The samples of the main thread in a phase, without the phases inside it.
 
     Attributes:
         phase: its path; None outside of phases.
@@ -94,7 +94,7 @@ class StackSamples:
 
 
 class StacksAspect(DocumentAspect[Run, StackSamples]):
-    """Which lines of Python the main thread was in."""
+    """The lines of Python in which the main thread was."""
 
     name = NAME
     document = Stacks
@@ -122,7 +122,7 @@ class StacksAspect(DocumentAspect[Run, StackSamples]):
         )
 
     def summary(self, section: StackSamples, document: ReportedRun) -> Iterator[Part]:
-        """What lies outside of phases, and phases that the host limits."""
+        """Yield what lies outside of phases, and phases that the host limits."""
         in_steps = [one for one in section.phases if one.where == _SCOPES[Scope.STEP]]
         least_ns = _LEAST_SHARE * sum(one.sampled_ns for one in in_steps)
         chosen = [
@@ -155,12 +155,12 @@ class StacksAspect(DocumentAspect[Run, StackSamples]):
                 whole_names=True,
             )
         yield Sentence(
-            "A line counts with what it calls in libraries. Times of operators that keep the GIL "
-            "can be those of the line behind.",
+            "The time of a line includes what it calls in libraries. That of an operator that "
+            "keeps the GIL may count for the line after it.",
             "note",
         )
         if section.lost_ns:
-            yield Sentence(f"For {duration(section.lost_ns)} of samples there was no room.", "warn")
+            yield Sentence(f"{duration(section.lost_ns)} of samples did not fit.", "warn")
 
     def flames(self, run: Run) -> Iterator[Flame]:
         stacks: Stacks | None = run.stacks
@@ -181,12 +181,12 @@ class StacksAspect(DocumentAspect[Run, StackSamples]):
 
 
 def _shown(stacks: Stacks) -> list[PhaseTree]:
-    """Without those of steps that were profiled, and so slower."""
+    """Return the trees without those of steps that were profiled, and so slower."""
     return [tree for tree in phase_trees(stacks) if tree.scope in _SCOPES and tree.samples]
 
 
 def _host_bound(run: Run, path: str) -> bool | None:
-    """Whether the host is what limits a phase in steps. On a machine without a GPU it is."""
+    """Return whether the host is what limits a phase in steps. On a machine without a GPU it is."""
     if run.environment.get("gpus") == []:
         return True
     judged = analysis.of(run).bottlenecks(Scope.STEP)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run file and a `Run` hold of the main thread's stack."""
+"""The data of the main thread's stack in a run file and a `Run`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class StackNode(Struct, frozen=True, array_like=True):
 
     @property
     def scope(self) -> Scope | None:
-        """That of a phase; None for a line."""
+        """The scope of a phase; None for a line."""
         return None if self.parent >= 0 else Scope(-1 - self.parent)
 
 
@@ -87,7 +87,7 @@ class Stacks(Struct, frozen=True):
 
 
 def decode_stacks(data: bytes, paths: Sequence[str]) -> Stacks:
-    """What the document says.
+    """Decode the document.
 
     Args:
         paths: of the run file, those of modules among them.

@@ -85,9 +85,9 @@ class PhaseTree:
         return SourceLine(file, line, name)
 
     def boxes(self, least_share: float, name_of: Callable[[SourceLine], str]) -> Iterator[FlameBox]:
-        """What a flame graph shows, the outermost first, without lines of a smaller share, and as
-        deep as can be read. What nearly all samples were called from and is no line of the program
-        is left out."""
+        """Yield what a flame graph shows, the outermost first, without lines of a smaller share,
+        and as deep as can be read. What nearly all samples were called from and is no line of the
+        program is left out."""
         top, whole_ns = self.root, self.time_ns
         while children := self.children[top]:
             inner = max(children, key=self.time_ns_in.__getitem__)
@@ -110,7 +110,7 @@ class PhaseTree:
                 left += share
 
     def whole_stacks(self) -> Iterator[tuple[tuple[int, ...], int]]:
-        """Each stack that was seen, its places with the outermost first, and its time."""
+        """Yield each stack that was seen, its places with the outermost first, and its time."""
         pending: list[tuple[int, tuple[int, ...]]] = [(self.root, ())]
         while pending:
             number, places = pending.pop()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Has the native module sample the main thread's stack while a recording goes on, and writes down
-the tree of what it has found."""
+"""The watch that has the native module sample the main thread's stack while a recording goes on,
+and writes down the tree of what it has found."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyinstrument_gpu.patching.hidden_frames import OWN_FOLDER
 
 
 class StackWatch(Watcher):
-    """What is learnt of stacks while one recording goes on.
+    """The watch on stacks while one recording goes on.
 
     Args:
         by_itself: whether samples are taken. Otherwise they are where `native.sample_stack` is
@@ -65,7 +65,7 @@ class StackWatch(Watcher):
 
 
 def _function(code: CodeType) -> tuple[str, str]:
-    """Its file, as users know it, and its name."""
+    """Return the function's file, as users know it, and its name."""
     file = code.co_filename
     # Without torch it can't tell what is the program.
     frames: Any = sys.modules.get("pyinstrument_gpu.patching.program_frames")

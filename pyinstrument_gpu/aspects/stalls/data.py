@@ -111,7 +111,7 @@ class _Document(Struct, frozen=True):
 
 
 def decode_stalls(data: bytes, paths: Sequence[str], threads: int) -> tuple[Stall, ...]:
-    """What the document says; of open phases, those whose path and thread the file has.
+    """Decode the document; of open phases, those whose path and thread the file has.
 
     Args:
         paths: of the run.
@@ -148,8 +148,9 @@ def _shown(text: str) -> str:
 
 
 def _stacks_of(traceback: str) -> tuple[tuple[str, str], ...]:
-    """What CPython has printed of all threads, which knows no names. It begins with the newest, so
-    the main thread comes last: here it comes first, and last those that run no Python."""
+    """Return the stacks of all threads that CPython has printed, which knows no names. It begins
+    with the newest, so the main thread comes last: here it comes first, and last those that run no
+    Python."""
     stacks: list[tuple[str, list[str]]] = []
     for line in traceback.splitlines():
         heading = _THREAD.fullmatch(line.strip())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Python knows of a stall: the stacks of its threads, and what the other watchers know."""
+"""Python's knowledge of a stall: the stacks of its threads, and what the other watchers know."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class StallWatch(Watcher):
                 print_error(f"pyinstrument_gpu: {who}{sentence}{place}")
 
     def _moves(self) -> bool:
-        """Whether the stack of the main thread changes from one look to the next."""
+        """Return whether the stack of the main thread changes from one look to the next."""
         stack = _stack(_main_frame())
         for _ in range(_LOOKS):
             time.sleep(self._look_s)
@@ -114,8 +114,8 @@ def distributed_call(frame: FrameType | None) -> tuple[str, int | None] | None:
 
 
 def thread_stacks(left_out: Collection[int] = ()) -> list[tuple[str, str]]:
-    """By the name of a thread its stack, the innermost call first; bounded. No file is read for it:
-    the disk may be what hangs.
+    """Return by the name of a thread its stack, the innermost call first; bounded. No file is read
+    for it: the disk may be what hangs.
 
     Args:
         left_out: identifiers of threads.
@@ -148,7 +148,7 @@ def _stack(frame: FrameType | None) -> str:
 
 
 def _where(stacks: list[tuple[str, str]]) -> str:
-    """Where the main thread is, the first one."""
+    """Return where the main thread is, the first one."""
     line = stacks[0][1].partition("\n")[0] if stacks else ""
     return f"; the main thread is at {line[:1].lower()}{line[1:]}" if line else ""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program does before its first step: imports, the model, the optimizer, workers."""
+"""Work of a program before its first step: imports, the model, the optimizer, workers."""
 
 NAME = "startup"
 """Of the document in the run file, of the attribute of a `Run`, and of the section."""

@@ -85,7 +85,7 @@ class StartupPart:
 
 @dataclass(frozen=True)
 class StartupTimes:
-    """What a program did before its first step. The parts and what is not covered add up.
+    """The times of a program before its first step. The parts and what is not covered add up.
 
     Attributes:
         total_ns: from the start of the process, or from that of the recording where it is unknown.
@@ -94,7 +94,7 @@ class StartupTimes:
         not_covered_ns: what is known of no part.
         first_step_ns: how long the first step took; None if it did not end.
         first_step_parts: those that take a twentieth of it or more.
-        lost: times that found no room, which are not covered.
+        lost: times that did not fit, which are not covered.
         not_seen: parts of which some could not be observed.
     """
 
@@ -117,7 +117,7 @@ class _Span(NamedTuple):
 
 
 def startup_times(run: Run) -> StartupTimes | None:
-    """None where no step began, or start-up was not watched."""
+    """Return the times; None where no step began, or start-up was not watched."""
     found, steps = run.startup, run.steps.array
     anchor = run.environment.get("anchor", run.anchor)
     zero_ns = began_ns(anchor, "monotonic_ns")
@@ -171,7 +171,7 @@ def _spans(run: Run, found: Startup, zero_ns: int, begin_ns: int) -> Iterator[_S
 
 
 def _divided(spans: Sequence[_Span], begin_ns: int, end_ns: int) -> list[StartupPart]:
-    """Which parts a time has: each moment counts for what began last of that which goes on."""
+    """Divide a time into parts: each moment counts for what began last of that which goes on."""
     inside = [one for one in spans if one.begin_ns < end_ns and one.end_ns > begin_ns]
     borders = {begin_ns, end_ns}
     borders.update(ns for one in inside for ns in (one.begin_ns, one.end_ns))
@@ -212,7 +212,7 @@ def _with_short(parts: Sequence[StartupPart], name: str, short_ns: int) -> list[
 
 
 class StartupAspect(DocumentAspect[Run, StartupTimes]):
-    """What a program does before its first step."""
+    """The work of a program before its first step."""
 
     name = NAME
     document = Startup
@@ -227,7 +227,7 @@ class StartupAspect(DocumentAspect[Run, StartupTimes]):
         return startup_times(run)
 
     def summary(self, times: StartupTimes, document: ReportedRun) -> Iterator[Part]:
-        """A line where it is long, and most of it is known."""
+        """Yield a line where it is long, and most of it is known."""
         whole_ns = document.duration_ns + _before_ns(times)
         if times.total_ns < max(_LEAST_NS, _LEAST_SHARE * whole_ns):
             return
@@ -242,7 +242,7 @@ class StartupAspect(DocumentAspect[Run, StartupTimes]):
         yield Sentence(printable(f"{_lead(times)}: {', '.join(named)}{_first_step(times)}"))
 
     def parts(self, times: StartupTimes, document: ReportedRun) -> Iterator[Part]:
-        """Each part, with what took longest in it."""
+        """Yield each part, with what took longest in it."""
         yield Sentence()
         yield Sentence(_lead(times) + _first_step(times), "title")
         unit = Unit.fitting(times.total_ns)
@@ -263,7 +263,7 @@ class StartupAspect(DocumentAspect[Run, StartupTimes]):
         ]
         yield table([unit.name, "time", "%"], [rows, sums])
         if times.lost:
-            yield Sentence(f"{counted(times.lost, 'more time')} found no room", "warn")
+            yield Sentence(f"{counted(times.lost, 'more time')} did not fit", "warn")
 
     def unknown(self, run: Run) -> Iterable[str]:
         times = self.section(run)
@@ -271,7 +271,7 @@ class StartupAspect(DocumentAspect[Run, StartupTimes]):
         if before and before[0].time_ns >= _LEAST_NS:
             yield (
                 f"Start-up: {duration(before[0].time_ns)} before the recording began: "
-                "`pyinstrument-gpu run` divides it."
+                "`pyinstrument-gpu run` breaks it down."
             )
         if times is not None and times.not_seen:
             yield (
@@ -281,7 +281,7 @@ class StartupAspect(DocumentAspect[Run, StartupTimes]):
 
 
 def _before_ns(times: StartupTimes) -> int:
-    """What of it lies before the recording, nearly."""
+    """Return what of it lies before the recording, nearly."""
     return sum(one.time_ns for one in times.parts if one.part in (_PYTHON, _OWN, _BEFORE))
 
 
@@ -291,7 +291,7 @@ def _lead(times: StartupTimes) -> str:
 
 
 def _first_step(times: StartupTimes) -> str:
-    """What that was long for, if it was."""
+    """Return what the first step was long for, if it was."""
     longest = max(times.first_step_parts, key=lambda one: one.time_ns, default=None)
     if longest is None or times.first_step_ns is None or times.first_step_ns < _LEAST_NS:
         return ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run file and a `Run` hold of a start-up: one declaration for both.
+"""The data of a start-up in a run file and a `Run`: one declaration for both.
 
 Texts come from the program; whoever writes them cuts them off at `MOST_TEXT`.
 """
@@ -39,8 +39,8 @@ class Interval(Struct, frozen=True, kw_only=True):
 
 
 class Startup(Struct, frozen=True, kw_only=True):
-    """What a program did before its first step, and in that. Times are of the machine's monotonic
-    clock, in ns.
+    """The work of a program before its first step, and in that. Times are of the machine's
+    monotonic clock, in ns.
 
     Attributes:
         process_ns: when the process began; None unknown.

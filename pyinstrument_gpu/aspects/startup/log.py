@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is noted of a program's start-up, on the thread that begins it.
+"""The log of a program's start-up, on the thread that begins it.
 
 Imports are observed at the function of importlib that the interpreter calls for modules that are
 not loaded yet, and the rest at functions of torch, once the program has imported them. The hooks
@@ -65,7 +65,7 @@ it guards, as it does those of torch.nn.init."""
 
 
 class StartupLog:
-    """What one process does before its first step; bounded. Times are of the monotonic clock."""
+    """The log of one process before its first step; bounded. Times are of the monotonic clock."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -109,7 +109,7 @@ class StartupLog:
         self._close_building()
 
     def facts(self) -> dict[str, Any]:
-        """As the document has them, with times of the monotonic clock."""
+        """Return the facts as the document has them, with times of the monotonic clock."""
         building = self._building
         return {
             "watched_ns": self._watched_ns,
@@ -144,8 +144,8 @@ class StartupLog:
     # Calls
 
     def _is_of_startup(self) -> bool:
-        """Whether a call is one of the thread and process that start up. Ends the watch after the
-        first step."""
+        """Return whether a call is one of the thread and process that start up. Ends the watch
+        after the first step."""
         if os.getpid() != self._pid:
             return False
         # On whatever thread: as long as calls are observed, the watchdog takes them for progress.
@@ -237,7 +237,7 @@ class StartupLog:
 
 
 def _leave_out() -> None:
-    """Dynamo is to compile none of this: hooked functions call it where a graph breaks."""
+    """Have Dynamo compile none of this: hooked functions call it where a graph breaks."""
     dynamo.leave_out(sys.modules[__name__])
 
 
@@ -255,7 +255,7 @@ def _program_line(frame: FrameType | None) -> dict[str, Any]:
 
 
 def process_began_ns() -> int | None:
-    """When the system started this process, by the monotonic clock, to some hundredths of a
+    """Return when the system started this process, by the monotonic clock, to some hundredths of a
     second."""
     try:
         with open("/proc/self/stat", "rb") as file:

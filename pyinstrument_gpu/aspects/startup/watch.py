@@ -40,13 +40,13 @@ class LaunchWatch:
                 self.log.begin()
 
     def program_begins(self) -> None:
-        """The first line of the program is about to run."""
+        """Note that the first line of the program is about to run."""
         if self.log is not None:
             self.log.program_ns = time.monotonic_ns()
 
 
 class StartupWatch(Watcher):
-    """What is learnt of a start-up for one recording."""
+    """The watch on a start-up for one recording."""
 
     name = NAME
 
@@ -81,7 +81,7 @@ class StartupWatch(Watcher):
         self._write_early()
 
     def _write_early(self) -> None:
-        """What a run has that is killed: what is known now, before the first step, and behind
+        """Write what a run has that is killed: what is known now, before the first step, and behind
         it."""
         self.write()
         native.call_before_step(self._first_step_begins)

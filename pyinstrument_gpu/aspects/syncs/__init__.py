@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the program makes the host wait for a device. The waits are in core/syncs.py."""
+"""Places where the program makes the host wait for a device. The waits are in core/syncs.py."""

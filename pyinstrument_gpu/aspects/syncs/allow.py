@@ -27,5 +27,5 @@ def allow_sync() -> Iterator[None]:
 
 
 def is_sync_allowed() -> bool:
-    """Whether the calling thread is in such a block."""
+    """Return whether the calling thread is in such a block."""
     return _this_thread.allowing_regions > 0

@@ -87,7 +87,7 @@ class SyncLine:
 
 @dataclass(frozen=True)
 class SyncsSection:
-    """Where the program makes the host wait for a device.
+    """The places where the program makes the host wait for a device.
 
     Attributes:
         is_preview: whether it ran without a GPU, as if it had one: no time is known, of nothing in
@@ -113,7 +113,7 @@ class SyncsSection:
 
 
 class SyncsAspect(Aspect[Run, SyncsSection]):
-    """Where the program makes the host wait for a device."""
+    """The places where the program makes the host wait for a device."""
 
     name = "syncs"
     live = LiveWaits()
@@ -122,7 +122,7 @@ class SyncsAspect(Aspect[Run, SyncsSection]):
     about = "where the host waits for a device."
 
     def causes(self, run: Run) -> Iterator[Cause]:
-        """Waits for a device, as far as their time is known."""
+        """Yield waits for a device, as far as their time is known."""
         found, steps = run.syncs, run.steps.closed
         if not found.are_priced:
             return
@@ -144,7 +144,7 @@ class SyncsAspect(Aspect[Run, SyncsSection]):
         )
 
     def section(self, run: Run) -> SyncsSection | None:
-        """None if no syncs were watched."""
+        """Return the section; None if no syncs were watched."""
         found = run.syncs
         if not found.was_watched:
             return None
@@ -231,7 +231,7 @@ class SyncsAspect(Aspect[Run, SyncsSection]):
         if syncs.watched_steps < syncs.kept_steps:
             yield Sentence(
                 f"The watch was on in {syncs.watched_steps:,} of "
-                f"{counted(syncs.kept_steps, 'step')}; what stands per step is a mean of all steps"
+                f"{counted(syncs.kept_steps, 'step')}; numbers per step are means of all steps"
             )
         if syncs.allowed:
             yield Sentence(f"In allow_sync regions: {counted(syncs.allowed, 'sync')}")
@@ -281,7 +281,7 @@ class SyncsAspect(Aspect[Run, SyncsSection]):
         if not run.syncs.was_watched:
             # What was known of the watch may be in the part of the file that is missing.
             watched = (
-                "syncs were not watched" if run.complete else "nothing of a watch is in the file"
+                "syncs were not watched" if run.complete else "the file has no record of a watch"
             )
             yield f"Where the host waits for the device: {watched} (pig.watch_syncs())."
         elif run.syncs.is_as_if:
@@ -305,7 +305,7 @@ def _sites_of_steps(run: Run, events: NDArray[np.void]) -> set[SyncSite]:
 def _places_of(
     sites: NDArray[np.integer[Any]], places: NDArray[np.integer[Any]], run: Run
 ) -> NDArray[np.int64]:
-    """At how many different places each of the run's sites is."""
+    """Return at how many different places each of the run's sites is."""
     pairs = np.unique(np.stack([sites, places.astype(np.int64)]), axis=1)
     return np.bincount(pairs[0], minlength=len(run.syncs.sites))
 
@@ -358,7 +358,7 @@ def _doubts(run: Run) -> Iterator[str]:
 
 
 def preview_verdict(syncs: SyncsSection) -> str:
-    """What a preview says, in a sentence."""
+    """Return what a preview says, in a sentence."""
     if not syncs.is_placed:
         where = "where it would wait for a GPU is not known"
         return f"A preview on the host: the program places nothing on a device, so {where}."

@@ -32,7 +32,7 @@ _INDICES = (int, slice, type(None), type(...))
 
 
 def can_wait() -> bool:
-    """Whether this build of torch knows a kind of device that a host could wait for."""
+    """Return whether this build of torch knows a kind of device that a host could wait for."""
     return tensor_device.accelerator_type() is not None
 
 
@@ -66,7 +66,7 @@ class SyncWatch:
 
 
 def _entering(waits: _Waits) -> Enter:
-    """What is called at the begin of a hooked call."""
+    """Return the function for the begin of a hooked call."""
 
     def enter(args: Arguments, kwargs: Options | None) -> _Wait | None:
         with torch._C.DisableTorchFunction():  # no class or mode should see our questions

@@ -59,7 +59,7 @@ class Watching:
             self._watch.remove()
 
     def problems(self) -> Iterator[str]:
-        """What went wrong, in sentences."""
+        """Yield sentences about what went wrong."""
         if self._error is not None:
             yield f"syncs were not watched, because of an error: {self._error!r}"
         if self._watch is not None and self._watch.not_hooked:

@@ -51,7 +51,7 @@ class TokenRate:
 
 @dataclass(frozen=True)
 class ThroughputSection:
-    """What the run got done.
+    """The throughput of the run.
 
     Attributes:
         tokens: of language models.
@@ -72,7 +72,7 @@ class ThroughputAspect(Aspect[Run, ThroughputSection]):
     in_preview = False
 
     def section(self, run: Run) -> ThroughputSection | None:
-        """None where neither is known."""
+        """Return the section; None where neither is known."""
         tokens, used = _tokens(run), utilization(run)
         return None if tokens is None and used is None else ThroughputSection(tokens, used)
 
@@ -127,7 +127,7 @@ def _tokens(run: Run) -> TokenRate | None:
 
 
 def _range(used: Utilization) -> str:
-    """What operators with a formula reach, and what all may reach at most."""
+    """Return what operators with a formula reach, and what all may reach at most."""
     assert used.mfu is not None
     low = small_percent(used.mfu, 1)
     if used.mfu_at_most is None:

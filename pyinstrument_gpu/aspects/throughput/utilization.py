@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of its peak the device reaches: plain data of a run whose operations were counted.
+"""The share of its peak that the device reaches: plain data of a run whose operations were counted.
 
 The operations are those of the profiled steps and the times those of all others. Where both are
 known by their tokens to be of different size, the operations count in proportion.
@@ -74,7 +74,7 @@ class UnknownShare:
 
 @dataclass(frozen=True)
 class Utilization:
-    """How much of its peak a device reaches.
+    """The share of its peak that a device reaches.
 
     Attributes:
         device: its name.
@@ -113,7 +113,7 @@ class Utilization:
 
 
 def utilization(run: Run) -> Utilization | None:
-    """None if no operations were counted."""
+    """Return the utilization; None if no operations were counted."""
     operations = run.operations
     flops = None if operations is None else operations.flops
     if operations is None or flops is None or not operations.steps:
@@ -167,7 +167,8 @@ def utilization(run: Run) -> Utilization | None:
 
 
 def _scale(run: Run) -> float:
-    """How many tokens steps have, by those of the profiled ones; 1 where that is not known."""
+    """Return how many tokens steps have, by those of the profiled ones; 1 where that is not
+    known."""
     steps = run.steps.closed
     tokens = values_of_steps(run, TOKENS, steps)
     counted, others = _in_window(run), are_of_means(run, steps)
@@ -179,13 +180,13 @@ def _scale(run: Run) -> float:
 
 
 def are_of_means(run: Run, steps: NDArray[np.void]) -> NDArray[np.bool_]:
-    """Of each of these steps, whether it was neither profiled nor cut short."""
+    """Return for each of these steps whether it was neither profiled nor cut short."""
     is_cut_short = np.isin(steps["index"], analysis.of(run).cut_short["index"])
     return ~(were_profiled(run, steps["index"]) | is_cut_short)
 
 
 def _in_window(run: Run) -> NDArray[np.bool_]:
-    """Of each closed step, whether its operations were counted."""
+    """Return for each closed step whether its operations were counted."""
     index, operations = run.steps.closed["index"], run.operations
     if operations is None or operations.first_step is None or operations.last_step is None:
         return np.zeros(len(index), np.bool_)
@@ -193,7 +194,7 @@ def _in_window(run: Run) -> NDArray[np.bool_]:
 
 
 def _window_ns(run: Run) -> int:
-    """How long these steps took; 0 unknown."""
+    """Return how long these steps took; 0 unknown."""
     steps = run.steps.closed[_in_window(run)]
     return int((steps["end_ns"] - steps["begin_ns"]).sum())
 
@@ -217,7 +218,7 @@ def _phases_s(run: Run) -> dict[str, float]:
 def _rows(
     flops: Flops, times_s: Mapping[str, float], per_step: float, is_peak_known: bool
 ) -> tuple[FlopRow, ...]:
-    """The largest first; phases hold those inside them."""
+    """Return the rows, the largest first; phases hold those inside them."""
     by_path: defaultdict[str | None, list[FlopCount]] = defaultdict(list)
     for one in flops.counts:
         for path in _around(one.path):
@@ -250,7 +251,7 @@ def _rows(
 
 
 def _around(path: str | None) -> Iterator[str | None]:
-    """A phase and those around it."""
+    """Yield a phase and those around it."""
     yield path
     while path is not None and "/" in path:
         path = path.rpartition("/")[0]

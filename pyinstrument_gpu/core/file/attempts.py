@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which run files are attempts of one job, after each of which it was started again.
+"""Grouping run files into attempts of one job, after each of which it was started again.
 
 Runs with one id of a launcher (torchrun's run id with one program, Slurm's job id with one command)
 are of one job. So are runs of one command in one folder that follow each other, as where somebody
@@ -69,19 +69,20 @@ class AttemptFiles:
 
     @property
     def has_finished(self) -> bool:
-        """Whether each of its runs has ended, and none by an error."""
+        """True if each of its runs has ended, and none by an error."""
         return all(
             run.complete and not ProgramEnd.of(run.environment).has_failed for run in self.runs
         )
 
     @property
     def goes_on(self) -> bool:
-        """Whether it says that steps had been done before it."""
+        """True if it says that steps had been done before it."""
         noted = [one for run in self.runs for one in run.environment.get("step_numbers", ())[:1]]
         return any(one["number"] > 0 for one in noted)
 
     def overlaps(self, later: AttemptFiles) -> bool:
-        """Whether both went on at one time, by more than clocks of different machines differ."""
+        """Return whether both went on at one time, by more than clocks of different machines
+        differ."""
         slack_ns = 0 if self.marks.keys() & later.marks.keys() else _CLOCKS_APART_NS
         return later.begin_ns + slack_ns < self.end_ns
 
@@ -92,8 +93,9 @@ class AttemptFiles:
         self.end_ns = max(self.end_ns, _begin_ns(run) + run.duration_ns)
 
     def takes(self, path: Path, run: Run) -> bool:
-        """Whether a run that begins no earlier may be another rank of it: by its name, or else by
-        when it began. The agents of two machines may count restarts apart from each other."""
+        """Return whether a run that begins no earlier may be another rank of it: by its name, or
+        else by when it began. The agents of two machines may count restarts apart from each
+        other."""
         host, first = run.environment.get("host"), next(iter(self.files.values()))[1]
         slack_ns = _LATE_START_NS if host in self.marks else _CLOCKS_APART_NS
         return (
@@ -180,8 +182,8 @@ def keys_of_job(path: Path, run: Run) -> list[Hashable]:
 
 
 def identity(path: Path) -> Run | None:
-    """What says which job a run is from, and no more of it: there may be thousands. None if it
-    can't be read."""
+    """Return what says which job a run is from, and no more of it: there may be thousands. None if
+    it can't be read."""
     # Reading needs numpy, which whoever asks for a name alone need not have imported.
     from pyinstrument_gpu.core.file.blocks import BlockType
     from pyinstrument_gpu.core.file.environment import decode_environment
@@ -203,7 +205,7 @@ def identity(path: Path) -> Run | None:
 
 
 def earlier_left_out(earlier: Sequence[Sequence[Path]]) -> str:
-    """What to say of files of earlier attempts."""
+    """Return a sentence on the files of earlier attempts."""
     count = "an earlier attempt" if len(earlier) == 1 else f"{len(earlier)} earlier attempts"
     names = named([path for paths in earlier for path in paths], " ")
     return f"{EARLIER} {count} of the job, whose ends `pyinstrument-gpu why` tells: {names}"

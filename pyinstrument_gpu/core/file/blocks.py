@@ -159,7 +159,7 @@ class Blocks:
 
 
 def true_prefix(condition: NDArray[np.bool_]) -> int:
-    """How many items there are before the first that is false."""
+    """Return the number of items before the first that is false."""
     return len(condition) if condition.all() else int(condition.argmin())
 
 

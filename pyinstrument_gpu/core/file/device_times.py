@@ -120,7 +120,7 @@ def span_indices(items: NDArray[np.void]) -> NDArray[np.int64]:
 def _seen_before(
     position: NDArray[np.int64], inside: NDArray[np.bool_], spans: int
 ) -> NDArray[np.bool_]:
-    """Which items speak of a span that an earlier item spoke of."""
+    """Return which items repeat the span of an earlier item."""
     repeated = np.zeros(len(position), np.bool_)
     if np.bincount(position[inside], minlength=1).max() > 1:
         _, firsts = np.unique(position[inside], return_index=True)

@@ -128,7 +128,7 @@ class ProgramFacts(Struct, frozen=True, omit_defaults=True):
 
 
 class Environment(TypedDict, total=False):
-    """What each field has to be. Fields of a newer version, which are not in here, are ignored."""
+    """The type of each field. Fields of a newer version, which are not in here, are ignored."""
 
     host: _Text
     rank: _From0

@@ -133,7 +133,7 @@ class RunFollower:
 
 @dataclass
 class _Log:
-    """What is known of a log: where its blocks are, and those that were read.
+    """The known part of a log: where its blocks are, and those that were read.
 
     Attributes:
         slots: by sequence.
@@ -158,7 +158,7 @@ class _Log:
 
 
 class _File:
-    """One run in one open file."""
+    """A run in an open file."""
 
     def __init__(self, path: str) -> None:
         # What a pipe has to say could be waited for.
@@ -193,7 +193,7 @@ class _File:
         return os.path.samestat(status, self.status())
 
     def is_that_run(self) -> bool:
-        """Whether the file still holds the run that it held when it was opened."""
+        """Return whether the file still holds the run that it held when it was opened."""
         try:
             return self._read_run_id() == self._run_id
         except (OSError, RunFileError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the reader has found out by the time that it comes to the aspects of a run."""
+"""The reader's findings by the time that it comes to the aspects of a run."""
 
 from __future__ import annotations
 

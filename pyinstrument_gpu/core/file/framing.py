@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How blocks stand in a run file: behind a header in slots, each with a checksum.
+"""The framing of blocks in a run file: behind a header in slots, each with a checksum.
 
 See docs/run-file.md.
 """
@@ -54,7 +54,7 @@ _PIECE_SLOTS = 64
 
 
 class BlockHeader(NamedTuple):
-    """What stands before a block's payload, see docs/run-file.md."""
+    """The header before a block's payload, see docs/run-file.md."""
 
     magic: int
     type: int
@@ -74,15 +74,15 @@ class BlockHeader(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no block in this slot."""
+        """True if there is no block in this slot."""
         return self.magic == 0
 
     def is_at_home(self, run_id: int, slot: int) -> bool:
-        """Whether this is a block of that run, in the slot that it was written to."""
+        """Return whether this is a block of that run, in the slot that it was written to."""
         return self.magic == _BLOCK_MAGIC and (self.run_id, self.slot) == (run_id, slot)
 
     def is_right(self, slot: bytes | memoryview) -> bool:
-        """Whether the header of a slot has the checksum that it says it has."""
+        """Return whether the header of a slot has the checksum that it says it has."""
         right: bool = zlib.crc32(slot[:_BLOCK_HEADER_SUMMED_BYTES]) == self.header_crc
         return right
 
@@ -96,7 +96,7 @@ class BlockHeader(NamedTuple):
 
     @property
     def part(self) -> tuple[int, int]:
-        """Of a document: which part of how many this is."""
+        """The part of a document that this is: its place, and how many there are."""
         return self.first & 0xFFFFFFFF, self.first >> 32
 
 

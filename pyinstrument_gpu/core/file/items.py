@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 
 def item_dtype(**columns: str) -> np.dtype[Any]:
-    """What stands in a file one after the other, in its byte order and without gaps."""
+    """Return the dtype of items that lie in a file one after the other, in its byte order and
+    without gaps."""
     return np.dtype([(name, f"<{number}") for name, number in columns.items()])
 
 

@@ -25,15 +25,15 @@ _RECORD = struct.Struct("<IIQ")
 
 
 class Tap:
-    """What goes to the log of a recording, with the names, paths and threads as they stand when it
-    is made. It has to be closed."""
+    """A subscription to the log of a recording, with the names, paths and threads as they are when
+    it is made. It has to be closed."""
 
     def __init__(self, recording: object) -> None:
         self._recording = recording
         self._number = native.open_tap(recording)
 
     def take(self) -> bytes:
-        """What is new since the last call; nothing once the recording is over."""
+        """Return what is new since the last call; nothing once the recording is over."""
         return native.take_tap(self._recording, self._number)
 
     def close(self) -> None:
@@ -42,7 +42,7 @@ class Tap:
 
 
 class LiveLog:
-    """What one reader knows of a log.
+    """A reader's view of a log.
 
     Attributes:
         tables: the names, paths and threads so far.

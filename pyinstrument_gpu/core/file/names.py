@@ -63,7 +63,7 @@ def path_kinds(items: NDArray[np.void]) -> NDArray[np.uint32]:
 
 
 class LogTables:
-    """What the items of a log refer to, as far as it is known. It may grow.
+    """The tables to which the items of a log refer, as far as they are known. They may grow.
 
     Attributes:
         names: of phases and modules.
@@ -82,7 +82,7 @@ class LogTables:
 
     @property
     def is_phase(self) -> NDArray[np.bool_]:
-        """Which paths are of phases, and not of modules."""
+        """True for paths of phases, false for those of modules."""
         phases: NDArray[np.bool_] = self.path_kinds == 0
         return phases
 

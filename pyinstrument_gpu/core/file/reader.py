@@ -346,7 +346,7 @@ def known_spans(
 def known_causes(
     blocks: Blocks, numbering: StepNumbering, threads: Sequence[Thread]
 ) -> NotedCauses:
-    """What may have made steps slow, up to the first item that can't be true."""
+    """Return what may have made steps slow, up to the first item that can't be true."""
     log = blocks.records(BlockType.CAUSES, CAUSE_ITEM)
     items = log.items
     good = true_prefix(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which files are runs."""
+"""Finding run files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_NAMES = 8
 
 
 def is_run_file(path: str | os.PathLike[str]) -> bool:
-    """Whether a file begins as a run file does.
+    """Return whether a file begins as a run file does.
 
     Raises:
         OSError: it cannot be read.
@@ -44,7 +44,7 @@ def files_in(folder: Path) -> list[Path]:
 
 
 def below(folder: Path) -> Iterator[Path]:
-    """What is named as a run file in a folder and in those below it."""
+    """Yield the files in a folder and those below it that are named as run files."""
     for count, (where, folders, files) in enumerate(os.walk(folder)):
         if count == _MOST_FOLDERS:
             return
@@ -53,7 +53,7 @@ def below(folder: Path) -> Iterator[Path]:
 
 
 def left_out(reasons: Mapping[str, str]) -> list[str]:
-    """One sentence on the run files that can't be read for each reason.
+    """Return for each reason one sentence on the run files that can't be read.
 
     Args:
         reasons: by the file's name as it is to be shown, why it can't be read.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a run file goes."""
+"""The path of a run file."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ _SINCE_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def path_of_attempt(path: Path) -> Path:
-    """Where the run goes if `path` was asked for, and a launcher may have started the program
-    again: "train.restart1.gpurun" after torchrun's first restart, "train.requeue1.gpurun" after
-    Slurm's. So no attempt finds its place taken by an earlier one of the same job.
-    """
+    """Return the path of the run if `path` was asked for, and a launcher may have started the
+    program again: "train.restart1.gpurun" after torchrun's first restart, "train.requeue1.gpurun"
+    after Slurm's. So no attempt finds its place taken by an earlier one of the same job."""
     requeues = launcher_number("SLURM_RESTART_COUNT") or 0
     restarts = launcher_number("TORCHELASTIC_RESTART_COUNT")
 
@@ -38,7 +37,8 @@ def path_of_attempt(path: Path) -> Path:
 
 
 def _is_of_earlier_attempt(path: Path) -> bool:
-    """Whether a file was last written after torchrun was started, and before this process was."""
+    """Return whether a file was last written after torchrun was started, and before this process
+    was."""
     try:
         since_boot_s = os.lstat(path).st_mtime - time.time() + time.clock_gettime(_SINCE_BOOT)
         return begin_of_process_s(os.getppid()) <= since_boot_s < begin_of_process_s(os.getpid())
@@ -47,7 +47,7 @@ def _is_of_earlier_attempt(path: Path) -> bool:
 
 
 def begin_of_process_s(pid: int) -> float:
-    """When a process began, in seconds since the machine did.
+    """Return when a process began, in seconds since the machine did.
 
     Raises:
         OSError, ValueError, IndexError: /proc does not say so.
@@ -58,7 +58,7 @@ def begin_of_process_s(pid: int) -> float:
 
 
 def path_of_rank(path: Path, rank: int | None = None) -> Path:
-    """Where a rank's run goes if `path` was asked for; this process's rank when None.
+    """Return the path of a rank's run if `path` was asked for; of this process's rank if None.
 
     A name that has the rank already, as "train.rank3.gpurun" or "rank_03.gpurun" has that of rank
     3, is not given it again.
@@ -85,9 +85,9 @@ def check_writable(path: Path) -> None:
 
 
 def is_free(path: Path, overwrite: bool) -> bool:
-    """Whether a run file can be made there. With `overwrite` it takes the place of another one, or
-    of an empty file, as a recorder leaves it that was killed at once, and of nothing else.
-    """
+    """Return whether a run file can be made there. With `overwrite` it takes the place of
+    another one, or of an empty file, as a recorder leaves it that was killed at once, and of
+    nothing else."""
     if not overwrite or os.path.islink(path):
         return not os.path.lexists(path)
     if not os.path.isfile(path):  # pipes and devices are empty, too
@@ -96,7 +96,7 @@ def is_free(path: Path, overwrite: bool) -> bool:
 
 
 def in_the_way(path: Path, overwrite: bool, option: str = "overwrite=True") -> str:
-    """What to say where it is not free."""
+    """Return the text of the error where it is not free."""
     if not overwrite:
         return f"{path} already exists: choose another path or pass {option}"
     what = "a link" if os.path.islink(path) else "no run file"

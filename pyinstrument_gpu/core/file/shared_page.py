@@ -51,8 +51,8 @@ def last_steps(path: Path) -> bytes | None:
 
 
 def keep_last_steps() -> None:
-    """Put pages of dead processes beside their run files, as far as these are still there. One that
-    can't be put there stays."""
+    """Move the pages of dead processes next to their run files, where those still exist. One that
+    can't be moved stays."""
     with suppress(OSError):
         own = os.geteuid()
         pages = [entry for entry in os.scandir(FOLDER) if entry.name.startswith(_PREFIX)]
@@ -74,7 +74,7 @@ def keep_last_steps() -> None:
 
 
 def _opened(path: str, flags: int) -> int:
-    """Anyone can put anything into FOLDER."""
+    """Open a file safely: anyone can put anything into FOLDER."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 

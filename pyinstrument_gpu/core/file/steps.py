@@ -49,8 +49,8 @@ class StepNumbering:
         return cls(dropped, certain, len(dropped) >= state.step_drops)
 
     def is_certain(self, serials: NDArray[np.uint32], items_before_state: int) -> NDArray[np.bool_]:
-        """Whether the index of each step is certain, of items of a log in its order, of which
-        `items_before_state` were there when STATE was written."""
+        """Return whether the index of each step is certain, for items of a log in its order, of
+        which `items_before_state` were there when STATE was written."""
         certain: NDArray[np.bool_] = serials.astype(np.int64) <= self.certain_serial
         certain |= serials == NONE
         if self.dropped_all_known:
@@ -78,8 +78,8 @@ def indices_of(serials: NDArray[Any], dropped: NDArray[np.uint32]) -> NDArray[np
 def is_behind_its_step(
     steps: NDArray[np.void], indices: NDArray[np.int64], begins_ns: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Whether what began at these times, in the steps with these indices, began behind their end. A
-    step may turn out to have ended before what went on while nobody knew."""
+    """Return whether what began at these times, in the steps with these indices, began after their
+    end. A step may turn out to have ended before what went on while nobody knew."""
     if not len(steps):
         return np.zeros(len(indices), dtype=bool)
     position = np.minimum(np.searchsorted(steps["index"], indices), len(steps) - 1)
@@ -93,8 +93,8 @@ def step_columns(items: NDArray[np.void], indices: NDArray[np.int64]) -> NDArray
 
 
 def module_step_weights(items: NDArray[np.void]) -> NDArray[np.int64] | None:
-    """For how many steps the passes through modules in each of these stand; None if they were timed
-    in all steps."""
+    """Return for how many steps the passes through modules in each of these stand; None if they
+    were timed in all steps."""
     is_sampled = items["flags"] & STEP_SAMPLED != 0
     if not is_sampled.any():
         return None

@@ -249,11 +249,11 @@ class StepChart {
     const more = brief(duration[place] - found.typical);
     const where = found.where ? `, in ${found.where}` : "";
     const parts = [
-      element("h4", {}, `${more} more than its kind${where}`),
+      element("h4", {}, `${more} more than others of its kind${where}`),
       tableOf(["cause", `more ${unit}`], 1, rows),
     ];
     if (found.unknown.length) {
-      parts.push(element("p", { class: "note" }, `Not looked for in this step: ${found.unknown.join(", ")}.`));
+      parts.push(element("p", { class: "note" }, `Causes not recorded in this step: ${found.unknown.join(", ")}.`));
     }
     const main = found.parts[0];
     if (main && causes[main[0]].remedy) {

@@ -44,28 +44,28 @@ def section_of(document: Document) -> str:
         pytest.param(
             BUSY,
             "A step takes 10.0 ms, of which it waits 45% for a processor: other processes used "
-            "1.8 of 2 processors; what a change could save can't be told from that, so record "
-            "again when the machine is idle.",
+            "1.8 of 2 processors; this run can't tell what a change could save, so record again "
+            "when the machine is idle.",
             id="other processes",
         ),
         pytest.param(
             THROTTLED,
             "A step takes 10.0 ms, of which it waits 45% for a processor: the CPU limit of its "
-            "container or control group throttled it; what a change could save can't be told from "
-            "that, so record again with more processors.",
+            "container or control group throttled it; this run can't tell what a change could "
+            "save, so record again with more processors.",
             id="throttled",
         ),
         pytest.param(
             QUIET,
             "A step takes 10.0 ms, of which it waits 45% for a processor: it has more threads "
-            "and processes at work than the 2 processors that it may use; what a change could save "
-            "can't be told from that, so record again with more processors.",
+            "and processes at work than the 2 processors that it may use; this run can't tell what "
+            "a change could save, so record again with more processors.",
             id="its own",
         ),
         pytest.param(
             None,
-            "A step takes 10.0 ms, of which it waits 45% for a processor; what a change could "
-            "save can't be told from that, so record again with more processors.",
+            "A step takes 10.0 ms, of which it waits 45% for a processor; this run can't tell "
+            "what a change could save, so record again with more processors.",
             id="unknown",
         ),
     ],

@@ -278,7 +278,7 @@ def test_two_executables_of_one_graph_are_ambiguous(program: Program, graph: Fak
     assert times_of(run, "train/model/forward") == [FORWARD_NS] * 2
     assert phases_of(run).graphs[0].is_ambiguous
     assert dropped_of(run)["device_graph_ambiguous"] >= 3
-    assert "no more is told" in run.report(verbose=True, color=False)
+    assert "are left out: nodes ran" in run.report(verbose=True, color=False)
 
 
 def test_a_capture_has_so_many_marks_at_most(program: Program, graph: FakeCudaGraph) -> None:

@@ -72,7 +72,7 @@ def test_kinds_and_modules_are_known_to_the_byte(tmp_path: Path) -> None:
     )
     assert (
         "Memory was held by workspace and others 820 bytes, parameters 60 bytes, "
-        "gradients 60 bytes, optimizer state 48 bytes, buffers 12 bytes; of modules, most by "
+        "gradients 60 bytes, optimizer state 48 bytes, buffers 12 bytes; by module: "
         "0 144 bytes, 1 36 bytes"
     ) in report
     assert event.snapshot == "a.gpurun.oom.pickle"
@@ -143,8 +143,8 @@ def test_activations_are_known_to_the_byte_by_module_and_phase() -> None:
     assert [(one.path, one.bytes) for one in holders.phases] == [("forward", sum(_SAVED.values()))]
     assert holders.unseen == 0
     assert (
-        "Activations: of modules, most by blocks.0 320 bytes, blocks.1 320 bytes, blocks.0.0 160 "
-        "bytes; of phases, most by forward 1.29 KiB"
+        "Activations, by module: blocks.0 320 bytes, blocks.1 320 bytes, blocks.0.0 160 "
+        "bytes; by phase: forward 1.29 KiB"
     ) in report
 
 

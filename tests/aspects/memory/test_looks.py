@@ -294,7 +294,7 @@ def test_what_does_not_show_what_it_holds_is_counted() -> None:
     found = memory_of(recording).held
     assert found is not None
     assert found.unseen == 2
-    assert "at least that: 2 nodes of autograd" in report(recording)
+    assert "may be larger: 2 nodes of autograd" in report(recording)
 
 
 def test_offloaded_tensors_are_those_that_the_hook_has_made() -> None:
@@ -400,7 +400,7 @@ def test_an_error_of_ours_is_none_of_the_programs(
     if where == "begin":
         assert found is None
         assert [*ASPECT.unknown(recording.run)] == [
-            "Memory by kind: no backward pass was looked at."
+            "Memory by kind: no backward pass was inspected."
         ]
     else:
         assert found is not None
@@ -456,10 +456,10 @@ def test_what_the_report_says_of_a_device() -> None:
             optimizer.zero_grad()
             device.allocator.free(1500)
     text = report(recording)
-    assert "Memory by kind around the backward pass of step 1, looked at in" in text
+    assert "Memory by kind around the backward pass of step 1, inspected in" in text
     assert "activations 800 bytes 0 bytes" in text
     assert "workspace and others 900 bytes 1.27 KiB" in text
-    assert "Activations: of phases, most by forward 800 bytes" in text
+    assert "Activations, by phase: forward 800 bytes" in text
     assert (
         "Memory on GPU 0: peak 2.44 KiB, of which activations 32.0%, parameters 16.0%, optimizer "
         "state 16.0%, others 36.0% as the backward pass of step 1 began"

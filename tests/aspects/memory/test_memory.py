@@ -190,7 +190,7 @@ def test_where_one_phase_frees_what_another_allocates_no_phase_is_named() -> Non
     assert (growth.step_bytes, growth.path) == (512, None)
     report = recording.run.report(verbose=True, width=120)
     assert "Memory grows by 512 bytes per step" in report
-    assert "which phase leaves it behind can't be told" in report
+    assert "this run can't tell which phase leaks it" in report
 
 
 def test_a_step_that_was_dropped_is_none() -> None:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many floating-point operations a profiled step does, and how many the device could do."""
+"""Floating-point operations of a profiled step, and how many the device could do."""

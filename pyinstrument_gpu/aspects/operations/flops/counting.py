@@ -40,7 +40,7 @@ _NO_ARITHMETIC = frozenset(
 
 
 class FlopCounting:
-    """What the events of one window add up to."""
+    """The sums over the events of one window."""
 
     def __init__(self) -> None:
         self._counted: list[tuple[HostEvent, FlopKind | HostEvent, str | None]] = []
@@ -88,7 +88,7 @@ class FlopCounting:
         self._counted.append((event, kind, path))
 
     def counts(self) -> tuple[FlopCount, ...]:
-        """The largest first."""
+        """Return the counts, the largest first."""
         sums: Counter[tuple[str | None, FlopKind, str]] = Counter()
         for event, found, path in self._counted:
             assert event.flops is not None

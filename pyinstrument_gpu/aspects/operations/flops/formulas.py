@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many floating-point operations a call of an operator does, by the shapes that torch's
+"""Formulas for the floating-point operations of a call of an operator, by the shapes that torch's
 profiler has noted.
 
 The formulas are those of `torch.utils.flop_counter`, with those that a program has registered
@@ -83,7 +83,7 @@ def _formula_of(name: str) -> _Formula | None:
 
 
 def _taking_its_arguments(formula: _Formula) -> _Formula:
-    """Of an operator's arguments those of the formula, which come first."""
+    """Pass to a formula those of an operator's arguments that it takes, which come first."""
     parameters = inspect.signature(formula).parameters.values()
     if any(one.kind is one.VAR_POSITIONAL for one in parameters):
         return formula
@@ -95,7 +95,7 @@ def _taking_its_arguments(formula: _Formula) -> _Formula:
 
 
 def _scores(query: Any, key: Any) -> int:
-    """Of all positions, whether or not they are masked. Heads of keys may be shared."""
+    """Count all positions, whether or not they are masked. Heads of keys may be shared."""
     return int(2 * prod(query) * key[2])
 
 
@@ -104,7 +104,7 @@ def _attention(query: Any, key: Any, value: Any, *_: Any) -> int:
 
 
 def _attention_backward(_: Any, query: Any, key: Any, value: Any, *__: Any) -> int:
-    """The scores again, then the gradients of scores, values, queries and keys."""
+    """Count the scores again, then the gradients of scores, values, queries and keys."""
     return 3 * _scores(query, key) + 2 * _scores((*query[:3], value[3]), key)
 
 
@@ -121,7 +121,7 @@ def _convolution(
 
 
 def _convolution_backward(grad: Any, x: Any, weight: Any, *rest: Any) -> int:
-    """That of the input and that of the weights each take as much as the convolution."""
+    """Count that of the input and that of the weights, each as much as the convolution."""
     transposed, mask = rest[4], rest[7]
     one = 2 * x[0] * prod((x if transposed else grad)[2:]) * prod(weight)
     return int(one * (bool(mask[0]) + bool(mask[1])))

@@ -103,7 +103,7 @@ _TABLE: tuple[tuple[str, str, Mapping[str, float]], ...] = (
 
 
 def device_name() -> str:
-    """Of the GPU in use, or of the processor with the number of torch's threads."""
+    """Return the name of the GPU in use, or of the processor with the number of torch's threads."""
     if torch.cuda.is_initialized():
         return str(torch.cuda.get_device_name())
     name = platform.machine()
@@ -114,7 +114,7 @@ def device_name() -> str:
 
 
 def peaks_of(device: str) -> tuple[Peak, ...]:
-    """Those of a device: of the table, and where it has none, as they were measured."""
+    """Return the peaks of a device: of the table, and where it has none, as they were measured."""
     known = {peak.dtype: peak for peak in (*_measured(device), *_of_table(device))}
     return tuple(known.values())
 

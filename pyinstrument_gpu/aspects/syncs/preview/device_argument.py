@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the device argument of a call would mean with a GPU.
+"""The meaning of a call's device argument on a machine with a GPU.
 
 On a CPU its value says nothing: it is the CPU in any case. What the call's source says is the
 literal "cpu", a name like `cpu_device`, or one to which only CPU literals are assigned: the host.
@@ -35,8 +35,9 @@ def is_device(
     position: int | None = None,
     keyword: str = "device",
 ) -> bool | None:
-    """Whether the device argument of the call that a frame makes would be a device. None where the
-    source doesn't show it, or where that is only presumed; False where it shows that there is none.
+    """Return whether the device argument of the call that a frame makes would be a device. None
+    where the source doesn't show it, or where the tensor it comes from is only assumed to be on the
+    GPU; False where it shows that there is none.
 
     Args:
         undecided: what an argument is that the source shows and doesn't decide.
@@ -61,8 +62,8 @@ def is_device(
 
 
 def makes_beside(frame: FrameType, placement: Placement) -> bool:
-    """Whether the call that a frame makes is a function of a tensor on the device, which makes
-    others where that lies."""
+    """Return whether the call that a frame makes is a function of a tensor on the device, which
+    makes others where that lies."""
     call = call_of(frame)
     if call is None or call.argument(None, "device") is not None:
         return False
@@ -74,7 +75,7 @@ def makes_beside(frame: FrameType, placement: Placement) -> bool:
 
 
 class _Presumed(Exception):
-    """A device is that of a tensor which is only presumed to be there."""
+    """The device comes from a tensor that is only assumed to be on the GPU."""
 
 
 class _Resolver:
@@ -84,7 +85,7 @@ class _Resolver:
         self._call = call
 
     def resolve(self, expression: ast.expr, depth: int) -> bool | None:
-        """Whether an expression is a device; None where that is not decided."""
+        """Return whether an expression is a device; None where that is not decided."""
         if depth > _MAX_DEPTH:
             return None
         if isinstance(expression, ast.Constant):
@@ -108,7 +109,7 @@ class _Resolver:
         return None
 
     def _of_parameter(self, name: str, depth: int) -> bool | None:
-        """Of a parameter for which the caller gives `x.device`."""
+        """Return whether a parameter is a device, if the caller gives `x.device` for it."""
         caller, code = self._frame.f_back, self._frame.f_code
         parameters = code.co_varnames[: code.co_argcount]
         call = call_of(caller) if caller is not None and name in parameters else None
@@ -121,7 +122,7 @@ class _Resolver:
         return _Resolver(caller, self._placement, call).resolve(expression, depth + 1)
 
     def lies_there(self, expression: ast.expr) -> bool:
-        """Whether an expression is a tensor on the device, or a function of one."""
+        """Return whether an expression is a tensor on the device, or a function of one."""
         if isinstance(expression, ast.Call):
             function = expression.func
             if not isinstance(function, ast.Attribute) or function.attr in _NUMBERS:
@@ -140,7 +141,7 @@ class _Resolver:
 
     @staticmethod
     def given(call: ast.Call) -> list[ast.expr]:
-        """What a call is given: its arguments and, of a method, its object."""
+        """Return what a call is given: its arguments and, of a method, its object."""
         owner = [call.func.value] if isinstance(call.func, ast.Attribute) else []
         return [*owner, *call.args, *(keyword.value for keyword in call.keywords)]
 
@@ -169,7 +170,8 @@ class _Resolver:
         return False if is_host else None
 
     def _value(self, expression: ast.expr) -> Any:
-        """What an expression is now, of those whose evaluation runs no code of the program."""
+        """Return what an expression is now, for those whose evaluation runs no code of the
+        program."""
         if isinstance(expression, ast.Name):
             local = self._frame.f_locals
             return local.get(expression.id, self._frame.f_globals.get(expression.id))
@@ -192,7 +194,7 @@ class _Resolver:
         return None
 
     def _first_parameter(self, call: ast.Call) -> Any:
-        """Of `next(module.parameters())`."""
+        """Return the parameter in `next(module.parameters())`."""
         inner = call.args[0]
         is_next = isinstance(call.func, ast.Name) and call.func.id == "next"
         if not (is_next and isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute)):

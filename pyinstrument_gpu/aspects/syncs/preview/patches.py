@@ -93,8 +93,8 @@ class Patches:
 
 
 def unheard(default: _T, action: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """What an action returns, or a default where it fails. No class of tensors and no mode of the
-    program sees what it asks."""
+    """Return what an action returns, or a default where it fails. No class of tensors and no mode
+    of the program sees what it asks."""
     try:
         with torch._C.DisableTorchFunction():
             return action(*args, **kwargs)

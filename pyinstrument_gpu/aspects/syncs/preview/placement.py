@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tensors would lie on a device.
+"""The tensors that would lie on a device.
 
 The place belongs to the storage, so views and detached tensors have that of their base. A tensor
 that is moved gets a storage of its own over the same memory: on a CPU `x.to(device)` is `x` itself,
@@ -51,7 +51,7 @@ class _Storages:
 
 
 class Placement:
-    """Where the tensors of a program would lie: on the host, unless they were moved to a device or
+    """The placement of a program's tensors: on the host, unless they were moved to a device or
     computed from what lies there.
 
     Until something has been moved, parameters and what is computed from them are presumed to lie on
@@ -68,7 +68,7 @@ class Placement:
 
     @property
     def _here(self) -> _Storages:
-        """What is on the device, as far as is known now."""
+        """The storages on the device, as far as is known now."""
         return self._device if self.has_moved else self._presumed
 
     def is_on_device(self, tensor: Any) -> bool:
@@ -111,7 +111,8 @@ class Placement:
         self._pinned.add(_storage_of(tensor))
 
     def copy_kind(self, source: torch.Tensor, non_blocking: bool) -> SyncKind | None:
-        """What the host waits for in a copy of a tensor to the device; None where it doesn't."""
+        """Return what the host waits for in a copy of a tensor to the device; None where it
+        doesn't."""
         if _storage_of(source) not in self._pinned:
             return SyncKind.H2D_PAGEABLE
         return None if non_blocking else SyncKind.H2D_PINNED
@@ -171,7 +172,7 @@ def size_of(tensor: torch.Tensor) -> int:
 
 
 def storage_key(tensor: torch.Tensor) -> int | None:
-    """What tensors with the same storage share."""
+    """Return a key that tensors with the same storage share."""
     storage = _storage_of(tensor)
     return None if storage is None else storage._cdata
 

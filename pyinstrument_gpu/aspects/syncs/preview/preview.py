@@ -119,7 +119,7 @@ class Preview:
 
     @property
     def has_moved(self) -> bool:
-        """Whether the program has placed anything on a device."""
+        """True if the program has placed anything on a device."""
         return self._placement.has_moved
 
     @property
@@ -161,8 +161,8 @@ class Preview:
         return tensors
 
     def _may_lie_there(self, frame: FrameType) -> bool:
-        """Whether what an operator copies to the device may already be there on a GPU: in a program
-        that moves nothing, or where it comes from a checkpoint."""
+        """Return whether what an operator copies to the device may already be there on a GPU: in a
+        program that moves nothing, or where it comes from a checkpoint."""
         return not self._placement.has_moved or frame.f_code.co_name in _LOADING
 
     def after(self, operator: Any, kwargs: dict[str, Any], tensors: list[Any], result: Any) -> None:
@@ -250,7 +250,8 @@ class Preview:
     def _target(
         self, frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> bool | None:
-        """Whether a call of `to` moves to a device, or to the host; None if it moves nothing."""
+        """Return whether a call of `to` moves to a device, or to the host; None if it moves
+        nothing."""
         other = args[0] if args else kwargs.get("other")
         if isinstance(other, torch.Tensor):
             is_there = self._placement.is_on_device(other)
@@ -321,15 +322,15 @@ class Preview:
         return result
 
     def _enter_tensor(self, args: Arguments, kwargs: Options | None) -> None:
-        """Of a sequence of tensors, `torch.tensor` reads one by one."""
+        """Note the waits of `torch.tensor`, which reads a sequence of tensors one by one."""
         if self._is_listening and args and isinstance(args[0], (list, tuple)):
             for tensor in _elements(args[0]):
                 if self._placement.is_on_device(tensor):
                     self._record(SyncKind.ITEM, caller(sys._getframe(1)), tensor.nbytes)
 
     def _enter_one_hot(self, args: Arguments, kwargs: Options | None) -> int | None:
-        """On the host it checks the classes. On a device it only counts them, unless it is told how
-        many there are."""
+        """Begin a `one_hot`. On the host it checks the classes. On a device it only counts them,
+        unless it is told how many there are."""
         if not self._is_listening or not self._placement.is_on_device(args[0]):
             return None
         count = int(args[1] if len(args) > 1 else (kwargs or {}).get("num_classes", -1))
@@ -418,7 +419,7 @@ def _calling_frame() -> FrameType:
 
 
 def _is_unplaced(tensors: list[torch.Tensor], there: list[bool]) -> bool:
-    """Whether tensors of the host meet such of the device, or are trained without any."""
+    """Return whether tensors of the host meet such of the device, or are trained without any."""
     of_host = [tensor for tensor, is_there in zip(tensors, there, strict=True) if not is_there]
     if any(there):
         return any(tensor.dim() for tensor in of_host)

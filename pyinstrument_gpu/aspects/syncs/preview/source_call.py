@@ -29,7 +29,7 @@ class SourceFile:
         self._visit(tree, tree)
 
     def assigned_in(self, function: ast.AST, name: str) -> list[ast.expr]:
-        """What a function, without those inside it, assigns to a local name."""
+        """Return what a function, without those inside it, assigns to a local name."""
         return self._assigned_in.get(id(function), {}).get(name, [])
 
     def _visit(self, node: ast.AST, function: ast.AST) -> None:
@@ -69,7 +69,7 @@ class SourceCall:
 
     @property
     def is_open(self) -> bool:
-        """Whether there may be keywords that it doesn't show, as in `f(**options)`."""
+        """True if there may be keywords that it doesn't show, as in `f(**options)`."""
         return any(given.arg is None for given in self.node.keywords)
 
     def argument(self, position: int | None, keyword: str) -> ast.expr | None:
@@ -151,7 +151,7 @@ _REMAINDERS = (6, 19)
 
 
 def kind_of_read(frame: FrameType) -> SyncKind:
-    """What a frame is doing that reads one number."""
+    """Return what a frame is doing that reads one number."""
     operation, argument = frame.f_code.co_code[frame.f_lasti : frame.f_lasti + 2]
     instruction = dis.opname[operation]
     if instruction == "BINARY_OP":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of PyTorch's operators make the host wait for a device, by what lies there."""
+"""The operators of PyTorch that make the host wait for a device, by what lies there."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def kind_of_wait(
     kwargs: dict[str, Any],
     placement: Placement,
 ) -> SyncKind | None:
-    """What an operator waits for; None where it doesn't. At least one of its tensors is on the
-    device."""
+    """Return what an operator waits for; None where it doesn't. At least one of its tensors is on
+    the device."""
     there = placement.is_on_device
     if operator in _READING:
         is_sized = kwargs.get("output_size") is not None
