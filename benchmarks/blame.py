@@ -120,11 +120,10 @@ def simulated(
         tempfile.TemporaryDirectory() as folder,
         mock.patch.object(gate_module, "compare", _comparison),
         mock.patch.object(Blame, "_measured", _measured),
+        mock.patch.object(Journal, "save"),
     ):
         random = Random(seed)
-        return Blame(
-            commits, side_of, Path(folder), Journal(None), max_runs, random=random
-        ).result()
+        return Blame(commits, side_of, Path(folder), Journal(), max_runs, random=random).result()
 
 
 def fixed(machine: Machine, count: int, place: int | None, effect: float, pairs: int) -> int | None:
