@@ -68,7 +68,7 @@ class LastCollective:
         sequence: number of the last operation that it had asked for; -1: of none.
         operation: such as "all_reduce".
         age_ns: how long before its last heartbeat it had asked for it.
-        completed: number of the last one that was seen to end; missing if that can't be told.
+        completed: number of the last one that was seen to end; missing if that is unknown.
     """
 
     group: str

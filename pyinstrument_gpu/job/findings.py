@@ -47,7 +47,7 @@ class Straggler:
         rank: its number; of several the lowest.
         pattern: ALWAYS or SOME_STEPS.
         path: the phase in which most of its delay arises, or `OUTSIDE_PHASES` or `BETWEEN_STEPS`,
-            or `PROCESSOR`; None if it is slower everywhere, or if that can't be told.
+            or `PROCESSOR`; None if it is slower everywhere, or if that is unknown.
         steps: number of steps in which it, or one of them, came last; of SOME_STEPS, and stood out.
         lateness_ns: by how much it is later than the second latest, on average over all steps.
         path_share: the part of the delay that arises in `path`.
@@ -204,8 +204,8 @@ class CollectiveUse:
             asked for it.
         bytes_per_s: bandwidth, from bytes and `transfer_ns`.
         exposed_ns: how much of the operations' time the step's thread or compute stream waited for,
-            per step; None if that can't be told.
-        last_rank: who most often asked for it last; None if that can't be told.
+            per step; None if that is unknown.
+        last_rank: who most often asked for it last; None if that is unknown.
         last_share: in how many of the operations.
     """
 

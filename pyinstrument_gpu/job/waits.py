@@ -43,7 +43,7 @@ class GroupPosition:
         sequence: number of the last operation that it had asked for; -1 if there was none.
         operation: such as "all_reduce"; None unknown.
         created_ns: when it had asked for it, since its run began, or by when; -1 unknown.
-        completed: number of the last one that was seen to end; None if that can't be told.
+        completed: number of the last one that was seen to end; None if that is unknown.
     """
 
     group: ProcessGroup
@@ -89,7 +89,7 @@ class Mismatch:
         sequence: its number.
         operations: by its name on a rank, and its size where that differs, the ranks.
         ahead: the ranks that have come further in the steps than all that have asked for something
-            else; none if that can't be told.
+            else; none if that is unknown.
     """
 
     group: str

@@ -84,7 +84,7 @@ class SlowCause:
 
     Attributes:
         cause: its name; "unexplained" for what none explains, "not_looked_at" for what is left of
-            steps that were not looked at.
+            steps for which no cause was recorded.
         words: the same in words.
         steps: how many slow steps it has made slower.
         time_ns: by how much, together.
@@ -109,7 +109,7 @@ class SlowSteps:
     Attributes:
         count: how many were slow.
         compared: of so many, the steps of the history that have others of their kind.
-        excess_ns: by how much they took longer than their kinds.
+        excess_ns: by how much they took longer than comparable steps.
         elapsed_ns: the time that `share` is of.
         share: the excess as a share of it.
         causes: of that excess, the largest first; they add up to it.

@@ -9,7 +9,7 @@ a fluctuating demand. That takes twenty steps which were read.
 
 The memory that is in use does not say who allocated it. So a phase is named only if what it alone
 leaves behind per step is as much as all grows by, and that of no other phase is. Where one phase
-allocates what another frees, such as forward and backward, this can't be told.
+allocates what another frees, such as forward and backward, this is unknown.
 """
 
 from __future__ import annotations
