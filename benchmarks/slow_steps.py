@@ -38,6 +38,7 @@ from benchmarks.machine import describe_machine
 from benchmarks.slow_delays import LATE_BATCH, Batches, Delays
 from pyinstrument_gpu import analysis, gpu_phase
 from pyinstrument_gpu.analysis.step_kinds import step_kinds
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.run import Run
 
 _EVERY = 6
@@ -144,7 +145,7 @@ def least_excess_ns(run: Run) -> int:
     slow = kinds.steps[kinds.is_slow]
     if not len(slow):
         return 0
-    return int((slow["end_ns"] - slow["begin_ns"] - kinds.typical_ns[kinds.is_slow]).min())
+    return int((durations_ns_of(slow) - kinds.typical_ns[kinds.is_slow]).min())
 
 
 def judge(run: Run, delayed: Sequence[Delayed]) -> dict[str, Any]:

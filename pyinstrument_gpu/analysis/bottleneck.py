@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.intervals import quantiles
 from pyinstrument_gpu.analysis.step_times import were_profiled
 from pyinstrument_gpu.analysis.time_budget import are_data
-from pyinstrument_gpu.core.arrays import groups
+from pyinstrument_gpu.core.arrays import durations_ns_of, groups
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import has_device_times, span_scopes
 from pyinstrument_gpu.core.statistics import Scope
@@ -104,7 +104,7 @@ def span_bottlenecks(run: Run, uncertainty_ns: NDArray[np.float64]) -> NDArray[n
     backlog_ns = spans["device_end_ns"] - spans["host_end_ns"]
     least_ns, most_ns = backlog_ns - uncertainty_ns, backlog_ns + uncertainty_ns
     device_ns, host_pace_ns = DEVICE_SHARE * stream_ns, HOST_PACE_SHARE * stream_ns
-    host_ns = spans["host_end_ns"] - spans["host_begin_ns"]
+    host_ns = durations_ns_of(spans, "host_")
     # Comparisons with NaN are false: a span without a place on the axis is not judged.
     judged = stream_ns >= np.maximum(MIN_STREAM_NS, 2 * uncertainty_ns)
     device_bound = judged & (least_ns >= device_ns)

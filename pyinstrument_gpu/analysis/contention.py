@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.core.arrays import places_in
+from pyinstrument_gpu.core.arrays import durations_ns_of, places_in
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import metrics_by_name
 from pyinstrument_gpu.core.steps import StepTotals
@@ -96,7 +96,7 @@ def contention(run: Run, totals: StepTotals | None = None) -> Contention | None:
     steps = run.steps.closed
     waits_ns = step_waits_ns(run, steps)
     is_known = ~np.isnan(waits_ns)
-    time_ns = int((steps["end_ns"] - steps["begin_ns"])[is_known].sum())
+    time_ns = int(durations_ns_of(steps)[is_known].sum())
     found = run.cpu_contention
     if found is None and not is_known.any():
         return None
@@ -132,5 +132,5 @@ def step_waits_ns(run: Run, steps: NDArray[np.void]) -> NDArray[np.float64]:
     if readings is not None:
         places = places_in(steps["index"], readings["step"])
         waits_ns[places[places >= 0]] = readings["value"][places >= 0]
-    known_ns: NDArray[np.float64] = np.minimum(waits_ns, steps["end_ns"] - steps["begin_ns"])
+    known_ns: NDArray[np.float64] = np.minimum(waits_ns, durations_ns_of(steps))
     return known_ns

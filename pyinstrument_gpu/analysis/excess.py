@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.intervals import covered_before, joined
 from pyinstrument_gpu.analysis.slow_places import UNKNOWN, slow_places
 from pyinstrument_gpu.analysis.step_kinds import StepKinds, step_kinds
-from pyinstrument_gpu.core.arrays import distinct, places_in
+from pyinstrument_gpu.core.arrays import distinct, durations_ns_of, places_in
 from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.cause import Cause, Precedence
 from pyinstrument_gpu.core.run import Run
@@ -71,7 +71,7 @@ class Excess:
     @cached_property
     def excess_ns(self) -> NDArray[np.int64]:
         """The time of each step above its kind's median."""
-        excess_ns: NDArray[np.int64] = _durations_ns(self.steps) - self.typical_ns
+        excess_ns: NDArray[np.int64] = durations_ns_of(self.steps) - self.typical_ns
         return excess_ns
 
     @cached_property
@@ -120,7 +120,7 @@ def divided(kinds: StepKinds, causes: Sequence[Cause]) -> Excess:
     own_ns = _own_times_ns(sought, steps)
     parts_ns = np.zeros((len(causes), len(slow)), np.int64)
     gross_ns, is_known = parts_ns.copy(), np.zeros(parts_ns.shape, dtype=bool)
-    left_ns = _durations_ns(slow) - kinds.typical_ns[is_slow]
+    left_ns = durations_ns_of(slow) - kinds.typical_ns[is_slow]
     whole_ns, busy_ns = left_ns.copy(), np.zeros_like(left_ns)
     for row, cause in enumerate(sought):
         known = _are_known(cause, steps)
@@ -168,11 +168,6 @@ def _turn(cause: Cause) -> tuple[bool, bool, Precedence]:
     else come behind all of them, as something may have held up the wait itself."""
     is_first, has_moments = cause.precedence <= Precedence.ACT, bool(len(cause.intervals))
     return not is_first, is_first and not has_moments, cause.precedence
-
-
-def _durations_ns(steps: NDArray[np.void]) -> NDArray[np.int64]:
-    durations_ns: NDArray[np.int64] = steps["end_ns"] - steps["begin_ns"]
-    return durations_ns
 
 
 def _are_known(cause: Cause, steps: NDArray[np.void]) -> NDArray[np.bool_]:

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.batches import READY_NS, LoaderBatches
 from pyinstrument_gpu.analysis.contention import Contention
 from pyinstrument_gpu.analysis.intervals import quantiles
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.run import Run
 
 _LEAST_BATCHES, _MOST_BATCHES = 32, 1024
@@ -325,7 +326,7 @@ def _made_by_workers(found: LoaderBatches, known: NDArray[np.void], ahead: int) 
     if not (found.is_first[first] or is_behind_another):
         return None
     handing_ns = found.given_ns[made] - np.maximum(found.asked_ns[made], known["host_end_ns"])
-    return made, known["host_end_ns"] - known["host_begin_ns"], handing_ns
+    return made, durations_ns_of(known, "host_"), handing_ns
 
 
 def _are_of_one_loop(first: int, earliest: NDArray[np.int64], latest: NDArray[np.int64]) -> bool:

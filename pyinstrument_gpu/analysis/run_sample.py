@@ -19,7 +19,7 @@ from pyinstrument_gpu.analysis.contention import step_waits_ns
 from pyinstrument_gpu.analysis.excess import NOT_LOOKED_AT
 from pyinstrument_gpu.analysis.inference import difference_interval
 from pyinstrument_gpu.analysis.step_times import longest_row, were_profiled
-from pyinstrument_gpu.core.arrays import distinct
+from pyinstrument_gpu.core.arrays import distinct, durations_ns_of
 from pyinstrument_gpu.core.gpu_readings import device_and_quantity
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import metrics_by_name, span_scopes
@@ -155,7 +155,7 @@ def run_samples(observations: Sequence[Observation], undisturbed: bool = False) 
     of_runs = [of_run for of_ranks_steps in steps for of_run in of_ranks_steps]
     count = min(map(len, of_runs))
     row = _never_profiled(runs, of_runs, count)
-    durations_ns = [(of_run["end_ns"] - of_run["begin_ns"])[row] for of_run in of_runs]
+    durations_ns = [durations_ns_of(of_run)[row] for of_run in of_runs]
     begin = row.start + max(map(warmup_steps, durations_ns))
     samples = [
         _sample(ranks, [of_run[: row.stop] for of_run in of_ranks_steps], begin, undisturbed)
@@ -262,7 +262,7 @@ def _medians(times_ns: Sequence[Mapping[str, float]], whole_ns: float) -> dict[s
 def _sample_of_rank(
     run: Run, steps: NDArray[np.void], is_known: bool, undisturbed: bool
 ) -> RunSample:
-    step_ns = float((steps["end_ns"] - steps["begin_ns"]).mean())
+    step_ns = float(durations_ns_of(steps).mean())
     waits_ns = step_waits_ns(run, steps)
     end_ns = _end_ns(run, steps)
     begin_ns = int(steps["begin_ns"][0])
@@ -412,7 +412,7 @@ def _phase_ns(run: Run, chosen: NDArray[np.bool_], steps: int, whole_ns: float) 
 
 def _outermost(run: Run, chosen: NDArray[np.bool_], steps: int) -> dict[str, Outside]:
     spans = run.spans[chosen]
-    durations_ns = np.maximum(spans["host_end_ns"] - spans["host_begin_ns"], 0)
+    durations_ns = np.maximum(durations_ns_of(spans, "host_"), 0)
     counts = np.bincount(spans["path"], minlength=len(run.paths))
     sums_ns = np.bincount(spans["path"], durations_ns, minlength=len(run.paths))
     return {

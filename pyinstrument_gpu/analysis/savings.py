@@ -26,6 +26,7 @@ from pyinstrument_gpu.analysis.scenario import scenarios
 from pyinstrument_gpu.analysis.taken_out import Change as Change
 from pyinstrument_gpu.analysis.taken_out import TakenOut
 from pyinstrument_gpu.analysis.time_budget import BUSY, are_data, device_pieces
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.run import Run
 
 MAX_POINTS = 50_000
@@ -197,7 +198,7 @@ class _Case:
     ) -> None:
         self._run, self._steps, self._loader, self._premises = run, steps, loader, premises
         self.begin_ns = int(steps["begin_ns"][0])
-        self.steps_ns = int((steps["end_ns"] - steps["begin_ns"]).sum())
+        self.steps_ns = int(durations_ns_of(steps).sum())
         timing = run.device_timing
         self._event_ns = timing.record_ns / max(1, timing.records) if timing is not None else 0.0
         self._last_ns = (0, 0)
@@ -229,7 +230,7 @@ class _Case:
         busy_ns = covered_before(begins_ns[busy], ends_ns[busy], steps["end_ns"])
         busy_ns -= covered_before(begins_ns[busy], ends_ns[busy], steps["begin_ns"])
         # Steps that were timed may be shorter or longer than others.
-        share = float(busy_ns.sum()) / max(1, int((steps["end_ns"] - steps["begin_ns"]).sum()))
+        share = float(busy_ns.sum()) / max(1, int(durations_ns_of(steps).sum()))
         return share * self.steps_ns / len(self._steps)
 
     def saving(self, taken: TakenOut) -> ReplayedSaving:

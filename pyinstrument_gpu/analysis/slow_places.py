@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.step_times import kept_steps, span_losses
-from pyinstrument_gpu.core.arrays import places_in
+from pyinstrument_gpu.core.arrays import durations_ns_of, places_in
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.core.statistics import Scope
@@ -35,7 +35,7 @@ def slow_places(run: Run, steps: NDArray[np.void], is_slow: NDArray[np.bool_]) -
     ones."""
     places = np.full(np.count_nonzero(is_slow), UNKNOWN)
     kept = np.isin(steps["index"], kept_steps(run, span_losses(run))["index"])
-    durations_ns = steps["end_ns"] - steps["begin_ns"]
+    durations_ns = durations_ns_of(steps)
     slow, usual = np.flatnonzero(is_slow & kept), np.flatnonzero(~is_slow & kept)
     slow = np.sort(slow[np.argsort(-durations_ns[slow], kind="stable")[:_MOST_STEPS]])
     usual = usual[:: max(1, len(usual) // _MOST_STEPS)]
@@ -59,5 +59,5 @@ def _own_ns(run: Run, steps: NDArray[np.void]) -> NDArray[np.float64]:
     self_ns = np.maximum(run.span_self_ns[chosen], 0)
     own_ns: NDArray[np.float64] = np.zeros((paths + 1, count))
     own_ns.flat[:] = np.bincount(cell, self_ns, own_ns.size)
-    own_ns[-1] = steps["end_ns"] - steps["begin_ns"] - own_ns.sum(axis=0)
+    own_ns[-1] = durations_ns_of(steps) - own_ns.sum(axis=0)
     return own_ns

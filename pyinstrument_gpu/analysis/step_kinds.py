@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.intervals import quantiles
 from pyinstrument_gpu.analysis.step_times import kept_steps, span_losses, were_profiled
-from pyinstrument_gpu.core.arrays import distinct, groups, places_in
+from pyinstrument_gpu.core.arrays import distinct, durations_ns_of, groups, places_in
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.core.statistics import Scope
@@ -84,7 +84,7 @@ def step_kinds(run: Run) -> StepKinds:
     """The kinds of a run's steps. Looks at each step and span once."""
     steps = run.steps.closed
     steps = steps[steps["complete"] & ~were_profiled(run, steps["index"])]
-    durations_ns = steps["end_ns"] - steps["begin_ns"]
+    durations_ns = durations_ns_of(steps)
     turns, is_told = _turns(run, steps)
     sizes = _sizes(run, steps)
     keys = np.column_stack([turns, sizes]) if len(steps) else np.empty((0, 1))

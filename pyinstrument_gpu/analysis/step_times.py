@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.intervals import covered_before, joined, quantiles
-from pyinstrument_gpu.core.arrays import distinct, groups
+from pyinstrument_gpu.core.arrays import distinct, durations_ns_of, groups
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.core.statistics import (
@@ -152,7 +152,7 @@ def in_unfinished_steps(
     return fold_spans(
         spans["path"],
         span_scopes(spans, were_profiled(run, spans["step"])),
-        host=spans["host_end_ns"] - spans["host_begin_ns"],
+        host=durations_ns_of(spans, "host_"),
         self_host=run.span_self_ns[chosen],
         device=run.span_device_ns[chosen],
         blocked=spans["blocked_ns"],
@@ -188,7 +188,7 @@ def step_quantiles(run: Run, kept_steps: NDArray[np.void]) -> StepQuantiles:
         return StepQuantiles(0, (), {})
     ranks = [int(np.ceil(q * count)) for q in QUANTILES]
     position, belongs = _step_positions(run, steps)
-    host_ns = (run.spans["host_end_ns"] - run.spans["host_begin_ns"])[belongs]
+    host_ns = durations_ns_of(run.spans, "host_")[belongs]
     # Of a rare phase only the steps that have it, as zeros come first anyway.
     key = run.spans["path"][belongs].astype(np.int64) * count + position
     in_step, places = np.unique(key, return_inverse=True)
@@ -205,7 +205,7 @@ def step_quantiles(run: Run, kept_steps: NDArray[np.void]) -> StepQuantiles:
             path: (*before, ns)
             for (path, before), ns in zip(phase_ns.items(), found_ns.tolist(), strict=True)
         }
-    duration_ns = tuple(quantiles(steps["end_ns"] - steps["begin_ns"], QUANTILES))
+    duration_ns = tuple(quantiles(durations_ns_of(steps), QUANTILES))
     return StepQuantiles(count, duration_ns, phase_ns)
 
 

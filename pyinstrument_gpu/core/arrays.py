@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays: their distinct values, their rows by a key, and equality of what holds them."""
+"""Arrays: their distinct values, their rows by a key, the durations of rows, and equality of what
+holds them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,15 @@ def least_of(
     least = np.full(count, np.iinfo(np.int64).max)
     np.minimum.at(least, keys, values)
     return least
+
+
+def durations_ns_of(
+    rows: NDArray[np.void], prefix: Literal["", "host_", "device_"] = ""
+) -> NDArray[np.int64]:
+    """End minus begin of each row, by the columns whose names have this prefix."""
+    begins_ns: NDArray[np.int64] = rows[f"{prefix}begin_ns"]
+    ends_ns: NDArray[np.int64] = rows[f"{prefix}end_ns"]
+    return ends_ns - begins_ns
 
 
 @dataclass(frozen=True, eq=False)

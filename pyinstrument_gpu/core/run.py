@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pyinstrument_gpu.core import program_facts
-from pyinstrument_gpu.core.arrays import distinct
+from pyinstrument_gpu.core.arrays import distinct, durations_ns_of
 from pyinstrument_gpu.core.aspect import aspects, profiled_ranges
 from pyinstrument_gpu.core.cause import NotedCauses
 from pyinstrument_gpu.core.clocks import LATEST_START_NS, DeviceClock, began_ns
@@ -253,7 +253,7 @@ class Run:
             statistics = fold_spans(
                 self.spans["path"],
                 span_scopes(self.spans, profiled_steps.among(self.spans["step"])),
-                host=self.spans["host_end_ns"] - self.spans["host_begin_ns"],
+                host=durations_ns_of(self.spans, "host_"),
                 self_host=self.span_self_ns,
                 device=self.span_device_ns,
             )

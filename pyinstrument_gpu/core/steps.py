@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.schema import STEP_DTYPE
 from pyinstrument_gpu.core.statistics import Statistic
 
@@ -168,7 +169,7 @@ def no_steps() -> StepTotals:
 
 
 def fold_steps(closed: NDArray[np.void]) -> StepTotals:
-    durations_ns = closed["end_ns"] - closed["begin_ns"]
+    durations_ns = durations_ns_of(closed)
     sampled = ~np.isnan(closed["samples"])
     return StepTotals(
         count=len(closed),

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.core.arrays import places_in
+from pyinstrument_gpu.core.arrays import durations_ns_of, places_in
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.core.statistics import Scope
@@ -97,7 +97,7 @@ def _phase_times(spans: NDArray[np.void], device_ns: NDArray[np.int64]) -> NDArr
     rows = rows_of(
         keys_of(spans["step"], spans["path"], span_scopes(spans)),
         count=1,
-        host_ns=spans["host_end_ns"] - spans["host_begin_ns"],
+        host_ns=durations_ns_of(spans, "host_"),
         timed=timed,
         device_ns=np.where(timed, device_ns, 0),
     )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.step_times import phases_ns
 from pyinstrument_gpu.aspects.modules.data import ModulePass
 from pyinstrument_gpu.aspects.throughput.utilization import utilization
-from pyinstrument_gpu.core.arrays import distinct, places_in
+from pyinstrument_gpu.core.arrays import distinct, durations_ns_of, places_in
 from pyinstrument_gpu.core.paths import labels_of
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
@@ -261,7 +261,7 @@ def _steps(
     known_phases_ns = phases_ns(run, known)
 
     def part(some: NDArray[np.void], times: NDArray[np.void]) -> TablePart:
-        duration_ns = np.where(some["end_ns"] < 0, -1, some["end_ns"] - some["begin_ns"])
+        duration_ns = np.where(some["end_ns"] < 0, -1, durations_ns_of(some))
         place = places_in(known["index"], some["index"])
         is_known = place >= 0
         outside_phases_ns = np.full(len(some), -1)

@@ -15,7 +15,7 @@ from pyinstrument_gpu.analysis.rules.occasions import (
 )
 from pyinstrument_gpu.aspects.checkpoints_and_logging import CHECKPOINT_KIND
 from pyinstrument_gpu.aspects.startup.aspect import StartupTimes, startup_times
-from pyinstrument_gpu.core.arrays import distinct, least_of
+from pyinstrument_gpu.core.arrays import distinct, durations_ns_of, least_of
 from pyinstrument_gpu.core.clocks import began_ns
 from pyinstrument_gpu.core.condition import Condition, ProcessState, ProgramEnd
 from pyinstrument_gpu.core.file.items import STEP_ITEM
@@ -136,7 +136,7 @@ def _all_steps(run: Run) -> tuple[NDArray[np.void], int]:
         return kept.copy(), 0
     closed, end_ns = run.steps.closed, int(kept["begin_ns"][0])
     total_ns = run.step_totals.duration.total_ns + run.profiled_totals.duration.total_ns
-    lost_ns = max(0, total_ns - int((closed["end_ns"] - closed["begin_ns"]).sum()))
+    lost_ns = max(0, total_ns - int(durations_ns_of(closed).sum()))
     zero_ns = began_ns(run.environment.get("anchor", run.anchor), "monotonic_ns")
     begin_ns = end_ns - lost_ns
     if run.startup is not None and run.startup.first_step_ns is not None and zero_ns is not None:
@@ -176,7 +176,7 @@ def _hung_since_ns(run: Run, steps: NDArray[np.void]) -> int | None:
     if run.complete or run.environment.get("watchdog_ns", 0) > 0:
         return None
     since_ns = max(run.active_ns, done_ns)
-    limit_ns = hanging_ns(closed["index"], closed["end_ns"] - closed["begin_ns"])
+    limit_ns = hanging_ns(closed["index"], durations_ns_of(closed))
     return since_ns if run.duration_ns - since_ns > limit_ns else None
 
 

@@ -20,7 +20,7 @@ from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.contention import step_waits_ns
 from pyinstrument_gpu.analysis.step_times import were_profiled
 from pyinstrument_gpu.aspects.collectives.data import Collectives, ProcessGroup
-from pyinstrument_gpu.core.arrays import distinct
+from pyinstrument_gpu.core.arrays import distinct, durations_ns_of
 from pyinstrument_gpu.core.file.attempts import earlier_left_out, of_last_attempts
 from pyinstrument_gpu.core.file.run_files import files_in, left_out
 from pyinstrument_gpu.core.job_membership import not_one_job, same_run_twice
@@ -165,7 +165,7 @@ def rank_data(run: Run, file: str | None = None) -> RankData:
         steps=steps["index"].copy(),
         steps_ended=run.steps_ended,
         step_begin_ns=steps["begin_ns"].copy(),
-        step_ns=steps["end_ns"] - steps["begin_ns"],
+        step_ns=durations_ns_of(steps),
         paths=tuple(run.paths[path] for path in paths.tolist()),
         first_begin_ns=first_begin_ns,
         last_end_ns=last_end_ns,

@@ -15,6 +15,7 @@ import numpy as np
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.excess import Excess
 from pyinstrument_gpu.analysis.slow_sums import UNEXPLAINED
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.paths import names_of
 from pyinstrument_gpu.core.phase_tree import MAX_PATHS
@@ -148,7 +149,7 @@ def _without_empty_columns(table: Table, needless: Sequence[str]) -> Table:
 
 def _slowest(run: Run, series: StepSeries) -> Iterator[tuple[int, str, str, str]]:
     """The longest steps: index, duration, begin, and what made each slow; empty where it is not."""
-    durations_ns = series.steps["end_ns"] - series.steps["begin_ns"]
+    durations_ns = durations_ns_of(series.steps)
     found = analysis.of(run).excess
     for place in (-durations_ns).argsort(kind="stable")[:_MAX_SLOWEST].tolist():
         step = series.steps[place]

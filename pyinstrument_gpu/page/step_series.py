@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.step_times import were_profiled
-from pyinstrument_gpu.core.arrays import places_in
+from pyinstrument_gpu.core.arrays import durations_ns_of, places_in
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.core.statistics import Scope
@@ -63,7 +63,7 @@ class StepSeries:
 def step_series(run: Run, max_steps: int = MAX_STEPS) -> StepSeries:
     """The steps to draw. Looks at every step and span once."""
     steps = run.steps.closed
-    durations_ns = steps["end_ns"] - steps["begin_ns"]
+    durations_ns = durations_ns_of(steps)
     profiled = were_profiled(run, steps["index"])
     found = analysis.of(run).excess
     worst = found.steps["index"][np.argsort(-found.excess_ns, kind="stable")[:MAX_SLOW]]
@@ -130,7 +130,7 @@ def plain_series(run: Run, series: StepSeries) -> dict[str, Any]:
     return {
         "index": steps["index"].tolist(),
         "begin": steps["begin_ns"].tolist(),
-        "duration": (steps["end_ns"] - steps["begin_ns"]).tolist(),
+        "duration": durations_ns_of(steps).tolist(),
         "samples": [value if math.isfinite(value) else None for value in steps["samples"].tolist()],
         "cut": np.flatnonzero(~steps["complete"]).tolist(),
         "slow": np.flatnonzero(series.slow >= 0).tolist(),

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.step_times import were_profiled
-from pyinstrument_gpu.core.arrays import places_in
+from pyinstrument_gpu.core.arrays import durations_ns_of, places_in
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.steps import Step
 from pyinstrument_gpu.errors import ExportError
@@ -139,7 +139,7 @@ def _choose(runs: Sequence[Run], series: Sequence[StepSeries]) -> list[tuple[str
         steps = run.steps.closed
         place = places_in(steps["index"], common)
         there = place >= 0
-        of_run_ns = (steps["end_ns"] - steps["begin_ns"])[place[there]]
+        of_run_ns = durations_ns_of(steps)[place[there]]
         times_ns[there] = np.maximum(times_ns[there], of_run_ns)
     order = np.argsort(-times_ns, kind="stable")
     chosen: dict[int, str] = {}

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.file.blocks import BlockType, Records, true_prefix
 from pyinstrument_gpu.core.file.device_times import span_indices
 from pyinstrument_gpu.core.file.items import (
@@ -99,7 +100,7 @@ class RunTail:
         wanted &= is_phase
         items, index = items[wanted], index[wanted]
         keys = keys_of(items["step"], items["path"], span_scopes(items))
-        host_ns = items["host_end_ns"] - items["host_begin_ns"]
+        host_ns = durations_ns_of(items, "host_")
         self._sums = summed(self._sums, rows_of(keys, count=1, host_ns=host_ns))
         waits = (items["flags"] & SpanFlag.DEVICE) != 0
         self._waiting = np.append(self._waiting, np.stack([index[waits], keys[waits]]), axis=1)

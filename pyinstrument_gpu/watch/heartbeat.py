@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.condition import Condition, ProcessState, ProgramEnd
 from pyinstrument_gpu.core.file.state import State
 from pyinstrument_gpu.core.run import Run
@@ -128,7 +129,7 @@ def _hangs(run: Run, age_ns: int) -> bool:
         return open_stall(run) is not None
     idle_ns, steps = _idle_ns(run, age_ns), run.steps.closed
     return idle_ns > LEAST_HANGING_NS and idle_ns > hanging_ns(
-        steps["index"], steps["end_ns"] - steps["begin_ns"]
+        steps["index"], durations_ns_of(steps)
     )
 
 
@@ -136,7 +137,7 @@ def _overdue(run: Run, age_ns: int) -> str | None:
     closed = run.steps.closed
     return overdue_words(
         run.steps[-1] if len(run.steps) else None,
-        closed["end_ns"] - closed["begin_ns"],
+        durations_ns_of(closed),
         run.duration_ns + age_ns,
     )
 

@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from pyinstrument_gpu.analysis.step_times import in_unfinished_steps
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.aspect import live_views
 from pyinstrument_gpu.core.file.state import State
 from pyinstrument_gpu.core.live import LiveWindow, places_in_series
@@ -169,7 +170,7 @@ _SAID_OTHERWISE = (
 
 def _steps(run: Run, state: State, window: LiveWindow, slow: LiveSlowSteps) -> LiveSteps:
     totals, closed, open_step = run.step_totals, run.steps.closed, run.open_step
-    durations_ns = closed["end_ns"] - closed["begin_ns"]
+    durations_ns = durations_ns_of(closed)
     places = places_in_series(len(closed))
     means_ns = np.bincount(places, durations_ns) / np.maximum(np.bincount(places), 1)
     steps, whole = window.steps, totals.duration
@@ -186,7 +187,7 @@ def _steps(run: Run, state: State, window: LiveWindow, slow: LiveSlowSteps) -> L
         max_ns=whole.max_ns if known else None,
         window_steps=len(steps),
         window_ns=window.duration_ns if len(steps) else 0,
-        window_mean_ns=window.per_step(int((steps["end_ns"] - steps["begin_ns"]).sum())),
+        window_mean_ns=window.per_step(int(durations_ns_of(steps).sum())),
         window_per_s=window.per_second(len(steps)) if len(steps) else None,
         window_samples_per_s=None if math.isnan(samples) else window.per_second(samples),
         series_ns=tuple(means_ns.tolist()),
@@ -211,7 +212,7 @@ def _phases(run: Run, window: LiveWindow) -> Iterator[LivePhase]:
     places = window.places_of(spans["step"])
     chosen = (places >= 0) | ((spans["step"] < 0) & (spans["host_begin_ns"] >= window.begin_ns))
     spans, places = spans[chosen], places[chosen]
-    times_ns = spans["host_end_ns"] - spans["host_begin_ns"]
+    times_ns = durations_ns_of(spans, "host_")
     paths, in_step = spans["path"].astype(np.int64), places >= 0
     on_thread = in_step & (span_scopes(spans) == Scope.STEP)
     count, cells = len(run.paths), len(window.sizes)
@@ -223,7 +224,7 @@ def _phases(run: Run, window: LiveWindow) -> Iterator[LivePhase]:
     cell = paths[in_step] * cells + window.series[places[in_step]]
     sums_ns = np.bincount(cell, times_ns[in_step], count * cells).reshape(count, cells)
     series_ns = (sums_ns / np.maximum(window.sizes, 1)).tolist()
-    steps_ns = int((window.steps["end_ns"] - window.steps["begin_ns"]).sum())
+    steps_ns = int(durations_ns_of(window.steps).sum())
     open_paths = {phase.path for phase in run.open_phases}
     open_paths |= {path.rpartition("/")[0] for path in open_paths}
     ended_ns = _ended_ns(run)

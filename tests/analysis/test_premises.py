@@ -12,6 +12,7 @@ from pyinstrument_gpu.analysis.advice import Finding, in_order, subject
 from pyinstrument_gpu.analysis.bottleneck import Bottleneck
 from pyinstrument_gpu.analysis.compare import Verdict, compare
 from pyinstrument_gpu.analysis.savings import Change, Limit, ReplayedSaving
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.program_facts import KEY
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
@@ -515,7 +516,7 @@ def test_advice_does_not_depend_on_how_long_validation_is(turns: int) -> None:
     run = simulated(made).run
     found = analysis.of(run).savings
     row = saving(run, Change.SYNC, site=0)
-    durations_ns = run.steps.array["end_ns"] - run.steps.array["begin_ns"]
+    durations_ns = durations_ns_of(run.steps.array)
 
     assert found.step_ns == pytest.approx(float(durations_ns.mean()))
     assert found.elapsed_ns > found.step_ns + turns * 0.15 * MS

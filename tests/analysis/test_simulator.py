@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.sync_kind import SyncKind
 from tests.helpers.simulator.duration import Duration
 from tests.helpers.simulator.edit import Edit
@@ -279,7 +280,7 @@ def test_what_is_done_between_steps_counts_as_elapsed_and_not_as_step() -> None:
 
     assert before.elapsed_ns == 4 * 100 + 2 * 3 * 10 + 1
     steps = before.run.steps.array
-    assert (steps["end_ns"] - steps["begin_ns"]).tolist() == [100] * 4
+    assert durations_ns_of(steps).tolist() == [100] * 4
     assert before.run.spans["step"].tolist() == [-1] * 6
     inside = Edit("launches", path="eval")
     assert before.saved_ns(inside) == (0,)

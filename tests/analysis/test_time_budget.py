@@ -9,6 +9,7 @@ import pytest
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.intervals import covered_before
 from pyinstrument_gpu.analysis.time_budget import DEVICE_COLUMNS, TimeBudgetEntries
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.record import named_streams
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import STEP_DTYPE
@@ -78,7 +79,7 @@ def time_budget(run: Run) -> TimeBudgetEntries:
 
 def wall_ns(found: TimeBudgetEntries) -> Any:
     """The duration of each step."""
-    return found.steps["end_ns"] - found.steps["begin_ns"]
+    return durations_ns_of(found.steps)
 
 
 def row(found: TimeBudgetEntries, path: int, step: int = 0) -> dict[str, float]:

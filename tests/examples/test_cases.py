@@ -18,6 +18,7 @@ pytest.importorskip("scipy")
 
 from examples.cases import measure, page, prediction
 from examples.cases.case import CASES, SIDES, Case
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.record import Thread
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE
@@ -151,7 +152,7 @@ def made_run(
         path_names=range(3),
         threads=[Thread(1, "MainThread")],
         spans=spans,
-        span_self_ns=spans["host_end_ns"] - spans["host_begin_ns"],
+        span_self_ns=durations_ns_of(spans, "host_"),
         steps=Steps(steps),
         syncs=Syncs(sites, np.array(events, SYNC_DTYPE), ((0, end_ns),) if is_watched else ()),
         duration_ns=end_ns,

@@ -19,6 +19,7 @@ from typing import Any
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.advice import in_order, subject
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.run import Run
 from tests.helpers.simulator.edit import Edit
 from tests.helpers.simulator.edits import edits
@@ -204,7 +205,7 @@ def judged(family: str, seed: int) -> Judged:
     before = simulated(program)
     run = before.run
     steps = run.steps.closed
-    step_ns = float((steps["end_ns"] - steps["begin_ns"]).mean())
+    step_ns = float(durations_ns_of(steps).mean())
     found = analysis.of(run)
     savings = {edit_of(run, row): row for row in found.savings.rows}
     edit_about = {subject(run, row): edit_of(run, row) for row in found.savings.rows}

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.record import Thread
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE, SpanFlag
@@ -67,7 +68,7 @@ def rank_run(
         "path_names": range(len(paths)),
         "threads": [Thread(11, "MainThread")],
         "spans": spans,
-        "span_self_ns": spans["host_end_ns"] - spans["host_begin_ns"],
+        "span_self_ns": durations_ns_of(spans, "host_"),
         "steps": Steps(steps),
         "environment": rank_environment(rank) if environment is None else environment,
         "duration_ns": int(ends_ns[-1, -1]) if len(table) else gap_ns,

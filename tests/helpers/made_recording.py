@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.aspects.collectives.data import COLLECTIVE_DTYPE, Collectives, ProcessGroup
 from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.clocks import DeviceClock
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.items import (
@@ -144,7 +145,7 @@ class Recording:
     def fold(self, spans: NDArray[np.intp]) -> dict[tuple[int, Scope], PhaseStatistics]:
         """The statistics of the spans with these numbers, without device times."""
         raw = np.array(self._raw_spans, dtype=SPAN_ITEM)[spans]
-        host_ns = raw["host_end_ns"] - raw["host_begin_ns"]
+        host_ns = durations_ns_of(raw, "host_")
         return fold_spans(raw["path"], self._scopes(raw), host=host_ns, self_host=raw["self_ns"])
 
     def fold_device_times(

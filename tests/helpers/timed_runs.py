@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from pyinstrument_gpu.analysis.contention import READING
 from pyinstrument_gpu.aspects.cpu_contention.data import CpuContention
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.record import Thread
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE, SPAN_DTYPE, STEP_DTYPE
@@ -56,7 +57,7 @@ def made_run(
         path_names=range(len(phases)),
         threads=[Thread(1, "MainThread")],
         spans=flat,
-        span_self_ns=flat["host_end_ns"] - flat["host_begin_ns"],
+        span_self_ns=durations_ns_of(flat, "host_"),
         steps=Steps(steps),
         duration_ns=int(ends_ns[-1]),
         environment=environment,
@@ -68,7 +69,7 @@ def with_waits(run: Run, share: float, processor: CpuContention | None = None) -
     """The run, in which each step waits for a processor for a share of its time."""
     steps = run.steps.closed
     waits = np.zeros(len(steps), METRIC_DTYPE)
-    waits["step"], waits["value"] = steps["index"], share * (steps["end_ns"] - steps["begin_ns"])
+    waits["step"], waits["value"] = steps["index"], share * durations_ns_of(steps)
     run.metric_names, run.metrics, run.cpu_contention = (READING,), waits, processor
     return run
 

@@ -14,6 +14,7 @@ from torch import nn
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step, gpu_steps
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.statistics import Scope
 from tests.helpers.clock import fake_clock
 from tests.helpers.script import run_script
@@ -58,7 +59,7 @@ def test_steps_and_times_of_their_phases(tmp_path: Path, in_file: bool) -> None:
     }
     steps = all_steps(sink)
     assert steps.tobytes() == run.steps.array.tobytes()
-    assert (steps["end_ns"] - steps["begin_ns"]).tolist() == [19, 19]
+    assert durations_ns_of(steps).tolist() == [19, 19]
     assert steps["samples"].tolist() == [8, 8]
     assert sum(map(last, sink.updates)) == 1
     assert (sink.opened, sink.closed) == (1, 1)

@@ -16,6 +16,7 @@ from pyinstrument_gpu.analysis.advice import Finding, subject
 from pyinstrument_gpu.analysis.rules.occasions import OutermostPhases
 from pyinstrument_gpu.analysis.savings import Change, ReplayedSaving, ReplayedSavings
 from pyinstrument_gpu.analysis.time_budget import TimeBudgetEntry
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.sync_kind import SyncKind
 
@@ -88,7 +89,7 @@ class Case:
     @cached_property
     def step_ns(self) -> float:
         """The mean duration of the steps."""
-        return float((self.steps["end_ns"] - self.steps["begin_ns"]).mean())
+        return float(durations_ns_of(self.steps).mean())
 
     @cached_property
     def has_device(self) -> bool:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.bottleneck import LEAD_NS
 from pyinstrument_gpu.analysis.intervals import interval_at
 from pyinstrument_gpu.analysis.time_budget import DATA_PHASES
-from pyinstrument_gpu.core.arrays import distinct, least_of
+from pyinstrument_gpu.core.arrays import distinct, durations_ns_of, least_of
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.core.statistics import Scope
@@ -137,7 +137,7 @@ class OutermostPhases:
         """The occasions of all other phases that are part of no loop, by name: of those that take
         so much of the elapsed time."""
         spans = self._spans
-        host_ns = np.maximum(spans["host_end_ns"] - spans["host_begin_ns"], 0)
+        host_ns = np.maximum(durations_ns_of(spans, "host_"), 0)
         times_ns = dict.fromkeys(self._names, 0.0)
         for path, sum_ns in enumerate(np.bincount(spans["path"], host_ns)):
             times_ns[self._names[path]] += sum_ns
@@ -221,7 +221,7 @@ class OutermostPhases:
         device may do earlier work while they are blocked, or wait for room in the launch queue."""
         wanted = distinct(places[chosen])
         spans, place = self._spans[chosen], np.searchsorted(wanted, places[chosen])
-        host_ns = np.maximum(spans["host_end_ns"] - spans["host_begin_ns"], 0)
+        host_ns = np.maximum(durations_ns_of(spans, "host_"), 0)
         blocked_ns = np.zeros_like(host_ns)
         if self._reads is not None:
             known = spans["blocked_ns"] >= 0

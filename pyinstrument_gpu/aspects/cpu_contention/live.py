@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from pyinstrument_gpu.analysis.contention import LARGE_SHARE, step_waits_ns
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.live import LiveView, LiveWindow
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.words import small_percent
@@ -20,7 +21,7 @@ class LiveContention(LiveView[Run, dict[str, float | None]]):
     def look(self, run: Run, window: LiveWindow) -> dict[str, float | None]:
         waits_ns = step_waits_ns(run, window.steps)
         is_known = ~np.isnan(waits_ns)
-        times_ns = (window.steps["end_ns"] - window.steps["begin_ns"])[is_known]
+        times_ns = durations_ns_of(window.steps)[is_known]
         time_ns = float(times_ns.sum())
         return {"wait_share": float(waits_ns[is_known].sum()) / time_ns if time_ns else None}
 

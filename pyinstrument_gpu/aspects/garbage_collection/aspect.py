@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pyinstrument_gpu.aspects.garbage_collection import DOCUMENT, KIND
 from pyinstrument_gpu.aspects.garbage_collection.data import GarbageCollection
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.aspect import DocumentAspect, ReportedRun
 from pyinstrument_gpu.core.cause import Cause, Precedence
 from pyinstrument_gpu.core.run import Run
@@ -55,7 +56,7 @@ class GarbageCollectionAspect(DocumentAspect[Run, GarbageCollectionTimes]):
         if known is None or not any(one.count for one in known.generations):
             return None
         intervals, amounts = run.noted_causes.of_kind(KIND)
-        times_ns = intervals["end_ns"] - intervals["begin_ns"]
+        times_ns = durations_ns_of(intervals)
         total_ns = int(times_ns.sum() + amounts["time_ns"].sum())
         longest = int(times_ns.argmax()) if len(times_ns) else None
         is_whole = known.is_whole and not run.noted_causes.since_ns

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.aspects.gpu_use import NAME
 from pyinstrument_gpu.aspects.gpu_use.data import GpuReadings, gpu_readings
 from pyinstrument_gpu.core import gpu_readings as names
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.aspect import Aspect, ReportedRun
 from pyinstrument_gpu.core.cause import Cause, Precedence, amounts_of
 from pyinstrument_gpu.core.run import Run
@@ -273,7 +274,7 @@ def _lost(run: Run, gpu: GpuReadings, is_known: NDArray[np.bool_]) -> tuple[NDAr
     usual_mhz = float(np.median(mhz))
     is_lowered = np.logical_or.reduce([*lowered.values()])[nearest]
     share = 1 - mhz[nearest] / usual_mhz if usual_mhz else np.zeros(len(steps))
-    lost_ns = np.where(is_lowered, share.clip(0), 0) * (steps["end_ns"] - steps["begin_ns"])
+    lost_ns = np.where(is_lowered, share.clip(0), 0) * durations_ns_of(steps)
     counts = {
         words: int(np.count_nonzero(of[nearest][lost_ns > 0])) for words, of in lowered.items()
     }

@@ -7,6 +7,7 @@ from typing import Any
 
 from pyinstrument_gpu.analysis.batches import BATCH_PHASE
 from pyinstrument_gpu.aspects.loader.stages import LineTree, stages_of, tree_of_phase
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.live import LiveView, LiveWindow
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.words import duration, printable, small_percent, time_text
@@ -27,8 +28,8 @@ class LiveLoader(LiveView[Run, dict[str, Any]]):
     def look(self, run: Run, window: LiveWindow) -> dict[str, Any]:
         spans = run.spans[run.are_named((BATCH_PHASE,))[run.spans["path"]]]
         spans = spans[window.places_of(spans["step"]) >= 0]
-        waits_ns = int((spans["host_end_ns"] - spans["host_begin_ns"]).sum())
-        steps_ns = int((window.steps["end_ns"] - window.steps["begin_ns"]).sum())
+        waits_ns = int(durations_ns_of(spans, "host_").sum())
+        steps_ns = int(durations_ns_of(window.steps).sum())
         loaders: Any = () if run.loader is None else run.loader.loaders[:1]
         tree = tree_of_phase(run.stacks, BATCH_PHASE)
         for one in loaders:

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.core.arrays import groups
+from pyinstrument_gpu.core.arrays import durations_ns_of, groups
 from pyinstrument_gpu.core.paths import without_indices
 from pyinstrument_gpu.core.schema import has_device_times
 from pyinstrument_gpu.core.statistics import Statistic, merge_known, of_known
@@ -176,9 +176,9 @@ def fold_module_spans(
     for key, places in groups(spans["module"].astype(np.int64) * len(ModulePass) + spans["kind"]):
         module, kind = divmod(key, len(ModulePass))
         some = spans[places]
-        device_ns = some["device_end_ns"] - some["device_begin_ns"]
+        device_ns = durations_ns_of(some, "device_")
         folded[module_names[module], ModulePass(kind)] = PassStatistics(
-            host=Statistic.of(some["host_end_ns"] - some["host_begin_ns"]),
+            host=Statistic.of(durations_ns_of(some, "host_")),
             device=of_known(np.where(has_device_times(some), device_ns, -1)),
         )
     return folded

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pyinstrument_gpu.aspects.modules.data import ModulePass
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.live import LiveView, LiveWindow
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import known_mean_ns
@@ -48,7 +49,7 @@ class LiveModules(LiveView[Run, tuple[dict[str, Any], ...]]):
         passes = run.module_spans[places >= 0]
         # Modules may be timed in some of the steps only.
         steps = len(np.unique(places[places >= 0]))
-        times_ns = passes["host_end_ns"] - passes["host_begin_ns"]
+        times_ns = durations_ns_of(passes, "host_")
         per_step_ns = {}
         for kind in (ModulePass.FORWARD, ModulePass.BACKWARD):
             chosen = (passes["kind"] == kind) & (rows[passes["module"]] >= 0)

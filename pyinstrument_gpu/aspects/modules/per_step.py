@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.intervals import covered_before, joined
 from pyinstrument_gpu.analysis.step_times import were_profiled
 from pyinstrument_gpu.aspects.modules.data import ModulePass
-from pyinstrument_gpu.core.arrays import distinct
+from pyinstrument_gpu.core.arrays import distinct, durations_ns_of
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import has_device_times
 
@@ -98,7 +98,7 @@ def sampled_steps(run: Run) -> SampledSteps | None:
         is_whole = steps["index"] > (in_steps.min() if len(in_steps) else steps["index"].max())
         steps, weights = steps[is_whole], weights[is_whole]
     weights = np.where(were_profiled(run, steps["index"]), 0, weights)
-    times_ns = steps["end_ns"] - steps["begin_ns"]
+    times_ns = durations_ns_of(steps)
     return SampledSteps(steps["index"], weights, int((weights * times_ns).sum()))
 
 
@@ -162,9 +162,9 @@ class _Sums:
             weights = counted & (passes["step"] >= 0)
         if sampled is not None:
             weights = sampled.of_passes(passes["step"])
-        host_ns = passes["host_end_ns"] - passes["host_begin_ns"]
+        host_ns = durations_ns_of(passes, "host_")
         timed = has_device_times(passes)
-        device_ns = np.where(timed, passes["device_end_ns"] - passes["device_begin_ns"], 0)
+        device_ns = np.where(timed, durations_ns_of(passes, "device_"), 0)
         on_host = host_ns - _recomputation_ns(passes, all_passes, "host", "thread")
         on_device = device_ns - _recomputation_ns(passes, timed, "device", "stream")
         return cls(

@@ -19,6 +19,7 @@ from pyinstrument_gpu.aspects.operations.data import (
     Operations,
     decode_operations,
 )
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.aspect import Aspect, ReportedRun
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.found import Found
@@ -187,7 +188,7 @@ def _times_around(run: Run) -> tuple[float | None, float | None, float | None]:
     if operations is None or operations.first_step is None or operations.last_step is None:
         return None, None, None
     steps = run.steps.closed
-    index, times_ns = steps["index"], steps["end_ns"] - steps["begin_ns"]
+    index, times_ns = steps["index"], durations_ns_of(steps)
     others = ~run.profiled.among(index)
     inside = (index >= operations.first_step) & (index <= operations.last_step)
     before = others & (index < operations.first_step) & (index > 0)

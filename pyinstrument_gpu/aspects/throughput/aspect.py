@@ -18,6 +18,7 @@ from pyinstrument_gpu.aspects.throughput.utilization import (
     are_of_means,
     utilization,
 )
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.aspect import Aspect, ReportedRun
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.step_values import TOKENS, WITHOUT_PADDING, values_of_steps
@@ -114,7 +115,7 @@ def _tokens(run: Run) -> TokenRate | None:
     tokens = values_of_steps(run, TOKENS, steps)
     without = values_of_steps(run, WITHOUT_PADDING, steps)[~np.isnan(tokens)]
     steps, tokens = steps[~np.isnan(tokens)], tokens[~np.isnan(tokens)]
-    total, total_ns = float(tokens.sum()), int((steps["end_ns"] - steps["begin_ns"]).sum())
+    total, total_ns = float(tokens.sum()), int(durations_ns_of(steps).sum())
     if not total or not total_ns:
         return None
     real = float(without.sum())  # NaN where one is unknown

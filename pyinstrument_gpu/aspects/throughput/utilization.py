@@ -20,6 +20,7 @@ from pyinstrument_gpu.analysis.step_times import (
     mean_per_step_ns,
     were_profiled,
 )
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.flops import FlopCount, Flops
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import PhaseStatistics, Scope
@@ -196,7 +197,7 @@ def _in_window(run: Run) -> NDArray[np.bool_]:
 def _window_ns(run: Run) -> int:
     """Return how long these steps took; 0 unknown."""
     steps = run.steps.closed[_in_window(run)]
-    return int((steps["end_ns"] - steps["begin_ns"]).sum())
+    return int(durations_ns_of(steps).sum())
 
 
 def _phases_s(run: Run) -> dict[str, float]:

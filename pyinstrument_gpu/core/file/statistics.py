@@ -14,6 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.file.blocks import Records, nonsense
 from pyinstrument_gpu.core.file.cursor import Cursor
 from pyinstrument_gpu.core.file.device_times import DeviceTimes
@@ -204,7 +205,7 @@ def with_newer_spans(
     folded = fold_spans(
         newer["path"],
         scopes[begin:],
-        host=newer["host_end_ns"] - newer["host_begin_ns"],
+        host=durations_ns_of(newer, "host_"),
         self_host=newer["self_ns"],
     )
     return merged(chain(statistics.phases.items(), folded.items()))

@@ -24,6 +24,7 @@ from pyinstrument_gpu.aspects.loader.aspect import ASPECT
 from pyinstrument_gpu.aspects.loader.data import Loader
 from pyinstrument_gpu.aspects.loader.worker import WorkerLoop
 from pyinstrument_gpu.aspects.loader.worker_table import TEXT_BYTES, WorkerTable
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.native import native
 
@@ -142,7 +143,7 @@ def test_a_late_batch_has_its_worker_and_its_stage() -> None:
     assert long.end_ns - long.begin_ns >= 150_000_000
     (cause,) = ASPECT.causes(run)
     late = cause.intervals[cause.intervals["note"] >= 2]
-    longest = late[np.argmax(late["end_ns"] - late["begin_ns"])]
+    longest = late[np.argmax(durations_ns_of(late))]
     assert cause.notes[longest["note"]].startswith("worker 1, read_slowly at ")
 
 

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import pyinstrument_gpu as pig
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.run import Run
 from tests.helpers.clock import fake_clock
 from tests.helpers.timed_modules import Advance, Work
@@ -52,7 +53,7 @@ def check_that_it_adds_up(run: Run) -> None:
     """The marks divide the backward pass: outermost modules and the loss make up all of it."""
     outermost = run.module_spans[run.module_spans["depth"] == 0]
     in_backward = outermost[outermost["kind"] == 1]
-    total_ns = int((in_backward["host_end_ns"] - in_backward["host_begin_ns"]).sum())
+    total_ns = int(durations_ns_of(in_backward, "host_").sum())
     backward = run.phases["backward"].host
     assert backward is not None
     assert total_ns + OWN_BACKWARD_NS * len(run.steps.closed) == backward.total_ns

@@ -17,6 +17,7 @@ import pyinstrument_gpu as pig
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.aspects.operations.data import Operations
 from pyinstrument_gpu.aspects.operations.torch_profiler import TorchProfiler
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
@@ -138,7 +139,7 @@ def test_the_same_when_read_from_a_file_and_during_the_run(tmp_path: Path) -> No
 
 def test_quantiles_leave_the_profiled_steps_out() -> None:
     run = train(steps=8, before=at(2, lambda: pig.profile_steps(3)))
-    times_ns = (run.steps.array["end_ns"] - run.steps.array["begin_ns"]).tolist()
+    times_ns = durations_ns_of(run.steps.array).tolist()
     others = sorted(times_ns[step] for step in (0, 1, 2, 6, 7))
     report = run.report(verbose=True, width=120)
     assert "All times leave out 3 profiled steps, which took " in report
@@ -181,7 +182,7 @@ def test_statistics_leave_the_profiled_steps_out(history_spans: int | None, tmp_
         assert seen(cut).profiled == ((3, 5),)
         assert cut.profiled_totals == run.profiled_totals
         assert cut.phases["forward"].count == 5
-        times_ns = (run.steps.array["end_ns"] - run.steps.array["begin_ns"]).tolist()
+        times_ns = durations_ns_of(run.steps.array).tolist()
         assert run.step_totals.duration.total_ns == sum(times_ns[i] for i in (0, 1, 2, 6, 7))
         assert run.profiled_totals.duration.total_ns == sum(times_ns[i] for i in (3, 4, 5))
     for each in during[0]:
