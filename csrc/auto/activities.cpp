@@ -7,7 +7,7 @@
 #include "auto/loop_session.h"
 #include "base/throwing.h"
 #include "hooks/call_hook.h"
-#include "hooks/torch_glance.h"
+#include "hooks/tensor_inspector.h"
 #include "hot/nvtx_range.h"
 #include "python/batch_readings.h"
 #include "python/phase_use.h"

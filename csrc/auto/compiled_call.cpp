@@ -18,7 +18,7 @@
 
 #include "auto/activities.h"
 #include "auto/loop_session.h"
-#include "hooks/torch_glance.h"
+#include "hooks/tensor_inspector.h"
 #include "python/opener.h"
 
 namespace pig {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/throwing.h"
-#include "hooks/torch_glance.h"
+#include "hooks/tensor_inspector.h"
 #include "hot/nvtx_range.h"
 #include "python/opener.h"
 #include "python/phase_registry.h"
@@ -150,7 +150,7 @@ double LoopSession::samples_of(PyObject* item) {
     }
   }
   int64_t rows;
-  if (tensor_glance.has_rows(item, rows)) return static_cast<double>(rows);
+  if (tensor_inspector.has_rows(item, rows)) return static_cast<double>(rows);
   const auto kept = py::reinterpret_borrow<py::object>(item);
   const py::object samples = answer(PyObject_CallOneArg(ask_.samples_of, item));
   const double number = samples ? PyFloat_AsDouble(samples.ptr()) : NAN;

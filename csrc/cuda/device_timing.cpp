@@ -179,7 +179,7 @@ EventTimeline* DeviceTiming::current_timeline() {
 }
 
 void DeviceTiming::prepare_capture() {
-  /// What is there beforehand for a capture that has no bound of its own: 4 MB of host memory.
+  /// Graph nodes preallocated for a capture without its own limit: 4 MB of host memory.
   constexpr uint32_t kNodesAtOnce = 2048;
   if (!times_steps() || most_graph_nodes() == 0) return;
   prepare_current();

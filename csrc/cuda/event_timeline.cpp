@@ -131,7 +131,7 @@ DriverError EventTimeline::harvest_stream(Queue& queue, std::vector<Time>& times
       // A capture began between our question for one and the record: it never has a time, and must
       // not be asked for again.
       const auto lost = queue.sequences.begin() + static_cast<ptrdiff_t>(asked);
-      settle(*lost, Time::kLost, times);
+      finish(*lost, Time::kLost, times);
       queue.sequences.erase(lost);
       queue.not_ready.reset();
       continue;
@@ -162,13 +162,13 @@ DriverError EventTimeline::resolve(Queue& queue, size_t count, std::vector<Time>
     // Without an anchor yet it waits for the next harvest.
     if (error || !device_ns) return error;
     clock_.adopt(ring_.event(first), *device_ns);
-    settle(first, *device_ns, times);
+    finish(first, *device_ns, times);
     queue.sequences.pop_front();
   }
   return {};
 }
 
-void EventTimeline::settle(uint64_t sequence, int64_t device_ns, std::vector<Time>& times) {
+void EventTimeline::finish(uint64_t sequence, int64_t device_ns, std::vector<Time>& times) {
   times.push_back({event_ref(number_, sequence), device_ns, ring_.stream(sequence)});
   ring_.release(sequence);
 }

@@ -173,7 +173,7 @@ class EventTimeline {
   /// Whether `sequence` needs to be looked at again: a thread is still recording it.
   bool collect(uint64_t sequence);
   DriverError harvest_stream(Queue& queue, std::vector<Time>& times);
-  void settle(uint64_t sequence, int64_t device_ns, std::vector<Time>& times);
+  void finish(uint64_t sequence, int64_t device_ns, std::vector<Time>& times);
   DriverError resolve(Queue& queue, size_t count, std::vector<Time>& times);
   bool any_capture() const;
   /// Whether the clock's own stream may share a hardware queue with another one.

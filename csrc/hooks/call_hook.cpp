@@ -36,10 +36,10 @@ void take_back_if_unused(HookedCall& hooked) {
 }  // namespace
 
 bool CallListeners::add(CallObservers& observers, PyObject* enter, PyObject* leave,
-                        CallGlance glance) {
+                        QuickCheck quick_check) {
   for (size_t i = 0; i < std::size(listeners_); ++i) {
     if (observers.of(kPlaces[i]) != nullptr) continue;
-    listeners_[i].set(enter, leave, glance);
+    listeners_[i].set(enter, leave, quick_check);
     observers.of(kPlaces[i]) = &listeners_[i];
     return true;
   }
@@ -54,11 +54,11 @@ void CallListeners::remove(CallObservers& observers, PyObject* leave) {
   }
 }
 
-bool hook_call(PyObject* function, CallGlance glance, PyObject* enter, PyObject* leave,
+bool hook_call(PyObject* function, QuickCheck quick_check, PyObject* enter, PyObject* leave,
                Called called) {
   HookedCall* const hooked = hooked_call_of(function);
   if (hooked == nullptr || (hooked->observers.empty() && !hooked->install(called))) return false;
-  return hooked->listeners.add(hooked->observers, enter, leave, glance);
+  return hooked->listeners.add(hooked->observers, enter, leave, quick_check);
 }
 
 void unhook_calls(PyObject* leave) {

@@ -19,7 +19,7 @@ enum class Called {
 /// Calls a listener for each call of a function: a method that a class implements in C, such as
 /// `torch.Tensor.item`, of whose arguments `self` is the first; a builtin function, such as
 /// `torch.where`; or one in Python. False, with no error set, where it can't be hooked.
-bool hook_call(PyObject* function, CallGlance glance, PyObject* enter, PyObject* leave,
+bool hook_call(PyObject* function, QuickCheck quick_check, PyObject* enter, PyObject* leave,
                Called called);
 
 /// Takes the listener with this `leave` back, from all functions.
@@ -30,7 +30,7 @@ void unhook_calls(PyObject* leave);
 /// that implements them in C. False, with no error set, where it isn't built as expected: then
 /// nothing has changed.
 bool hook_subscripts(PyObject* base, PyObject* enter_get, PyObject* enter_set, PyObject* leave,
-                     CallGlance glance);
+                     QuickCheck quick_check);
 
 /// Takes the listener with this `leave` back. After the last one everything is as it was.
 void unhook_subscripts(PyObject* leave);
@@ -47,7 +47,7 @@ void unobserve_calls(ObserverOf which);
 class CallListeners {
  public:
   /// False when there are too many.
-  bool add(CallObservers& observers, PyObject* enter, PyObject* leave, CallGlance glance);
+  bool add(CallObservers& observers, PyObject* enter, PyObject* leave, QuickCheck quick_check);
   void remove(CallObservers& observers, PyObject* leave);
 
  private:

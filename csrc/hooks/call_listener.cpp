@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/ticks.h"
-#include "hooks/torch_glance.h"
+#include "hooks/tensor_inspector.h"
 
 namespace pig {
 
@@ -15,10 +15,10 @@ namespace {
 
 bool is_host_target(PyObject* target) {
   const PyTypeObject* type = Py_TYPE(target);
-  if (type == tensor_glance.dtype) return true;
+  if (type == tensor_inspector.dtype) return true;
   if (type == &PyUnicode_Type) return PyUnicode_CompareWithASCIIString(target, "cpu") == 0;
-  if (type != Py_TYPE(tensor_glance.host_device)) return false;
-  const int is_equal = PyObject_RichCompareBool(target, tensor_glance.host_device, Py_EQ);
+  if (type != Py_TYPE(tensor_inspector.host_device)) return false;
+  const int is_equal = PyObject_RichCompareBool(target, tensor_inspector.host_device, Py_EQ);
   if (is_equal < 0) PyErr_Clear();
   return is_equal == 1;
 }
@@ -26,7 +26,7 @@ bool is_host_target(PyObject* target) {
 bool is_plain_argument(PyObject* argument) {
   const PyTypeObject* type = Py_TYPE(argument);
   return type == &PyLong_Type || type == &PyFloat_Type || type == &PyBool_Type ||
-         argument == Py_None || tensor_glance.is_on_host(argument);
+         argument == Py_None || tensor_inspector.is_on_host(argument);
 }
 
 bool has_keywords(const ObservedCall& call) {
@@ -47,15 +47,15 @@ bool is_plain_index(PyObject* index) {
 }
 
 /// False says nothing.
-bool stays_on_host(CallGlance glance, const ObservedCall& call) {
-  if (glance == CallGlance::never || glance == CallGlance::result || call.self == nullptr)
+bool stays_on_host(QuickCheck quick_check, const ObservedCall& call) {
+  if (quick_check == QuickCheck::never || quick_check == QuickCheck::result || call.self == nullptr)
     return false;
-  if (glance == CallGlance::index) return is_plain_index(call.others[0]);
-  if (glance == CallGlance::only && (call.count > 0 || has_keywords(call))) return true;
-  if (!tensor_glance.is_on_host(call.self)) return false;
-  if (glance == CallGlance::first || glance == CallGlance::only) return true;
+  if (quick_check == QuickCheck::index) return is_plain_index(call.others[0]);
+  if (quick_check == QuickCheck::only && (call.count > 0 || has_keywords(call))) return true;
+  if (!tensor_inspector.is_on_host(call.self)) return false;
+  if (quick_check == QuickCheck::first || quick_check == QuickCheck::only) return true;
   if (has_keywords(call)) return false;
-  if (glance == CallGlance::to) return call.count > 0 && is_host_target(call.others[0]);
+  if (quick_check == QuickCheck::to) return call.count > 0 && is_host_target(call.others[0]);
   for (Py_ssize_t i = 0; i < call.count; ++i)
     if (!is_plain_argument(call.others[i])) return false;
   return true;
@@ -92,10 +92,10 @@ bool drop_error() {
 
 }  // namespace
 
-void CallListener::set(PyObject* enter, PyObject* leave, CallGlance glance) {
+void CallListener::set(PyObject* enter, PyObject* leave, QuickCheck quick_check) {
   enter_ = Py_NewRef(enter);
   leave_ = Py_NewRef(leave);
-  glance_ = glance;
+  quick_check_ = quick_check;
 }
 
 void CallListener::clear() {
@@ -104,7 +104,7 @@ void CallListener::clear() {
 }
 
 Observing CallListener::begins(ObservedCall& call) {
-  if (PIG_LIKELY(in_watched_call || stays_on_host(glance_, call))) return Observing::ignored;
+  if (PIG_LIKELY(in_watched_call || stays_on_host(quick_check_, call))) return Observing::ignored;
   PyObject* const args = tuple_of(call);
   PyObject* const kwargs = args != nullptr ? dictionary_of(call) : nullptr;
   if (kwargs == nullptr) PyErr_Clear();        // without memory; the function may still do its work
@@ -121,7 +121,7 @@ Observing CallListener::begins(ObservedCall& call) {
   if (token != nullptr && token != Py_None) {
     call.subject = leave;  // its end needs all three, even if the listener was taken back since
     call.token = reinterpret_cast<uint64_t>(token);
-    call.session = glance_ == CallGlance::result ? 1 : 0;
+    call.session = quick_check_ == QuickCheck::result ? 1 : 0;
     call.arguments = args;
     return Observing::begun;
   }

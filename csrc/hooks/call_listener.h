@@ -7,9 +7,9 @@
 
 namespace pig {
 
-/// How to tell at a glance, by its arguments, that a call of torch touches no device. Python has
+/// How to tell quickly, by its arguments, that a call of torch touches no device. Python has
 /// the names (`_C.pyi`).
-enum class CallGlance : int {
+enum class QuickCheck : int {
   never = 0,      ///< it can't be told
   first = 1,      ///< its first argument is a tensor of the host
   only = 2,       ///< as `first`, or there are other arguments (`torch.where`)
@@ -29,7 +29,7 @@ enum class CallGlance : int {
 /// All of it happens with the GIL.
 class CallListener final : public CallObserver {
  public:
-  void set(PyObject* enter, PyObject* leave, CallGlance glance);
+  void set(PyObject* enter, PyObject* leave, QuickCheck quick_check);
   void clear();
   /// Whether it is the one with this `leave`.
   bool is_of(PyObject* leave) const { return leave_ == leave; }
@@ -40,7 +40,7 @@ class CallListener final : public CallObserver {
  private:
   PyObject* enter_ = nullptr;
   PyObject* leave_ = nullptr;
-  CallGlance glance_ = CallGlance::never;
+  QuickCheck quick_check_ = QuickCheck::never;
 };
 
 /// Whether the calling thread is in a call of which only the outermost matters: the listeners are

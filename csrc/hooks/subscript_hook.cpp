@@ -109,7 +109,7 @@ bool is_as_expected(PyTypeObject* type) {
 }  // namespace
 
 bool hook_subscripts(PyObject* base, PyObject* enter_get, PyObject* enter_set, PyObject* leave,
-                     CallGlance glance) {
+                     QuickCheck quick_check) {
 #ifdef Py_GIL_DISABLED
   return false;  // other threads may be reading the slots
 #endif
@@ -118,8 +118,8 @@ bool hook_subscripts(PyObject* base, PyObject* enter_get, PyObject* enter_set, P
   const bool is_hooked = !get.observers.empty();
   if (is_hooked ? type != base_type : !is_as_expected(type)) return false;
   if (base_type != nullptr && type != base_type) return false;
-  if (!get.listeners.add(get.observers, enter_get, leave, glance)) return false;
-  set.listeners.add(set.observers, enter_set, leave, glance);
+  if (!get.listeners.add(get.observers, enter_get, leave, quick_check)) return false;
+  set.listeners.add(set.observers, enter_set, leave, quick_check);
   if (is_hooked) return true;
   if (base_type == nullptr) Py_INCREF(base);  // for good
   base_type = type;

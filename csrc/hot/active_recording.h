@@ -23,13 +23,13 @@ PIG_HOT extern std::atomic<uint64_t> observed_calls;
 /// Called where phases begin and end in steps that it has chosen, to read there what is known at
 /// that moment alone. By the thread that opened the step, with the GIL; nothing of it may throw.
 ///
-/// It chooses a step by opening the gate for borders (`cuda::set_borders_heard`), and closes it at
-/// the step's end. In the other steps a phase costs what it costs without a listener.
-class BorderListener {
+/// It chooses a step by opening the gate for boundaries (`cuda::set_boundaries_heard`), and closes
+/// it at the step's end. In the other steps a phase costs what it costs without a listener.
+class BoundaryListener {
  public:
-  BorderListener() = default;
-  BorderListener(const BorderListener&) = delete;
-  BorderListener& operator=(const BorderListener&) = delete;
+  BoundaryListener() = default;
+  BoundaryListener(const BoundaryListener&) = delete;
+  BoundaryListener& operator=(const BoundaryListener&) = delete;
 
   virtual void step_begins(uint32_t step) noexcept = 0;
   virtual void step_ends() noexcept = 0;
@@ -40,10 +40,10 @@ class BorderListener {
   virtual void phase_ends(uint32_t path, uint32_t depth) noexcept = 0;
 
  protected:
-  ~BorderListener() = default;  // it lives forever, as threads may be in it
+  ~BoundaryListener() = default;  // it lives forever, as threads may be in it
 };
 
 /// Null where there is none.
-extern std::atomic<BorderListener*> border_listener;
+extern std::atomic<BoundaryListener*> boundary_listener;
 
 }  // namespace pig

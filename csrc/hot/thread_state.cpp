@@ -22,7 +22,7 @@ Tasks tasks = {[] { return uintptr_t{1}; }, [](uintptr_t) { return uintptr_t{0};
 std::atomic<uint32_t> active_epoch{0};
 std::atomic<uint64_t> open_step{kNoOpenStep};
 std::atomic<uint64_t> observed_calls{0};
-std::atomic<BorderListener*> border_listener{nullptr};
+std::atomic<BoundaryListener*> boundary_listener{nullptr};
 thread_local ThreadState* this_thread = &no_thread;
 
 void forget_this_thread() { this_thread = &no_thread; }
@@ -206,12 +206,12 @@ uint32_t ThreadState::intern_path(uint32_t parent, uint32_t phase) {
   return path;
 }
 
-BorderListener* ThreadState::listener_of(const Frame& frame) {
+BoundaryListener* ThreadState::listener_of(const Frame& frame) {
   const cuda::Gate gate = cuda::device_gate.load(std::memory_order_acquire);
-  if (PIG_LIKELY(borders_of(gate) == cuda::Gate::kClosed) || (frame.flags & kStepThread) == 0 ||
+  if (PIG_LIKELY(boundaries_of(gate) == cuda::Gate::kClosed) || (frame.flags & kStepThread) == 0 ||
       active_epoch.load(std::memory_order_relaxed) != recording_)
     return nullptr;
-  return border_listener.load(std::memory_order_acquire);
+  return boundary_listener.load(std::memory_order_acquire);
 }
 
 [[gnu::always_inline]] inline void ThreadState::record_begin(Frame& frame,
@@ -232,7 +232,7 @@ void ThreadState::time_begin(Frame& frame) noexcept {
   const cuda::Gate gate = cuda::device_gate.load(std::memory_order_acquire);
   if (context_.overflow == nullptr) return;
   if (timing_of(gate) != cuda::Gate::kClosed) record_begin(frame, timing_of(gate));
-  if (BorderListener* listener = listener_of(frame)) {
+  if (BoundaryListener* listener = listener_of(frame)) {
     if (frame.event == 0) publish(frame.event, cuda::kOnlyHeard);
     listener->phase_begins(frame.path, frame.depth);
   }
@@ -263,7 +263,7 @@ void ThreadState::close_timed(Frame& frame, uint64_t now) {
     // stack.
     if (PIG_UNLIKELY(active_epoch.load(std::memory_order_relaxed) != recording_)) return;
   }
-  if (BorderListener* listener = listener_of(frame)) {
+  if (BoundaryListener* listener = listener_of(frame)) {
     listener->phase_ends(frame.path, frame.depth);
     if (active_epoch.load(std::memory_order_relaxed) != recording_) return;
   }

@@ -35,7 +35,7 @@
 
 namespace pig {
 
-class BorderListener;
+class BoundaryListener;
 
 /// What the interpreter says of the calling thread's tasks.
 struct Tasks {
@@ -154,8 +154,8 @@ class alignas(64) ThreadState {
     return intern_path(parent, phase);
   }
 
-  /// The event that stands for `now`, or 0 where this step is not timed, unless it `ends` what was
-  /// timed. Outside steps nothing is.
+  /// The event that stands for `now`, or 0 where this step is not timed, unless it `ends` a timed
+  /// span. Nothing is timed outside steps.
   [[gnu::noinline]] cuda::EventRef module_boundary(uint64_t now, uint32_t step, bool ends) noexcept;
 
   /// Records what was open beside the frames. Of `events` both are there, or none.
@@ -266,7 +266,7 @@ class alignas(64) ThreadState {
   uint32_t intern_path(uint32_t parent, uint32_t phase);
   [[gnu::noinline]] void time_begin(Frame& frame) noexcept;
   void record_begin(Frame& frame, cuda::Gate gate) noexcept;
-  BorderListener* listener_of(const Frame& frame);
+  BoundaryListener* listener_of(const Frame& frame);
   [[gnu::noinline]] void close_timed(Frame& frame, uint64_t now);
 
   // The owner's cache lines.

@@ -101,8 +101,9 @@ BlockLog::BlockLog(Storage& storage, uint64_t run_id, uint64_t history_spans, ui
 void BlockLog::append(BlockType type, const void* items, size_t item_bytes, size_t count) {
   const auto* p = static_cast<const uint8_t*>(items);
   Log& log = logs_[index_of(type)];
-  for (LogTap* tap : taps_)
-    tap->append(static_cast<uint16_t>(type), log.items, {p, item_bytes * count}, is_history(type));
+  for (LogSubscription* subscription : subscriptions_)
+    subscription->append(static_cast<uint16_t>(type), log.items, {p, item_bytes * count},
+                         is_history(type));
   while (count > 0 && error_ == 0) {
     Block& newest = log.newest;
     if (newest.payload.size() + item_bytes > kPayloadBytes) {
@@ -166,7 +167,7 @@ bool BlockLog::write_together(size_t begin, size_t end) {
   }
   const Block& first = full_[begin].block;
   const bool whole =
-      first.settled == 0 ? write_image(*first.slot) : extend(full_[begin].type, full_[begin].block);
+      first.flushed == 0 ? write_image(*first.slot) : extend(full_[begin].type, full_[begin].block);
   if (!whole) return false;
   for (size_t at = begin; at < end; ++at) {
     const auto& [type, next, block] = full_[at];
@@ -179,8 +180,8 @@ bool BlockLog::write_together(size_t begin, size_t end) {
 
 /// Brings the slot of a block, which has its beginning, up to date.
 bool BlockLog::extend(BlockType type, const Block& block) {
-  if (!write(slot_offset(*block.slot) + kHeaderBytes + block.settled,
-             block.payload.data() + block.settled, block.payload.size() - block.settled))
+  if (!write(slot_offset(*block.slot) + kHeaderBytes + block.flushed,
+             block.payload.data() + block.flushed, block.payload.size() - block.flushed))
     return false;
   image_.clear();
   put(image_, header_of(type, *block.slot, block.payload.size(), block.sequence, block.first,
@@ -188,10 +189,10 @@ bool BlockLog::extend(BlockType type, const Block& block) {
   return write_image(*block.slot);
 }
 
-bool BlockLog::settle(BlockType type) {
+bool BlockLog::flush(BlockType type) {
   Log& log = logs_[index_of(type)];
   Block& block = log.newest;
-  if (block.payload.size() == block.settled) return true;
+  if (block.payload.size() == block.flushed) return true;
   if (block.slot) {
     if (!extend(type, block)) return false;
   } else {
@@ -200,25 +201,24 @@ bool BlockLog::settle(BlockType type) {
     put_block(type, block);
     if (!write_image(*block.slot)) return false;
   }
-  block.settled = static_cast<uint32_t>(block.payload.size());
+  block.flushed = static_cast<uint32_t>(block.payload.size());
   log.in_slots = log.items;
   return true;
 }
 
-void BlockLog::settle_slow() {
+void BlockLog::flush_slow() {
   write_full_blocks();
   for (size_t type = kDocumentTypes; type < kBlockTypes && error_ == 0; ++type) {
     Log& log = logs_[type];
     const uint64_t sequence = log.newest.sequence;
-    if (std::exchange(log.sequence_seen, sequence) == sequence)
-      settle(static_cast<BlockType>(type));
+    if (std::exchange(log.sequence_seen, sequence) == sequence) flush(static_cast<BlockType>(type));
   }
 }
 
-void BlockLog::settle() {
+void BlockLog::flush() {
   write_full_blocks();
   for (size_t type = kDocumentTypes; type < kBlockTypes && error_ == 0; ++type)
-    settle(static_cast<BlockType>(type));
+    flush(static_cast<BlockType>(type));
   if (error_ != 0) end();
 }
 
@@ -229,37 +229,37 @@ void BlockLog::write_tick(std::span<const uint8_t> state) {
   if (is_apart) write_document(BlockType::kState, state);
   size_t bytes = is_apart ? 0 : sizeof(SectionHeader) + state.size();
   for (const Log& log : logs_)
-    if (const size_t unsettled = log.newest.payload.size() - log.newest.settled; unsettled != 0)
-      bytes += sizeof(SectionHeader) + unsettled;
+    if (const size_t unflushed = log.newest.payload.size() - log.newest.flushed; unflushed != 0)
+      bytes += sizeof(SectionHeader) + unflushed;
   while (bytes > kJournalBytes && error_ == 0) {
     const auto longest =
         std::max_element(logs_.begin(), logs_.end(), [](const Log& a, const Log& b) {
-          return a.newest.payload.size() - a.newest.settled <
-                 b.newest.payload.size() - b.newest.settled;
+          return a.newest.payload.size() - a.newest.flushed <
+                 b.newest.payload.size() - b.newest.flushed;
         });
-    bytes -= sizeof(SectionHeader) + longest->newest.payload.size() - longest->newest.settled;
-    settle(static_cast<BlockType>(longest - logs_.begin()));
+    bytes -= sizeof(SectionHeader) + longest->newest.payload.size() - longest->newest.flushed;
+    flush(static_cast<BlockType>(longest - logs_.begin()));
   }
   if (error_ != 0) return end();
 
   journal_.clear();
   if (!is_apart) {
     const auto type = static_cast<uint16_t>(BlockType::kState);
-    for (LogTap* tap : taps_) tap->replace(type, state);
+    for (LogSubscription* subscription : subscriptions_) subscription->replace(type, state);
     put_section(journal_,
                 {type, static_cast<uint32_t>(state.size()),
                  ++documents_[index_of(BlockType::kState)].version, 0, 0},
                 state.data());
   }
   state_end_ = journal_.size();
-  for (uint32_t type = kDocumentTypes; type < kBlockTypes; ++type) put_unsettled(type);
+  for (uint32_t type = kDocumentTypes; type < kBlockTypes; ++type) put_unflushed(type);
   if (!write_version(BlockType::kTick, journal_)) return end();
   for (Log& log : logs_) log.written = log.items;
   has_news_ = false;
 }
 
 bool BlockLog::repeat_tick(size_t at, std::span<const uint8_t> bytes) {
-  if (error_ != 0 || has_news_ || !taps_.empty() || state_end_ == 0) return false;
+  if (error_ != 0 || has_news_ || !subscriptions_.empty() || state_end_ == 0) return false;
   uint8_t* section = &journal_[kHeaderBytes];
   const uint64_t version = ++documents_[index_of(BlockType::kState)].version;
   std::memcpy(section + offsetof(SectionHeader, sequence), &version, sizeof version);
@@ -267,12 +267,12 @@ bool BlockLog::repeat_tick(size_t at, std::span<const uint8_t> bytes) {
   return write_version(BlockType::kTick, journal_);
 }
 
-void BlockLog::put_unsettled(uint32_t type) {
+void BlockLog::put_unflushed(uint32_t type) {
   const Block& block = logs_[type].newest;
-  const auto length = static_cast<uint32_t>(block.payload.size() - block.settled);
+  const auto length = static_cast<uint32_t>(block.payload.size() - block.flushed);
   if (length != 0)
-    put_section(journal_, {type, length, block.sequence, block.first, block.settled},
-                block.payload.data() + block.settled);
+    put_section(journal_, {type, length, block.sequence, block.first, block.flushed},
+                block.payload.data() + block.flushed);
 }
 
 /// After an error: the journal has room on the disk, so that what it can hold is not lost. From
@@ -283,7 +283,7 @@ void BlockLog::end() {
   std::array<bool, kBlockTypes> is_in{};
   for (uint32_t type = kDocumentTypes; type < kBlockTypes; ++type) {
     const size_t length = journal_.size();
-    put_unsettled(type);
+    put_unflushed(type);
     is_in[type] = journal_.size() <= kJournalImageBytes;
     if (!is_in[type]) journal_.resize(length);
   }
@@ -342,7 +342,8 @@ void BlockLog::reserve_document(BlockType type, uint32_t blocks) {
 }
 
 void BlockLog::write_document(BlockType type, std::span<const uint8_t> content) {
-  for (LogTap* tap : taps_) tap->replace(static_cast<uint16_t>(type), content);
+  for (LogSubscription* subscription : subscriptions_)
+    subscription->replace(static_cast<uint16_t>(type), content);
   image_.clear();
   put_content(image_, content.data(), content.size());
   write_version(type, image_);

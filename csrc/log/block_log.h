@@ -8,7 +8,7 @@
 // The newest block of each log is kept in memory until it is full, and goes to its slot with one
 // write. What no slot holds yet is in the journal, the TICK document, together with STATE: so a
 // tick is one write, whatever is new. Of a log that takes long to fill a block the newest one is
-// settled now and then: it goes to its slot as it is, and is extended there later, payload before
+// flushed now and then: it goes to its slot as it is, and is extended there later, payload before
 // header. Then the journal, which is written at every tick, has no more than what is new since.
 //
 // A write that is cut short, because the process was killed, leaves a block whose header is right
@@ -29,7 +29,7 @@
 #include <vector>
 
 #include "log/items.h"
-#include "log/log_tap.h"
+#include "log/log_subscription.h"
 #include "log/storage.h"
 
 namespace pig {
@@ -68,17 +68,20 @@ class BlockLog {
   /// Writes the last tick again, with some bytes of STATE replaced from `at` on. False where that
   /// can't be done, because there is more to write.
   bool repeat_tick(size_t at, std::span<const uint8_t> bytes);
-  /// Settles the logs that have not filled a block since the last call.
-  void settle_slow();
-  /// Settles all logs: no journal is needed to read them.
-  void settle();
+  /// Flushes the logs that have not filled a block since the last call.
+  void flush_slow();
+  /// Flushes all logs: no journal is needed to read them.
+  void flush();
 
   /// The harvest's writes have ended: before the next one the storage is checked.
   void end_writes() { checked_ = false; }
 
-  /// What is written from now on goes to `tap` too, also after an error; to none when null.
-  void add_tap(LogTap* tap) { taps_.push_back(tap); }
-  void remove_tap(LogTap* tap) { std::erase(taps_, tap); }
+  /// What is written from now on goes to `subscription` too, also after an error; to none when
+  /// null.
+  void add_subscription(LogSubscription* subscription) { subscriptions_.push_back(subscription); }
+  void remove_subscription(LogSubscription* subscription) {
+    std::erase(subscriptions_, subscription);
+  }
 
   /// Whether anything was appended since the last tick.
   bool has_news() const { return has_news_; }
@@ -102,7 +105,7 @@ class BlockLog {
     uint64_t first = 0;
     std::vector<uint8_t> payload;
     uint32_t payload_crc = 0;
-    uint32_t settled = 0;  ///< bytes of the payload that the slot holds
+    uint32_t flushed = 0;  ///< bytes of the payload that the slot holds
     std::optional<uint32_t> slot;
   };
   struct Log {
@@ -111,7 +114,7 @@ class BlockLog {
     uint64_t in_slots = 0;                  ///< items of which all stand in slots
     uint64_t written = 0;                   ///< those of which the last tick's journal had the rest
     uint64_t blocks = 0;                    ///< that have a slot
-    uint64_t sequence_seen = ~uint64_t{0};  ///< of the newest block, when `settle_slow` last looked
+    uint64_t sequence_seen = ~uint64_t{0};  ///< of the newest block, when `flush_slow` last looked
   };
   struct FullBlock {
     BlockType type;
@@ -143,9 +146,9 @@ class BlockLog {
   void write_full_blocks();
   bool write_together(size_t begin, size_t end);
   bool extend(BlockType type, const Block& block);
-  bool settle(BlockType type);
+  bool flush(BlockType type);
   void take_back_full_blocks();
-  void put_unsettled(uint32_t type);
+  void put_unflushed(uint32_t type);
   void end();
   bool write_version(BlockType type, std::vector<uint8_t>& image);
   HeaderBytes header_of(BlockType type, uint32_t slot, size_t length, uint64_t sequence,
@@ -155,7 +158,7 @@ class BlockLog {
   bool write(uint64_t offset, const void* data, size_t bytes);
 
   Storage& storage_;
-  std::vector<LogTap*> taps_;
+  std::vector<LogSubscription*> subscriptions_;
   uint64_t run_id_;
   uint64_t max_slots_;
   uint64_t history_spans_;

@@ -140,15 +140,16 @@ void RunLog::append_path(const PathTable::Path& path) {
   append_entry(BlockType::kPaths, path.parent, name_of(path.phase) | kind << kKindShift);
 }
 
-void RunLog::open_tap(LogTap& tap, const std::function<void(RunLog&)>& restate) {
-  // A second log, of which nothing is kept but what it says to the tap.
+void RunLog::open_subscription(LogSubscription& subscription,
+                               const std::function<void(RunLog&)>& write_copy) {
+  // A second log, of which nothing is kept but what it says to the subscription.
   MemoryStorage nowhere;
   RunLog replay(nowhere, 0, 0, ~uint64_t{0});
   // Not further than this log got: what is newer is still to come.
   replay.most_entries_ = appended_;
-  replay.add_tap(&tap);
-  restate(replay);
-  add_tap(&tap);
+  replay.add_subscription(&subscription);
+  write_copy(replay);
+  add_subscription(&subscription);
 }
 
 void RunLog::write_document(BlockType type, const std::string& json) {

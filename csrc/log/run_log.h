@@ -73,9 +73,10 @@ class RunLog : public BlockLog {
   /// Appends a path, with its name where that is new.
   void append_path(const PathTable::Path& path);
 
-  /// Gives `tap` the tables as they stand in the log, and from then on all that is written.
-  /// `restate` appends all tables to a log that has none.
-  void open_tap(LogTap& tap, const std::function<void(RunLog&)>& restate);
+  /// Gives `subscription` the tables as they stand in the log, and from then on all that is
+  /// written. `write_copy` appends all tables to a log that has none.
+  void open_subscription(LogSubscription& subscription,
+                         const std::function<void(RunLog&)>& write_copy);
 
   using BlockLog::write_document;
   void write_document(BlockType type, const std::string& json);

@@ -10,14 +10,14 @@
 #include "base/loaded_library.h"
 #include "base/threads.h"
 #include "base/ticks.h"
-#include "hooks/torch_glance.h"
+#include "hooks/tensor_inspector.h"
 #include "record/module_sampling.h"
 
 namespace pig {
 namespace {
 
 ModuleQuestions module_questions{};
-/// Torch's own function that Python's leads to, as it is asked at each call; nullptr: not found.
+/// The C++ function behind torch's Python one, to avoid the Python call; nullptr: not found.
 bool (*has_modes)() = nullptr;
 constexpr uint64_t kNoNode = ~uint64_t{0};
 
@@ -133,7 +133,7 @@ bool modes_hear() {
 void CallTensors::add(PyObject* object, int depth) {
   if (object == nullptr || count_ == found_.size() || looks_ == kMostLooks) return;
   ++looks_;
-  if (tensor_glance.is_tensor(object)) {
+  if (tensor_inspector.is_tensor(object)) {
     found_[count_++] = Py_NewRef(object);
   } else if (depth == kDeepest) {
     return;

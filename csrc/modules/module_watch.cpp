@@ -13,7 +13,7 @@
 
 #include "base/ticks.h"
 #include "hooks/call_hook.h"
-#include "hooks/torch_glance.h"
+#include "hooks/tensor_inspector.h"
 #include "hot/module_stack.h"
 #include "hot/nvtx_range.h"
 #include "hot/phase_table.h"

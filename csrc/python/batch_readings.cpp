@@ -10,7 +10,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "hooks/torch_glance.h"
+#include "hooks/tensor_inspector.h"
 #include "hot/active_recording.h"
 #include "record/parts.h"
 
@@ -46,7 +46,7 @@ PyObject* fields_of(PyObject* batch) {
   static PyObject* const name = PyUnicode_InternFromString("data");
   if (PyDict_Check(batch)) return Py_NewRef(batch);
   if (PyMapping_Check(batch) == 0 || PyList_Check(batch) || PyTuple_Check(batch) ||
-      tensor_glance.is_tensor(batch))
+      tensor_inspector.is_tensor(batch))
     return nullptr;
   PyObject* attributes = PyObject_GenericGetDict(batch, nullptr);
   if (attributes == nullptr) PyErr_Clear();
@@ -62,7 +62,7 @@ double tokens_of(PyObject* batch) {
   PyObject* fields = fields_of(batch);
   PyObject* ids = fields != nullptr ? entry_of(fields, name) : nullptr;
   int64_t tokens;
-  const bool is_known = ids != nullptr && tensor_glance.is_matrix(ids, tokens);
+  const bool is_known = ids != nullptr && tensor_inspector.is_matrix(ids, tokens);
   Py_XDECREF(fields);
   return is_known ? static_cast<double>(tokens) : NAN;
 }
@@ -74,7 +74,7 @@ double tokens_without_padding_of(PyObject* batch) {
   PyObject* fields = fields_of(batch);
   PyObject* mask = fields != nullptr ? entry_of(fields, name) : nullptr;
   int64_t elements, set;
-  const bool is_known = mask != nullptr && tensor_glance.is_mask(mask, elements, set) &&
+  const bool is_known = mask != nullptr && tensor_inspector.is_mask(mask, elements, set) &&
                         static_cast<double>(elements) == tokens_of(batch);
   Py_XDECREF(fields);
   return is_known ? static_cast<double>(set) : NAN;

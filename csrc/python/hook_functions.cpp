@@ -9,7 +9,7 @@
 
 #include "base/ticks.h"
 #include "hooks/call_hook.h"
-#include "hooks/torch_glance.h"
+#include "hooks/tensor_inspector.h"
 #include "python/bindings.h"
 #include "record/parts.h"
 #include "record/recording_thread.h"
@@ -67,25 +67,26 @@ void add_hook_functions(py::module_& module) {
       [](const py::type& tensor, const py::type& parameter, py::handle on_host, py::handle on_meta,
          const py::dict& compiler_names, py::handle graph_task_id) {
         set_torch_state(compiler_names.ptr(), graph_task_id.ptr());
-        return tensor_glance.install(tensor.ptr(), parameter.ptr(), on_host.ptr(), on_meta.ptr());
+        return tensor_inspector.install(tensor.ptr(), parameter.ptr(), on_host.ptr(),
+                                        on_meta.ptr());
       },
       py::kw_only(), "tensor"_a, "parameter"_a, "on_host"_a, "on_meta"_a, "compiler_names"_a,
       "graph_task_id"_a);
   module.def(
       "hook_subscripts",
-      [](py::handle base, int glance, py::handle enter_get, py::handle enter_set,
+      [](py::handle base, int quick_check, py::handle enter_get, py::handle enter_set,
          py::handle leave) {
         return hook_subscripts(base.ptr(), enter_get.ptr(), enter_set.ptr(), leave.ptr(),
-                               static_cast<CallGlance>(glance));
+                               static_cast<QuickCheck>(quick_check));
       },
-      "base"_a, "glance"_a, py::kw_only(), "enter_get"_a, "enter_set"_a, "leave"_a);
+      "base"_a, "quick_check"_a, py::kw_only(), "enter_get"_a, "enter_set"_a, "leave"_a);
   module.def(
       "hook_call",
-      [](py::handle function, int glance, py::handle enter, py::handle leave, bool from_c) {
-        return hook_call(function.ptr(), static_cast<CallGlance>(glance), enter.ptr(), leave.ptr(),
-                         from_c ? Called::from_c : Called::anyhow);
+      [](py::handle function, int quick_check, py::handle enter, py::handle leave, bool from_c) {
+        return hook_call(function.ptr(), static_cast<QuickCheck>(quick_check), enter.ptr(),
+                         leave.ptr(), from_c ? Called::from_c : Called::anyhow);
       },
-      "function"_a, "glance"_a, py::kw_only(), "enter"_a, "leave"_a, "from_c"_a = false);
+      "function"_a, "quick_check"_a, py::kw_only(), "enter"_a, "leave"_a, "from_c"_a = false);
   module.def(
       "unhook",
       [](py::handle leave) {

@@ -40,7 +40,7 @@ void take_gil(Waiter& waiter) noexcept {
 
 /// Where a thread sleeps on which two readings agree; 0 if none do. Some 0.2 ms, but on a busy
 /// machine it may take long until the thread runs.
-uint64_t settled_address(const std::string& threads, const Waiter& waiter) {
+uint64_t stable_address(const std::string& threads, const Waiter& waiter) {
   constexpr std::chrono::milliseconds kPatience{60};
   constexpr std::chrono::microseconds kBetween{50};
   uint64_t last = 0;
@@ -80,7 +80,7 @@ uint64_t address_of_waiter(const std::string& threads) {
   } catch (const std::exception&) {  // no thread, or no memory
     return 0;
   }
-  const uint64_t address = settled_address(threads, waiter);
+  const uint64_t address = stable_address(threads, waiter);
   const GilRelease released;
   thread.join();
   return address;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reads how much memory is in use at the borders of phases and of steps.
+// Reads how much memory is in use at the boundaries of phases and of steps.
 //
 // What is read comes from a source: a function without arguments, which returns what
 // `torch._C._cuda_memoryStats` does. Without one it is the memory of the process. A source in C
@@ -147,7 +147,7 @@ struct MemoryReading {
   int64_t next_node = -1;
 };
 
-class MemoryWatch final : public BorderListener, public PeakResetListener {
+class MemoryWatch final : public BoundaryListener, public PeakResetListener {
  public:
   static MemoryWatch& instance();
 
@@ -250,12 +250,12 @@ void MemoryWatch::start(const py::object& source, const py::object& take, double
     };
     functions_ = {given(source), take, given(reset), given(next_node)};
   }
-  border_listener.store(this);
+  boundary_listener.store(this);
 }
 
 void MemoryWatch::stop() {
-  border_listener.store(nullptr);
-  cuda::set_borders_heard(false);
+  boundary_listener.store(nullptr);
+  cuda::set_boundaries_heard(false);
   // Those of a step that is open say nothing yet.
   step_is_dropped();
   Functions ended;  // goes without the lock
@@ -295,12 +295,12 @@ void MemoryWatch::step_begins(uint32_t step) noexcept {
   if (!is_read_) return;
   is_read_ = read(MemoryReading::kStepBegin, kNoPath, 0);
   if (!is_read_) return pause();
-  cuda::set_borders_heard(true);
+  cuda::set_boundaries_heard(true);
 }
 
 void MemoryWatch::step_ends() noexcept {
   if (!std::exchange(is_read_, false) || parts().is_scratch()) return;
-  cuda::set_borders_heard(false);
+  cuda::set_boundaries_heard(false);
   read(MemoryReading::kStepEnd, kNoPath, 0);
   size_t waiting = 0;
   {
@@ -324,7 +324,7 @@ void MemoryWatch::step_ends() noexcept {
 
 void MemoryWatch::step_is_dropped() noexcept {
   if (!std::exchange(is_read_, false)) return;
-  cuda::set_borders_heard(false);
+  cuda::set_boundaries_heard(false);
   const std::lock_guard lock(mutex_);
   readings_.resize(step_start_);
 }
@@ -418,7 +418,7 @@ void MemoryWatch::add(const MemoryReading& reading) noexcept {
   }
   if (fits) return;
   if (reading.kind != MemoryReading::kStepEnd) ++lost_;
-  cuda::set_borders_heard(false);
+  cuda::set_boundaries_heard(false);
 }
 
 bool MemoryWatch::read(MemoryReading::Kind kind, uint32_t path, uint32_t depth) noexcept {
@@ -442,7 +442,7 @@ bool MemoryWatch::read(MemoryReading::Kind kind, uint32_t path, uint32_t depth) 
     add(reading);
   } else {
     ++lost_;
-    cuda::set_borders_heard(false);
+    cuda::set_boundaries_heard(false);
   }
   cost_ticks_ += read_ticks() - begin;
   is_reading_ = false;

@@ -139,15 +139,15 @@ bool answer_stall_with(uint64_t number, std::string object) {
   return stalls.answer(number, std::move(object)) && stalls.may_be_said(number);
 }
 
-uint64_t open_tap(const py::object& recording) {
+uint64_t open_subscription(const py::object& recording) {
   uint64_t number = 0;
-  for_owner(recording, [&](Recorder& recorder) { number = recorder.open_tap(); });
+  for_owner(recording, [&](Recorder& recorder) { number = recorder.open_subscription(); });
   return number;
 }
 
-py::bytes take_tap(const py::object& recording, uint64_t number) {
+py::bytes take_subscription(const py::object& recording, uint64_t number) {
   std::vector<uint8_t> bytes;
-  for_owner(recording, [&](Recorder& recorder) { bytes = recorder.take_tap(number); });
+  for_owner(recording, [&](Recorder& recorder) { bytes = recorder.take_subscription(number); });
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
@@ -284,12 +284,12 @@ void add_recording_functions(py::module_& module) {
   module.def("devices_in_use", [] { return cuda::DeviceTiming::instance().devices_in_use(); });
   module.def("device_warnings", [] { return cuda::DeviceTiming::instance().take_warnings(); });
   module.def("log_bytes", &log_bytes, "recording"_a);
-  module.def("open_tap", &open_tap, "recording"_a);
-  module.def("take_tap", &take_tap, "recording"_a, "number"_a);
+  module.def("open_subscription", &open_subscription, "recording"_a);
+  module.def("take_subscription", &take_subscription, "recording"_a, "number"_a);
   module.def(
-      "close_tap",
+      "close_subscription",
       [](const py::object& of, uint64_t number) {
-        for_owner(of, [number](Recorder& it) { it.close_tap(number); });
+        for_owner(of, [number](Recorder& it) { it.close_subscription(number); });
       },
       "recording"_a, "number"_a);
   module.def("set_document", &set_document, "recording"_a, "name"_a, "json"_a);

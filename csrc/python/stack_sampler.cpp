@@ -268,7 +268,7 @@ void live(uint32_t recording) {
 
 /// Whether the interpreter makes pending calls in this thread. After a fork by another thread than
 /// the main one, Python 3.13 and 3.14 would go on telling the old main thread of them, whose state
-/// is freed. The first state of the interpreter is that of the thread that it was started by.
+/// is freed. The interpreter's first thread state belongs to the thread that started it.
 bool makes_pending_calls([[maybe_unused]] PyThreadState* thread) {
 #if PY_VERSION_HEX >= 0x030D0000
   return PyThreadState_GetID(thread) == 1;

@@ -36,7 +36,7 @@ std::atomic<int> open_answers{0};
 struct Answer {
   std::mutex mutex;
   std::condition_variable changed;
-  bool is_settled = false;  ///< Python answers, or never will
+  bool is_finished = false;  ///< Python answers, or never will
 };
 
 /// Starts a thread that takes no signals and nobody waits for.
@@ -53,11 +53,11 @@ bool start_thread(Function function) {
   }
 }
 
-void settle(Answer& answer) {
+void finish(Answer& answer) {
   open_answers.fetch_sub(1);
   {
     const std::lock_guard lock(answer.mutex);
-    answer.is_settled = true;
+    answer.is_finished = true;
   }
   answer.changed.notify_all();
 }
@@ -65,12 +65,12 @@ void settle(Answer& answer) {
 /// Has Python answer, once it has the GIL.
 void answer_with_gil(const std::shared_ptr<Answer>& answer) noexcept {
   const bool has_answered = with_gil([&] {
-    settle(*answer);
+    finish(*answer);
     if (PyObject* function = python_hooks.notices[static_cast<size_t>(Notice::kStall)])
       call_unraisably(function);
   });
   // Without memory nothing is said: nobody has waited for the GIL.
-  if (!has_answered) settle(*answer);
+  if (!has_answered) finish(*answer);
 }
 
 /// Null where there is no thread for it.
@@ -103,7 +103,7 @@ std::optional<std::string> traceback_without_gil(Answer& answer) {
     // Who gets the GIL meanwhile keeps it until the lock is free: no thread runs Python code, but
     // for the few instructions in which the one that had the GIL sees that another wants it.
     const std::lock_guard lock(answer.mutex);
-    if (answer.is_settled) {
+    if (answer.is_finished) {
       if (file >= 0) ::close(file);
       return std::nullopt;
     }
@@ -121,8 +121,8 @@ void wait_for_answer(const std::shared_ptr<Answer>& answer, uint64_t number,
                      const std::string& sentence) {
   {
     std::unique_lock lock(answer->mutex);
-    answer->changed.wait_for(lock, kPatience, [&] { return answer->is_settled; });
-    if (answer->is_settled) return;
+    answer->changed.wait_for(lock, kPatience, [&] { return answer->is_finished; });
+    if (answer->is_finished) return;
   }
   std::optional<std::string> traceback = traceback_without_gil(*answer);
   if (!traceback) return;

@@ -48,7 +48,7 @@ void DeviceTimes::drain(Harvest& harvest) {
       clocks.push_back(
           {static_cast<uint32_t>(device), 0, point.device_ns, point.run_ns, point.uncertainty_ns});
     harvest.log.append(clocks);
-    settle(harvest.log, harvest.final());
+    resolve(harvest.log, harvest.final());
     forget_unneeded();
   }
   if (timing.has_warnings()) notify(Notice::kDeviceWarnings);
@@ -61,7 +61,7 @@ void DeviceTimes::drain(Harvest& harvest) {
 }
 
 /// Writes the spans whose times are known now. `final`: those that still wait are given up.
-void DeviceTimes::settle(RunLog& log, bool final) {
+void DeviceTimes::resolve(RunLog& log, bool final) {
   const std::vector<cuda::EventTimeline*> timelines = cuda::DeviceTiming::instance().timelines();
   std::vector<DeviceTimeItem> items;
   std::vector<Waiting> still;

@@ -54,7 +54,7 @@ class DeviceTimes final : public Part {
  private:
   using Time = cuda::EventTimeline::Time;
 
-  void settle(RunLog& log, bool final);
+  void resolve(RunLog& log, bool final);
   const Time* time_of(cuda::EventRef event) const {
     const auto found = known_.find(event);
     return found != known_.end() ? &found->second : nullptr;

@@ -47,7 +47,7 @@ class Documents final : public Part {
   }
 
   void drain(Harvest& harvest) override { write(harvest.log, /*unchanged=*/false); }
-  void restate(RunLog& log, Copy copy) override {
+  void write_copy(RunLog& log, Copy copy) override {
     if (copy == Copy::kAllButHistory) write(log, /*unchanged=*/true);
   }
 

@@ -2,7 +2,7 @@
 //
 // Phases inside captured graphs, replay by replay.
 //
-// A phase that is entered while a stream is captured has stamps at its borders
+// A phase that is entered while a stream is captured has stamps at its boundaries
 // (cuda/graph_stamps.h) instead of events. Its span, when it is drained, says which: it becomes a
 // phase of the graph. Each replay is noted as it is called, with the step and the path around it,
 // and as the replays of one executable graph follow each other, the n-th call is the n-th run of

@@ -110,10 +110,10 @@ class MetricSeries final : public Part {
     taken_ = std::exchange(pending_, {});
   }
   void drain(Harvest& harvest) override {
-    restate(harvest.log, Copy::kTables);
+    write_copy(harvest.log, Copy::kTables);
     harvest.log.append(taken_);
   }
-  void restate(RunLog& log, Copy copy) override {
+  void write_copy(RunLog& log, Copy copy) override {
     if (copy == Copy::kAllButHistory) return;  // their values are history
     for (const std::string& name : names_since(log.entries(BlockType::kMetricNames)))
       log.append_entry(BlockType::kMetricNames, name);

@@ -104,7 +104,7 @@ class Part {
   /// What is written to another log than the recording's, or to that one as it begins.
   enum class Copy { kTables, kAllButHistory };
   /// Appends the tables as they stand to a log that has none, and documents where all is wanted.
-  virtual void restate(RunLog&, Copy) {}
+  virtual void write_copy(RunLog&, Copy) {}
 
  protected:
   static constexpr uint64_t kChange = uint64_t{1} << 32;

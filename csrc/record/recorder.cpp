@@ -62,7 +62,7 @@ void Recorder::install_fork_handler() {
   pthread_atfork(nullptr, nullptr, [] {
     active_epoch.store(0, std::memory_order_relaxed);
     open_step.store(kNoOpenStep, std::memory_order_relaxed);
-    border_listener.store(nullptr, std::memory_order_relaxed);
+    boundary_listener.store(nullptr, std::memory_order_relaxed);
     PhaseTable::instance().after_fork_in_child();
     ThreadRegistry::forget_this_thread_in_child();
     cuda::DeviceTiming::after_fork_in_child();
@@ -94,7 +94,7 @@ ClockAnchor Recorder::start(const RecordingOptions& options) {
     number = ++recordings_;
     log_ = std::make_unique<RunLog>(*storage, run_id_, options.history_spans, options.max_bytes);
     storage_ = std::move(storage);
-    taps_.clear();
+    subscriptions_.clear();
     in_memory_ = !options.path;
     harvester_cpu_ns_ = 0;
     cpu_time_due_ns_ = 0;
@@ -104,7 +104,7 @@ ClockAnchor Recorder::start(const RecordingOptions& options) {
     heartbeat_ns_ = 0;
     harvest_due_ns_ = 0;
     for (Part* part : parts_) part->reset({clock_, drops_, options, run_id_});
-    restate(*log_, Part::Copy::kAllButHistory);
+    write_copy(*log_, Part::Copy::kAllButHistory);
     anchor = anchor_ = clock_.anchor();
     RunState state;
     state.now_ns = anchor.run_ns;
@@ -221,7 +221,7 @@ bool Recorder::rest() {
   const int64_t now_ns = clock_.to_ns(read_ticks());
   if (now_ns >= harvest_due_ns_ || is_waiting() || activity() != activity_) return false;
   // Live sinks wait for heartbeats, also where the clock stands still, as it does in tests.
-  if (taps_.empty() && now_ns - heartbeat_ns_ < kHeartbeatNs) return true;
+  if (subscriptions_.empty() && now_ns - heartbeat_ns_ < kHeartbeatNs) return true;
   if (!log_->repeat_tick(now_ns)) return false;
   log_->end_writes();
   heartbeat_ns_ = last_state_.now_ns = now_ns;
@@ -284,7 +284,7 @@ std::vector<uint8_t> Recorder::log_bytes() {
     memory = static_cast<const MemoryStorage*>(storage_.get());
   } else {
     RunLog log(copy, run_id_, 0, ~uint64_t{0});
-    restate(log, Part::Copy::kAllButHistory);
+    write_copy(log, Part::Copy::kAllButHistory);
     write_end(log, last_state_);
   }
   std::vector<uint8_t> bytes(memory->size());
@@ -295,27 +295,29 @@ std::vector<uint8_t> Recorder::log_bytes() {
   return bytes;
 }
 
-uint64_t Recorder::open_tap() {
+uint64_t Recorder::open_subscription() {
   const std::lock_guard lock(harvest_mutex_);
   if (!recording()) return 0;
-  LogTap& tap = taps_[++taps_opened_];
-  log_->open_tap(tap, [this](RunLog& log) { restate(log, Part::Copy::kTables); });
+  LogSubscription& subscription = subscriptions_[++subscriptions_opened_];
+  log_->open_subscription(subscription,
+                          [this](RunLog& log) { write_copy(log, Part::Copy::kTables); });
   if (has_room()) harvest(Occasion::kAsked);
-  return taps_opened_;
+  return subscriptions_opened_;
 }
 
-std::vector<uint8_t> Recorder::take_tap(uint64_t number) {
+std::vector<uint8_t> Recorder::take_subscription(uint64_t number) {
   const std::lock_guard lock(harvest_mutex_);
-  const auto tap = taps_.find(number);
-  return tap == taps_.end() ? std::vector<uint8_t>() : tap->second.take();
+  const auto subscription = subscriptions_.find(number);
+  return subscription == subscriptions_.end() ? std::vector<uint8_t>()
+                                              : subscription->second.take();
 }
 
-void Recorder::close_tap(uint64_t number) {
+void Recorder::close_subscription(uint64_t number) {
   const std::lock_guard lock(harvest_mutex_);
-  const auto tap = taps_.find(number);
-  if (tap == taps_.end()) return;
-  if (log_) log_->remove_tap(&tap->second);
-  taps_.erase(tap);
+  const auto subscription = subscriptions_.find(number);
+  if (subscription == subscriptions_.end()) return;
+  if (log_) log_->remove_subscription(&subscription->second);
+  subscriptions_.erase(subscription);
 }
 
 /// Whether a harvest will find the memory that it usually takes. Otherwise nothing is taken out of
@@ -366,7 +368,7 @@ void Recorder::write(Harvest& harvest) {
   const bool may_be_written = age_ns >= 100 * statistics_cost_ns_;
   const bool are_old = may_be_written && age_ns >= kStatisticsIntervalNs;
   // Live sinks hand a step over once they have had two updates since its end.
-  const bool is_due = !taps_.empty() || now_ns - heartbeat_ns_ >= kHeartbeatNs;
+  const bool is_due = !subscriptions_.empty() || now_ns - heartbeat_ns_ >= kHeartbeatNs;
   const bool is_written = harvest.occasion == Occasion::kAsked || is_due || are_old ||
                           harvest.is_urgent || log_->has_news();
   if (is_written) {
@@ -380,7 +382,7 @@ void Recorder::write(Harvest& harvest) {
                        [this](const Part* part) { return part->has_outgrown(*log_); });
   };
   const bool are_due = are_old || (may_be_written && is_outgrown());
-  if (are_due) log_->settle_slow();
+  if (are_due) log_->flush_slow();
   const uint64_t cpu_before_ns = are_due ? thread_cpu_ns() : 0;
   for (Part* part : parts_) part->write_statistics(*log_, are_due);
   if (are_due) {
@@ -391,12 +393,12 @@ void Recorder::write(Harvest& harvest) {
   log_->end_writes();
 }
 
-void Recorder::restate(RunLog& log, Part::Copy copy) {
-  for (Part* part : parts_) part->restate(log, copy);
+void Recorder::write_copy(RunLog& log, Part::Copy copy) {
+  for (Part* part : parts_) part->write_copy(log, copy);
 }
 
 void Recorder::write_end(RunLog& log, const RunState& state) {
-  log.settle();
+  log.flush();
   for (Part* part : parts_) part->write_statistics(log, /*is_due=*/true);
   // Last: a STATE that says "final" then vouches for all the rest. With the losses of the file,
   // also where `log` is its stand-in in memory.

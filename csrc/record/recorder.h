@@ -67,12 +67,12 @@ class Recorder {
   /// recording has stopped, the memory is given back with it: a second call has nothing.
   std::vector<uint8_t> log_bytes();
 
-  /// From here on what goes to the log is kept for `take_tap` too, with the tables as they stand.
-  /// Returns the number of the tap: each of several readers has its own.
-  uint64_t open_tap();
-  /// What is new since the last call, as LogTap has it. Also once after `stop`.
-  std::vector<uint8_t> take_tap(uint64_t number);
-  void close_tap(uint64_t number);
+  /// From here on what goes to the log is kept for `take_subscription` too, with the tables as they
+  /// stand. Returns the number of the subscription: each of several readers has its own.
+  uint64_t open_subscription();
+  /// What is new since the last call, as LogSubscription has it. Also once after `stop`.
+  std::vector<uint8_t> take_subscription(uint64_t number);
+  void close_subscription(uint64_t number);
 
   DropCounters& drops() { return drops_; }
   const Clock& clock() const { return clock_; }
@@ -90,7 +90,7 @@ class Recorder {
   bool harvest(Occasion occasion, const cuda::DeviceTiming::Findings& findings = {});
   void collect(Occasion occasion, const cuda::DeviceTiming::Findings& findings);
   void write(Harvest& harvest);
-  void restate(RunLog& log, Part::Copy copy);
+  void write_copy(RunLog& log, Part::Copy copy);
   void write_end(RunLog& log, const RunState& state);
 
   const std::vector<Part*> parts_ = make_parts();
@@ -103,11 +103,11 @@ class Recorder {
 
   // Under harvest_mutex_.
   mutable std::mutex harvest_mutex_;
-  uint64_t activity_ = 0;            ///< when the last harvest began
-  int64_t harvest_due_ns_ = 0;       ///< then there is another one, even if nothing is new
-  uint64_t recordings_ = 0;          ///< so far
-  std::map<uint64_t, LogTap> taps_;  ///< outlive the log that writes to them
-  uint64_t taps_opened_ = 0;         ///< so far
+  uint64_t activity_ = 0;       ///< when the last harvest began
+  int64_t harvest_due_ns_ = 0;  ///< then there is another one, even if nothing is new
+  uint64_t recordings_ = 0;     ///< so far
+  std::map<uint64_t, LogSubscription> subscriptions_;  ///< outlive the log that writes to them
+  uint64_t subscriptions_opened_ = 0;                  ///< so far
   std::unique_ptr<Storage> storage_;
   std::unique_ptr<RunLog> log_;
   bool in_memory_ = false;

@@ -118,7 +118,7 @@ void SpanRecord::take_open_frames(Harvest& harvest) const {
 }
 
 void SpanRecord::drain(Harvest& harvest) {
-  restate(harvest.log, Copy::kTables);
+  write_copy(harvest.log, Copy::kTables);
   harvest.log.append(items_);
   const uint64_t overflowed = overflow_.take(statistics_);
   harvest.is_urgent |= overflowed != 0;
@@ -126,7 +126,7 @@ void SpanRecord::drain(Harvest& harvest) {
   harvest.state.phases_recorded = recorded_ += overflowed;
 }
 
-void SpanRecord::restate(RunLog& log, Copy) {
+void SpanRecord::write_copy(RunLog& log, Copy) {
   for (const PathTable::Path& path : paths_.since(log.entries(BlockType::kPaths)))
     log.append_path(path);
   for (const ThreadInfo& thread : threads_.infos_since(log.entries(BlockType::kThreads)))

@@ -42,7 +42,7 @@ class SpanRecord final : public Part {
     return has_overflowed_ || log.dropped(BlockType::kSpans) > spans_counted_;
   }
   void write_statistics(RunLog& log, bool is_due) override;
-  void restate(RunLog& log, Copy copy) override;
+  void write_copy(RunLog& log, Copy copy) override;
 
  private:
   void pin_events_in_use();

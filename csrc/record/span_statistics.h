@@ -103,16 +103,16 @@ class SpanStatistics {
 
   /// All of it. A step that is still undecided counts as a step.
   void merge_into(StatisticsTable& table) {
-    settle();
-    table.merge(settled_);
+    decide();
+    table.merge(decided_);
     table.merge(undecided_);
   }
 
   /// Appends the encoded totals of the steps and then the rows.
   void encode(std::vector<uint8_t>& out) {
     steps_.encode_totals(out);
-    settle();
-    if (undecided_step_ == kNoStep) return settled_.encode(out);
+    decide();
+    if (undecided_step_ == kNoStep) return decided_.encode(out);
     StatisticsTable all;
     merge_into(all);
     all.encode(out);
@@ -120,11 +120,11 @@ class SpanStatistics {
 
   /// Takes over what another one of the same steps holds, undecided spans as such.
   void absorb(SpanStatistics& other) {
-    settle();
-    other.settle();
+    decide();
+    other.decide();
     // A step that became undecided after ours was looked at: ours is decided by now.
-    if (undecided_step_ != other.undecided_step_) settle();
-    settled_.merge(other.settled_);
+    if (undecided_step_ != other.undecided_step_) decide();
+    decided_.merge(other.decided_);
     undecided_.merge(other.undecided_);
     if (other.undecided_step_ != kNoStep) undecided_step_ = other.undecided_step_;
     other.clear();
@@ -138,7 +138,7 @@ class SpanStatistics {
   }
 
   void clear() {
-    settled_.clear();
+    decided_.clear();
     undecided_.clear();
     undecided_step_ = kNoStep;
   }
@@ -147,28 +147,28 @@ class SpanStatistics {
 
  private:
   StatisticsTable::Row& row_of(uint32_t step, uint32_t path, Scope scope) {
-    if (scope == Scope::kOutside) return settled_.row(path, scope);
+    if (scope == Scope::kOutside) return decided_.row(path, scope);
     if (PIG_UNLIKELY(steps_.is_profiled(step)))
       scope = scope == Scope::kStep ? Scope::kProfiledStep : Scope::kProfiledOtherThreads;
     const StepTracker::Fate fate = steps_.fate(step);
-    if (fate == StepTracker::Fate::kDropped) return settled_.row(path, Scope::kOutside);
-    if (fate == StepTracker::Fate::kKept) return settled_.row(path, scope);
-    if (undecided_step_ != step) settle();
+    if (fate == StepTracker::Fate::kDropped) return decided_.row(path, Scope::kOutside);
+    if (fate == StepTracker::Fate::kKept) return decided_.row(path, scope);
+    if (undecided_step_ != step) decide();
     undecided_step_ = step;
     return undecided_.row(path, scope);
   }
 
-  void settle() {
+  void decide() {
     if (undecided_step_ == kNoStep) return;
     const StepTracker::Fate fate = steps_.fate(undecided_step_);
     if (fate == StepTracker::Fate::kUndecided) return;
-    settled_.merge(undecided_, /*as_outside=*/fate == StepTracker::Fate::kDropped);
+    decided_.merge(undecided_, /*as_outside=*/fate == StepTracker::Fate::kDropped);
     undecided_.clear();
     undecided_step_ = kNoStep;
   }
 
   const StepTracker& steps_;
-  StatisticsTable settled_;
+  StatisticsTable decided_;
   StatisticsTable undecided_;
   uint32_t undecided_step_ = kNoStep;
 };

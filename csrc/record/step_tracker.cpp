@@ -36,7 +36,7 @@ void end_range() {
   set_nvtx_step(-1);
 }
 
-BorderListener* listener() { return border_listener.load(std::memory_order_acquire); }
+BoundaryListener* listener() { return boundary_listener.load(std::memory_order_acquire); }
 
 StepTracker& steps() { return parts().steps(); }
 
@@ -67,7 +67,7 @@ int64_t begin_step(bool with_range) {
   const uint64_t step = static_cast<uint64_t>(thread->serial()) << 32 | *serial;
   if (const uint32_t flags = ModuleSampling::instance().step_begins(step))
     steps().add_flags(*serial, flags);
-  if (BorderListener* heard = listener()) heard->step_begins(*serial);
+  if (BoundaryListener* heard = listener()) heard->step_begins(*serial);
   if (!parts().is_scratch()) parts().host_use.step_begins(*serial);
   const int64_t token = static_cast<int64_t>(epoch & 0x7FFFFFFF) << 32 | (*serial + 1);
   if (with_range) begin_step_range(token);
@@ -100,7 +100,7 @@ void end_step(int64_t token, bool complete, StepEnd when) {
     end_readings(*serial, /*is_kept=*/true);
     cuda::DeviceTiming::instance().step_ends();
     ModuleSampling::instance().step_ends();
-    if (BorderListener* heard = listener()) heard->step_ends();
+    if (BoundaryListener* heard = listener()) heard->step_ends();
   }
 }
 
@@ -114,7 +114,7 @@ void drop_step(int64_t token, bool has_range) {
     end_readings(*serial, /*is_kept=*/false);
     cuda::DeviceTiming::instance().step_is_dropped();
     ModuleSampling::instance().step_is_dropped();
-    if (BorderListener* heard = listener()) heard->step_is_dropped();
+    if (BoundaryListener* heard = listener()) heard->step_is_dropped();
   }
 }
 

@@ -99,7 +99,7 @@ class StepTracker final : public Part {
     profiled_below_.store(0, std::memory_order_relaxed);
     totals_ = {};
     profiled_totals_ = {};
-    settled_ = {};
+    after_first_ = {};
     undecided_.store(kNoStep, std::memory_order_relaxed);
     dropped_below_.store(0, std::memory_order_relaxed);
     publish(kNoOpenStep);
@@ -245,14 +245,14 @@ class StepTracker final : public Part {
     }
   }
   void drain(Harvest& harvest) override {
-    restate(harvest.log, Copy::kTables);
+    write_copy(harvest.log, Copy::kTables);
     harvest.log.append(taken_);
     if (!harvest.final()) return;
     const std::lock_guard lock(mutex_);
     page_.remove();
   }
   /// Those that were dropped, as far as they were taken.
-  void restate(RunLog& log, Copy) override {
+  void write_copy(RunLog& log, Copy) override {
     std::vector<DroppedStepItem> dropped;
     {
       const std::lock_guard lock(mutex_);
@@ -280,7 +280,7 @@ class StepTracker final : public Part {
     const std::lock_guard lock(mutex_);
     const StepTotals& totals = totals_.count != 0 ? totals_ : profiled_totals_;
     return {totals_.count + profiled_totals_.count,
-            settled_.count() != 0 ? settled_.quantile(99) : totals.duration.quantile(50)};
+            after_first_.count() != 0 ? after_first_.quantile(99) : totals.duration.quantile(50)};
   }
 
   std::optional<Open> open() const {
@@ -342,7 +342,7 @@ class StepTracker final : public Part {
     const bool is_profiled = is_in_window(step.serial);
     // First: where there is no memory, the step is counted again.
     if (!is_profiled && totals_.count + profiled_totals_.count >= kFirstSteps)
-      settled_.add(static_cast<uint64_t>(step.end_ns - step.begin_ns));
+      after_first_.add(static_cast<uint64_t>(step.end_ns - step.begin_ns));
     (is_profiled ? profiled_totals_ : totals_).add(step);
   }
 
@@ -389,7 +389,7 @@ class StepTracker final : public Part {
   StepTotals totals_;
   StepTotals profiled_totals_;
   SharedPage page_;
-  Statistic settled_;  ///< durations after the first steps, without those that were profiled
+  Statistic after_first_;  ///< durations after the first steps, without those that were profiled
 };
 
 // What a loop's begin and end of a step do: its entry in the recording that is active, its NVTX

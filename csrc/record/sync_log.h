@@ -83,10 +83,10 @@ class SyncLog final : public Part {
     taken_ = std::exchange(pending_, {});
   }
   void drain(Harvest& harvest) override {
-    restate(harvest.log, Copy::kTables);
+    write_copy(harvest.log, Copy::kTables);
     harvest.log.append(taken_);
   }
-  void restate(RunLog& log, Copy) override {
+  void write_copy(RunLog& log, Copy) override {
     for (const SyncSite& site : sites_since(log.entries(BlockType::kSyncSites)))
       log.append_entry(BlockType::kSyncSites, site.line, site.kind, site.file, site.function);
   }

@@ -57,7 +57,7 @@ def syncs(run: Run, timeline: HostTimeline, since_ns: int) -> Iterator[TakenOut]
     """Yield each site's waits since a time, all copies to the device, and all of them together.
     Those after the last step are part of the time until all is done."""
     events = timeline.waits[timeline.waits["begin_ns"] >= since_ns]
-    events = events[~run.syncs.is_meant(events)]
+    events = events[~run.syncs.is_allowed(events)]
     of_copies = run.syncs.of_kinds(events, COPY_KINDS)
     reads = events[~of_copies]
     by_site = [

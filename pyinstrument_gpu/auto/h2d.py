@@ -11,7 +11,7 @@ import torch
 from pyinstrument_gpu.auto import batches
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import tensor_device
-from pyinstrument_gpu.patching.hooks import Arguments, Enter, Glance, Hooks, Options
+from pyinstrument_gpu.patching.hooks import Arguments, Enter, Hooks, Options, QuickCheck
 
 _h2d = native.gpu_phase("h2d")
 _FETCHED = -1
@@ -51,8 +51,8 @@ def install(count: Callable[[torch.Tensor, bool], None]) -> Hooks:
             native.end_copy(_h2d, token)
 
     hooks = Hooks(leave)
-    for name, (glance, source_of) in _SOURCES.items():
-        hooks.method(name, glance, entering(source_of))
+    for name, (quick_check, source_of) in _SOURCES.items():
+        hooks.method(name, quick_check, entering(source_of))
     return hooks
 
 
@@ -73,9 +73,9 @@ def _source_of_copy(tensor: Any, args: Sequence[Any], kwargs: Options) -> Any:
 
 
 _SOURCES = {
-    "to": (Glance.TO, _source_of_to),
-    "cuda": (Glance.NEVER, _source_of_cuda),
-    "copy_": (Glance.ARGUMENTS, _source_of_copy),
+    "to": (QuickCheck.TO, _source_of_to),
+    "cuda": (QuickCheck.NEVER, _source_of_cuda),
+    "copy_": (QuickCheck.ARGUMENTS, _source_of_copy),
 }
 """By method: how a call is passed through, and which tensor of the host it copies to a device, or
 None."""

@@ -14,10 +14,10 @@ from pyinstrument_gpu.core.file.run_files import files_in
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.goodput.life import job_life
 from pyinstrument_gpu.goodput.report import goodput_document, goodput_parts, prometheus_text
-from pyinstrument_gpu.job.condition import Sighting
+from pyinstrument_gpu.job.condition import ProcessObservation
 from pyinstrument_gpu.report.console import for_terminal
 from pyinstrument_gpu.report.json_text import json_text
-from pyinstrument_gpu.watch.process import MachineClocks, sighting_of
+from pyinstrument_gpu.watch.process import MachineClocks, observation_of
 
 _WAIT_S = 1.0
 """Ten times as long as a recorder needs to write again."""
@@ -66,14 +66,14 @@ def goodput(
         found |= dict.fromkeys(files_in(path) if path.is_dir() else [path])
     began_s, before = time.monotonic(), {path: _written(path) for path in found}
 
-    def look(run: Run, path: Path) -> Sighting:
+    def look(run: Run, path: Path) -> ProcessObservation:
         if run.complete:
-            return Sighting(ProcessState.GONE)
+            return ProcessObservation(ProcessState.GONE)
         clocks = MachineClocks.now()
-        seen = sighting_of(run.environment, run.anchor, run.duration_ns, clocks)
+        seen = observation_of(run.environment, run.anchor, run.duration_ns, clocks)
         if seen.silent_ns is None:  # of another machine: its file may change
             time.sleep(max(0.0, began_s + _WAIT_S - time.monotonic()))
-            return Sighting(is_writing=before[path] != _written(path))
+            return ProcessObservation(is_writing=before[path] != _written(path))
         return seen
 
     document = goodput_document(job_life(list(found), look), price_per_hour)

@@ -44,8 +44,8 @@ def look_into(file: Path, call: str | None) -> None:
     rank = Run.load(file).environment.get("rank", 0)
     if not _hangs(file) or any(_hangs(_of_rank(file, rank, lower)) for lower in range(rank)):
         return
-    job, sightings = look([str(path) for path in run_files_beside(file)])
-    document = job_ending(job, sightings)
+    job, observations = look([str(path) for path in run_files_beside(file)])
+    document = job_ending(job, observations)
     text = ending_report(document, width=120, color=False)
     beside = text_beside(file)
     _write(beside, text)

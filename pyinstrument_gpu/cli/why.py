@@ -14,12 +14,12 @@ from pyinstrument_gpu.core.condition import ProcessState
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import PyinstrumentGpuError
 from pyinstrument_gpu.job.attempts import MOST_ATTEMPTS, Attempt, attempt_of, with_lost
-from pyinstrument_gpu.job.condition import FRESH_NS, Sighting
+from pyinstrument_gpu.job.condition import FRESH_NS, ProcessObservation
 from pyinstrument_gpu.job.ending_report import ending_report, job_ending
 from pyinstrument_gpu.job.gather import rank_data
 from pyinstrument_gpu.job.job import Job
 from pyinstrument_gpu.report.json_text import json_text
-from pyinstrument_gpu.watch.process import MachineClocks, sightings_of
+from pyinstrument_gpu.watch.process import MachineClocks, observations_of
 
 _WAIT_S = 1.0
 
@@ -34,14 +34,14 @@ def why(paths: tuple[str, ...], as_json: bool) -> None:
     alone. They may have been killed, or hang: files are only read, and if they are of this machine,
     /proc says whether their processes live.
     """
-    job, sightings = look(paths)
+    job, observations = look(paths)
     if any(
         one.process is ProcessState.GONE and one.silent_ns is not None and one.silent_ns < FRESH_NS
-        for one in sightings.values()
+        for one in observations.values()
     ):
         # It was there when its file was read, and may have ended well since.
-        job, sightings = look(paths)
-    document = job_ending(job, sightings, _attempts(job))
+        job, observations = look(paths)
+    document = job_ending(job, observations, _attempts(job))
     if as_json:
         print(json_text(document, most_rows=None))
     else:
@@ -55,10 +55,10 @@ def _attempts(job: Job) -> list[Attempt]:
     numbered = list(enumerate(job.earlier, start=1))[-MOST_ATTEMPTS:]
     for number, files in reversed(numbered):
         try:
-            one, sightings = look(files, wait=lambda: None)  # nothing writes into them any more
+            one, observations = look(files, wait=lambda: None)  # nothing writes into them any more
         except (OSError, PyinstrumentGpuError):
             continue
-        ending = job_ending(one, sightings)
+        ending = job_ending(one, observations)
         attempt = attempt_of(one, number, ending.verdict, ending.rank)
         found.append(with_lost(attempt, one, following))
         following = one
@@ -67,10 +67,10 @@ def _attempts(job: Job) -> list[Attempt]:
 
 def look(
     paths: Sequence[str], wait: Callable[[], None] = lambda: time.sleep(_WAIT_S)
-) -> tuple[Job, dict[int, Sighting]]:
+) -> tuple[Job, dict[int, ProcessObservation]]:
     """The job whose files these are, and what can be seen of its ranks."""
     job = _job(paths)
-    return job, sightings_of(job, MachineClocks.now(), wait)
+    return job, observations_of(job, MachineClocks.now(), wait)
 
 
 def _job(paths: Sequence[str]) -> Job:

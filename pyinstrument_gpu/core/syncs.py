@@ -159,7 +159,7 @@ class Syncs(ArrayFields):
         found: NDArray[np.bool_] = np.append(self.are_of(kinds), False)[events["site"]]
         return found
 
-    def is_meant(self, events: NDArray[np.void]) -> NDArray[np.bool_]:
+    def is_allowed(self, events: NDArray[np.void]) -> NDArray[np.bool_]:
         """Return for each event whether it lies in an `allow_sync` region."""
         allowed = np.array([site.is_allowed for site in self.sites], dtype=bool)
         result: NDArray[np.bool_] = (

@@ -119,7 +119,7 @@ class _TraceRow:
     heads: list[bytes]
     open: Ranges | None = None
 
-    def borders(self, new: Ranges) -> tuple[Ranges, NDArray[np.bool_]]:
+    def boundaries(self, new: Ranges) -> tuple[Ranges, NDArray[np.bool_]]:
         """The begins of ranges, and the ends that come before the last of these begins, in an order
         in which they nest: the range of each, and whether it is its end.
 
@@ -292,7 +292,7 @@ class _TraceProcess:
             for lane in range(len(rows), max(by_lane) + 1):
                 rows.append(self._new_row(track, category, lane))
             for lane, ranges in by_lane.items():
-                yield from self._parts(rows[lane], *rows[lane].borders(ranges), *rest)
+                yield from self._parts(rows[lane], *rows[lane].boundaries(ranges), *rest)
         for row in rows:
             if row.open is not None:
                 ends = row.open.some(slice(None, None, -1))

@@ -62,17 +62,17 @@ class Division:
     """The division of a job's time among buckets.
 
     Attributes:
-        borders_ns: where pieces begin, ascending, and behind them where the last one ends (int64).
+        boundaries_ns: where pieces begin, ascending, and then where the last one ends (int64).
         buckets: of each piece (int8); neighbours differ.
     """
 
-    borders_ns: NDArray[np.int64]
+    boundaries_ns: NDArray[np.int64]
     buckets: NDArray[np.int8]
 
     @property
     def totals_ns(self) -> dict[Bucket, int]:
         """The time of each bucket. They add up to the whole, to the nanosecond."""
-        lengths_ns = np.diff(self.borders_ns)
+        lengths_ns = np.diff(self.boundaries_ns)
         return {
             bucket: int(lengths_ns[self.buckets == bucket].sum(dtype=np.int64))
             for bucket in IN_ORDER
@@ -88,15 +88,15 @@ def divided(begin_ns: int, end_ns: int, claims: Mapping[Bucket, NDArray[np.int64
     """
     inside = {bucket: _within(begin_ns, end_ns, rows) for bucket, rows in claims.items()}
     ends = [np.array([begin_ns, end_ns], np.int64), *(rows.reshape(-1) for rows in inside.values())]
-    borders_ns = np.unique(np.concatenate(ends))
-    buckets = np.full(len(borders_ns) - 1, Bucket.DEAD, np.int8)
+    boundaries_ns = np.unique(np.concatenate(ends))
+    buckets = np.full(len(boundaries_ns) - 1, Bucket.DEAD, np.int8)
     for bucket in sorted(inside, reverse=True):  # the first bucket has the last word
-        begins, ends_of = np.searchsorted(borders_ns, inside[bucket]).T
-        changes = np.bincount(begins, minlength=len(borders_ns))
-        changes = changes - np.bincount(ends_of, minlength=len(borders_ns))
+        begins, ends_of = np.searchsorted(boundaries_ns, inside[bucket]).T
+        changes = np.bincount(begins, minlength=len(boundaries_ns))
+        changes = changes - np.bincount(ends_of, minlength=len(boundaries_ns))
         buckets[np.cumsum(changes)[:-1] > 0] = bucket
     is_first = np.append(True, buckets[1:] != buckets[:-1])[: len(buckets)]
-    return Division(np.append(borders_ns[:-1][is_first], borders_ns[-1]), buckets[is_first])
+    return Division(np.append(boundaries_ns[:-1][is_first], boundaries_ns[-1]), buckets[is_first])
 
 
 def _within(begin_ns: int, end_ns: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -134,4 +134,4 @@ def _joined(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int6
         return rows[:, 0], rows[:, 1]
     division = divided(int(rows.min()), int(rows.max()), {Bucket.CHECKPOINT: rows})
     covers = division.buckets == Bucket.CHECKPOINT
-    return division.borders_ns[:-1][covers], division.borders_ns[1:][covers]
+    return division.boundaries_ns[:-1][covers], division.boundaries_ns[1:][covers]

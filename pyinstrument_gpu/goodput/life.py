@@ -35,13 +35,13 @@ from pyinstrument_gpu.goodput.division import (
 )
 from pyinstrument_gpu.goodput.run_times import RunTimes, run_times
 from pyinstrument_gpu.job import analysis
-from pyinstrument_gpu.job.condition import Sighting
+from pyinstrument_gpu.job.condition import ProcessObservation
 from pyinstrument_gpu.job.gather import job_of, rank_data
 from pyinstrument_gpu.job.job import RankData
 from pyinstrument_gpu.job.stragglers import lateness
 from pyinstrument_gpu.parts.words import counted, ranks_text, time_text
 
-_GONE = Sighting(ProcessState.GONE)
+_GONE = ProcessObservation(ProcessState.GONE)
 _LEAST_SHIFT_NS = 10**9
 """Clocks of two machines that differ by less are left as they are."""
 _ORDER = (
@@ -145,7 +145,7 @@ class JobLife:
         return not several or any(Bucket.STRAGGLERS in times.claims for times in several)
 
 
-def job_life(paths: Sequence[Path], look: Callable[[Run, Path], Sighting]) -> JobLife:
+def job_life(paths: Sequence[Path], look: Callable[[Run, Path], ProcessObservation]) -> JobLife:
     """The life of the newest job of these run files. Reads one attempt after the other, whose runs
     it holds in memory together.
 
@@ -186,7 +186,7 @@ def job_life(paths: Sequence[Path], look: Callable[[Run, Path], Sighting]) -> Jo
 
 
 def attempt_times(
-    files: AttemptFiles, look: Callable[[Run, Path], Sighting]
+    files: AttemptFiles, look: Callable[[Run, Path], ProcessObservation]
 ) -> AttemptTimes | None:
     """Return what is kept of an attempt; None if none of its runs can be read."""
     found: dict[int, RunTimes] = {}

@@ -153,7 +153,7 @@ class GoodputDocument:
 def goodput_document(life: JobLife, price_per_hour: float | None = None) -> GoodputDocument:
     """The document of a job's life."""
     totals_ns = life.division.totals_ns
-    wall_ns, begin_ns = sum(totals_ns.values()), int(life.division.borders_ns[0])
+    wall_ns, begin_ns = sum(totals_ns.values()), int(life.division.boundaries_ns[0])
     interval = checkpoint_interval(life)
     parts = startup_parts(life)
     rest_ns = totals_ns[Bucket.STARTUP] - sum(time_ns for _, time_ns in parts)
@@ -244,18 +244,20 @@ def _attempt(one: AttemptTimes, number: int, begin_ns: int) -> AttemptOfJob:
 def _pieces(life: JobLife) -> Iterator[LifePiece]:
     """Yield the pieces of the division; of very many, equal stretches with what most of each was
     spent on."""
-    borders_ns, buckets = life.division.borders_ns, life.division.buckets
+    boundaries_ns, buckets = life.division.boundaries_ns, life.division.buckets
     if len(buckets) > _MOST_PIECES:
-        ends_ns = np.linspace(borders_ns[0], borders_ns[-1], _MOST_PIECES + 1).astype(np.int64)
+        ends_ns = np.linspace(boundaries_ns[0], boundaries_ns[-1], _MOST_PIECES + 1).astype(
+            np.int64
+        )
         sums_ns = []
         for bucket in range(len(Bucket)):
-            of_bucket = np.append(0, np.cumsum(np.diff(borders_ns) * (buckets == bucket)))
-            at = np.interp(ends_ns - borders_ns[0], borders_ns - borders_ns[0], of_bucket)
+            of_bucket = np.append(0, np.cumsum(np.diff(boundaries_ns) * (buckets == bucket)))
+            at = np.interp(ends_ns - boundaries_ns[0], boundaries_ns - boundaries_ns[0], of_bucket)
             sums_ns.append(np.diff(at))
-        buckets, borders_ns = np.argmax(sums_ns, axis=0), ends_ns
-    begin_ns = int(borders_ns[0])
+        buckets, boundaries_ns = np.argmax(sums_ns, axis=0), ends_ns
+    begin_ns = int(boundaries_ns[0])
     is_first = np.append(True, buckets[1:] != buckets[:-1])
-    ends = np.append(borders_ns[:-1][is_first], borders_ns[-1])
+    ends = np.append(boundaries_ns[:-1][is_first], boundaries_ns[-1])
     for bucket, since_ns, until_ns in zip(buckets[is_first], ends, ends[1:], strict=False):
         name = Bucket(int(bucket)).name.lower()
         yield LifePiece(name, int(since_ns) - begin_ns, int(until_ns - since_ns))

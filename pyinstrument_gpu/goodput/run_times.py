@@ -23,7 +23,7 @@ from pyinstrument_gpu.core.file.shared_page import MOST_STEPS
 from pyinstrument_gpu.core.file.steps import step_columns
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import STEP_DTYPE
-from pyinstrument_gpu.job.condition import LAG_NS, Sighting, hanging_ns
+from pyinstrument_gpu.job.condition import LAG_NS, ProcessObservation, hanging_ns
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +76,7 @@ class RunTimes:
         )
 
 
-def run_times(run: Run, seen: Sighting, last_steps: bytes | None = None) -> RunTimes:
+def run_times(run: Run, seen: ProcessObservation, last_steps: bytes | None = None) -> RunTimes:
     """Return what is kept of a run that says when it began.
 
     Args:

@@ -112,8 +112,10 @@ def change_points(
         rows, columns = np.flatnonzero(patterns[:, kind]), np.flatnonzero(kinds.ravel() == kind)
         of_kind = values[np.ix_(rows, columns)]
         cuts = _segmented(of_kind, strata[rows], error * len(columns) / values.shape[1])
-        borders = [0, *cuts, len(rows)]
-        for begin, (cut, changed), end in zip(borders, cuts.items(), borders[2:], strict=False):
+        boundaries = [0, *cuts, len(rows)]
+        for begin, (cut, changed), end in zip(
+            boundaries, cuts.items(), boundaries[2:], strict=False
+        ):
             for column in changed:
                 piece = _Piece(of_kind[begin:end, column], strata[rows[begin:end]], cut - begin)
                 found.append((rows[begin:end], int(columns[column]), piece))

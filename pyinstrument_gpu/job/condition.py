@@ -70,7 +70,7 @@ def _anchor(rank: RankData) -> Mapping[str, int]:
 
 
 @dataclass(frozen=True)
-class Sighting:
+class ProcessObservation:
     """An observation of a rank when its file was read.
 
     Attributes:
@@ -89,20 +89,20 @@ class Sighting:
         return self.is_writing or (self.silent_ns is not None and self.silent_ns < FRESH_NS)
 
 
-def condition_of(rank: RankData, sighting: Sighting) -> Condition:
+def condition_of(rank: RankData, observation: ProcessObservation) -> Condition:
     """Return the condition of the rank. One whose file is fresh, and whose process can't be seen,
     is assumed to live."""
     if rank.complete:
         return ProgramEnd.of(rank.environment).condition
     if rank.end.error is not None:
         return Condition.UNWRITTEN
-    if sighting.process is ProcessState.GONE:
+    if observation.process is ProcessState.GONE:
         return Condition.CUT_OFF
-    if sighting.process is ProcessState.STOPPED:
+    if observation.process is ProcessState.STOPPED:
         return Condition.STOPPED
-    if sighting.is_fresh:
+    if observation.is_fresh:
         return Condition.HANGING if _hangs(rank) else Condition.RUNNING
-    return Condition.SILENT if sighting.process is ProcessState.ALIVE else Condition.LOST
+    return Condition.SILENT if observation.process is ProcessState.ALIVE else Condition.LOST
 
 
 def long_ns(rank: RankData) -> int:
@@ -127,9 +127,9 @@ def hanging_ns(steps: NDArray[np.int64], step_ns: NDArray[np.int64]) -> int:
 
 
 def _usual_long_ns(steps: NDArray[np.int64], step_ns: NDArray[np.int64]) -> int:
-    settled_ns = step_ns[steps >= FIRST_STEPS]
-    if len(settled_ns):
-        return int(_TIMES_P99 * np.quantile(settled_ns, 0.99))
+    later_ns = step_ns[steps >= FIRST_STEPS]
+    if len(later_ns):
+        return int(_TIMES_P99 * np.quantile(later_ns, 0.99))
     return int(_TIMES_P99 * np.median(step_ns)) if len(step_ns) else 0
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from pyinstrument_gpu.core.condition import Condition, ProcessState, ProgramEnd
 from pyinstrument_gpu.job.condition import (
     LAG_NS,
-    Sighting,
+    ProcessObservation,
     condition_of,
     machines_of,
     monotonic_end_ns,
@@ -107,16 +107,17 @@ class Conclusion:
     likely_rank: int | None = None
 
 
-def ending(job: Job, sightings: Mapping[int, Sighting] | None = None) -> Conclusion:
+def ending(job: Job, observations: Mapping[int, ProcessObservation] | None = None) -> Conclusion:
     """Return how the job ended, or why it does not go on.
 
     Args:
         job: of one rank or more.
-        sightings: by rank what could be seen of it; nothing by default.
+        observations: by rank what could be seen of it; nothing by default.
     """
-    seen = {} if sightings is None else sightings
+    seen = {} if observations is None else observations
     conditions = {
-        rank.rank: condition_of(rank, seen.get(rank.rank, Sighting())) for rank in job.ranks
+        rank.rank: condition_of(rank, seen.get(rank.rank, ProcessObservation()))
+        for rank in job.ranks
     }
     ranks = {rank.rank: rank for rank in job.ranks}
     ended = [rank for rank in job.ranks if _has_ended(rank, conditions[rank.rank], seen)]
@@ -177,7 +178,9 @@ def ending(job: Job, sightings: Mapping[int, Sighting] | None = None) -> Conclus
     return concluded(Outcome.FINISHED)
 
 
-def _has_ended(rank: RankData, condition: Condition, seen: Mapping[int, Sighting]) -> bool:
+def _has_ended(
+    rank: RankData, condition: Condition, seen: Mapping[int, ProcessObservation]
+) -> bool:
     """Return whether it has stopped other than by finishing, as far as can be seen."""
     lives = rank.rank in seen and seen[rank.rank].process is ProcessState.ALIVE
     return condition.has_ended and not (condition is Condition.UNWRITTEN and lives)

@@ -12,7 +12,7 @@ from pyinstrument_gpu.core.file.attempts import EARLIER
 from pyinstrument_gpu.job import ending as analysis
 from pyinstrument_gpu.job.attempts import Attempt, attempts_parts
 from pyinstrument_gpu.job.condition import (
-    Sighting,
+    ProcessObservation,
     machines_of,
     monotonic_end_ns,
     open_stall,
@@ -177,16 +177,16 @@ class JobEnding:
 
 def job_ending(
     job: Job,
-    sightings: Mapping[int, Sighting] | None = None,
+    observations: Mapping[int, ProcessObservation] | None = None,
     attempts: Sequence[Attempt] = (),
 ) -> JobEnding:
     """The document of a job, or of a program alone as a job of one rank.
 
     Args:
-        sightings: by rank what could be seen of it; nothing by default.
+        observations: by rank what could be seen of it; nothing by default.
         attempts: those before it.
     """
-    seen = {} if sightings is None else sightings
+    seen = {} if observations is None else observations
     found = analysis.ending(job, seen)
     words = EndingWords(job, found, seen)
     first = [*([] if found.rank is None else [found.rank]), *found.suspects]
@@ -239,7 +239,7 @@ def _before_last_ns(job: Job) -> dict[int, int]:
 def _rank(
     rank: RankData,
     found: analysis.Conclusion,
-    seen: Mapping[int, Sighting],
+    seen: Mapping[int, ProcessObservation],
     before_last_ns: int | None,
 ) -> RankEnding:
     end, environment = rank.end, rank.environment

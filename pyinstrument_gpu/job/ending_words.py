@@ -10,7 +10,7 @@ from pyinstrument_gpu.job.condition import (
     FIRST_STEPS,
     FRESH_NS,
     LAG_NS,
-    Sighting,
+    ProcessObservation,
     idle_ns,
     monotonic_end_ns,
     stuck_ns,
@@ -49,13 +49,15 @@ class EndingWords:
     Args:
         job: of one rank or more.
         found: what was concluded.
-        sightings: by rank what could be seen of it.
+        observations: by rank what could be seen of it.
     """
 
-    def __init__(self, job: Job, found: Conclusion, sightings: Mapping[int, Sighting]) -> None:
+    def __init__(
+        self, job: Job, found: Conclusion, observations: Mapping[int, ProcessObservation]
+    ) -> None:
         self._job = job
         self._found = found
-        self._sightings = sightings
+        self._observations = observations
         self._ranks = {rank.rank: rank for rank in job.ranks}
         self._is_alone = job.world_size == 1
         conditions = found.conditions.values()
@@ -187,7 +189,7 @@ class EndingWords:
 
     def _how(self, rank: RankData) -> str:
         end, pid = ProgramEnd.of(rank.environment), rank.environment.get("pid")
-        silent_ns = self._sightings.get(rank.rank, Sighting()).silent_ns
+        silent_ns = self._observations.get(rank.rank, ProcessObservation()).silent_ns
         process = "its process" if pid is None else f"its process {pid}"
         since = "" if silent_ns is None else f" for {duration(silent_ns)}"
         failure = f"exit code {end.exit_code}"
@@ -338,7 +340,7 @@ class EndingWords:
         )
 
     def _overdue(self, rank: RankData) -> str | None:
-        silent_ns = self._sightings.get(rank.rank, Sighting()).silent_ns or 0
+        silent_ns = self._observations.get(rank.rank, ProcessObservation()).silent_ns or 0
         return overdue_words(rank.end.step, rank.step_ns, rank.duration_ns + silent_ns)
 
     def _named(self) -> RankData:

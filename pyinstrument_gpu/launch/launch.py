@@ -178,7 +178,7 @@ class Launch:
         self._phases.remove()  # ends the step that is open, with its update
         with OwnImports():
             syncs = self._recording.snapshot().syncs
-            waits = syncs.events[~syncs.is_meant(syncs.events)]
+            waits = syncs.events[~syncs.is_allowed(syncs.events)]
             count = int((waits["step"] >= 0).sum())
         if count:
             self._say(f"--fail-on-sync: {count} syncs happened inside steps")

@@ -337,7 +337,7 @@ def sync_placed() -> None:
 # called before the function, with kwargs None where there are none, and returns a token, or None
 # where the call is of no interest; then `leave(token, args, succeeded)` is called after it. Errors
 # in them are dropped. Most calls are passed through without calling a listener, those of
-# which it can be told at a glance that they touch no tensor on a device.
+# which it can be told quickly that they touch no tensor on a device.
 def look_at_torch(
     *,
     tensor: type,
@@ -352,7 +352,7 @@ def look_at_torch(
 
 def hook_subscripts(
     base: type,
-    glance: int,
+    quick_check: int,
     *,
     enter_get: Callable[[Any, Any], Any],
     enter_set: Callable[[Any, Any], Any],
@@ -362,17 +362,17 @@ def hook_subscripts(
 
 def hook_call(
     function: object,
-    glance: int,
+    quick_check: int,
     *,
     enter: Callable[[Any, Any], Any],
     leave: Callable[[Any, Any, bool], object],
     from_c: bool = False,
 ) -> bool:
     """Listen to the calls of a method in C, as it stands in its class, of a builtin function, or of
-    one in Python that a slot of a type calls. `glance` is how to tell that a call touches no device
-    (csrc/hooks/call_listener.h). `from_c`: one in Python, whose type stays; on Python 3.11 it is
-    observed only where a slot of a type calls it, or `function(*args)`. False where it can't be
-    hooked."""
+    one in Python that a slot of a type calls. `quick_check` is how to tell that a call touches no
+    device (csrc/hooks/call_listener.h). `from_c`: one in Python, whose type stays; on Python 3.11
+    it is observed only where a slot of a type calls it, or `function(*args)`. False where it can't
+    be hooked."""
 
 def unhook(leave: Callable[[Any, Any, bool], object]) -> None:
     """Take all hooks of the listeners with this `leave` back."""
@@ -424,16 +424,16 @@ def log_bytes(recording: object) -> bytes | None:
     """The log of a recording without a path, as a run file. Of one whose file failed: all but the
     history."""
 
-# Taps: what goes to the log, for readers in this process.
-def open_tap(recording: object) -> int:
-    """Returns the number of the tap; 0 for an object that is not the owner."""
+# Subscriptions: what goes to the log, for readers in this process.
+def open_subscription(recording: object) -> int:
+    """Returns the number of the subscription; 0 for an object that is not the owner."""
 
-def take_tap(recording: object, number: int) -> bytes:
+def take_subscription(recording: object, number: int) -> bytes:
     """What is new since the last call, also once after `stop`: records of `type u4, bytes u4,
     first u8`, then the payload of a log's items or of a document (docs/run-file.md). Of more
     history than 4 MiB the newer part is left out. Releases the GIL."""
 
-def close_tap(recording: object, number: int) -> None: ...
+def close_subscription(recording: object, number: int) -> None: ...
 def set_document(recording: object, name: str, json: bytes) -> None:
     """The new version of a document, a JSON object, to be written by the recorder's thread: never
     waits for a disk. "environment", "operations", "memory", "energy" and "collective_groups" have
@@ -522,7 +522,7 @@ def read_clocks() -> tuple[int, int]:
 def status() -> dict[str, Any]:
     """`{"recording": bool, "error": str | None}`; error is what ended the writing of history."""
 
-# Memory at the borders of phases and steps.
+# Memory at the boundaries of phases and steps.
 def start_memory_watch(
     source: Callable[[], object] | None,
     take: Callable[[], object],
@@ -532,11 +532,11 @@ def start_memory_watch(
     device: int = -1,
     next_node: Callable[[], object] | None = None,
 ) -> None:
-    """Read memory at the borders of the phases of the thread that opens steps, in so many steps
+    """Read memory at the boundaries of the phases of the thread that opens steps, in so many steps
     that it takes at most a share of `budget` of all time; the first three in any
     case. A source returns what `torch._C._cuda_memoryStats` does; None stands for the memory of the
     process. `take` is called after a step, at most once a second while readings wait, and sooner if
-    they are many. `reset` resets the peaks of the device's allocator, and is called at each border;
+    they are many. `reset` resets the peaks of the device's allocator at each boundary;
     `hook_allocator_peaks` comes first. `next_node` returns what autograd numbers the next node."""
 
 def hook_allocator_peaks(

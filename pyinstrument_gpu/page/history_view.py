@@ -45,9 +45,9 @@ def _curves(runs: ProgramRuns, shown: list[int], drawn: Any) -> Iterator[dict[st
         series = runs.series[number]
         values, unit = _scaled(series.unit, series.values)
         cuts = {p.place for p, _ in runs.points for one in p.series if one.series == number}
-        borders = [0, *sorted(cuts), len(values)]
+        boundaries = [0, *sorted(cuts), len(values)]
         level = np.full(len(values), np.nan)
-        for begin, end in pairwise(borders):
+        for begin, end in pairwise(boundaries):
             if np.isfinite(values[begin:end]).any():
                 level[begin:end] = np.nanmedian(values[begin:end])
         names = {series.name: values[drawn], "median": level[drawn]}

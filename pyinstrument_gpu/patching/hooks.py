@@ -25,7 +25,7 @@ Leave = Callable[[Any, Arguments, bool], object]
 """Called when that call ends, with the token, the arguments, and whether it raised no exception."""
 
 
-class Glance(enum.IntEnum):
+class QuickCheck(enum.IntEnum):
     """A way to see from the arguments of a call that no listener needs it: no device is touched.
     csrc/hooks/call_listener.h has the same numbers."""
 
@@ -67,21 +67,21 @@ class Hooks:
         self.not_hooked: list[str] = []
         look_at_torch()
 
-    def method(self, name: str, glance: Glance, enter: Enter) -> None:
+    def method(self, name: str, quick_check: QuickCheck, enter: Enter) -> None:
         """Hook a method of tensors. Nothing where there is none: versions of torch differ."""
         method = vars(torch._C.TensorBase).get(name)
-        self._hook(f"torch.Tensor.{name}", method, glance, enter)
+        self._hook(f"torch.Tensor.{name}", method, quick_check, enter)
 
-    def function(self, owner: Any, name: str, glance: Glance, enter: Enter) -> None:
+    def function(self, owner: Any, name: str, quick_check: QuickCheck, enter: Enter) -> None:
         """Hook a builtin function, one in Python, or a method that pybind11 has made."""
         function = getattr(owner, name, None)
-        self._hook(f"{owner!r}.{name}", getattr(function, "__func__", function), glance, enter)
+        self._hook(f"{owner!r}.{name}", getattr(function, "__func__", function), quick_check, enter)
 
-    def subscripts(self, glance: Glance, enter_get: Enter, enter_set: Enter) -> None:
+    def subscripts(self, quick_check: QuickCheck, enter_get: Enter, enter_set: Enter) -> None:
         """Hook indexing of tensors."""
         base = torch._C.TensorBase
         if not native.hook_subscripts(
-            base, int(glance), enter_get=enter_get, enter_set=enter_set, leave=self._leave
+            base, int(quick_check), enter_get=enter_get, enter_set=enter_set, leave=self._leave
         ):
             self.not_hooked.append("indexing of torch.Tensor")
 
@@ -89,8 +89,8 @@ class Hooks:
         """Take all of them back. Calling it again does nothing."""
         native.unhook(self._leave)
 
-    def _hook(self, name: str, function: Any, glance: Glance, enter: Enter) -> None:
+    def _hook(self, name: str, function: Any, quick_check: QuickCheck, enter: Enter) -> None:
         if function is not None and not native.hook_call(
-            function, int(glance), enter=enter, leave=self._leave
+            function, int(quick_check), enter=enter, leave=self._leave
         ):
             self.not_hooked.append(name)

@@ -50,7 +50,7 @@ from pyinstrument_gpu.patching.graph_labels import GraphCode, hash_of_labels, la
 from pyinstrument_gpu.patching.import_hook import when_imported
 
 _MOST_NAMES = 4_096
-_GLANCE_NEVER = 0  # of patching/hooks.py, which imports torch
+_NEVER = 0  # of patching/hooks.py, which imports torch
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")
 
 
@@ -139,7 +139,7 @@ class GraphHooks:
         leave = self._ends  # the same object each time: it tells whose hooks they are
         # A slot of the type calls it, and no frame of ours is in between.
         if not native.hook_call(
-            graphs.__call__, _GLANCE_NEVER, enter=self._begins, leave=leave, from_c=True
+            graphs.__call__, _NEVER, enter=self._begins, leave=leave, from_c=True
         ):
             raise TypeError("calls of graphs can't be observed")
         self._undo.append(lambda: native.unhook(leave))

@@ -11,7 +11,7 @@ from typing import Any
 from torch.distributed import distributed_c10d
 
 from pyinstrument_gpu.native import native
-from pyinstrument_gpu.patching.hooks import Arguments, Glance, Options
+from pyinstrument_gpu.patching.hooks import Arguments, Options, QuickCheck
 from pyinstrument_gpu.patching.tensor_device import HOST_TYPES
 
 _MOST_GROUPS = 1024
@@ -60,7 +60,7 @@ class ProcessGroups:
             function: Any = inspect.unwrap(outer) if outer is not None else None
             if function is None or not native.hook_call(
                 function,
-                int(Glance.NEVER),
+                int(QuickCheck.NEVER),
                 enter=_enter,
                 leave=self._leave,
                 from_c=function is not outer,

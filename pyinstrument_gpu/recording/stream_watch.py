@@ -19,7 +19,7 @@ import torch
 
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import tensor_device
-from pyinstrument_gpu.patching.hooks import Arguments, Enter, Glance, Options
+from pyinstrument_gpu.patching.hooks import Arguments, Enter, Options, QuickCheck
 
 _DEFAULT_STREAM = 0
 """Its `stream_id`."""
@@ -71,7 +71,7 @@ class StreamWatch:
         if function is None and not torch.backends.cuda.is_built():
             return
         if function is None or not native.hook_call(
-            function, int(Glance.NEVER), enter=enter, leave=self._leave, **how
+            function, int(QuickCheck.NEVER), enter=enter, leave=self._leave, **how
         ):
             self.not_hooked.append(name)
 

@@ -30,7 +30,7 @@ from pyinstrument_gpu.core.file.items import (
     STEP_ITEM,
     columns,
 )
-from pyinstrument_gpu.core.file.live_log import LiveLog, Tap
+from pyinstrument_gpu.core.file.live_log import LiveLog, LogSubscription
 from pyinstrument_gpu.core.file.statistics import decode_statistics
 from pyinstrument_gpu.core.file.steps import step_columns
 from pyinstrument_gpu.core.schema import METRIC_DTYPE, SpanFlag, span_scopes
@@ -70,7 +70,7 @@ class RunTail:
         """Return what is new.
 
         Args:
-            taken: from the recording's `Tap`.
+            taken: from the recording's `LogSubscription`.
             final: whether the recording has stopped and nothing more will come.
         """
         if taken:  # and with it all that stood in the buffers of threads at the last look
@@ -117,7 +117,7 @@ class RunTail:
         self._waiting = np.delete(self._waiting, place, axis=1)
 
     def _note_missed_spans(self) -> None:
-        # Missed by the tap, or lost on the way to the log: STATE counts every one.
+        # Missed by the subscription, or lost on the way to the log: STATE counts every one.
         state = self._log.state
         missed = state.phases_recorded - self._spans_seen
         if missed == self._spans_missed:
@@ -201,7 +201,7 @@ class SinkFeeder:
         deadline_s: float,
         path: str | None = None,
     ) -> None:
-        self._tap = Tap(recording)
+        self._subscription = LogSubscription(recording)
         self._tail = RunTail(environment, path)
         self._deadline_s = deadline_s
         self._sinks: list[Sink] = []
@@ -233,7 +233,7 @@ class SinkFeeder:
         self._thread.join(self._deadline_s)
         with self._lock:
             self._abandoned = True
-            self._tap.close()
+            self._subscription.close()
         if self._thread.is_alive():
             warn_of(
                 f"a sink did not finish within {self._deadline_s:g} s and was abandoned: it may "
@@ -258,7 +258,7 @@ class SinkFeeder:
             with self._lock:
                 if self._abandoned:
                     return
-                update = self._tail.look(self._tap.take(), final)
+                update = self._tail.look(self._subscription.take(), final)
                 sinks = tuple(self._sinks)
             for sink in sinks:
                 try:

@@ -19,7 +19,7 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.job.condition import (
     FRESH_NS,
     LEAST_HANGING_NS,
-    Sighting,
+    ProcessObservation,
     hanging_ns,
     open_stall,
 )
@@ -49,7 +49,7 @@ class Heartbeat:
 def heartbeat(
     run: Run,
     state: State,
-    sighting: Sighting,
+    observation: ProcessObservation,
     *,
     unchanged_ns: int,
     has_changed: bool,
@@ -58,14 +58,14 @@ def heartbeat(
     """Return the condition of a recording.
 
     Args:
-        sighting: of its process.
+        observation: of its process.
         unchanged_ns: how long it has been seen not to change.
         has_changed: whether it has been seen to change before that.
         lost: what has become of its file, as in `RunFollower`.
     """
-    process = sighting.process
-    is_at_least = sighting.silent_ns is None
-    known_ns = unchanged_ns if sighting.silent_ns is None else sighting.silent_ns
+    process = observation.process
+    is_at_least = observation.silent_ns is None
+    known_ns = unchanged_ns if observation.silent_ns is None else observation.silent_ns
     is_fresh = known_ns < FRESH_NS and (has_changed or not is_at_least)
     condition = _condition(run, state, known_ns, is_fresh, process)
     ago = ("at least " if is_at_least else "") + time_text(known_ns)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from pyinstrument_gpu.core.clocks import SAME_BOOT_NS, booted_ns
 from pyinstrument_gpu.core.condition import ProcessState
 from pyinstrument_gpu.core.file.run_files import is_run_file
-from pyinstrument_gpu.job.condition import Sighting
+from pyinstrument_gpu.job.condition import ProcessObservation
 from pyinstrument_gpu.job.job import Job, RankData
 
 _SLACK_NS = 2 * 10**9
@@ -139,12 +139,12 @@ LookUp: TypeAlias = Callable[[int, int, MachineClocks], ProcessState]
 clocks."""
 
 
-def sightings_of(
+def observations_of(
     job: Job,
     clocks: MachineClocks,
     wait: Callable[[], None],
     process: LookUp = process_state,
-) -> dict[int, Sighting]:
+) -> dict[int, ProcessObservation]:
     """Return what can be seen of each rank.
 
     Whether a process of another machine lives can't be seen, but perhaps its file changes.
@@ -159,10 +159,10 @@ def sightings_of(
     elsewhere = []
     for rank in job.ranks:
         if rank.complete:
-            found[rank.rank] = Sighting()
+            found[rank.rank] = ProcessObservation()
             continue
         anchor = rank.end.anchor
-        seen = sighting_of(rank.environment, anchor, rank.duration_ns, clocks, process)
+        seen = observation_of(rank.environment, anchor, rank.duration_ns, clocks, process)
         found[rank.rank] = seen
         if seen.silent_ns is None:
             elsewhere.append(rank)
@@ -170,17 +170,17 @@ def sightings_of(
         before = [_written(rank) for rank in elsewhere]
         wait()
         for rank, written in zip(elsewhere, before, strict=True):
-            found[rank.rank] = Sighting(is_writing=written != _written(rank))
+            found[rank.rank] = ProcessObservation(is_writing=written != _written(rank))
     return found
 
 
-def sighting_of(
+def observation_of(
     environment: Mapping[str, Any],
     anchor: Mapping[str, int],
     duration_ns: int,
     clocks: MachineClocks,
     process: LookUp = process_state,
-) -> Sighting:
+) -> ProcessObservation:
     """Return what can be seen of the process of a run; nothing if it is of another machine.
 
     Args:
@@ -188,11 +188,11 @@ def sighting_of(
         duration_ns: from its begin to its last heartbeat.
     """
     if not clocks.are_of(environment, anchor):
-        return Sighting()
+        return ProcessObservation()
     began_ns = anchor["monotonic_ns"] - anchor.get("run_ns", duration_ns)
     pid = environment.get("pid")
     state = ProcessState.UNKNOWN if pid is None else process(pid, began_ns, clocks)
-    return Sighting(state, max(0, clocks.monotonic_ns - began_ns - duration_ns))
+    return ProcessObservation(state, max(0, clocks.monotonic_ns - began_ns - duration_ns))
 
 
 def _written(rank: RankData) -> tuple[int, int] | None:

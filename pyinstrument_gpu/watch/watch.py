@@ -18,7 +18,7 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import RunFileError, RunFileVersionError
 from pyinstrument_gpu.watch.heartbeat import Heartbeat, heartbeat
 from pyinstrument_gpu.watch.live_run import LiveRun, json_of, live_run
-from pyinstrument_gpu.watch.process import LookUp, MachineClocks, process_state, sighting_of
+from pyinstrument_gpu.watch.process import LookUp, MachineClocks, observation_of, process_state
 from pyinstrument_gpu.watch.slow_steps import SlowStepSums
 
 VERSION = 1
@@ -86,7 +86,7 @@ class WatchedRun:
         return heartbeat(
             run,
             state,
-            sighting_of(run.environment, state.anchor, run.duration_ns, clocks, self._process),
+            observation_of(run.environment, state.anchor, run.duration_ns, clocks, self._process),
             unchanged_ns=clocks.monotonic_ns - self._changed_ns,
             has_changed=self._has_changed,
             lost=self._follower.lost,

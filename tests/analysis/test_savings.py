@@ -238,7 +238,7 @@ def test_copies_to_the_device_are_one_saving() -> None:
     assert all(row.change != Change.SYNC for row in found.rows)
 
 
-def test_waits_that_are_meant_are_left_in() -> None:
+def test_waits_that_are_allowed_are_left_in() -> None:
     run = run_of_program(_program(20 * MS, 5 * MS)).run
     sites = (SyncSite("a.py", 1, "f", SyncKind.ITEM, is_allowed=True),)
     run.syncs = Syncs(sites, run.syncs.events, run.syncs.watched_ns)

@@ -15,7 +15,7 @@ from pyinstrument_gpu.core.condition import ProcessState
 from pyinstrument_gpu.core.record import OpenPhase
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.steps import Step, Steps
-from pyinstrument_gpu.watch.process import MachineClocks, sightings_of
+from pyinstrument_gpu.watch.process import MachineClocks, observations_of
 from tests.helpers.job_endings import S, job, rank
 from tests.helpers.job_files import ANCHOR, rank_environment, rank_run
 from tests.helpers.run_writer import save
@@ -192,7 +192,7 @@ def test_processes_are_looked_up_on_their_machine_alone() -> None:
         return ProcessState.ALIVE
 
     def look(*ranks: Any) -> dict[int, Any]:
-        return sightings_of(job(*ranks), now, lambda: waited.append(None), state)
+        return observations_of(job(*ranks), now, lambda: waited.append(None), state)
 
     seen = look(here)
     assert (seen[0].process, seen[0].silent_ns) == (ProcessState.ALIVE, 7 * S)
@@ -211,8 +211,8 @@ def test_a_file_of_another_machine_may_be_seen_to_change(tmp_path: Path) -> None
     def write() -> None:
         path.write_bytes(b"12")
 
-    assert sightings_of(job(elsewhere), MachineClocks.now(), write)[1].is_writing
-    assert not sightings_of(job(elsewhere), MachineClocks.now(), lambda: None)[1].is_writing
+    assert observations_of(job(elsewhere), MachineClocks.now(), write)[1].is_writing
+    assert not observations_of(job(elsewhere), MachineClocks.now(), lambda: None)[1].is_writing
     missing = rank(1, host="other", file=str(tmp_path / "gone"))
-    seen = sightings_of(job(missing), MachineClocks.now(), lambda: None)
+    seen = observations_of(job(missing), MachineClocks.now(), lambda: None)
     assert not seen[1].is_writing

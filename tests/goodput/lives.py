@@ -13,7 +13,7 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.steps import Step, Steps
 from pyinstrument_gpu.goodput.division import Bucket
 from pyinstrument_gpu.goodput.life import JobLife, job_life
-from pyinstrument_gpu.job.condition import Sighting
+from pyinstrument_gpu.job.condition import ProcessObservation
 from tests.helpers.job_files import rank_run
 from tests.helpers.run_writer import save
 
@@ -23,7 +23,7 @@ BEFORE_NS = 100 * MS
 """From the begin of the process to that of the recording."""
 MONOTONIC_NS = 10**12
 EPOCH_NS = 10**18
-GONE = Sighting(ProcessState.GONE)
+GONE = ProcessObservation(ProcessState.GONE)
 
 
 def attempt(
@@ -100,7 +100,7 @@ def saved(folder: Path, *runs: Run) -> list[Path]:
     return paths
 
 
-def life_of(folder: Path, *runs: Run, seen: Sighting = GONE) -> JobLife:
+def life_of(folder: Path, *runs: Run, seen: ProcessObservation = GONE) -> JobLife:
     """Their life, in which so much can be seen of the processes of the last attempt."""
     return job_life(saved(folder, *runs), lambda run, path: seen)
 

@@ -22,8 +22,8 @@ def test_each_moment_has_the_first_bucket_that_claims_it(
     begin: int, length: int, claims: dict[Bucket, list[tuple[int, int]]]
 ) -> None:
     found = divided(begin, begin + length, {one: rows(of) for one, of in claims.items()})
-    lengths = np.diff(found.borders_ns)
-    assert (lengths > 0).all() and (found.borders_ns[0], found.borders_ns[-1]) == (
+    lengths = np.diff(found.boundaries_ns)
+    assert (lengths > 0).all() and (found.boundaries_ns[0], found.boundaries_ns[-1]) == (
         begin,
         begin + length,
     )
@@ -43,7 +43,7 @@ def test_each_moment_has_the_first_bucket_that_claims_it(
 
 def test_no_time_has_no_pieces() -> None:
     found = divided(5, 5, {Bucket.HUNG: rows([(0, 9)])})
-    assert (found.borders_ns.tolist(), found.buckets.tolist()) == ([5], [])
+    assert (found.boundaries_ns.tolist(), found.buckets.tolist()) == ([5], [])
     assert sum(found.totals_ns.values()) == 0
 
 

@@ -20,7 +20,7 @@ from pyinstrument_gpu.goodput import life
 from pyinstrument_gpu.goodput.attempts import newest_job
 from pyinstrument_gpu.goodput.life import job_life
 from pyinstrument_gpu.goodput.run_times import run_times
-from pyinstrument_gpu.job.condition import Sighting
+from pyinstrument_gpu.job.condition import ProcessObservation
 from tests.goodput.lives import (
     BEFORE_NS,
     GONE,
@@ -283,7 +283,7 @@ def test_a_stall_after_which_it_went_on_is_no_hang(tmp_path: Path) -> None:
 
 
 def test_a_job_that_is_running_goes_on_until_now(tmp_path: Path) -> None:
-    seen = Sighting(ProcessState.ALIVE, 50 * MS)
+    seen = ProcessObservation(ProcessState.ALIVE, 50 * MS)
     life = life_of(tmp_path, attempt(0, 10), attempt(1000, 10, start=9), seen=seen)
     assert life.attempts[-1].ended == Condition.RUNNING
     assert life.steps.cut_off == 1
@@ -298,9 +298,9 @@ def test_a_job_that_is_running_goes_on_until_now(tmp_path: Path) -> None:
 def test_a_process_of_another_machine(tmp_path: Path) -> None:
     """Its file changes; or it does not, and nothing is said of its end."""
     runs = attempt(0, 10), attempt(1000, 10, start=10)
-    life = life_of(tmp_path, *runs, seen=Sighting(is_writing=True))
+    life = life_of(tmp_path, *runs, seen=ProcessObservation(is_writing=True))
     assert life.attempts[-1].ended == Condition.RUNNING
-    life = life_of(tmp_path, *runs, seen=Sighting())
+    life = life_of(tmp_path, *runs, seen=ProcessObservation())
     assert [one.ended for one in life.attempts] == [Condition.CUT_OFF, Condition.LOST]
     assert [one.has_failed for one in life.attempts] == [True, False]
     assert life.steps.cut_off == 1

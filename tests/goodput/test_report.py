@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pyinstrument_gpu.cli import main
 from pyinstrument_gpu.core.condition import ProcessState
 from pyinstrument_gpu.goodput.report import _tenths
-from pyinstrument_gpu.watch.process import MachineClocks, sighting_of
+from pyinstrument_gpu.watch.process import MachineClocks, observation_of
 from tests.goodput.lives import BEFORE_NS, EPOCH_NS, MONOTONIC_NS, MS, attempt, saved
 
 TEXT = """\
@@ -141,8 +141,8 @@ def test_a_process_that_lives(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     clocks = MachineClocks("box", MONOTONIC_NS + now_ns, MONOTONIC_NS + now_ns, EPOCH_NS + now_ns)
     monkeypatch.setattr("pyinstrument_gpu.cli.goodput.MachineClocks.now", lambda: clocks)
     monkeypatch.setattr(
-        "pyinstrument_gpu.cli.goodput.sighting_of",
-        partial(sighting_of, process=lambda *_: ProcessState.ALIVE),
+        "pyinstrument_gpu.cli.goodput.observation_of",
+        partial(observation_of, process=lambda *_: ProcessState.ALIVE),
     )
     document = json.loads(goodput(folder / "run-0.gpurun", "--json").stdout)
     assert document["is_running"]

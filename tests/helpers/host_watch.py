@@ -12,7 +12,7 @@ import torch
 from pyinstrument_gpu.aspects.syncs import watch
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import tensor_device
-from pyinstrument_gpu.patching.hooks import Enter, Glance, Hooks
+from pyinstrument_gpu.patching.hooks import Enter, Hooks, QuickCheck
 
 
 @contextmanager
@@ -33,11 +33,11 @@ def watched_host() -> Iterator[None]:
 class _HearingAll(Hooks):
     """Hooks whose listener gets calls with tensors of the host, too."""
 
-    def subscripts(self, glance: Glance, enter_get: Enter, enter_set: Enter) -> None:
-        super().subscripts(Glance.NEVER, enter_get, enter_set)
+    def subscripts(self, quick_check: QuickCheck, enter_get: Enter, enter_set: Enter) -> None:
+        super().subscripts(QuickCheck.NEVER, enter_get, enter_set)
 
-    def _hook(self, name: str, function: Any, glance: Glance, enter: Enter) -> None:
-        super()._hook(name, function, Glance.NEVER, enter)
+    def _hook(self, name: str, function: Any, quick_check: QuickCheck, enter: Enter) -> None:
+        super()._hook(name, function, QuickCheck.NEVER, enter)
 
 
 def _lies_here(tensor: Any) -> bool:

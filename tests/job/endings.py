@@ -7,12 +7,12 @@ from dataclasses import replace
 from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
 from pyinstrument_gpu.core.condition import ProcessState
 from pyinstrument_gpu.job.attempts import Attempt
-from pyinstrument_gpu.job.condition import Sighting
+from pyinstrument_gpu.job.condition import ProcessObservation
 from pyinstrument_gpu.job.ending_report import JobEnding, job_ending
 from tests.helpers.job_endings import S, collectives, job, rank
 
-_ALIVE = Sighting(ProcessState.ALIVE, 50_000_000)
-_GONE = Sighting(ProcessState.GONE, 60 * S)
+_ALIVE = ProcessObservation(ProcessState.ALIVE, 50_000_000)
+_GONE = ProcessObservation(ProcessState.GONE, 60 * S)
 
 
 def _hanging() -> JobEnding:

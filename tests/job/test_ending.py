@@ -15,15 +15,15 @@ from pyinstrument_gpu.aspects.memory.data import OutOfMemory
 from pyinstrument_gpu.aspects.stalls.data import DistributedCall, GroupProgress, Stall
 from pyinstrument_gpu.core.condition import ProcessState
 from pyinstrument_gpu.core.file.json_document import PathName
-from pyinstrument_gpu.job.condition import Sighting
+from pyinstrument_gpu.job.condition import ProcessObservation
 from pyinstrument_gpu.job.ending_report import JobEnding, ending_report, job_ending
 from pyinstrument_gpu.job.job import Job, RankData
 from tests.helpers.job_endings import MS, S, collectives, group, job, rank
 
-GONE = Sighting(ProcessState.GONE, 60 * S)
-ALIVE = Sighting(ProcessState.ALIVE, 50 * MS)
-HELD = Sighting(ProcessState.STOPPED, 31 * S)
-MUTE = Sighting(ProcessState.ALIVE, 31 * S)
+GONE = ProcessObservation(ProcessState.GONE, 60 * S)
+ALIVE = ProcessObservation(ProcessState.ALIVE, 50 * MS)
+HELD = ProcessObservation(ProcessState.STOPPED, 31 * S)
+MUTE = ProcessObservation(ProcessState.ALIVE, 31 * S)
 
 ALIKE = (
     "SIGKILL, SIGTERM, the kernel's out-of-memory killer, a crash of native code and a lost "
@@ -35,8 +35,10 @@ BY_STEPS = (
 )
 
 
-def said(of: Job, *sightings: Sighting) -> JobEnding:
-    return job_ending(of, {one.rank: sight for one, sight in zip(of.ranks, sightings, strict=True)})
+def said(of: Job, *observations: ProcessObservation) -> JobEnding:
+    return job_ending(
+        of, {one.rank: sight for one, sight in zip(of.ranks, observations, strict=True)}
+    )
 
 
 def outcome(document: JobEnding) -> tuple[str, int | None, tuple[int, ...]]:
@@ -98,8 +100,8 @@ def test_one_is_silent() -> None:
 
 def test_of_another_machine_it_can_not_be_seen_whether_it_lives() -> None:
     left = rank(1, path="forward", host="other")
-    writing = Sighting(is_writing=True)
-    document = said(job(rank(0, stuck_ns=31 * S), left), writing, Sighting())
+    writing = ProcessObservation(is_writing=True)
+    document = said(job(rank(0, stuck_ns=31 * S), left), writing, ProcessObservation())
     assert document.verdict == (
         "Rank 1 stopped first, last seen in forward of step 41: its file ends without a word, and "
         "whether its process 4001 lives can't be seen from here."
@@ -303,7 +305,12 @@ def test_who_has_never_asked_for_an_operation_of_a_group_is_behind_in_it() -> No
 def test_on_other_machines_lengths_of_time_say_who_had_stopped() -> None:
     waiting = [asked(i, 41, 31 * S, host=f"node{i}") for i in (0, 2)]
     gone = asked(1, 41, 200 * MS, "forward", host="node1")
-    document = said(job(waiting[0], gone, waiting[1]), Sighting(), Sighting(), Sighting())
+    document = said(
+        job(waiting[0], gone, waiting[1]),
+        ProcessObservation(),
+        ProcessObservation(),
+        ProcessObservation(),
+    )
     assert document.rank == 1
     assert document.outcome == "stopped first"
     assert document.evidence[1] == (
@@ -312,7 +319,12 @@ def test_on_other_machines_lengths_of_time_say_who_had_stopped() -> None:
     )
     # It lived on, and did nothing.
     hung = asked(1, 41, 31 * S, "forward", host="node1")
-    document = said(job(waiting[0], hung, waiting[1]), Sighting(), Sighting(), Sighting())
+    document = said(
+        job(waiting[0], hung, waiting[1]),
+        ProcessObservation(),
+        ProcessObservation(),
+        ProcessObservation(),
+    )
     assert document.verdict == (
         "Rank 1 held up the job, in forward of step 41: ranks 0 and 2 waited 31.0 s for it in "
         "all_reduce 41 of group_0."
@@ -640,7 +652,7 @@ def test_a_job_that_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("alone", "sighting", "verdict"),
+    ("alone", "observation", "verdict"),
     [
         (
             rank(0),
@@ -679,8 +691,8 @@ def test_a_job_that_runs() -> None:
         ),
     ],
 )
-def test_a_program_alone(alone: RankData, sighting: Sighting, verdict: str) -> None:
-    document = said(job(alone), sighting)
+def test_a_program_alone(alone: RankData, observation: ProcessObservation, verdict: str) -> None:
+    document = said(job(alone), observation)
     assert document.verdict == verdict
     assert document.rank is None
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "log/log_tap.h"
+#include "log/log_subscription.h"
 #include "log/run_log.h"
 #include "record/part.h"
 
@@ -17,7 +17,7 @@ class DrainedPart {
   DrainedPart() {
     pig::inject_tick_function([] { return uint64_t{0}; });
     clock_.start();
-    log.add_tap(&tap_);
+    log.add_subscription(&subscription_);
     reset();
   }
   ~DrainedPart() { pig::inject_tick_function(nullptr); }
@@ -31,7 +31,7 @@ class DrainedPart {
     pig::Harvest harvest{pig::Occasion::kTick, findings, log};
     part.take(harvest);
     part.drain(harvest);
-    return items<Item>(tap_.take());
+    return items<Item>(subscription_.take());
   }
 
   Part part;
@@ -56,5 +56,5 @@ class DrainedPart {
 
   pig::Clock clock_;
   pig::RecordingOptions options_;
-  pig::LogTap tap_;
+  pig::LogSubscription subscription_;
 };

@@ -108,7 +108,7 @@ int sim_set_device_clock(int device, int64_t offset_ns, int64_t drift_ppb) {
 }
 int sim_set_drift(int device, int64_t drift_ppb) {
   return with_device(device, [&](SimulatedDriver& driver, Device& found) {
-    driver.machine.settle();
+    driver.machine.catch_up();
     found.clock.set_drift(driver.host.now_ns(), drift_ppb);
   });
 }
@@ -315,13 +315,13 @@ uint64_t sim_record_count() {
 }
 void sim_read_record(uint64_t i, RecordView* view) {
   locked([&](SimulatedDriver& driver) {
-    driver.machine.settle();
+    driver.machine.catch_up();
     *view = view_of(driver, driver.machine.records()[i]);
   });
 }
 int sim_truth(uint64_t event, RecordView* view) {
   return locked([&](SimulatedDriver& driver) {
-    driver.machine.settle();
+    driver.machine.catch_up();
     const Record* const record = driver.machine.last_record(event);
     if (record == nullptr) return 0;
     *view = view_of(driver, *record);

@@ -127,7 +127,7 @@ Result Machine::poison(uint64_t handle, int result) {
 }
 
 void Machine::drop_streams_of(const std::shared_ptr<Context>& context) {
-  settle();
+  catch_up();
   context->alive = false;
   std::erase_if(streams_, [&](const auto& entry) { return entry.second->context == context; });
   std::erase_if(streams_of_threads_,
@@ -289,7 +289,7 @@ bool Machine::try_end(Work& work) const {
   return true;
 }
 
-void Machine::settle() {
+void Machine::catch_up() {
   // An end on one stream may let another go on.
   for (bool progress = true; progress;) {
     progress = false;
@@ -311,7 +311,7 @@ void Machine::settle() {
 }
 
 bool Machine::next_host_ns(int64_t* host_ns) {
-  settle();
+  catch_up();
   bool found = false;
   for (const auto& stream : busy_) {
     const Work& work = *stream->queue.front();
@@ -337,19 +337,19 @@ void Machine::run_dry() {
 /// ever; this one says so.
 Result Machine::wait_for(const std::vector<std::shared_ptr<Work>>& works) {
   for (const auto& work : works) {
-    settle();
+    catch_up();
     while (!work->ended) {
       int64_t next_ns = 0;
       if (!next_host_ns(&next_ns)) return kLaunchTimeout;
       host_->advance_to(next_ns);
-      settle();
+      catch_up();
     }
   }
   return kSuccess;
 }
 
 Result Machine::room(const Stream& stream) {
-  settle();
+  catch_up();
   const Device& device = devices_[static_cast<size_t>(stream.context->device)];
   const bool full = device.queue_depth != 0 && stream.queue.size() >= device.queue_depth;
   return full ? kStreamFull : kSuccess;
@@ -415,7 +415,7 @@ Result Machine::hang(Thread& thread, uint64_t handle) {
 Result Machine::release(Thread& thread, uint64_t handle) {
   std::shared_ptr<Stream> stream;
   if (const Result result = find_stream(thread, handle, &stream)) return result;
-  settle();
+  catch_up();
   for (const auto& work : stream->queue) {
     if (!work->endless) continue;
     work->endless = false;
@@ -452,7 +452,7 @@ Result Machine::wait_event(Thread& thread, uint64_t stream_handle, uint64_t even
     captures_.invalidate(*stream->capture);
     return kCaptureIsolation;
   }
-  settle();
+  catch_up();
   if (event->record == nullptr || event->record->ended) return kSuccess;
   if (const Result result = room(*stream)) return result;
   enqueue(stream, 0, 0)->after.push_back(event->record);
@@ -548,7 +548,7 @@ std::function<void()> StandIn::with(void** values) const {
 Result Machine::pending(Thread& thread, uint64_t handle, uint64_t* count) {
   std::shared_ptr<Stream> stream;
   if (const Result result = find_stream(thread, handle, &stream)) return result;
-  settle();
+  catch_up();
   *count = stream->queue.size();
   return kSuccess;
 }

@@ -2,8 +2,8 @@
 //
 // Devices, contexts, streams and events as the driver has them, on a virtual clock.
 //
-// A stream is a queue. Nothing runs: `settle` works out which entries have begun and ended by now,
-// on their device's clock, and stops at the first that has not. So hours cost what their work
+// A stream is a queue. Nothing runs: `catch_up` works out which entries have begun and ended by
+// now, on their device's clock, and stops at the first that has not. So hours cost what their work
 // costs, and a change of a clock's rate reaches all that has not ended yet.
 //
 // One thread at a time. What enqueues answers kStreamFull, and has done nothing, while its stream
@@ -160,7 +160,7 @@ class Machine {
   void set_stand_in(const std::string& kernel, StandIn stand_in) { stand_ins_[kernel] = stand_in; }
   void set_kernel_duration(const std::string& name, int64_t ns) { kernel_ns_[name] = ns; }
   uint64_t host_bytes() const { return host_bytes_; }
-  void settle();
+  void catch_up();
 
   bool initialized = true;
   int driver_version = 13000;

@@ -176,7 +176,7 @@ Result Machine::event_query(Thread& thread, uint64_t handle) {
   }
   if (!captures_.permit_unsafe_call(thread.serial, thread.capture_mode)) return kCaptureUnsupported;
   if (event->record == nullptr) return kSuccess;
-  settle();
+  catch_up();
   return event->record->ended ? kSuccess : kNotReady;
 }
 
@@ -197,7 +197,7 @@ Result Machine::event_elapsed(Thread& thread, float* milliseconds, uint64_t begi
   }
   if (begin->context != end->context) return kInvalidHandle;
   if (!captures_.permit_unsafe_call(thread.serial, thread.capture_mode)) return kCaptureUnsupported;
-  settle();
+  catch_up();
   if (!begin->record->ended || !end->record->ended) return kNotReady;
   const Device& device = devices_[static_cast<size_t>(begin->context->device)];
   const int64_t elapsed_ns = device.elapsed_ns(device.stamp_ns(end->record->end_ns) -

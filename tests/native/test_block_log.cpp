@@ -145,8 +145,8 @@ class Writer {
     return was_repeated;
   }
 
-  void settle() {
-    log.settle();
+  void flush() {
+    log.flush();
     note_written(true);
   }
 
@@ -214,13 +214,13 @@ void run_scenario(Writer& writer) {
     writer.append(BlockType::kPaths, 8, tick % 5);
     writer.append(BlockType::kSpans, kSpanBytes, 150 * (tick % 4) + tick);
     writer.append(BlockType::kSteps, 40, 100);
-    if (tick % 4 == 3) writer.log.settle_slow();
+    if (tick % 4 == 3) writer.log.flush_slow();
     writer.tick(tick % 7 * 6000);
     writer.repeat();
     if (tick % 4 == 3) writer.write_document(BlockType::kStatistics, 4000 * tick);
     writer.repeat();
   }
-  writer.settle();
+  writer.flush();
   writer.write_document(BlockType::kEnvironment, 20'000);
 }
 
@@ -241,7 +241,7 @@ void test_bytes_of_a_small_log() {
   const Bytes name = {3, 0, 'a', 'b', 'c'};
   log.append(BlockType::kNames, name);
   log.append(BlockType::kNames, name);
-  log.settle();
+  log.flush();
   const Bytes text = {'{', '}'};
   log.write_document(BlockType::kState, text);
 
@@ -273,7 +273,7 @@ void test_items_do_not_straddle_blocks() {
   pig::MemoryStorage storage;
   Writer writer(storage, 100, kUnbounded);
   writer.append(BlockType::kThreads, 10'000, 3);
-  writer.settle();
+  writer.flush();
   const LogReader reader(contents(storage));
   writer.check(reader);
   CHECK_EQ(reader.log(number(BlockType::kThreads)).blocks, 3u);
@@ -293,7 +293,7 @@ void test_history_spans_bound_the_spans() {
       CHECK(appended - dropped >= std::min(history_spans, appended));
       CHECK(appended - dropped <= history_spans + 3 * kSpansPerBlock);
     }
-    writer.settle();
+    writer.flush();
     const LogReader reader(contents(storage));
     writer.check(reader);
     // Dropped means gone, and counted to the last one.
@@ -330,7 +330,7 @@ void test_only_history_is_dropped() {
   writer.write_document(BlockType::kState, 40'000);
   writer.write_document(BlockType::kState, 40'000);
   writer.append(BlockType::kSpans, kSpanBytes, 5 * kSpansPerBlock);
-  writer.settle();
+  writer.flush();
   writer.check(LogReader(contents(storage)));
   CHECK(writer.dropped(BlockType::kSpans) > 0);
 }
@@ -370,11 +370,11 @@ void test_after_an_error() {
     FaultyStorage storage(FaultyStorage::Fault::kFailOnce, at);
     Writer writer(storage, kScenarioHistorySpans, kScenarioBytes);
     run_scenario(writer);
-    writer.settle();
+    writer.flush();
     const size_t before = storage.writes();
     const uint64_t spans = writer.log.items(BlockType::kSpans);
     writer.append(BlockType::kSpans, kSpanBytes, 1000);
-    writer.settle();
+    writer.flush();
     CHECK_EQ(storage.writes(), before);
     CHECK_EQ(writer.log.items(BlockType::kSpans), spans);
   }
@@ -385,7 +385,7 @@ void test_after_an_error() {
   writer.write_document(BlockType::kState, 100);
   storage.fail_next();
   writer.append(BlockType::kSpans, kSpanBytes, 10);
-  writer.settle();
+  writer.flush();
   CHECK_EQ(writer.log.error(), EIO);
   writer.write_document(BlockType::kState, 120);
   const auto state = LogReader(storage.contents()).document(number(BlockType::kState));
@@ -416,7 +416,7 @@ void test_reserved_document() {
     writer.log.reserve_document(BlockType::kState);
     CHECK_EQ(writer.log.error(), 0);
     writer.append(BlockType::kSpans, kSpanBytes, 12 * kSpansPerBlock);
-    writer.settle();
+    writer.flush();
     CHECK_EQ(writer.log.error(), ENOSPC);
     for (size_t version = 1; version <= 3; ++version) {
       writer.write_document(BlockType::kState, 100 * version);
@@ -458,14 +458,14 @@ void test_writes_of_a_tick() {
            4u);
   // Of a log that has not filled a block since the last time, the newest one goes to its slot; then
   // it need not again.
-  writer.log.settle_slow();
+  writer.log.flush_slow();
   CHECK_EQ(writes_of([&] { writer.append(BlockType::kSpans, kSpanBytes, kSpansPerBlock); }), 2u);
-  CHECK_EQ(writes_of([&] { writer.log.settle_slow(); }), 1u + 3);
-  CHECK_EQ(writes_of([&] { writer.log.settle_slow(); }), 1u + 1);
-  CHECK_EQ(writes_of([&] { writer.log.settle_slow(); }), 1u);
+  CHECK_EQ(writes_of([&] { writer.log.flush_slow(); }), 1u + 3);
+  CHECK_EQ(writes_of([&] { writer.log.flush_slow(); }), 1u + 1);
+  CHECK_EQ(writes_of([&] { writer.log.flush_slow(); }), 1u);
   // And is extended there, payload and header.
   CHECK_EQ(writes_of(some), 1u);
-  writer.settle();
+  writer.flush();
   CHECK_EQ(writes_of([] {}), 1u);
 }
 
@@ -494,7 +494,7 @@ void test_a_tick_that_is_repeated() {
   CHECK(!repeats());
 }
 
-/// The journal holds no more than its slots: what is too much for it is settled.
+/// The journal holds no more than its slots: what is too much for it is flushed.
 void test_journal_is_bounded() {
   FaultyStorage storage(FaultyStorage::Fault::kKill, kNever);
   Writer writer(storage, kUnbounded, kUnbounded);

@@ -276,7 +276,7 @@ void test_memory_is_like_a_file(const TemporaryDirectory& directory) {
     uint64_t offset;
     size_t bytes;
   };
-  // Inside a page, over the border of two, over some whole ones, and beyond a hole.
+  // Inside a page, over the boundary of two, over some whole ones, and beyond a hole.
   const std::vector<Write> writes = {{100, 10},           {0, 1},      {16380, 8},
                                      {16384, 16384},      {5, 50'000}, {49'999, 7000},
                                      {10 * 16384, 16384}, {300'000, 1}};

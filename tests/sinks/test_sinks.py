@@ -23,7 +23,7 @@ from tests.helpers.sinks import HANGS_AFTER_S, KeepingSink, all_steps, times_by_
 SOON_S = 0.001
 NEVER_S = 3600.0
 
-# More than the tap keeps between two looks, in batches that no ring is too small for.
+# More than the subscription keeps between two looks, in batches that no ring is too small for.
 MANY = 30 * 4000
 
 
@@ -198,7 +198,7 @@ def test_sink_that_is_added_late() -> None:
     assert sink.wait_for(last).totals is not None
 
 
-def test_more_than_the_tap_keeps() -> None:
+def test_more_than_the_subscription_keeps() -> None:
     """The step that closed meanwhile is left out; later ones are whole."""
     sink, waker = KeepingSink(), KeepingSink()
     phase = gpu_phase("a")

@@ -130,7 +130,7 @@ class Case:
     def all_waits(self) -> NDArray[np.void]:
         """The waits, with those outside of steps."""
         waits = self.found.host_timeline.waits
-        return waits[~self.run.syncs.is_meant(waits)]
+        return waits[~self.run.syncs.is_allowed(waits)]
 
     def line(self, site: int) -> str:
         """Return what waits at a site, and where: ".item() at train.py:31"."""

@@ -30,7 +30,7 @@ from pyinstrument_gpu.patching.import_hook import when_imported
 
 SHORT_NS = 100_000
 """A call that takes no longer is a part of the sum of its step, and has no place."""
-_ANY_CALL = 0  # no call is passed over at a glance (patching/hooks.py, which needs torch)
+_ANY_CALL = 0  # no call is passed over by a quick check (patching/hooks.py, which needs torch)
 
 
 class _Calls(NamedTuple):

@@ -20,7 +20,7 @@ from pyinstrument_gpu.aspects.collectives.log import wait_item
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import dynamo
 from pyinstrument_gpu.patching import hooks as hooks_module
-from pyinstrument_gpu.patching.hooks import Arguments, Glance, Hooks, Options
+from pyinstrument_gpu.patching.hooks import Arguments, Hooks, Options, QuickCheck
 
 MOST_WAITS = 65536
 """Between two reads. Of more, the newest are kept."""
@@ -44,9 +44,9 @@ class HostWaits:
     def install(self) -> None:
         dynamo.leave_out(sys.modules[__name__], hooks_module)
         functional = torch.ops._c10d_functional.wait_tensor
-        self._hooks.function(torch._C._distributed_c10d.Work, "wait", Glance.NEVER, self._enter)
+        self._hooks.function(torch._C._distributed_c10d.Work, "wait", QuickCheck.NEVER, self._enter)
         for owner in (functional, functional.default):
-            self._hooks.function(owner, "_op", Glance.NEVER, self._enter)
+            self._hooks.function(owner, "_op", QuickCheck.NEVER, self._enter)
         if not self._hooks.not_hooked:
             self.since_ns = native.read_clocks()[0]
 

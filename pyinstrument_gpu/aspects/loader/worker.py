@@ -246,8 +246,8 @@ class _WatchedWorker:
             self._slot.write({**known, "stacks": None}, now_ns)
         cost_ns = time.perf_counter_ns() - now_ns
         # At first it is no matter what that costs: many workers live for few batches.
-        is_settled = self._every_ns == _EVERY_NS
-        self._next_ns = now_ns + max(self._every_ns, _COST_SHARE * cost_ns * is_settled)
+        is_steady = self._every_ns == _EVERY_NS
+        self._next_ns = now_ns + max(self._every_ns, _COST_SHARE * cost_ns * is_steady)
         self._every_ns = min(2 * self._every_ns, _EVERY_NS)
 
 

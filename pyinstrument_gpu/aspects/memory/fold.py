@@ -32,7 +32,7 @@ from pyinstrument_gpu.core.bounded_series import BoundedSeries
 STEP_BEGIN, PHASE_BEGIN, PHASE_END, STEP_END, RESET = range(5)
 """Kinds of readings, as csrc/python/memory_watch.h numbers them."""
 
-MOST_BORDERS = 1024
+MOST_BOUNDARIES = 1024
 """In one step: of a step with more, the rest is not read."""
 MOST_PHASES = 1000
 MOST_POINTS = 256
@@ -186,7 +186,7 @@ class MemoryFold:
         self._retries = self._retries[0] if self.steps else retries, retries
         if 0 <= readings[0][9] < retries:
             self._retried.append(serial)
-        is_whole = len(readings) <= MOST_BORDERS
+        is_whole = len(readings) <= MOST_BOUNDARIES
         if is_whole:
             self._outside.append(allocated - stack[0].begin - stack[0].inner)
         for path, phase in self._phases.items():

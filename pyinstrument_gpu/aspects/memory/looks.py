@@ -43,7 +43,7 @@ _LAST_STEPS = 2
 _MOST_BACKWARDS = 2
 _MOST_MARKS = 100_000
 _MOST_OBJECTS = 16
-_NEVER, _RESULT = 0, 6  # patching.hooks.Glance, which needs torch
+_NEVER, _RESULT = 0, 6  # patching.hooks.QuickCheck, which needs torch
 
 
 class MemoryLooks:

@@ -25,7 +25,7 @@ from pyinstrument_gpu.patching.own_imports import OwnImports
 if TYPE_CHECKING:
     from pyinstrument_gpu.aspects.nonfinite.step_check import Call, StepCheck
 
-_RESULT = 6  # patching.hooks.Glance, which needs torch
+_RESULT = 6  # patching.hooks.QuickCheck, which needs torch
 _USUAL_EVERY = 100
 _PATIENCE_S = 0.5
 _MOST_WAITING = 4

@@ -40,7 +40,7 @@ class WindowLog(NamedTuple):
 
 
 def read_window(before: bytes, since: bytes) -> WindowLog:
-    """Read what a tap gave at the begin of a window, with the names so far, and at its end.
+    """Read the log of a window: what it had at the begin, with the names so far, and at the end.
 
     Raises:
         RunFileDamagedError: it makes no sense.

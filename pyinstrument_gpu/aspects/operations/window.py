@@ -29,7 +29,7 @@ from pyinstrument_gpu.aspects.operations.events import events_of
 from pyinstrument_gpu.aspects.operations.flops.counting import FlopCounting
 from pyinstrument_gpu.aspects.operations.phase_timeline import read_window
 from pyinstrument_gpu.aspects.operations.torch_profiler import ProfilerInUse, TorchProfiler
-from pyinstrument_gpu.core.file.live_log import Tap
+from pyinstrument_gpu.core.file.live_log import LogSubscription
 from pyinstrument_gpu.core.flops import Flops
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.own_imports import OwnImports
@@ -65,7 +65,7 @@ class _Measuring:
     """The things that are on during a window, and what takes them back, the last first."""
 
     profiler: TorchProfiler
-    tap: Tap
+    subscription: LogSubscription
     before: bytes
     clocks: tuple[int, int]
     wall_less_monotonic_ns: int
@@ -127,10 +127,10 @@ class ProfileWindow:
         if "torch" not in sys.modules:
             raise ProfilerInUse("the program has not imported torch")
         native.harvest()  # what comes from now on belongs to the window
-        tap = Tap(self.recording)
-        undo.append(tap.close)
+        subscription = LogSubscription(self.recording)
+        undo.append(subscription.close)
         native.harvest()
-        before = tap.take()
+        before = subscription.take()
         profiler = TorchProfiler(
             with_stack=self.with_stack,
             record_shapes=self.record_shapes or self.flops,
@@ -144,7 +144,7 @@ class ProfileWindow:
         self._measuring.append(
             _Measuring(
                 profiler,
-                tap,
+                subscription,
                 before,
                 native.read_clocks(),
                 time.time_ns() - time.monotonic_ns(),
@@ -200,7 +200,7 @@ class ProfileWindow:
     def _what_was_seen(self, measuring: _Measuring, notes: list[str]) -> Operations:
         native.harvest()
         clocks = native.read_clocks()
-        log = read_window(measuring.before, measuring.tap.take())
+        log = read_window(measuring.before, measuring.subscription.take())
         counting, flops_of = None, None
         if self.flops:
             with OwnImports():  # here, as they need torch

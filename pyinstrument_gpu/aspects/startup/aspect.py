@@ -173,9 +173,9 @@ def _spans(run: Run, found: Startup, zero_ns: int, begin_ns: int) -> Iterator[_S
 def _divided(spans: Sequence[_Span], begin_ns: int, end_ns: int) -> list[StartupPart]:
     """Divide a time into parts: each moment counts for what began last of that which goes on."""
     inside = [one for one in spans if one.begin_ns < end_ns and one.end_ns > begin_ns]
-    borders = {begin_ns, end_ns}
-    borders.update(ns for one in inside for ns in (one.begin_ns, one.end_ns))
-    known = sorted(ns for ns in borders if begin_ns <= ns <= end_ns)
+    boundaries = {begin_ns, end_ns}
+    boundaries.update(ns for one in inside for ns in (one.begin_ns, one.end_ns))
+    known = sorted(ns for ns in boundaries if begin_ns <= ns <= end_ns)
     taken_ns: dict[tuple[str, str, str | None, str | None], int] = {}
     for here_ns, next_ns in pairwise(known):
         open_now = [one for one in inside if one.begin_ns <= here_ns and one.end_ns >= next_ns]

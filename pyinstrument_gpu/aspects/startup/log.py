@@ -42,7 +42,7 @@ _KEPT_IMPORT_NS = 10_000_000
 _KEPT_NS = 1_000_000
 _GAP_NS = 20_000_000
 """The most between modules and values of parameters that are made in one go."""
-_NEVER = 0  # `Glance.NEVER`, of a module that needs torch
+_NEVER = 0  # `QuickCheck.NEVER`, of a module that needs torch
 _HOOKED = (
     ("torch.nn.modules.module", "Module.to", DEVICE),
     ("torch.nn.modules.module", "Module.cuda", DEVICE),

@@ -21,7 +21,7 @@ from pyinstrument_gpu.core.sync_kind import ALLOWED, COPY_KINDS, SyncKind
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import dynamo, program_frames, tensor_device
 from pyinstrument_gpu.patching import hooks as hooks_module
-from pyinstrument_gpu.patching.hooks import Arguments, Enter, Glance, Hooks, Options
+from pyinstrument_gpu.patching.hooks import Arguments, Enter, Hooks, Options, QuickCheck
 from pyinstrument_gpu.patching.program_frames import caller
 
 _Waits = Callable[[Arguments, Options], SyncKind | None]
@@ -45,11 +45,11 @@ class SyncWatch:
     def install(self) -> None:
         dynamo.leave_out(sys.modules[__name__], hooks_module, tensor_device, sites, program_frames)
         hooks = self._hooks
-        for name, glance, waits in _METHODS:
-            hooks.method(name, glance, _entering(waits))
-        for owner, name, glance, waits in _FUNCTIONS:
-            hooks.function(owner, name, glance, _entering(waits))
-        hooks.subscripts(Glance.INDEX, _entering(_indexes), _entering(_assigns))
+        for name, quick_check, waits in _METHODS:
+            hooks.method(name, quick_check, _entering(waits))
+        for owner, name, quick_check, waits in _FUNCTIONS:
+            hooks.function(owner, name, quick_check, _entering(waits))
+        hooks.subscripts(QuickCheck.INDEX, _entering(_indexes), _entering(_assigns))
 
     @property
     def not_hooked(self) -> list[str]:
@@ -200,45 +200,45 @@ def _bytes_of(kind: SyncKind, args: Arguments) -> int:
 
 _SHAPE = _reads(SyncKind.DATA_DEPENDENT_SHAPE)
 _BOTH = (
-    ("nonzero", Glance.FIRST, _SHAPE),
-    ("argwhere", Glance.FIRST, _SHAPE),
-    ("masked_select", Glance.FIRST, _SHAPE),
-    ("bincount", Glance.FIRST, _SHAPE),
-    ("equal", Glance.FIRST, _reads(SyncKind.COMPARE)),
-    ("allclose", Glance.FIRST, _reads(SyncKind.COMPARE)),
-    ("is_nonzero", Glance.FIRST, _reads(SyncKind.BOOL)),
-    ("repeat_interleave", Glance.ARGUMENTS, _repeats),
+    ("nonzero", QuickCheck.FIRST, _SHAPE),
+    ("argwhere", QuickCheck.FIRST, _SHAPE),
+    ("masked_select", QuickCheck.FIRST, _SHAPE),
+    ("bincount", QuickCheck.FIRST, _SHAPE),
+    ("equal", QuickCheck.FIRST, _reads(SyncKind.COMPARE)),
+    ("allclose", QuickCheck.FIRST, _reads(SyncKind.COMPARE)),
+    ("is_nonzero", QuickCheck.FIRST, _reads(SyncKind.BOOL)),
+    ("repeat_interleave", QuickCheck.ARGUMENTS, _repeats),
 )
 """Both methods and functions of torch."""
-_METHODS: tuple[tuple[str, Glance, _Waits], ...] = (
+_METHODS: tuple[tuple[str, QuickCheck, _Waits], ...] = (
     *_BOTH,
-    ("item", Glance.FIRST, _reads(SyncKind.ITEM)),
-    ("__float__", Glance.FIRST, _reads(SyncKind.FLOAT)),
-    ("__int__", Glance.FIRST, _reads(SyncKind.INT)),
-    ("__index__", Glance.FIRST, _reads(SyncKind.INT)),
-    ("__bool__", Glance.FIRST, _reads(SyncKind.BOOL)),
-    ("__complex__", Glance.FIRST, _reads(SyncKind.COMPLEX)),
-    ("tolist", Glance.FIRST, _reads(SyncKind.TOLIST)),
-    ("numpy", Glance.FIRST, _reads(SyncKind.NUMPY)),
-    ("cpu", Glance.FIRST, _reads(SyncKind.CPU)),
-    ("to", Glance.TO, _moves),
-    ("cuda", Glance.NEVER, _goes_to_device),
-    ("copy_", Glance.ARGUMENTS, _copies),
+    ("item", QuickCheck.FIRST, _reads(SyncKind.ITEM)),
+    ("__float__", QuickCheck.FIRST, _reads(SyncKind.FLOAT)),
+    ("__int__", QuickCheck.FIRST, _reads(SyncKind.INT)),
+    ("__index__", QuickCheck.FIRST, _reads(SyncKind.INT)),
+    ("__bool__", QuickCheck.FIRST, _reads(SyncKind.BOOL)),
+    ("__complex__", QuickCheck.FIRST, _reads(SyncKind.COMPLEX)),
+    ("tolist", QuickCheck.FIRST, _reads(SyncKind.TOLIST)),
+    ("numpy", QuickCheck.FIRST, _reads(SyncKind.NUMPY)),
+    ("cpu", QuickCheck.FIRST, _reads(SyncKind.CPU)),
+    ("to", QuickCheck.TO, _moves),
+    ("cuda", QuickCheck.NEVER, _goes_to_device),
+    ("copy_", QuickCheck.ARGUMENTS, _copies),
 )
-_FUNCTIONS: tuple[tuple[Any, str, Glance, _Waits], ...] = (
+_FUNCTIONS: tuple[tuple[Any, str, QuickCheck, _Waits], ...] = (
     *((torch, *each) for each in _BOTH),
-    (torch, "where", Glance.ONLY, _finds),
+    (torch, "where", QuickCheck.ONLY, _finds),
     # Builtin functions, which `unique` and `unique_consecutive` call.
-    (torch._C._VariableFunctions, "_unique2", Glance.FIRST, _SHAPE),
-    (torch._C._VariableFunctions, "unique_dim", Glance.FIRST, _SHAPE),
-    (torch._C._VariableFunctions, "unique_consecutive", Glance.FIRST, _SHAPE),
+    (torch._C._VariableFunctions, "_unique2", QuickCheck.FIRST, _SHAPE),
+    (torch._C._VariableFunctions, "unique_dim", QuickCheck.FIRST, _SHAPE),
+    (torch._C._VariableFunctions, "unique_consecutive", QuickCheck.FIRST, _SHAPE),
     # Functions in Python, which slots of the type call.
-    (torch.Tensor, "__repr__", Glance.FIRST, _reads(SyncKind.PRINT)),
-    (torch.nn.Parameter, "__repr__", Glance.FIRST, _reads(SyncKind.PRINT)),
-    (torch.Tensor, "__format__", Glance.FIRST, _reads(SyncKind.FORMAT)),
-    (torch.Tensor, "__contains__", Glance.FIRST, _reads(SyncKind.COMPARE)),
-    (torch.cuda, "synchronize", Glance.NEVER, _always(SyncKind.SYNCHRONIZE)),
-    (torch.accelerator, "synchronize", Glance.NEVER, _always(SyncKind.SYNCHRONIZE)),
-    (torch.cuda.Stream, "synchronize", Glance.NEVER, _always(SyncKind.STREAM_SYNCHRONIZE)),
-    (torch.cuda.Event, "synchronize", Glance.NEVER, _always(SyncKind.EVENT_SYNCHRONIZE)),
+    (torch.Tensor, "__repr__", QuickCheck.FIRST, _reads(SyncKind.PRINT)),
+    (torch.nn.Parameter, "__repr__", QuickCheck.FIRST, _reads(SyncKind.PRINT)),
+    (torch.Tensor, "__format__", QuickCheck.FIRST, _reads(SyncKind.FORMAT)),
+    (torch.Tensor, "__contains__", QuickCheck.FIRST, _reads(SyncKind.COMPARE)),
+    (torch.cuda, "synchronize", QuickCheck.NEVER, _always(SyncKind.SYNCHRONIZE)),
+    (torch.accelerator, "synchronize", QuickCheck.NEVER, _always(SyncKind.SYNCHRONIZE)),
+    (torch.cuda.Stream, "synchronize", QuickCheck.NEVER, _always(SyncKind.STREAM_SYNCHRONIZE)),
+    (torch.cuda.Event, "synchronize", QuickCheck.NEVER, _always(SyncKind.EVENT_SYNCHRONIZE)),
 )

@@ -24,21 +24,21 @@ from pyinstrument_gpu.native import native
 _RECORD = struct.Struct("<IIQ")
 
 
-class Tap:
+class LogSubscription:
     """A subscription to the log of a recording, with the names, paths and threads as they are when
     it is made. It has to be closed."""
 
     def __init__(self, recording: object) -> None:
         self._recording = recording
-        self._number = native.open_tap(recording)
+        self._number = native.open_subscription(recording)
 
     def take(self) -> bytes:
         """Return what is new since the last call; nothing once the recording is over."""
-        return native.take_tap(self._recording, self._number)
+        return native.take_subscription(self._recording, self._number)
 
     def close(self) -> None:
         """Take no more. Calling it again does nothing."""
-        native.close_tap(self._recording, self._number)
+        native.close_subscription(self._recording, self._number)
 
 
 class LiveLog:
@@ -57,8 +57,8 @@ class LiveLog:
         self._dropped_steps = np.empty(0, DROPPED_STEP_ITEM)
 
     def take(self, taken: bytes) -> Blocks:
-        """Take in what came from a tap. Returns the new blocks, which refer to nothing that is not
-        known by then."""
+        """Take in what came from a subscription. Returns the new blocks, which refer to nothing
+        that is not known by then."""
         blocks = Blocks()
         view = memoryview(taken)
         while view:

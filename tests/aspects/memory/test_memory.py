@@ -14,7 +14,7 @@ from pyinstrument_gpu import analysis, gpu_phase, gpu_step, gpu_steps
 from pyinstrument_gpu.aspects.memory import out_of_memory
 from pyinstrument_gpu.aspects.memory.data import MedianBytes, Memory
 from pyinstrument_gpu.aspects.memory.fold import (
-    MOST_BORDERS,
+    MOST_BOUNDARIES,
     MOST_PHASES,
     MOST_POINTS,
     PHASE_BEGIN,
@@ -429,14 +429,14 @@ def test_of_a_step_that_was_not_read_to_its_end_nothing_is_known_to_be_left() ->
     fold = MemoryFold(None)
     inner = [reading(PHASE_BEGIN, 5), reading(PHASE_END, 7)]
     whole = [reading(STEP_BEGIN), *inner, reading(STEP_END, 7)]
-    cut = [reading(STEP_BEGIN), *(MOST_BORDERS // 2) * inner, reading(STEP_END, 999)]
+    cut = [reading(STEP_BEGIN), *(MOST_BOUNDARIES // 2) * inner, reading(STEP_END, 999)]
     for _ in range(6):
         fold.add(whole)
     fold.add(cut)
     facts = fold.facts()
     assert facts["outside_left_bytes"] == (5, 5, 5)
     assert facts["phases"][0]["left_bytes"] == (2, 2, 2)
-    assert facts["phases"][0]["calls"] == 6 + MOST_BORDERS // 2
+    assert facts["phases"][0]["calls"] == 6 + MOST_BOUNDARIES // 2
 
 
 def test_steps_without_an_end_or_a_begin_are_left_out() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readings of memory at the borders of phases and steps, with a simulated allocator."""
+"""Readings of memory at the boundaries of phases and steps, with a simulated allocator."""
 
 import gc
 import math
@@ -28,7 +28,7 @@ def kinds_and_depths() -> list[tuple[int, int]]:
 
 
 @pytest.mark.usefixtures("recording")
-def test_borders_are_read_in_order() -> None:
+def test_boundaries_are_read_in_order() -> None:
     allocator = SimulatedAllocator()
     native.start_memory_watch(allocator.statistics, int, budget=math.inf)
     with gpu_step(), gpu_phase("outer"):

@@ -387,7 +387,7 @@ def test_allowed_regions_count_as_blocked_and_are_not_listed(
     assert [site.is_allowed for site in run.syncs.sites if site.totals.count] == [True, False]
     assert run.syncs.total.count == 1
     assert run.spans["blocked_ns"].tolist() == [WAIT_NS]
-    assert run.syncs.is_meant(run.syncs.events).tolist() == [True, False]
+    assert run.syncs.is_allowed(run.syncs.events).tolist() == [True, False]
     assert "In allow_sync regions: 1 sync" in run.report(verbose=True, width=100)
 
 

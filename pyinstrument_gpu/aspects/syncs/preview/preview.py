@@ -30,7 +30,7 @@ from pyinstrument_gpu.aspects.syncs.preview.waiting_operators import MAY_MIX, RE
 from pyinstrument_gpu.aspects.syncs.sites import site_of
 from pyinstrument_gpu.core.sync_kind import ALLOWED, COPY_KINDS, SyncKind
 from pyinstrument_gpu.native import native
-from pyinstrument_gpu.patching.hooks import Arguments, Glance, Hooks, Options
+from pyinstrument_gpu.patching.hooks import Arguments, Hooks, Options, QuickCheck
 from pyinstrument_gpu.patching.import_hook import when_imported
 from pyinstrument_gpu.patching.program_frames import caller, callers, is_of_program
 from pyinstrument_gpu.patching.tensor_device import is_non_blocking, target_of_to
@@ -75,8 +75,8 @@ class Preview:
         # Below the Python object, which torch.jit looks up.
         hooks = self._hooks
         patches.on_remove(hooks.remove)
-        hooks.function(torch, "tensor", Glance.NEVER, self._enter_tensor)
-        hooks.function(torch.nn.functional, "one_hot", Glance.NEVER, self._enter_one_hot)
+        hooks.function(torch, "tensor", QuickCheck.NEVER, self._enter_tensor)
+        hooks.function(torch.nn.functional, "one_hot", QuickCheck.NEVER, self._enter_one_hot)
         for name in ("to", "cpu"):
             patches.wrap(torch.nn.Module, name, self._moving_module)
         for name, kind in {

@@ -18,7 +18,7 @@ namespace pig {
 /// History beyond `kMaxHistoryBytes` is left out until the next `take`. Readers notice: STATE
 /// counts the spans. All else is bounded by the tables of the recorder, and values of metrics,
 /// which are few, by what a recording has room for (MetricSeries). Not synchronised.
-class LogTap {
+class LogSubscription {
  public:
   static constexpr size_t kMaxHistoryBytes = 4 << 20;
 

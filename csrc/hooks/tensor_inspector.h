@@ -7,12 +7,12 @@
 
 namespace pig {
 
-/// What can be seen of a tensor at a glance, without a call that Python or a mode would see.
+/// Sees what it can of a tensor without a call that Python or a mode would see.
 ///
 /// PyTorch keeps its C++ tensor inside the Python object, at an offset that is found and verified
 /// when the hooks are installed. From there a function of PyTorch's stable C interface tells the
-/// type of the device. Where either is missing nothing is known at a glance, and Python is asked.
-struct TensorGlance {
+/// type of the device. Where either is missing nothing is known that way, and Python is asked.
+struct TensorInspector {
   PyTypeObject* tensor = nullptr;
   PyTypeObject* parameter = nullptr;
   PyTypeObject* dtype = nullptr;
@@ -27,7 +27,7 @@ struct TensorGlance {
   int32_t (*data)(void* tensor, void** address) = nullptr;
   int32_t int64_type = -1, bool_type = -1;
 
-  /// Takes two classes, and tensors of these devices. False, with no error set, where glances are
+  /// Takes two classes, and tensors of these devices. False, with no error set, where this is
   /// unavailable: then only the classes are known.
   bool install(PyObject* tensor_type, PyObject* parameter_type, PyObject* on_host,
                PyObject* on_meta);
@@ -68,7 +68,7 @@ struct TensorGlance {
   }
 };
 
-extern TensorGlance tensor_glance;
+extern TensorInspector tensor_inspector;
 
 /// How to ask what torch does on the calling thread: by the dictionary of `torch.compiler`, and a
 /// builtin function, which returns -1 outside of a backward pass's own threads. Both are kept for

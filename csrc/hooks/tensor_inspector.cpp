@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hooks/torch_glance.h"
+#include "hooks/tensor_inspector.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,7 +8,7 @@
 
 namespace pig {
 
-TensorGlance tensor_glance;
+TensorInspector tensor_inspector;
 
 namespace {
 
@@ -49,8 +49,8 @@ Function in_torch(const char* name) {
 
 }  // namespace
 
-bool TensorGlance::install(PyObject* tensor_type, PyObject* parameter_type, PyObject* on_host,
-                           PyObject* on_meta) {
+bool TensorInspector::install(PyObject* tensor_type, PyObject* parameter_type, PyObject* on_host,
+                              PyObject* on_meta) {
   if (device_type != nullptr) return true;
   if (tensor == nullptr) {  // for good: calls may be under way
     tensor = reinterpret_cast<PyTypeObject*>(Py_NewRef(tensor_type));
@@ -94,7 +94,7 @@ bool TensorGlance::install(PyObject* tensor_type, PyObject* parameter_type, PyOb
   return true;
 }
 
-bool TensorGlance::is_mask(PyObject* object, int64_t& elements, int64_t& set) const {
+bool TensorInspector::is_mask(PyObject* object, int64_t& elements, int64_t& set) const {
   if (data == nullptr || !is_on_host(object) || !is_matrix(object, elements)) return false;
   void* const tensor_address = reinterpret_cast<char*>(object) + offset;
   bool has_no_gaps = false;

@@ -4,14 +4,14 @@
 
 #include "check.h"
 #include "log/block_log.h"
-#include "log/log_tap.h"
+#include "log/log_subscription.h"
 #include "log/storage.h"
 
 namespace {
 
 using pig::BlockLog;
 using pig::BlockType;
-using pig::LogTap;
+using pig::LogSubscription;
 using Bytes = std::vector<uint8_t>;
 
 struct Record {
@@ -40,47 +40,47 @@ constexpr auto kState = static_cast<uint16_t>(BlockType::kState);
 constexpr auto kStatistics = static_cast<uint16_t>(BlockType::kStatistics);
 
 void what_is_taken_is_taken_once() {
-  LogTap tap;
-  CHECK(tap.take().empty());
-  tap.append(kNames, 0, Bytes{1, 2}, false);
-  tap.append(kNames, 1, Bytes{}, false);
-  tap.append(kSpans, 5, Bytes{3}, true);
-  const auto found = records(tap.take());
+  LogSubscription subscription;
+  CHECK(subscription.take().empty());
+  subscription.append(kNames, 0, Bytes{1, 2}, false);
+  subscription.append(kNames, 1, Bytes{}, false);
+  subscription.append(kSpans, 5, Bytes{3}, true);
+  const auto found = records(subscription.take());
   CHECK_EQ(found.size(), 2u);
   CHECK_EQ(found[0].type, kNames);
   CHECK(found[0].payload == Bytes({1, 2}));
   CHECK_EQ(found[1].type, kSpans);
   CHECK_EQ(found[1].first, 5u);
-  CHECK(tap.take().empty());
+  CHECK(subscription.take().empty());
 }
 
 void only_the_newest_document() {
-  LogTap tap;
-  tap.replace(kStatistics, Bytes{1});
-  tap.replace(kState, Bytes{2});
-  tap.replace(kState, Bytes{3, 4});
-  tap.append(kNames, 0, Bytes{9}, false);
-  const auto found = records(tap.take());
+  LogSubscription subscription;
+  subscription.replace(kStatistics, Bytes{1});
+  subscription.replace(kState, Bytes{2});
+  subscription.replace(kState, Bytes{3, 4});
+  subscription.append(kNames, 0, Bytes{9}, false);
+  const auto found = records(subscription.take());
   CHECK_EQ(found.size(), 3u);
   CHECK_EQ(found[0].type, kNames);  // before what may refer to it
   CHECK(found[1].payload == Bytes({3, 4}));
   CHECK(found[2].payload == Bytes({1}));
-  CHECK(tap.take().empty());
+  CHECK(subscription.take().empty());
 }
 
 void history_is_bounded() {
-  LogTap tap;
-  const Bytes most(LogTap::kMaxHistoryBytes - 1);
-  tap.append(kSpans, 0, most, true);
-  tap.append(kSpans, 1, Bytes{1, 2}, true);
-  tap.append(kSpans, 2, Bytes{3}, true);  // would fit, but behind a gap
-  tap.append(kNames, 0, Bytes{4}, false);
-  const auto found = records(tap.take());
+  LogSubscription subscription;
+  const Bytes most(LogSubscription::kMaxHistoryBytes - 1);
+  subscription.append(kSpans, 0, most, true);
+  subscription.append(kSpans, 1, Bytes{1, 2}, true);
+  subscription.append(kSpans, 2, Bytes{3}, true);  // would fit, but behind a gap
+  subscription.append(kNames, 0, Bytes{4}, false);
+  const auto found = records(subscription.take());
   CHECK_EQ(found.size(), 2u);
   CHECK(found[0].payload == most);
   CHECK(found[1].payload == Bytes({4}));
-  tap.append(kSpans, 3, Bytes{5}, true);
-  CHECK_EQ(records(tap.take()).size(), 1u);
+  subscription.append(kSpans, 3, Bytes{5}, true);
+  CHECK_EQ(records(subscription.take()).size(), 1u);
 }
 
 /// A storage that fails.
@@ -89,20 +89,20 @@ class FullStorage : public pig::Storage {
   int write(uint64_t, const void*, size_t) override { return 28; }
 };
 
-void log_tells_its_taps_also_after_an_error() {
+void log_tells_its_subscriptions_also_after_an_error() {
   FullStorage storage;
   BlockLog log(storage, 1, 1000, uint64_t{1} << 40);
-  LogTap tap;
+  LogSubscription subscription;
   log.append(BlockType::kNames, Bytes{7});
-  log.add_tap(&tap);
-  LogTap other;
-  log.add_tap(&other);
+  log.add_subscription(&subscription);
+  LogSubscription other;
+  log.add_subscription(&other);
   log.append(BlockType::kNames, Bytes{8});
   log.write_document(BlockType::kState, Bytes{9});
   CHECK(log.error() != 0);
-  log.remove_tap(&tap);
+  log.remove_subscription(&subscription);
   log.append(BlockType::kNames, Bytes{10});
-  const auto found = records(tap.take());
+  const auto found = records(subscription.take());
   CHECK_EQ(found.size(), 2u);
   CHECK(found[0].payload == Bytes({8}));
   CHECK(found[1].payload == Bytes({9}));
@@ -115,5 +115,5 @@ int main() {
   what_is_taken_is_taken_once();
   only_the_newest_document();
   history_is_bounded();
-  log_tells_its_taps_also_after_an_error();
+  log_tells_its_subscriptions_also_after_an_error();
 }
