@@ -43,7 +43,7 @@ from pyinstrument_gpu.goodput.advice import best_interval_ns
 from pyinstrument_gpu.goodput.life import job_life
 from pyinstrument_gpu.goodput.report import GoodputDocument, goodput_document
 from pyinstrument_gpu.goodput.run_times import run_times
-from pyinstrument_gpu.job.condition import Sighting
+from pyinstrument_gpu.job.condition import ProcessObservation
 from pyinstrument_gpu.job.own_work import MIN_STEPS
 
 ROOT = Path(__file__).parents[1]
@@ -53,7 +53,7 @@ ORDER = (
     *("productive", "recomputed", "outside", "dead"),
 )
 """Whose a moment is: the first of these that is true of it."""
-GONE = Sighting(ProcessState.GONE)
+GONE = ProcessObservation(ProcessState.GONE)
 _MS = 1_000_000
 _BEGIN_NS = 20 * _MS
 """The kernel tells when a process began to 10 ms, and on a busy machine it takes as long to start

@@ -244,7 +244,7 @@ def test_workers_that_nobody_watched_are_unknown() -> None:
         for _ in pig.gpu_steps(DataLoader(Numbers(), batch_size=4, num_workers=1)):
             pass
     assert not ASPECT.section(recording.run)
-    assert any("workers of the loader" in one for one in ASPECT.unknown(recording.run))
+    assert any("Workers of the loader" in one for one in ASPECT.unknown(recording.run))
 
 
 class Hanging(Numbers):
