@@ -344,22 +344,6 @@ def test_update_is_of_a_backward_pass_where_no_optimizer_exists() -> None:
     assert log.text.count("|") == 3
 
 
-def test_other_threads_do_not_count() -> None:
-    log = Log()
-    detector = detector_of(log)
-    detector.runs_forward()
-
-    def other() -> None:
-        detector.asks_for_item(TRAINING, True)
-        detector.got_item(4)
-        detector.runs_forward()
-        detector.runs_backward()
-        detector.got_none(TRAINING)
-
-    in_another_thread(other)
-    assert log.text == " "
-
-
 def one_step(detector: StepDetector, optimizer: int = 1) -> None:
     detector.asks_for_item(TRAINING, True)
     detector.got_item(4)
@@ -492,16 +476,6 @@ def in_another_thread(run: Callable[[], None]) -> None:
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-
-
-def test_program_with_steps_of_its_own_is_left_alone() -> None:
-    log = Log()
-    detector = detector_of(log)
-    detector.asks_for_item(TRAINING, True)
-    detector.leave_alone()
-    detector.runs_forward()
-    detector.finish()
-    assert log.text == " "
 
 
 def test_end_of_each_step_is_told_while_none_is_open() -> None:

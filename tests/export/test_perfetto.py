@@ -1,28 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Perfetto export, read back as JSON and compared with the run."""
 
-import tracemalloc
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
-import pyinstrument_gpu as pig
 from pyinstrument_gpu.aspects.memory.data import MEMORY_POINT_DTYPE, Memory
 from pyinstrument_gpu.aspects.modules.data import ModulePass
 from pyinstrument_gpu.aspects.nonfinite.data import Nonfinite, Origin
 from pyinstrument_gpu.core.record import OpenPhase, Thread, named_streams
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE
+from pyinstrument_gpu.core.schema import STEP_DTYPE
 from pyinstrument_gpu.core.steps import Steps
 from pyinstrument_gpu.errors import ExportError
-from pyinstrument_gpu.export import ranges
-from pyinstrument_gpu.export import text as export_text
 from pyinstrument_gpu.export.perfetto import write
 from tests.helpers.made_runs import (
     rank,
@@ -43,16 +38,6 @@ def trace_of(*of_runs: Run) -> Trace:
 
 def host(path: int, begin_ns: int, end_ns: int, depth: int = 0, thread: int = 0) -> tuple[int, ...]:
     return (path, path, 0, depth, thread, -1, -1, begin_ns, end_ns, -1, -1, -1, 1)
-
-
-def test_phases_nest_on_their_threads() -> None:
-    spans = [host(1, 1_000, 1_999, 1), host(0, 1_000, 1_234_567_890_123), host(0, 5, 6, thread=1)]
-    trace = trace_of(run_of(spans))
-    assert trace.slices("phase") == [
-        ("MainThread", "forward", 1_000, 1_234_567_890_123, {"path": "forward", "step": 0}),
-        ("MainThread", "attention", 1_000, 1_999, {"path": "forward/attention", "step": 0}),
-        ("thread 12", "forward", 5, 6, {"path": "forward", "step": 0}),
-    ]
 
 
 def test_times_are_written_digit_by_digit() -> None:
@@ -174,19 +159,6 @@ def test_what_does_not_nest_goes_to_further_tracks() -> None:
         ("MainThread (2)", 10),
         ("MainThread (3)", 7),
     ]
-
-
-def test_interleaved_generators_recorded_for_real() -> None:
-    def work(name: str) -> Iterator[None]:
-        with pig.gpu_phase.scope(name):
-            yield
-
-    with pig.record() as recording:
-        first, second = work("first"), work("second")
-        for generator in (first, second, first, second):
-            next(generator, None)
-    tracks = {one.name: one.track for one in trace_of(recording.run).slices("phase")}
-    assert tracks == {"first": "MainThread", "second": "MainThread (2)"}
 
 
 def test_main_thread_comes_before_the_others() -> None:
@@ -459,23 +431,3 @@ def check_nesting(times: Sequence[tuple[int, int]]) -> None:
             open_ends_ns.pop()
         assert not open_ends_ns or end_ns <= open_ends_ns[-1]
         open_ends_ns.append(end_ns)
-
-
-def test_long_runs_are_written_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export_text, "_CHUNK_ROWS", 1_024)
-    monkeypatch.setattr(ranges, "WINDOW_ROWS", 4_096)
-    count = 20_000
-    spans = np.zeros(count, SPAN_DTYPE)
-    spans["host_begin_ns"] = np.arange(count) * 10
-    spans["host_end_ns"] = spans["host_begin_ns"] + 9
-    for column in ("device", "stream", "device_begin_ns", "device_end_ns", "blocked_ns"):
-        spans[column] = -1
-    run = run_of(spans, ("x" * 256,))
-    tracemalloc.start()
-    try:
-        run.export(tmp_path / "out.json")
-        peak_bytes = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    written_bytes = (tmp_path / "out.json").stat().st_size
-    assert peak_bytes < written_bytes / 2

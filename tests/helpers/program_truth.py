@@ -36,7 +36,6 @@ _MARK = re.compile(r"  # waits(?P<how>, unseen| not)?(?: in (?P<libraries>[^:]+)
 class Truth(NamedTuple):
     """Lines are `FOLDER/FILE:NUMBER`, with the files of libraries in which they wait."""
 
-    style: str
     steps: int
     phases: Mapping[str, int]
     unseen_phases: Mapping[str, int]
@@ -62,7 +61,6 @@ def truth_of(file: Path, *others: Path) -> Truth:
     waits = {key: mark for key, mark in marks.items() if mark["how"] != " not"}
     phases = _counts(_comment(text, "phases"))
     return Truth(
-        style=re.split(r"\.\s|\n\n|\.?\"\"\"", text.split('"""', 1)[1])[0].replace("\n", " "),
         steps=int(_comment(text, "steps")),
         phases=phases,
         unseen_phases=_counts(_comment(text, "phases, unseen")),

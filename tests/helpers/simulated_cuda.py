@@ -36,7 +36,6 @@ class Result(enum.IntEnum):
     SUCCESS = 0
     INVALID_VALUE = 1
     OUT_OF_MEMORY = 2
-    NOT_INITIALIZED = 3
     DEINITIALIZED = 4
     INVALID_DEVICE = 101
     INVALID_IMAGE = 200
@@ -234,10 +233,6 @@ class SimulatedDevice:
         enqueued."""
         _check(native.set_device_clock(self.ordinal, offset_ns, _ppb(drift_ppm)))
 
-    def set_drift(self, drift_ppm: float) -> None:
-        """From now on the device's clock gains so much. What was is not changed."""
-        _check(native.set_drift(self.ordinal, _ppb(drift_ppm)))
-
     def set_tick(self, tick_ns: int) -> None:
         """Event times are multiples of this; 32 ns unless set."""
         _check(native.set_tick(self.ordinal, tick_ns))
@@ -352,9 +347,6 @@ class SimulatedCuda:
 
     # Contexts and streams
 
-    def set_initialized(self, initialized: bool) -> None:
-        native.set_initialized(initialized)
-
     def set_driver_version(self, version: int) -> None:
         native.set_driver_version(version)
 
@@ -375,9 +367,6 @@ class SimulatedCuda:
         """A new stream gets the handle of the last one that was destroyed, as from an allocator,
         and a new primary context that of the device's last one."""
         native.reuse_handles(reuse)
-
-    def destroy_context(self, context: int) -> None:
-        _check(native.destroy_context(context))
 
     @property
     def current_context(self) -> int:
@@ -401,11 +390,6 @@ class SimulatedCuda:
     def fail_current_stream(self, fail: bool = True) -> None:
         """Asking PyTorch for the current stream raises."""
         native.fail_current_stream(fail)
-
-    @property
-    def stream_questions(self) -> int:
-        """How often PyTorch was asked for the current stream."""
-        return int(native.stream_questions())
 
     # Calls that are stuck
 
@@ -446,7 +430,7 @@ class SimulatedCuda:
         native.stop_failing()
 
     def count(self, function: str, result: int | None = None) -> int:
-        """How often it was called, with that result or any. Exact also when the log is off."""
+        """How often it was called, with that result or any. Exact also beyond the log."""
         found, count = native.count(function, result or 0, result is None)
         _known(found, function)
         return int(count)
@@ -454,10 +438,6 @@ class SimulatedCuda:
     @property
     def blocking_calls(self) -> int:
         return sum(map(self.count, BLOCKING_CALLS))
-
-    def set_log_capacity(self, calls: int) -> None:
-        """Begins an empty log, of the last so many calls; a million unless set. 0: no log."""
-        native.set_log_capacity(calls)
 
     @property
     def end_of_calls(self) -> int:
@@ -493,10 +473,6 @@ class SimulatedCuda:
 
     def records(self) -> list[Record]:
         return [self.record(i) for i in range(self.record_count)]
-
-    def keep_records(self, keep: bool) -> None:
-        """Off: no truth of what is recorded from now on, and no memory for it."""
-        native.keep_records(keep)
 
     # Kernels and memory
 

@@ -11,7 +11,6 @@ from pyinstrument_gpu.job.job import Job
 from pyinstrument_gpu.job.report import job_document_of, job_report
 from tests.helpers.simulated_job import simulated_job
 from tests.job.jobs import (
-    JOBS,
     MS,
     MadeJob,
     balanced,
@@ -26,43 +25,6 @@ from tests.job.jobs import unknown as unknown_job
 
 def test_a_job_is_named_by_its_program_not_by_what_launched_it() -> None:
     assert balanced().document().job.command == ("train.py",)
-
-
-@pytest.mark.parametrize(
-    ("name", "verdict"),
-    [
-        (
-            "balanced",
-            "No rank stands out in 99 steps; differences between ranks cost 0.1% of the step.",
-        ),
-        (
-            "one late",
-            "Rank 3 is waited for: it comes last in 96 of 99 steps, 29.5 ms after the next rank "
-            "on average, 98% of that in data; differences between ranks cost 29% of the step.",
-        ),
-        (
-            "some steps",
-            "Rank 1 is waited for in some steps: it comes last in 7 of 99 steps, 4.00 ms after "
-            "the next rank on average, and the runs can't tell in which phase; differences between "
-            "ranks cost 5% of the step.",
-        ),
-        (
-            "in turn",
-            "Several ranks are waited for, together or in turn, and none can be named; differences "
-            "between ranks cost 8% of the step.",
-        ),
-        ("unknown", "Which rank is late is unknown: no step ended on all ranks."),
-        (
-            "broken",
-            "Ranks 0-1 stalled: no step of rank 0 began or ended for 32.0 s, in step 90, in "
-            "backward. Of the 3 ranks compared, no rank stands out in 99 steps; differences "
-            "between ranks cost 0.1% of the step; 2 ranks are missing.",
-        ),
-        ("nothing", "No run of the 2 ranks could be read."),
-    ],
-)
-def test_verdict(name: str, verdict: str) -> None:
-    assert JOBS[name]().document().verdict == verdict
 
 
 LATE = Straggler(2, Pattern.ALWAYS, "data", 96, 29.0 * MS, 0.98, 1e-12, (2, 3))

@@ -106,7 +106,7 @@ def check_startup(run: Run) -> None:
         assert not times.not_seen
 
 
-# In `make test`. Other shapes of a loop are there in tests/auto/test_training_loops.py.
+# In `make test`. Other shapes of a loop are there in tests/auto/test_known_loops.py.
 ALWAYS = ("checkpoints", "generator", "plain", "workers")
 
 

@@ -115,7 +115,6 @@ void bind(py::module_& module, const char* name,
 // The exchange API --------------------------------------------------------------------------------
 
 std::atomic<uint64_t> epoch{1};  ///< grows when all threads' streams are forgotten
-std::atomic<uint64_t> stream_questions{0};
 std::atomic<bool> streams_fail{false};
 
 std::map<int32_t, uint64_t>& current_streams() {
@@ -129,7 +128,6 @@ std::map<int32_t, uint64_t>& current_streams() {
 }
 
 int current_work_stream(pig::dlpack::DeviceType type, int32_t device, void** stream) {
-  ++stream_questions;
   if (streams_fail) {
     const py::gil_scoped_acquire gil;
     PyErr_SetString(PyExc_RuntimeError, "the test made current_work_stream fail");
@@ -235,7 +233,6 @@ void run_metric_kernels() {
 
 void reset_exchange_api() {
   ++epoch;
-  stream_questions = 0;
   streams_fail = false;
   device_of_tensors = 0;
 }
@@ -259,7 +256,6 @@ PYBIND11_MODULE(_simulated_cuda, module, pybind11::mod_gil_not_used()) {
              [](int32_t device, uint64_t stream) { current_streams()[device] = stream; });
   module.def("current_stream", [](int32_t device) { return current_streams()[device]; });
   module.def("fail_current_stream", [](bool fail) { streams_fail = fail; });
-  module.def("stream_questions", [] { return stream_questions.load(); });
 
   module.def("device_api_capsule", device_api_capsule);
   module.def("set_device_of_tensors", [](int32_t device) { device_of_tensors = device; });

@@ -87,24 +87,17 @@ class Calls {
 
   void add(const Call& call) {
     ++counts_[static_cast<size_t>(call.function)][call.result];
-    if (log_capacity_ == 0) return;
-    if (log_.size() < log_capacity_) {
+    if (log_.size() < kLogCapacity) {
       log_.push_back(call);
     } else {
-      log_[logged_ % log_capacity_] = call;
+      log_[logged_ % kLogCapacity] = call;
     }
     ++logged_;
   }
 
-  /// Begins an empty log; with 0, none.
-  void set_log_capacity(size_t calls) {
-    log_capacity_ = calls;
-    logged_ = 0;
-    log_.clear();
-  }
   uint64_t logged() const { return logged_; }
   uint64_t oldest() const { return logged_ - log_.size(); }
-  const Call& at(uint64_t i) const { return log_[i % log_capacity_]; }
+  const Call& at(uint64_t i) const { return log_[i % kLogCapacity]; }
 
   const std::map<int, uint64_t>& counts(int function) const {
     return counts_[static_cast<size_t>(function)];
@@ -120,7 +113,7 @@ class Calls {
   std::vector<Failure> failures_;
   std::array<int64_t, kFunctionNames.size()> cost_ns_{};
   std::array<std::map<int, uint64_t>, kFunctionNames.size()> counts_;
-  size_t log_capacity_ = 1u << 20;
+  static constexpr size_t kLogCapacity = 1u << 20;
   uint64_t logged_ = 0;
   std::vector<Call> log_;
 };

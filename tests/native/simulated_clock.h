@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <vector>
 
 namespace sim {
 
@@ -35,34 +34,28 @@ class HostClock {
   std::atomic<int64_t> reading_costs_ns_{0};
 };
 
-/// A device's time in ns as a function of the host's: it starts elsewhere and runs at another rate,
-/// which may change. Integers throughout: exact to the ns for as long as a test likes.
+/// A device's time in ns as a function of the host's: it starts elsewhere and runs at another rate.
+/// Integers throughout: exact to the ns for as long as a test likes.
 class DeviceClock {
  public:
   /// Reads `offset_ns` at host time 0 and gains `drift_ppb` ns in each host second.
-  void reset(int64_t offset_ns, int64_t drift_ppb) { segments_ = {{0, offset_ns, drift_ppb}}; }
-
-  /// The rate from now on. What was is not changed.
-  void set_drift(int64_t now_host_ns, int64_t drift_ppb) {
-    segments_.push_back({now_host_ns, at(now_host_ns), drift_ppb});
+  void reset(int64_t offset_ns, int64_t drift_ppb) {
+    offset_ns_ = offset_ns;
+    drift_ppb_ = drift_ppb;
   }
 
   int64_t at(int64_t host_ns) const {
-    size_t i = segments_.size() - 1;
-    while (i > 0 && host_ns < segments_[i].host_ns) --i;
-    return segments_[i].at(host_ns);
+    const Wide gain = static_cast<Wide>(host_ns) * drift_ppb_;
+    const Wide down = gain < 0 ? kBillion - 1 : 0;
+    return offset_ns_ + host_ns + static_cast<int64_t>((gain - down) / kBillion);
   }
 
   /// The first host time at which the device's clock has reached `device_ns`.
   int64_t host_at(int64_t device_ns) const {
-    size_t i = segments_.size() - 1;
-    while (i > 0 && device_ns <= segments_[i].device_ns) --i;
-    const Segment& segment = segments_[i];
-    const int64_t delta = device_ns - segment.device_ns;
-    int64_t host_ns = segment.host_ns + static_cast<int64_t>(static_cast<Wide>(delta) * kBillion /
-                                                             (kBillion + segment.drift_ppb));
-    while (segment.at(host_ns) < device_ns) ++host_ns;
-    while (segment.at(host_ns - 1) >= device_ns) --host_ns;
+    const Wide delta = device_ns - offset_ns_;
+    auto host_ns = static_cast<int64_t>(delta * kBillion / (kBillion + drift_ppb_));
+    while (at(host_ns) < device_ns) ++host_ns;
+    while (at(host_ns - 1) >= device_ns) --host_ns;
     return host_ns;
   }
 
@@ -70,19 +63,8 @@ class DeviceClock {
   __extension__ typedef __int128 Wide;
   static constexpr int64_t kBillion = 1'000'000'000;
 
-  struct Segment {
-    int64_t host_ns;
-    int64_t device_ns;
-    int64_t drift_ppb;
-
-    int64_t at(int64_t host) const {
-      const Wide gain = static_cast<Wide>(host - host_ns) * drift_ppb;
-      const Wide down = gain < 0 ? kBillion - 1 : 0;
-      return device_ns + (host - host_ns) + static_cast<int64_t>((gain - down) / kBillion);
-    }
-  };
-
-  std::vector<Segment> segments_{{0, 0, 0}};
+  int64_t offset_ns_ = 0;
+  int64_t drift_ppb_ = 0;
 };
 
 }  // namespace sim

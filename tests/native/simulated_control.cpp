@@ -77,9 +77,6 @@ RecordView view_of(SimulatedDriver& driver, const Record& record) {
 using namespace sim;  // NOLINT: the names to define are global
 
 void sim_reset(int devices) { SimulatedDriver::instance().reset(devices); }
-void sim_set_initialized(int initialized) {
-  locked([&](SimulatedDriver& driver) { driver.machine.initialized = initialized != 0; });
-}
 void sim_set_driver_version(int version) {
   locked([&](SimulatedDriver& driver) { driver.machine.driver_version = version; });
 }
@@ -105,12 +102,6 @@ void sim_run_dry() {
 int sim_set_device_clock(int device, int64_t offset_ns, int64_t drift_ppb) {
   return with_device(
       device, [&](SimulatedDriver&, Device& found) { found.clock.reset(offset_ns, drift_ppb); });
-}
-int sim_set_drift(int device, int64_t drift_ppb) {
-  return with_device(device, [&](SimulatedDriver& driver, Device& found) {
-    driver.machine.catch_up();
-    found.clock.set_drift(driver.host.now_ns(), drift_ppb);
-  });
 }
 int sim_set_tick(int device, int64_t tick_ns) {
   return with_device(device, [&](SimulatedDriver&, Device& found) { found.tick_ns = tick_ns; });
@@ -158,7 +149,6 @@ int sim_device_ns(int device, int64_t* device_ns) {
 SIM_OF_MACHINE(activate, (int device, uint64_t* context), device, context)
 SIM_OF_MACHINE(deactivate, (int device), device)
 SIM_OF_MACHINE(create_context, (int device, uint64_t* context), device, context)
-SIM_OF_MACHINE(destroy_context, (uint64_t context), context)
 SIM_OF_MACHINE(poison, (uint64_t context, int result), context, result)
 SIM_OF_MACHINE(create_stream, (uint64_t context, unsigned flags, uint64_t* stream), context, flags,
                stream)
@@ -286,9 +276,6 @@ int sim_count(const char* function, int result, int any_result, uint64_t* count)
   });
   return 0;
 }
-void sim_set_log_capacity(uint64_t calls) {
-  locked([&](SimulatedDriver& driver) { driver.calls.set_log_capacity(calls); });
-}
 uint64_t sim_oldest_call() {
   return locked([](SimulatedDriver& driver) { return driver.calls.oldest(); });
 }
@@ -307,9 +294,6 @@ void sim_read_call(uint64_t i, CallView* view) {
   });
 }
 
-void sim_keep_records(int keep) {
-  locked([&](SimulatedDriver& driver) { driver.machine.keep_records(keep != 0); });
-}
 uint64_t sim_record_count() {
   return locked([](SimulatedDriver& driver) { return driver.machine.records().size(); });
 }

@@ -49,7 +49,6 @@ struct LaunchView {
 #define SIM_CONTROLS(F)                                                                            \
   /* All as new: devices without contexts, host time 0, nothing logged, no failures. */            \
   F(void, reset, (int devices))                                                                    \
-  F(void, set_initialized, (int initialized))                                                      \
   F(void, set_driver_version, (int version))                                                       \
   /* The clock. `host_ns` is for the code under test: it pays for the reading. */                  \
   F(uint64_t, host_ns, ())                                                                         \
@@ -60,7 +59,6 @@ struct LaunchView {
   F(void, run_dry, ())                                                                             \
   /* Devices. */                                                                                   \
   F(int, set_device_clock, (int device, int64_t offset_ns, int64_t drift_ppb))                     \
-  F(int, set_drift, (int device, int64_t drift_ppb))                                               \
   F(int, set_tick, (int device, int64_t tick_ns))                                                  \
   /* What a kernel reads as %globaltimer. */                                                       \
   F(int, set_timer, (int device, int64_t offset_ns, int64_t step_ns))                              \
@@ -76,7 +74,6 @@ struct LaunchView {
   F(int, activate, (int device, uint64_t* context))                                                \
   F(int, deactivate, (int device))                                                                 \
   F(int, create_context, (int device, uint64_t* context))                                          \
-  F(int, destroy_context, (uint64_t context))                                                      \
   F(int, poison, (uint64_t context, int result))                                                   \
   F(int, make_current, (uint64_t context))                                                         \
   F(uint64_t, current_context, ())                                                                 \
@@ -110,12 +107,10 @@ struct LaunchView {
   F(void, stop_failing, ())                                                                        \
   F(int, set_cost, (const char* function, int64_t ns))                                             \
   F(int, count, (const char* function, int result, int any_result, uint64_t* count))               \
-  F(void, set_log_capacity, (uint64_t calls))                                                      \
   F(uint64_t, oldest_call, ())                                                                     \
   F(uint64_t, end_of_calls, ())                                                                    \
   F(void, read_call, (uint64_t i, sim::CallView* view))                                            \
   /* The truth. */                                                                                 \
-  F(void, keep_records, (int keep))                                                                \
   F(uint64_t, record_count, ())                                                                    \
   F(void, read_record, (uint64_t i, sim::RecordView* view))                                        \
   F(int, truth, (uint64_t event, sim::RecordView* view))                                           \

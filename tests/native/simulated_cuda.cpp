@@ -68,11 +68,6 @@ uint64_t word(T value) {
   }
 }
 
-bool works_uninitialized(Function function) {
-  return function == Function::kInit || function == Function::kDriverGetVersion ||
-         function == Function::kGetErrorName || function == Function::kGetErrorString;
-}
-
 /// Whether a call waits while another one is stuck inside the driver. NVIDIA documents nothing of
 /// its locks. In the stacks of processes that hang (PyTorch's issues 109074 and 119393, its pull
 /// request 132520), calls as different as cudaEventDestroy and cudaHostUnregister stand behind a
@@ -99,10 +94,7 @@ int call(Function function, const std::array<uint64_t, 4>& arguments, Body body)
   SimulatedDriver& driver = SimulatedDriver::instance();
   const auto enter = [&]() -> int {
     driver.host.advance(driver.calls.cost_ns(function));
-    const int result = driver.calls.ordered_failure(function);
-    if (result != kSuccess) return result;
-    const bool works = driver.machine.initialized || works_uninitialized(function);
-    return works ? kSuccess : kNotInitialized;
+    return driver.calls.ordered_failure(function);
   };
   const auto leave = [&](int result) {
     driver.calls.add(
@@ -217,10 +209,7 @@ SIM_FORWARD(MemFreeHost, host_free)
 #undef SIM_FORWARD
 
 int cuInit(unsigned flags) {
-  return call(Function::kInit, {word(flags)}, [](Machine& machine, Thread&) {
-    machine.initialized = true;
-    return kSuccess;
-  });
+  return call(Function::kInit, {word(flags)}, [](Machine&, Thread&) { return kSuccess; });
 }
 
 int cuDriverGetVersion(int* version) {

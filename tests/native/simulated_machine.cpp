@@ -112,13 +112,6 @@ Result Machine::create_context(int ordinal, uint64_t* context) {
   return kSuccess;
 }
 
-Result Machine::destroy_context(uint64_t handle) {
-  const auto found = contexts_.find(handle);
-  if (found == contexts_.end()) return kInvalidContext;
-  drop_streams_of(found->second);
-  return kSuccess;
-}
-
 Result Machine::poison(uint64_t handle, int result) {
   const auto found = contexts_.find(handle);
   if (found == contexts_.end()) return kInvalidContext;

@@ -118,7 +118,6 @@ class Machine {
   Result activate(int ordinal, uint64_t* context);
   Result deactivate(int ordinal);
   Result create_context(int ordinal, uint64_t* context);
-  Result destroy_context(uint64_t context);
   /// The context has an error that sticks: whatever touches it answers so until it is destroyed.
   Result poison(uint64_t context, int result);
   Result create_stream(uint64_t context, unsigned flags, uint64_t* stream);
@@ -156,13 +155,11 @@ class Machine {
   const std::vector<Launch>& launches() const { return launches_; }
   std::vector<Record>& records() { return records_; }
   const Record* last_record(uint64_t event) const;
-  void keep_records(bool keep) { keep_records_ = keep; }
   void set_stand_in(const std::string& kernel, StandIn stand_in) { stand_ins_[kernel] = stand_in; }
   void set_kernel_duration(const std::string& name, int64_t ns) { kernel_ns_[name] = ns; }
   uint64_t host_bytes() const { return host_bytes_; }
   void catch_up();
 
-  bool initialized = true;
   int driver_version = 13000;
 
   // The driver's calls.
@@ -246,7 +243,6 @@ class Machine {
   Captures captures_;
   std::unordered_map<uint64_t, std::shared_ptr<const Graph>> graphs_;
   std::vector<Record> records_;
-  bool keep_records_ = true;
   std::vector<std::string> violations_;
 
   std::unordered_map<uint64_t, std::map<std::string, uint64_t>> libraries_;  ///< kernels by name

@@ -158,12 +158,9 @@ Result Machine::event_record(Thread& thread, uint64_t event_handle, uint64_t str
     latency_ns += static_cast<int64_t>(device.random() % static_cast<uint64_t>(range_ns + 1));
   event->capture.reset();
   event->record = enqueue(stream, latency_ns, 0);
-  event->record_serial = 0;
-  if (keep_records_) {
-    records_.push_back({event_handle, stream_handle, thread.system_id, host_->now_ns(),
-                        stream->context->device, event->record});
-    event->record_serial = records_.size();
-  }
+  records_.push_back({event_handle, stream_handle, thread.system_id, host_->now_ns(),
+                      stream->context->device, event->record});
+  event->record_serial = records_.size();
   return kSuccess;
 }
 

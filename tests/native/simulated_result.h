@@ -8,7 +8,6 @@ namespace sim {
   R(Success, 0, "CUDA_SUCCESS", "no error")                                                      \
   R(InvalidValue, 1, "CUDA_ERROR_INVALID_VALUE", "invalid argument")                             \
   R(OutOfMemory, 2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory")                                 \
-  R(NotInitialized, 3, "CUDA_ERROR_NOT_INITIALIZED", "not initialised")                          \
   R(Deinitialized, 4, "CUDA_ERROR_DEINITIALIZED", "the driver is shutting down")                 \
   R(NoDevice, 100, "CUDA_ERROR_NO_DEVICE", "no device")                                          \
   R(InvalidDevice, 101, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal")                   \

@@ -18,51 +18,19 @@ namespace {
 using pig::CauseItem;
 using pig::CauseKind;
 using pig::CauseLog;
-using pig::kNoStep;
 using Log = DrainedPart<CauseLog>;
 
 /// While it exists a recording is active, and a step open.
 struct Recording {
   explicit Recording(uint32_t step) {
     pig::active_epoch = 1;
-    open(step);
+    pig::open_step = step;
   }
   ~Recording() {
     pig::active_epoch = 0;
     pig::open_step = pig::kNoOpenStep;
   }
-  static void open(uint32_t step) { pig::open_step = step; }
 };
-
-void sums_are_of_one_step_each_and_written_when_it_has_ended() {
-  Log log;
-  const Recording recording(3);
-  log.part.add_to_step(CauseKind::kCollection, 10);
-  log.part.add_to_step(CauseKind::kCollection, 5);
-  log.part.add_to_step(CauseKind::kThrottled, 7);
-  CHECK(log.take<CauseItem>().empty());
-  Recording::open(4);
-  log.part.add_to_step(CauseKind::kCollection, 1);
-  const std::vector<CauseItem> taken = log.take<CauseItem>();
-  CHECK_EQ(taken.size(), 2u);
-  for (const CauseItem& item : taken) {
-    CHECK_EQ(item.step, 3u);
-    CHECK_EQ(item.time_ns, item.kind == CauseKind::kCollection ? 15 : 7);
-  }
-  pig::open_step = pig::kNoOpenStep;
-  log.part.add_to_step(CauseKind::kCollection, 100);  // outside steps
-  const std::vector<CauseItem> last = log.take<CauseItem>();
-  CHECK_EQ(last.size(), 1u);
-  CHECK_EQ(last[0].step, 4u);
-  CHECK_EQ(last[0].time_ns, 1);
-}
-
-void without_a_recording_nothing_is_noted() {
-  Log log;
-  log.part.add(CauseKind::kCollection, 1, 2, 7, 0);
-  log.part.add_to_step(CauseKind::kCollection, 1);
-  CHECK(log.take<CauseItem>().empty());
-}
 
 void what_has_no_room_is_counted() {
   Log log;
@@ -125,8 +93,6 @@ void each_long_step_is_read() {
 }  // namespace
 
 int main() {
-  sums_are_of_one_step_each_and_written_when_it_has_ended();
-  without_a_recording_nothing_is_noted();
   what_has_no_room_is_counted();
   each_long_step_is_read();
   return 0;

@@ -24,17 +24,6 @@ std::vector<CollectiveItem> items(size_t count) {
   return made;
 }
 
-void items_are_taken_once_and_in_order() {
-  Series series;
-  CHECK_EQ(series.part.append(bytes_of(items(2))), 2u);
-  CHECK_EQ(series.part.append(bytes_of(items(3))), 3u);
-  const std::vector<CollectiveItem> taken = series.take<CollectiveItem>();
-  CHECK_EQ(taken.size(), 5u);
-  CHECK_EQ(taken[1].sequence, 1);
-  CHECK_EQ(taken[4].sequence, 2);
-  CHECK(series.take<CollectiveItem>().empty());
-}
-
 void half_an_item_is_none() {
   Series series;
   CHECK_EQ(series.part.append(bytes_of(items(2), 1)), 1u);
@@ -52,19 +41,10 @@ void what_has_no_room_is_left_out() {
   CHECK_EQ(series.part.append(bytes_of(items(3))), 3u);
 }
 
-void a_recording_begins_without_items() {
-  Series series;
-  series.part.append(bytes_of(items(3)));
-  series.reset();
-  CHECK(series.take<CollectiveItem>().empty());
-}
-
 }  // namespace
 
 int main() {
-  items_are_taken_once_and_in_order();
   half_an_item_is_none();
   what_has_no_room_is_left_out();
-  a_recording_begins_without_items();
   return 0;
 }

@@ -19,29 +19,22 @@ namespace cuda = pig::cuda;
 namespace {
 
 struct Launch {
-  std::string kernel;
-  unsigned blocks;
-  unsigned threads;
   cuda::Stream stream;
-  int slot;  ///< of the scratch, for an update
+  int slot;  ///< of the scratch
   Snapshot* snapshot;
 };
 
-std::vector<std::string> names;  ///< of the kernels asked for; a kernel is an index plus one
 std::vector<Launch> launches;
 std::vector<std::unique_ptr<char[]>> host_memory;  ///< never freed, as the launcher keeps it
 cuda::CaptureStatus capture_status = cuda::kNotCapturing;
 int launch_result = cuda::kSuccess;
 bool kernels_run = true;
-int contexts_retained = 0;
 
 std::vector<std::string> loaded;  ///< the codes, in the order of their loading
 std::string refused;              ///< the code that the driver does not take
 std::string found_unfit;          ///< the code whose kernels it does not take
 int unloaded = 0;
 thread_local cuda::Context current_context = nullptr;
-cuda::Device device_of_current = 1;
-cuda::Context context_of_launch = nullptr;
 cuda::Context const kContext = reinterpret_cast<cuda::Context>(3);
 
 int load(cuda::Library* library, const void* code, int*, void**, unsigned, int*, void**, unsigned) {
@@ -55,40 +48,22 @@ int get_function(cuda::Function* function, cuda::Kernel kernel) {
   return loaded.back() == found_unfit ? 209 : cuda::kSuccess;
 }
 
-int get_kernel(cuda::Kernel* kernel, cuda::Library, const char* name) {
-  names.emplace_back(name);
-  *kernel = reinterpret_cast<cuda::Kernel>(names.size());
-  return cuda::kSuccess;
-}
-
 void publish(State& state, Snapshot* snapshot) {
   static Scratch scratch;
   publish_words({&state, &scratch, snapshot, 1, 0, kMaxScalars, 0},
                 newest_publication(*snapshot) + 1, kMaxScalars, 0, 1);
 }
 
-int launch(cuda::Kernel kernel, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned,
-           unsigned, unsigned, cuda::Stream stream, void** parameters, void**) {
+int launch(cuda::Kernel, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+           cuda::Stream stream, void** parameters, void**) {
   if (launch_result != cuda::kSuccess) return launch_result;
-  const std::string& name = names[reinterpret_cast<size_t>(kernel) - 1];
-  launches.push_back({name, blocks, threads, stream, -1, nullptr});
-  context_of_launch = current_context;
-  LaunchParameters launch;
-  if (name == "pig_metric_scalar") {
-    const auto& p = *static_cast<ScalarParameters*>(parameters[0]);
-    launch = p.launch;
-    fold_number(p.value == nullptr ? p.number : load_real(p.value, p.format, 0), p.ema,
-                launch.state->scalars[p.slot]);
-  } else {
-    const auto& p = *static_cast<UpdateParameters*>(parameters[0]);
-    launch = p.launch;
-    launches.back().slot = launch.slot;
-    launches.back().snapshot = launch.snapshot;
-    if (!kernels_run || capture_status != cuda::kNotCapturing) return cuda::kSuccess;
-    std::vector<ConfusionCell> no_cells;
-    Totals found = scan_on_cpu(p.batch, no_cells, 1);
-    fold_update(p.batch, found, *launch.state);
-  }
+  const auto& p = *static_cast<UpdateParameters*>(parameters[0]);
+  const LaunchParameters& launch = p.launch;
+  launches.push_back({stream, launch.slot, launch.snapshot});
+  if (!kernels_run || capture_status != cuda::kNotCapturing) return cuda::kSuccess;
+  std::vector<ConfusionCell> no_cells;
+  Totals found = scan_on_cpu(p.batch, no_cells, 1);
+  fold_update(p.batch, found, *launch.state);
   publish(*launch.state, launch.snapshot);
   return cuda::kSuccess;
 }
@@ -117,7 +92,7 @@ const cuda::Driver* driver() {
       return 0;
     };
     made.CtxGetDevice = [](cuda::Device* device) {
-      *device = device_of_current;
+      *device = 1;
       return 0;
     };
     made.CtxSetCurrent = [](cuda::Context context) {
@@ -126,13 +101,9 @@ const cuda::Driver* driver() {
     };
     made.DevicePrimaryCtxRetain = [](cuda::Context* context, cuda::Device) {
       *context = kContext;
-      ++contexts_retained;
       return 0;
     };
-    made.DevicePrimaryCtxRelease = [](cuda::Device) {
-      --contexts_retained;
-      return 0;
-    };
+    made.DevicePrimaryCtxRelease = [](cuda::Device) { return 0; };
     made.ThreadExchangeStreamCaptureMode = [](cuda::CaptureMode*) { return 0; };
     made.LibraryLoadData = load;
     made.LibraryUnload = [](cuda::Library) {
@@ -141,7 +112,10 @@ const cuda::Driver* driver() {
     };
     made.KernelGetFunction = get_function;
     made.MemFreeHost = [](void*) { return 0; };
-    made.LibraryGetKernel = get_kernel;
+    made.LibraryGetKernel = [](cuda::Kernel* kernel, cuda::Library, const char*) {
+      *kernel = reinterpret_cast<cuda::Kernel>(1);
+      return 0;
+    };
     made.LaunchKernel = launch;
     made.MemHostAlloc = [](void** pointer, size_t bytes, unsigned) {
       host_memory.push_back(std::make_unique<char[]>(bytes));
@@ -210,68 +184,6 @@ State newest(const KernelLauncher& launcher) {
   return state;
 }
 
-void test_one_launch_for_each_update() {
-  names.clear();
-  KernelStore store(driver);
-  load_kernels(store);
-  KernelLauncher launcher(store);
-  State state{};
-  CHECK(!has_snapshot(launcher));
-  launches.clear();
-  for (int i = 0; i < 3; ++i) CHECK(update(launcher, state));
-  const ScalarParameters number{{}, nullptr, kNone, 3, 2.5, 0};
-  CHECK(is_launched(launcher.launch(number, to(&state))));
-
-  CHECK_EQ(launches.size(), 4u);
-  CHECK_EQ(launches[0].kernel, std::string("pig_metric_update_float32_thread"));
-  CHECK_EQ(launches[0].blocks, 1u);
-  CHECK_EQ(launches[0].threads, static_cast<unsigned>(kThreads));
-  CHECK(launches[0].stream == kStream);
-  CHECK_EQ(launches[3].kernel, std::string("pig_metric_scalar"));
-  CHECK_EQ(newest(launcher).updates, 3u);
-  CHECK_EQ(newest(launcher).count, 6u);
-  CHECK_EQ(newest(launcher).correct[0], 3.0);
-  CHECK_EQ(newest(launcher).correct[1], 6.0);
-  CHECK_EQ(newest(launcher).scalars[3].last, 2.5);
-  CHECK_EQ(names.size(), 27u);
-}
-
-void test_nothing_is_prepared_during_a_capture() {
-  KernelStore store(driver);
-  load_kernels(store);
-  KernelLauncher launcher(store);
-  State state{};
-  const size_t allocations = host_memory.size();
-  capture_status = cuda::kCapturing;
-  CHECK(!update(launcher, state));
-  CHECK_EQ(host_memory.size(), allocations);
-  CHECK(launcher.error().empty());
-  capture_status = cuda::kNotCapturing;
-  CHECK(update(launcher, state));
-  // What is prepared may be captured: a launch is all there is.
-  capture_status = cuda::kCapturing;
-  CHECK(update(launcher, state));
-  capture_status = cuda::kNotCapturing;
-  CHECK_EQ(host_memory.size(), allocations + 1);
-}
-
-void test_a_failed_launch_is_the_last() {
-  KernelStore store(driver);
-  load_kernels(store);
-  KernelLauncher launcher(store);
-  State state{};
-  CHECK(update(launcher, state));
-  launch_result = 719;
-  CHECK(!update(launcher, state));
-  CHECK_EQ(launcher.error(), std::string("cuLaunchKernel: CUDA_ERROR_MADE_UP (719): made up"));
-  launch_result = cuda::kSuccess;
-  launches.clear();
-  CHECK(!update(launcher, state));
-  CHECK(launches.empty());
-  // What the snapshot has is of before the error.
-  CHECK(!has_snapshot(launcher));
-}
-
 void test_a_launch_that_a_capture_refuses_is_not_the_last() {
   KernelStore store(driver);
   load_kernels(store);
@@ -284,19 +196,6 @@ void test_a_launch_that_a_capture_refuses_is_not_the_last() {
   launch_result = cuda::kSuccess;
   CHECK(update(launcher, state));
   CHECK_EQ(newest(launcher).updates, 2u);
-}
-
-void test_a_launch_is_in_the_context_of_the_tensors() {
-  KernelStore store(driver);
-  load_kernels(store);
-  KernelLauncher launcher(store);
-  State state{};
-  for (const auto context : {cuda::Context(nullptr), reinterpret_cast<cuda::Context>(8)}) {
-    current_context = context;
-    CHECK(update(launcher, state, nullptr));
-    CHECK(context_of_launch == kContext);
-    CHECK(current_context == context);
-  }
 }
 
 void test_before_the_kernels_are_loaded() {
@@ -357,24 +256,6 @@ void test_the_per_thread_stream_has_a_slot_for_each_thread() {
   CHECK_EQ(slot(), 0);
   std::thread([&] { CHECK_EQ(slot(), 1); }).join();
   CHECK_EQ(slot(), 0);
-}
-
-void test_in_another_context_of_the_device_nothing_is_launched() {
-  KernelStore store(driver);
-  load_kernels(store);
-  KernelLauncher launcher(store);
-  State state{};
-  CHECK(update(launcher, state));
-  const size_t count = launches.size();
-  current_context = reinterpret_cast<cuda::Context>(7);  // a green one, say
-  device_of_current = 0;
-  CHECK(!update(launcher, state));
-  CHECK(launcher.error().empty());
-  CHECK_EQ(launches.size(), count);
-  CHECK(current_context == reinterpret_cast<cuda::Context>(7));
-  device_of_current = 1;
-  current_context = nullptr;
-  CHECK(update(launcher, state));
 }
 
 /// The snapshot of a launcher that makes one update and is gone.
@@ -443,14 +324,6 @@ void test_memory_that_a_kernel_may_still_write_is_not_used_again() {
   CHECK(!is_used_again(captured));
 }
 
-void test_one_context_is_retained_for_all() {
-  contexts_retained = 0;
-  KernelStore store(driver);
-  load_kernels(store);
-  for (int i = 0; i < 3; ++i) snapshot_of_one_update(store);
-  CHECK_EQ(contexts_retained, 1);
-}
-
 /// The error of the launchers for which there are no kernels.
 std::string error_after(void (*make)(KernelStore&)) {
   unloaded = 0;
@@ -486,17 +359,11 @@ void test_kernels_that_cannot_be_had() {
 }  // namespace
 
 int main() {
-  test_one_launch_for_each_update();
-  test_nothing_is_prepared_during_a_capture();
-  test_a_failed_launch_is_the_last();
   test_a_launch_that_a_capture_refuses_is_not_the_last();
-  test_a_launch_is_in_the_context_of_the_tensors();
   test_before_the_kernels_are_loaded();
   test_streams_and_captures_have_slots_of_their_own();
   test_the_per_thread_stream_has_a_slot_for_each_thread();
-  test_in_another_context_of_the_device_nothing_is_launched();
   test_the_memory_of_a_launcher_that_is_gone_is_used_again();
   test_memory_that_a_kernel_may_still_write_is_not_used_again();
-  test_one_context_is_retained_for_all();
   test_kernels_that_cannot_be_had();
 }

@@ -16,7 +16,6 @@ using Bytes = std::vector<uint8_t>;
 
 struct Record {
   uint32_t type;
-  uint64_t first;
   Bytes payload;
 };
 
@@ -24,35 +23,17 @@ std::vector<Record> records(const Bytes& taken) {
   std::vector<Record> found;
   for (size_t at = 0; at < taken.size();) {
     uint32_t head[2];
-    uint64_t first;
     std::memcpy(head, &taken[at], sizeof head);
-    std::memcpy(&first, &taken[at + 8], sizeof first);
     const auto begin = taken.begin() + static_cast<std::ptrdiff_t>(at) + 16;
-    found.push_back({head[0], first, Bytes(begin, begin + head[1])});
+    found.push_back({head[0], Bytes(begin, begin + head[1])});
     at += 16 + head[1];
   }
   return found;
 }
 
-constexpr auto kSpans = static_cast<uint16_t>(BlockType::kSpans);
 constexpr auto kNames = static_cast<uint16_t>(BlockType::kNames);
 constexpr auto kState = static_cast<uint16_t>(BlockType::kState);
 constexpr auto kStatistics = static_cast<uint16_t>(BlockType::kStatistics);
-
-void what_is_taken_is_taken_once() {
-  LogSubscription subscription;
-  CHECK(subscription.take().empty());
-  subscription.append(kNames, 0, Bytes{1, 2}, false);
-  subscription.append(kNames, 1, Bytes{}, false);
-  subscription.append(kSpans, 5, Bytes{3}, true);
-  const auto found = records(subscription.take());
-  CHECK_EQ(found.size(), 2u);
-  CHECK_EQ(found[0].type, kNames);
-  CHECK(found[0].payload == Bytes({1, 2}));
-  CHECK_EQ(found[1].type, kSpans);
-  CHECK_EQ(found[1].first, 5u);
-  CHECK(subscription.take().empty());
-}
 
 void only_the_newest_document() {
   LogSubscription subscription;
@@ -66,21 +47,6 @@ void only_the_newest_document() {
   CHECK(found[1].payload == Bytes({3, 4}));
   CHECK(found[2].payload == Bytes({1}));
   CHECK(subscription.take().empty());
-}
-
-void history_is_bounded() {
-  LogSubscription subscription;
-  const Bytes most(LogSubscription::kMaxHistoryBytes - 1);
-  subscription.append(kSpans, 0, most, true);
-  subscription.append(kSpans, 1, Bytes{1, 2}, true);
-  subscription.append(kSpans, 2, Bytes{3}, true);  // would fit, but behind a gap
-  subscription.append(kNames, 0, Bytes{4}, false);
-  const auto found = records(subscription.take());
-  CHECK_EQ(found.size(), 2u);
-  CHECK(found[0].payload == most);
-  CHECK(found[1].payload == Bytes({4}));
-  subscription.append(kSpans, 3, Bytes{5}, true);
-  CHECK_EQ(records(subscription.take()).size(), 1u);
 }
 
 /// A storage that fails.
@@ -112,8 +78,6 @@ void log_tells_its_subscriptions_also_after_an_error() {
 }  // namespace
 
 int main() {
-  what_is_taken_is_taken_once();
   only_the_newest_document();
-  history_is_bounded();
-  log_tells_its_subscriptions_also_after_an_error();
+  log_tells_its_taps_also_after_an_error();
 }

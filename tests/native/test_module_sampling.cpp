@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdint>
-#include <vector>
 
 #include "base/clock.h"
 #include "base/ticks.h"
@@ -45,34 +44,6 @@ void test_the_cost_stays_within_the_budget() {
   }
 }
 
-void test_a_step_that_was_none_gives_its_turn_to_the_next() {
-  ModuleSampling& sampling = ModuleSampling::instance();
-  sampling.choose(5);
-  pig::active_epoch.store(2);
-  for (uint64_t i = 0; i < 3; ++i) CHECK_EQ(step(i, 10, 0), 1u);
-  std::vector<uint32_t> weights;
-  for (uint64_t i = 3; weights.size() < 50; ++i) {
-    const uint32_t dropped = sampling.step_begins(i) >> ModuleSampling::kWeightShift;
-    sampling.step_is_dropped();
-    weights.push_back(step(i, 10, 0));
-    CHECK_EQ(dropped, weights.back());
-  }
-  uint32_t sum = 0;
-  for (const uint32_t weight : weights) sum += weight;
-  CHECK_EQ(sum, 50u);
-}
-
-void test_nothing_is_noted_where_each_step_is_timed() {
-  ModuleSampling& sampling = ModuleSampling::instance();
-  sampling.choose(1);
-  CHECK_EQ(sampling.step_begins(7), 0u);
-  sampling.step_ends();
-  sampling.choose(5);
-  sampling.set_watched(false);
-  CHECK_EQ(sampling.step_begins(8), 0u);
-  sampling.step_ends();
-}
-
 }  // namespace
 
 int main() {
@@ -80,8 +51,6 @@ int main() {
   pig::Clock().start();  // from now on it is asked
   pig::active_epoch.store(1);
   test_the_cost_stays_within_the_budget();
-  test_a_step_that_was_none_gives_its_turn_to_the_next();
-  test_nothing_is_noted_where_each_step_is_timed();
   pig::active_epoch.store(0);
   pig::inject_tick_function(nullptr);
 }

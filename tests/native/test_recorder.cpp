@@ -165,22 +165,6 @@ void test_many_recordings_of_many_threads() {
   for (auto& thread : threads) thread.join();
 }
 
-void test_a_second_recording_is_refused() {
-  start();
-  bool refused = false;
-  try {
-    start();
-  } catch (const std::logic_error&) {
-    refused = true;
-  }
-  CHECK(refused);
-  record_spans(3);
-  stop();
-  CHECK_EQ(spans_recorded(), 3u);
-  check_whole(recorded_run());
-  stop();  // a second time does nothing
-}
-
 void test_threads_that_end() {
   constexpr uint64_t kShortThreads = 300;
   start();
@@ -475,7 +459,6 @@ int main() {
   signal(SIGXFSZ, SIG_IGN);  // as Python does
   Recorder::install_fork_handler();
   const TemporaryDirectory directory;
-  test_a_second_recording_is_refused();
   test_scratch();
   test_threads_that_end();
   test_many_recordings_of_many_threads();

@@ -15,16 +15,12 @@ using Log = DrainedPart<SyncLog>;
 
 /// The head of the SYNC_STATISTICS document and its rows.
 struct Statistics {
-  uint64_t items;
-  uint64_t dropped;
   uint32_t intervals;
   uint32_t flags;
   std::vector<std::vector<uint64_t>> rows;  ///< site, count, priced, blocked_ns, bytes
   explicit Statistics(const std::vector<uint8_t>& document) {
     std::vector<uint64_t> words(document.size() / sizeof(uint64_t));
     std::memcpy(words.data(), document.data(), document.size());
-    items = words.at(0);
-    dropped = words.at(1);
     intervals = static_cast<uint32_t>(words.at(2));
     flags = static_cast<uint32_t>(words.at(2) >> 32);
     for (size_t at = 3 + 2 * intervals; at < words.size(); at += 5) {
@@ -36,50 +32,6 @@ struct Statistics {
 
 SyncItem wait(uint32_t site, int64_t begin_ns, int64_t duration_ns) {
   return {begin_ns, duration_ns, 4, site, 7, 3, 1};
-}
-
-void a_wait_is_taken_once_and_counted_once() {
-  Log log;
-  log.part.watch(true, false);
-  CHECK_EQ(log.part.add_site({10, 0, "a.py", "f"}).value(), 0u);
-  CHECK_EQ(log.part.add_site({20, 1, "a.py", "g"}).value(), 1u);
-  log.part.add(wait(1, 100, 30));
-  log.part.add(wait(1, 200, 5));
-  log.part.add(wait(0, 300, -1));
-  const std::vector<SyncItem> items = log.take<SyncItem>();
-  CHECK_EQ(items.size(), 3u);
-  CHECK_EQ(items[0].duration_ns, 30);
-  CHECK_EQ(items[0].begin_ns, 100);
-  CHECK_EQ(items[0].bytes, 4u);
-  CHECK_EQ(items[0].site, 1u);
-  CHECK_EQ(items[0].path, 7u);
-  CHECK_EQ(items[0].step, 3u);
-  CHECK_EQ(items[0].thread, 1u);
-  CHECK_EQ(items[2].duration_ns, -1);  // missing is not zero
-  CHECK(log.take<SyncItem>().empty());
-  const Statistics found(log.part.encode_statistics(3));
-  CHECK_EQ(found.items, 3u);
-  CHECK_EQ(found.dropped, 0u);
-  CHECK_EQ(found.rows.size(), 2u);
-  CHECK((found.rows[0] == std::vector<uint64_t>{0, 1, 0, 0, 4}));
-  CHECK((found.rows[1] == std::vector<uint64_t>{1, 2, 2, 35, 8}));
-}
-
-void what_there_is_no_room_for_is_in_the_sums() {
-  Log log;
-  log.part.watch(true, true);
-  log.part.add_site({1, 0, "a.py", "f"});
-  for (size_t i = 0; i < SyncLog::kMaxPending + 5; ++i) log.part.add(wait(0, 10, 2));
-  CHECK_EQ(log.take<SyncItem>().size(), SyncLog::kMaxPending);
-  log.part.add(wait(0, 10, 2));  // there is room again
-  CHECK_EQ(log.take<SyncItem>().size(), 1u);
-  const Statistics found(log.part.encode_statistics(0));
-  CHECK_EQ(found.dropped, 5u);
-  CHECK_EQ(found.flags, 3u);  // as if there were a device, on which nothing was placed
-  log.part.place();
-  CHECK_EQ(Statistics(log.part.encode_statistics(0)).flags, 1u);
-  const uint64_t count = SyncLog::kMaxPending + 6;
-  CHECK((found.rows[0] == std::vector<uint64_t>{0, count, count, 2 * count, 4 * count}));
 }
 
 void sites_are_bounded_and_outlast_a_recording() {
@@ -120,8 +72,6 @@ void intervals_of_the_watch() {
 }  // namespace
 
 int main() {
-  a_wait_is_taken_once_and_counted_once();
-  what_there_is_no_room_for_is_in_the_sums();
   sites_are_bounded_and_outlast_a_recording();
   intervals_of_the_watch();
 }

@@ -97,85 +97,11 @@ void check_path(const Recording& recording, uint32_t path, uint32_t parent, uint
   CHECK_EQ(paths[path].phase, phase);
 }
 
-void test_nesting() {
-  Recording recording;
-  recording.begin_at(100, kA);
-  recording.begin_at(110, kB);
-  recording.end_at(115, kB);
-  recording.begin_at(120, kA);
-  recording.end_at(150, kA);
-  recording.end_at(200, kA);
-  const std::vector<RawSpan> spans = recording.drain();
-  CHECK_EQ(spans.size(), 3u);
-  check_span(spans[0], 110, 5, 0, 1, 1);
-  check_span(spans[1], 120, 30, 0, 2, 1);
-  check_span(spans[2], 100, 100, 35, 0, 0);
-  check_path(recording, 0, pig::kNoPath, kA);
-  check_path(recording, 1, 0, kB);
-  check_path(recording, 2, 0, kA);
-  CHECK(recording.drain().empty());
-}
-
-void test_the_step_is_the_one_open_at_the_begin() {
-  Recording recording;
-  const auto scope_of_span = [&recording](uint64_t step) {
-    pig::open_step.store(step);
-    recording.begin_at(1, kA);
-    pig::open_step.store(uint64_t{kSerial} << 32 | 99);
-    recording.end_at(2, kA);
-    const std::vector<RawSpan> spans = recording.drain();
-    CHECK_EQ(spans.size(), 1u);
-    CHECK_EQ(spans[0].step(), static_cast<uint32_t>(step));
-    return spans[0].scope();
-  };
-  CHECK(scope_of_span(pig::kNoOpenStep) == Scope::kOutside);
-  CHECK(scope_of_span(uint64_t{kSerial} << 32 | 5) == Scope::kStep);
-  CHECK(scope_of_span(uint64_t{kSerial + 1} << 32 | 5) == Scope::kOtherThreads);
-}
-
 void test_a_clock_that_goes_backwards() {
   Recording recording;
   recording.begin_at(100, kA);
   recording.end_at(90, kA);
   check_span(recording.drain().at(0), 100, 0, 0, 0, 0);
-}
-
-void test_closing_out_of_order() {
-  Recording recording;
-  recording.begin_at(0, kA);
-  recording.begin_at(10, kB);
-  recording.end_at(30, kA);  // under B, which stays open
-  recording.begin_at(40, kC);
-  recording.end_at(50, kC);
-  recording.end_at(60, kB);
-  recording.begin_at(70, kB);
-  recording.end_at(75, kB);
-  const std::vector<RawSpan> spans = recording.drain();
-  CHECK_EQ(spans.size(), 4u);
-  check_span(spans[0], 0, 30, 0, 0, 0);    // A
-  check_span(spans[1], 40, 10, 0, 2, 2);   // A/B/C
-  check_span(spans[2], 10, 50, 10, 1, 1);  // A/B
-  check_span(spans[3], 70, 5, 0, 3, 0);    // B: A is gone from the stack
-  check_path(recording, 2, 1, kC);
-  check_path(recording, 3, pig::kNoPath, kB);
-  CHECK_EQ(recording.drops.get(Drop::kUnmatchedEnds), 0u);
-}
-
-void test_the_innermost_of_a_name_is_closed() {
-  Recording recording;
-  recording.begin_at(0, kA);
-  recording.begin_at(1, kA);
-  recording.begin_at(2, kB);
-  recording.end_at(3, kA);
-  recording.end_at(4, kA);
-  recording.end_at(5, kA);  // none is left
-  recording.end_at(6, kB);
-  const std::vector<RawSpan> spans = recording.drain();
-  CHECK_EQ(spans.size(), 3u);
-  CHECK_EQ(spans[0].begin, 1u);
-  CHECK_EQ(spans[1].begin, 0u);
-  CHECK_EQ(spans[2].begin, 2u);
-  CHECK_EQ(recording.drops.get(Drop::kUnmatchedEnds), 1u);
 }
 
 void test_frames_by_serial() {
@@ -234,24 +160,6 @@ void test_other_threads_ask_for_an_end() {
   CHECK_EQ(recording.open().size(), 1u);
 }
 
-void test_deeper_than_the_stack() {
-  constexpr uint32_t kDeepest = ThreadState::kMaxFrames - 1;
-  Recording recording;
-  for (uint32_t depth = 1; depth <= kDeepest; ++depth) CHECK(recording.begin_at(depth, kA) != 0);
-  CHECK_EQ(recording.begin_at(5000, kA), 0u);
-  CHECK_EQ(recording.begin_at(5001, kB, {kCall.task, 0}), 0u);  // no end will come
-  CHECK_EQ(recording.drops.get(Drop::kDepth), 2u);
-  CHECK_EQ(recording.open().size(), kDeepest);
-
-  recording.end_at(6000, kA);  // of the one that was not opened
-  CHECK(recording.drain().empty());
-  for (uint32_t depth = kDeepest; depth > 0; --depth) recording.end_at(7000, kA);
-  const std::vector<RawSpan> spans = recording.drain();
-  CHECK_EQ(spans.size(), kDeepest);
-  for (uint32_t i = 0; i < kDeepest; ++i) CHECK_EQ(spans[i].depth(), kDeepest - 1 - i);
-  CHECK_EQ(recording.drops.get(Drop::kUnmatchedEnds), 0u);
-}
-
 // --- tasks ---
 
 /// Tasks 16, 32, ... are resumed inside task 8, as an event loop does; task 24 inside 16.
@@ -265,47 +173,6 @@ uintptr_t task_around(uintptr_t task) {
 }
 
 uintptr_t running_task = kLoop;
-
-void test_tasks_do_not_nest_in_each_other() {
-  Recording recording;
-  recording.begin_at(0, kA, block_of(kFirst));
-  recording.begin_at(1, kB, block_of(kSecond));
-  recording.begin_at(2, kC, block_of(kFirst));
-  recording.begin_at(3, kC, block_of(kInFirst));
-  recording.end_at(4, kC, block_of(kInFirst));
-  recording.end_at(12, kC, block_of(kFirst));
-  recording.end_at(20, kA, block_of(kFirst));
-  recording.begin_at(30, kC, block_of(kSecond));
-  recording.end_at(31, kC, block_of(kSecond));
-  recording.end_at(40, kB, block_of(kSecond));
-  const std::vector<RawSpan> spans = recording.drain();
-  CHECK_EQ(spans.size(), 5u);
-  check_span(spans[0], 3, 1, 0, 3, 2);    // A/C/C
-  check_span(spans[1], 2, 10, 1, 2, 1);   // A/C
-  check_span(spans[2], 0, 20, 10, 0, 0);  // A
-  check_span(spans[3], 30, 1, 0, 4, 1);   // B/C
-  check_span(spans[4], 1, 39, 1, 1, 0);   // B
-  check_path(recording, 1, pig::kNoPath, kB);
-  check_path(recording, 2, 0, kC);
-  check_path(recording, 3, 2, kC);
-  check_path(recording, 4, 1, kC);
-  CHECK(recording.open().empty());
-}
-
-void test_tasks_nest_in_what_is_open_around_their_loop() {
-  Recording recording;
-  recording.begin_at(0, kA, block_of(kLoop));
-  recording.begin_at(1, kB, block_of(kFirst));
-  recording.begin_at(2, kB, block_of(kSecond));
-  recording.end_at(3, kB, block_of(kFirst));
-  recording.end_at(4, kB, block_of(kSecond));
-  recording.end_at(5, kA, block_of(kLoop));
-  const std::vector<RawSpan> spans = recording.drain();
-  CHECK_EQ(spans.size(), 3u);
-  check_span(spans[0], 1, 2, 0, 1, 1);
-  check_span(spans[1], 2, 2, 0, 1, 1);
-  check_span(spans[2], 0, 5, 4, 0, 0);
-}
 
 void test_whose_phase_is_closed() {
   Recording recording;
@@ -331,17 +198,6 @@ void test_whose_phase_is_closed() {
   recording.end_at(9, kA, Caller::of_call(kSecond));
   CHECK(begins() == std::vector<uint64_t>{7});
   CHECK(recording.open().empty());
-}
-
-void test_a_phase_is_found_by_other_threads() {
-  Recording recording;
-  recording.begin_at(1, kA, block_of(kFirst, 512));
-  const uint32_t serial = recording.begin_at(2, kA, block_of(kFirst, 1024));
-  recording.begin_at(3, kB, block_of(kFirst, 1024));
-  CHECK_EQ(recording.thread.find_open(kA, block_of(kFirst, 1024).block), serial);
-  CHECK_EQ(recording.thread.find_open(kC, block_of(kFirst, 1024).block), 0u);
-  recording.thread.end_frame(serial, 4);
-  CHECK_EQ(recording.thread.find_open(kA, block_of(kFirst, 1024).block), 0u);
 }
 
 void test_the_innermost_path_is_that_of_the_task_that_runs() {
@@ -730,19 +586,11 @@ void test_reset_forgets() {
 int main() {
   pig::inject_tick_function([] { return now; });
   pig::tasks = {[] { return running_task; }, task_around};
-  test_nesting();
-  test_the_step_is_the_one_open_at_the_begin();
   test_a_clock_that_goes_backwards();
-  test_closing_out_of_order();
-  test_the_innermost_of_a_name_is_closed();
   test_frames_by_serial();
   test_renamed_frame();
   test_other_threads_ask_for_an_end();
-  test_deeper_than_the_stack();
-  test_tasks_do_not_nest_in_each_other();
-  test_tasks_nest_in_what_is_open_around_their_loop();
   test_whose_phase_is_closed();
-  test_a_phase_is_found_by_other_threads();
   test_the_innermost_path_is_that_of_the_task_that_runs();
   test_more_tasks_than_frames();
   test_a_frame_that_was_not_opened_lies_inside_or_around_one_that_was();

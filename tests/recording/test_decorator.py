@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import functools
 import inspect
-import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator
 from typing import Any, TypeVar
 
@@ -217,27 +216,6 @@ def test_async_function_that_raises_is_cancelled_or_closed() -> None:
     assert dropped_of(recording.run) == {}
 
 
-def test_tasks_of_an_event_loop() -> None:
-    @gpu_phase("fetch")
-    async def fetch(may_end: asyncio.Event) -> None:
-        tick(1)
-        await may_end.wait()
-        tick(10)
-
-    async def main() -> None:
-        events = [asyncio.Event(), asyncio.Event()]
-        tasks = [asyncio.create_task(fetch(event)) for event in events]
-        await asyncio.sleep(0)  # both begin
-        for event, task in zip(events, tasks, strict=True):
-            event.set()
-            await task
-
-    with fake_clock() as tick, pig.record() as recording:
-        asyncio.run(main())
-
-    assert times_of(recording.run) == [("fetch", 0, 12), ("fetch", 1, 22)]
-
-
 # --- generators ---
 
 
@@ -354,30 +332,6 @@ def test_interleaved_generators_close_their_own_spans() -> None:
         ("g/g", 1, 111, 10),
     ]
     assert dropped_of(recording.run) == {}
-
-
-def test_generator_that_ends_on_another_thread() -> None:
-    @gpu_phase("g")
-    def generate() -> Iterator[None]:
-        yield
-
-    with fake_clock() as tick, pig.record() as recording:
-        generator = generate()
-        next(generator)
-        tick(1)
-        thread = threading.Thread(target=list, args=[generator])
-        thread.start()
-        thread.join()
-        tick(1)
-        with gpu_phase("after"):
-            pass
-
-    assert [
-        (span.path, span.begin_ns, span.end_ns, span.thread) for span in spans_of(recording.run)
-    ] == [
-        ("g", 0, 1, "MainThread"),
-        ("after", 2, 2, "MainThread"),
-    ]
 
 
 # --- async generators ---

@@ -268,18 +268,6 @@ def test_nesting() -> None:
     ]
 
 
-def test_a_phase_inside_itself() -> None:
-    with fake_clock() as tick, pig.record() as recording:
-        phase = gpu_phase("a")
-        with phase:
-            tick(1)
-            with phase:
-                tick(1)
-            tick(1)
-
-    assert times_of(recording.run) == [("a/a", 1, 2), ("a", 0, 3)]
-
-
 def test_same_name_under_two_parents_is_two_paths() -> None:
     with pig.record() as recording:
         for parent in ("a", "b"):
@@ -389,13 +377,16 @@ def test_end_on_another_thread_is_unmatched() -> None:
     assert dropped_of(recording.run) == {"unmatched_ends": 1}
 
 
-def test_scopes_are_exact_when_interleaved() -> None:
-    def fetch(tick: Callable[[int], None]) -> Iterator[None]:
-        with gpu_phase.scope("fetch"):
+@pytest.mark.parametrize("make", [gpu_phase, gpu_phase.scope])
+def test_scopes_are_exact_when_interleaved(
+    make: Callable[[str], contextlib.AbstractContextManager[object]],
+) -> None:
+    def fetch() -> Iterator[None]:
+        with make("fetch"):
             yield
 
     with fake_clock() as tick, pig.record() as recording:
-        first, second = fetch(tick), fetch(tick)
+        first, second = fetch(), fetch()
         next(first)
         tick(1)
         next(second)

@@ -55,10 +55,6 @@ TEN_TASKS = {f"task{number}{inner}": 3 for number in range(TASKS) for inner in (
 # --- asyncio ---
 
 
-def test_ten_tasks_have_ten_trees() -> None:
-    assert counts_of(recorded(ten_tasks)) == TEN_TASKS
-
-
 def test_tasks_nest_in_what_is_open_around_the_event_loop() -> None:
     async def main() -> None:
         with gpu_phase("main"):
@@ -396,21 +392,6 @@ def load(name: str = "load") -> Generator[None, None, None]:
     with gpu_phase(name):
         yield
         yield
-
-
-def test_generators_that_interleave_close_their_own() -> None:
-    with fake_clock() as tick, pig.record() as recording:
-        first, second = load(), load()
-        next(first)
-        tick(1)
-        next(second)
-        tick(10)
-        first.close()
-        tick(100)
-        second.close()
-
-    assert times_of(recording.run) == [("load", 0, 11), ("load/load", 1, 111)]
-    assert dropped_of(recording.run) == {}
 
 
 def freed(generators: list[Generator[None, None, None]]) -> None:

@@ -12,7 +12,6 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step
-from pyinstrument_gpu.sinks import scalars
 from tests.helpers.clock import fake_clock
 from tests.helpers.sink_training import CURVES, LOSSES, STEP_ENDS_NS, Curves, metric_curves, train
 from tests.helpers.sinks import KeepingSink
@@ -148,32 +147,3 @@ def test_run_that_was_finished_before(offline: Path) -> None:
     run.finish()
     with pytest.raises(pig.SinkError, match="can't write to the wandb run"):
         pig.start(sinks=[pig.WandbSink(run)])
-
-
-def test_more_paths_and_steps_than_welcome(monkeypatch: pytest.MonkeyPatch) -> None:
-    class KeepingRun:
-        def __init__(self) -> None:
-            self.rows: list[Row] = []
-
-        def define_metric(self, name: str, **_: Any) -> None: ...
-
-        def log(self, row: Row) -> None:
-            self.rows.append(row)
-
-    run = KeepingRun()
-    monkeypatch.setattr(scalars, "MAX_PATHS", 1)
-    monkeypatch.setattr(scalars, "MAX_STEPS", 2)
-    sink = pig.WandbSink(run)
-    with fake_clock() as tick, pig.record() as recording:
-        recording.add_sink(sink, interval_s=3600)
-        for _ in range(4):
-            with gpu_step():
-                for name in ("a", "b", "c"):
-                    with gpu_phase(name):
-                        tick(1_000_000)
-
-    assert curves_in(run.rows) == {
-        "step/time_ms": {0: 3.0, 2: 3.0},
-        "phase/a": {0: 1.0, 2: 1.0},
-        "phase/other": {0: 2.0, 2: 2.0},
-    }

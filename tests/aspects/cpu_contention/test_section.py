@@ -80,13 +80,13 @@ def test_section_says_how_long_for_whom_and_what_follows() -> None:
     assert (
         "Other processes used 1.8 of 2 processors; some program was waiting 90% of the time" in text
     )
-    assert "nothing is advised from them" in text
+    assert "no advice is based on them" in text
 
 
 def test_a_little_is_one_line_and_nothing_is_none() -> None:
     little = document_of(run_that_waits(0.05, QUIET))
     assert "Steps waited 5% of their time" in section_of(little)
-    assert "nothing is advised" not in section_of(little)
+    assert "no advice is based" not in section_of(little)
     assert "for a processor" not in little.verdict
     for run in (run_that_waits(0.0, BUSY), made_run([10 * MS] * 20)):
         document = document_of(run)
