@@ -79,5 +79,5 @@ void log_tells_its_subscriptions_also_after_an_error() {
 
 int main() {
   only_the_newest_document();
-  log_tells_its_taps_also_after_an_error();
+  log_tells_its_subscriptions_also_after_an_error();
 }
