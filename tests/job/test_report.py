@@ -267,5 +267,5 @@ def test_steps_that_were_not_judged_are_told() -> None:
     stragglers = replace(job.stragglers, steps=60, step_ns=100.0 * MS)
     assert job._replace(stragglers=stragglers).document().notes == (
         "which rank is late is unknown for 39 of the 99 steps: some records of their collective "
-        "operations are there",
+        "operations are missing",
     )

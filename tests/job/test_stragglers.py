@@ -273,7 +273,7 @@ def test_waits_for_operations_within_a_phase_are_no_work(
         if group_size == ranks:
             assert unknown(unseen) == (
                 "how long ranks wait for each other in forward is unknown, and none stands out "
-                "in what is"
+                "in the rest"
             )
         job = simulated_job(ranks, seed, blocking=4, group_size=group_size)
         assert found(job) == (Pattern.BALANCED,)

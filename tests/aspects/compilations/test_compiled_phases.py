@@ -132,7 +132,7 @@ def test_where_inductor_is_built_otherwise_graphs_are_timed_as_a_whole(
         monkeypatch.setattr(Scheduler, "enter_context", lambda self, one: before(self, one))
     run = run_of(layers, compiled_phases=True)
     assert counts(run) == WHOLE
-    sentence = "known as asked: TorchInductor of this version of torch is not built as expected"
+    sentence = "recorded as asked: TorchInductor of this version of torch is not built as expected"
     assert sentence in run.report(verbose=True, width=300)
 
 

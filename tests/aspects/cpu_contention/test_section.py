@@ -80,7 +80,7 @@ def test_section_says_how_long_for_whom_and_what_follows() -> None:
     assert (
         "Other processes used 1.8 of 2 processors; some program was waiting 90% of the time" in text
     )
-    assert "nothing is advised from them" in text
+    assert "no advice is based on them" in text
 
 
 def test_a_little_is_one_line_and_nothing_is_none() -> None:

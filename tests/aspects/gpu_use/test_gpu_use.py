@@ -189,7 +189,7 @@ def test_without_gpm_activity_is_unknown(
     assert (use.sm_active, use.tensor_active, use.dram_active) == (None, None, None)
     assert use.sm_clock_mhz == 1980
     assert [*ASPECT.summary((use,), document_of(program.run))] == []
-    assert any("from Hopper on" in each for each in ASPECT.unknown(program.run))
+    assert any("on Hopper and newer" in each for each in ASPECT.unknown(program.run))
     assert [*document_of(program.run).sections["gpu_use"]] == [use]
 
 
@@ -233,7 +233,7 @@ def test_a_gpu_of_which_there_is_no_reading_is_unknown(program: Program) -> None
     run = program.run
     assert [*ASPECT.unknown(run)] == []  # there may be no GPU
     run.device_timing = DeviceTimingSummary(1, 200, 300_000)
-    told = "How GPUs were used: there is no reading of NVML from while steps ran."
+    told = "Use of GPUs: NVML was not read while steps ran."
     assert [*ASPECT.unknown(run)] == [told]
 
 
