@@ -26,8 +26,8 @@ _OBSERVED = "install_callbacks"
 
 
 class _ObservedCompilation:
-    """A context that torch enters around a compilation, observed. Nothing that we raise comes out
-    of it."""
+    """A context that torch enters around a compilation, observed. It lets none of our errors
+    out."""
 
     def __init__(self, manager: Any, watch: CompilationWatch, args: tuple[Any, ...]) -> None:
         self._manager = manager
@@ -120,7 +120,7 @@ class CompilationWatch(Watcher):
             known.append(why[:MOST_TEXT])
 
     def _look(self) -> None:
-        """Hook Dynamo, which is there now. A version that is built otherwise leaves all of this
+        """Hook Dynamo, which is there now. A version that is built otherwise leaves this
         unknown."""
         try:
             self._log = CompilationLog(sys.modules[f"{self._module}.utils"], self._clocks)
