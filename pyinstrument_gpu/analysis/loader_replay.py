@@ -211,8 +211,7 @@ class LoaderModel:
         return replace(self, using_ns=using_ns, handing_ns=np.full_like(self.making_ns, handing_ns))
 
     def _using_ns(self, workers: int) -> list[NDArray[np.int64]]:
-        """Return the loop's time between batches with so many workers: at most, likely, at
-        least."""
+        """Return the loop's time between batches with so many workers: most, likely, least."""
         took_ns = self.using_ns.astype(float)
         alone_ns = np.maximum(took_ns - self.processors.loop_queued_ns, _AT_WORK_SHARE * took_ns)
         sharing_ns = alone_ns * self.processors.crowding(workers)

@@ -210,8 +210,7 @@ def _sample(
 
 
 def _together(ranks: Sequence[RunSample]) -> RunSample:
-    """Return the sample of a job. Time that its ranks' phases don't cover is the rest of its
-    time."""
+    """Return the sample of a job. Time that its ranks' phases don't cover is its rest."""
     elapsed_ns = max(rank.elapsed_ns for rank in ranks)
     step_ns = max(rank.step_ns for rank in ranks)
     outside: dict[str, Outside] = {}

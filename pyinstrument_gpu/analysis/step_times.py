@@ -212,8 +212,7 @@ def step_quantiles(run: Run, kept_steps: NDArray[np.void]) -> StepQuantiles:
 def _step_positions(
     run: Run, steps: NDArray[np.void]
 ) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Return the position in `steps` of each span on its step's thread, and which spans these
-    are."""
+    """Return the position in `steps` of each span on its step's thread, and those spans."""
     belongs = span_scopes(run.spans) == Scope.STEP
     position = np.searchsorted(steps["index"], run.spans["step"])
     position = np.minimum(position, len(steps) - 1)

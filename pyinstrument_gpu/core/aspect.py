@@ -137,9 +137,8 @@ class Aspect(Generic[RunT, SectionT]):
         return ()
 
     def causes(self, run: RunT) -> Iterable[Cause]:
-        """Return the causes that may have made steps slow, and when they did. A cause of which
-        nothing was recorded is not among them; one that was looked for and not found is, without
-        entries."""
+        """Return the causes that may have made steps slow, and when. A cause of which nothing was
+        recorded is not among them; one that was looked for and not found is, without entries."""
         return ()
 
     def unknown(self, run: RunT) -> Iterable[str]:

@@ -55,7 +55,7 @@ class DeviceClock(ArrayFields):
 
     @property
     def drift_ppm(self) -> float | None:
-        """The gain of the run's clock over the device's, from the first point to the last; None if
+        """The gain of the run's clock over the device's, from first to last point; None with
         one."""
         if len(self.device_ns) < 2:
             return None

@@ -89,8 +89,7 @@ def best_interval_ns(cost_ns: float, between_failures_ns: float) -> float:
 
 
 def lost_factor(interval_ns: float, cost_ns: float, between_failures_ns: float) -> float:
-    """Return how many times as long work takes with checkpoints and failures
-    (`best_interval_ns`)."""
+    """Return how many times as long work takes with checkpoints and failures."""
     exponent = min(700.0, (interval_ns + cost_ns) / between_failures_ns)
     return math.expm1(exponent) * between_failures_ns / interval_ns
 

@@ -84,8 +84,7 @@ class JobAnalysis:
 
     @cached_property
     def late_start(self) -> LateStart | None:
-        """The rank for which the others waited at the start; None if there is none, or if
-        unknown."""
+        """The rank for which the others waited at the start; None if none or unknown."""
         return late_start.late_start(self.joined, self._groups, self._work)
 
     @cached_property

@@ -174,8 +174,7 @@ def compilation_times(run: Run) -> CompilationTimes | None:
 
 
 def _in_steps_ns(run: Run) -> int | None:
-    """Return the time in steps by their readings, which omit what fell into several; at most
-    all."""
+    """Return the time in steps by their readings, which omit what fell into several."""
     if not run.step_totals.count:
         return None
     if _READING not in run.metric_names:
