@@ -55,8 +55,7 @@ class DeviceClock(ArrayFields):
 
     @property
     def drift_ppm(self) -> float | None:
-        """The gain of the run's clock over the device's, from first to last point; None with
-        one."""
+        """The gain of the run's clock over the device's between first and last point, or None."""
         if len(self.device_ns) < 2:
             return None
         device_ns = int(self.device_ns[-1] - self.device_ns[0])

@@ -36,8 +36,7 @@ def is_device(
     keyword: str = "device",
 ) -> bool | None:
     """Return whether the device argument of the call that a frame makes would be a device. None
-    where the source doesn't show it, or that is only assumed; False where it shows that there is
-    none.
+    where the source doesn't show it, or that is only assumed; False where it shows there is none.
 
     Args:
         undecided: what an argument is that the source shows and doesn't decide.
