@@ -18,8 +18,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 def cache_directory() -> Path:
-    """Return the directory of the cache: `PYINSTRUMENT_GPU_CACHE_DIR`, or `pyinstrument_gpu` in the
-    user's own.
+    """Return the cache's directory: `PYINSTRUMENT_GPU_CACHE_DIR`, or one in the user's own cache.
 
     Raises:
         RuntimeError: the user has no home directory.

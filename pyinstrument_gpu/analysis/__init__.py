@@ -173,8 +173,7 @@ class Analysis:
 
     @cached_property
     def batches(self) -> batches.LoaderBatches:
-        """The times at which the loop asked for each batch, had it, and at which the loader had
-        made it."""
+        """The times at which the loop asked for each batch, had it, and the loader had made it."""
         return batches.batches(self._run, self.host_timeline)
 
     @cached_property

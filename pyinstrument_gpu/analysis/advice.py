@@ -310,8 +310,7 @@ def _edit(run: Run, saving: ReplayedSaving) -> str:
 
 
 def faster_loading(run: Run) -> str:
-    """Return what to change for batches to come sooner. Without workers, other options are
-    errors."""
+    """Return how to make batches come sooner. Without workers, other options are errors."""
     if run.program_facts.loader_workers == 0:
         return "load batches ahead of the step in worker processes: DataLoader(num_workers=N)"
     return "in the DataLoader, raise num_workers or prefetch_factor, or set persistent_workers=True"

@@ -81,9 +81,8 @@ class PhaseBottleneck:
 def bottlenecks(
     run: Run, of_spans: NDArray[np.int64], scope: Scope | None = None
 ) -> Mapping[int, PhaseBottleneck]:
-    """Return what limits each path with a device time; `of_spans` are the `span_bottlenecks`. A
-    wait for data is none of these: that the device then waits for the host says nothing of
-    launches."""
+    """Return what limits each path with a device time; `of_spans` are the `span_bottlenecks`. Not a
+    wait for data: that the device then waits for the host says nothing of launches."""
     timed = run.span_device_ns >= 0
     timed &= ~were_profiled(run, run.spans["step"])
     if scope is not None:

@@ -506,8 +506,7 @@ def _check_separate(before: Sequence[Observation], after: Sequence[Observation])
 
 
 def _which_ranks(ranks: Sequence[Run]) -> frozenset[int] | None:
-    """Return the ranks of a job that are there; None where all are, or the run is not one of a
-    rank."""
+    """Return the ranks of a job that are there; None where all are, or it is none of a rank."""
     numbers = {run.environment.get("rank", 0) for run in ranks}
     size = max(run.environment.get("world_size", 1) for run in ranks)
     return None if len(numbers) == size else frozenset(numbers)
@@ -557,8 +556,7 @@ def _relative(
 
 
 def _reach(error: float, freedom: float, confidence: float) -> tuple[float, float]:
-    """Return how far an interval reaches to each side, and the effect that shows in `POWER` of
-    cases."""
+    """Return how far an interval reaches on each side, and the effect that shows with `POWER`."""
     quantile, power_quantile = (t_quantile(p, freedom) for p in ((1 + confidence) / 2, POWER))
     return quantile * error, (quantile + power_quantile) * error
 

@@ -91,8 +91,7 @@ def _processors(count: int | None) -> str:
 
 
 def contention(run: Run, totals: StepTotals | None = None) -> Contention | None:
-    """Return the contention; None if it is unknown. `totals` are of the steps whose mean is told,
-    by default of all."""
+    """Return the contention; None if unknown. `totals` are of the steps meant, by default all."""
     steps = run.steps.closed
     waits_ns = step_waits_ns(run, steps)
     is_known = ~np.isnan(waits_ns)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time and updates that the phases of a step don't show: gaps, which no phase covers, and
-updates."""
+"""Time that the phases of a step don't show: gaps, which no phase covers, and updates."""
 
 from __future__ import annotations
 
@@ -102,8 +101,7 @@ class Updates:
 
 def updates(run: Run, totals: StepTotals) -> Updates | None:
     """Return the updates; None where all optimizers step equally often, where each step has one of
-    the first, or where one begins to step when another has ended, as in trainings one after the
-    other."""
+    the first, or where one begins to step when another has ended, as in successive trainings."""
     by_name = Counter[str]()
     for path, phase in run.phases_in(Scope.STEP).items():
         name = path.rpartition("/")[2]

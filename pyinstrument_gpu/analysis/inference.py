@@ -87,8 +87,7 @@ def difference_interval(
     confidence: float,
     in_pairs: bool = False,
 ) -> tuple[float, float] | None:
-    """Return an interval for the difference of the means, after less before; None where a side is a
-    single value.
+    """Return an interval for the difference of the means, after less before; None for one value.
 
     Args:
         in_pairs: whether the values were made in pairs, in random order.

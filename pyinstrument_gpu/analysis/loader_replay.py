@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Predictions of what a loop would wait for batches if something changed: the making of batches,
-replayed.
+"""Predictions of a loop's waits for batches if something changed: the making of batches, replayed.
 
 torch's DataLoader asks its workers in turn. At the beginning each has `prefetch_factor` batches to
 make, and whenever the loop gets a batch, the worker whose turn it is is asked for another one. A
@@ -212,8 +211,7 @@ class LoaderModel:
         return replace(self, using_ns=using_ns, handing_ns=np.full_like(self.making_ns, handing_ns))
 
     def _using_ns(self, workers: int) -> list[NDArray[np.int64]]:
-        """Return what the loop takes between batches with so many workers: at most, likely, at
-        least."""
+        """Return the loop's time between batches with so many workers: most, likely, least."""
         took_ns = self.using_ns.astype(float)
         alone_ns = np.maximum(took_ns - self.processors.loop_queued_ns, _AT_WORK_SHARE * took_ns)
         sharing_ns = alone_ns * self.processors.crowding(workers)
@@ -296,8 +294,7 @@ _Made = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 
 def _made_by_loop(found: LoaderBatches) -> _Made | None:
-    """Return the newest batches. For the first one the loop may have to load what later ones
-    reuse."""
+    """Return the newest batches. For the first the loop may have to load what later ones reuse."""
     made = np.flatnonzero(~found.is_first)[-_MOST_BATCHES:]
     if not len(made):
         return None

@@ -50,8 +50,7 @@ class MemoryChange:
 
 
 def memory_change(before: Sequence[Run], after: Sequence[Run]) -> MemoryChange | None:
-    """Return the change; None where the peaks are not known of all runs, or are those of different
-    things."""
+    """Return the change; None where peaks are not known of all runs, or are of different things."""
     sides: list[list[Any]] = [[run.memory for run in runs] for runs in (before, after)]
     every = [one for side in sides for one in side]
     if any(one is None or one.peak_bytes is None for one in every):

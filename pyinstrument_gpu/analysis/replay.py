@@ -65,8 +65,7 @@ class Segments:
     most_lead_ns: int = UNBOUNDED_NS
 
     def with_lead_as_it_was(self, points: CorrelationPoints) -> Segments:
-        """Return the same if the launch queue is full at the longest lead that the host had in the
-        run."""
+        """Return the same if the launch queue is full at the longest lead that the host had."""
         most_ns = int((points.device_ns - points.host_ns).max(initial=0))
         return replace(self, most_lead_ns=most_ns)
 
@@ -192,8 +191,7 @@ def _quantiles(
     chosen: NDArray[np.bool_],
     quantile: float,
 ) -> NDArray[np.float64]:
-    """Return for each segment a quantile of the chosen values of its kind; NaN where there is
-    none."""
+    """Return for each segment a quantile of the chosen values of its kind; NaN if none."""
     found = np.full(int(kinds.max(initial=-1)) + 1, np.nan)
     kinds_of, values_of = kinds[chosen], values[chosen]
     order = np.lexsort((values_of, kinds_of))
@@ -204,8 +202,7 @@ def _quantiles(
 
 @dataclass(frozen=True)
 class ReplayedSteps:
-    """A selection of the steps of a run, on an axis of their own on which nothing lies between
-    them.
+    """A selection of a run's steps, on an axis of their own on which nothing lies between them.
 
     Attributes:
         steps: all steps, as rows of `Run.steps.array`.

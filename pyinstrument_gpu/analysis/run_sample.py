@@ -111,9 +111,8 @@ def ranks_of(one: Observation) -> tuple[Run, ...]:
 
 
 def warmup_steps(durations_ns: NDArray[np.int64]) -> int:
-    """Return how many of the first steps to leave out, by the rule MSER-5: as many as make the
-    standard error of the mean of the rest the smallest, in units of five, at most half of the
-    steps.
+    """Return how many of the first steps to omit, by the rule MSER-5: as many as make the standard
+    error of the mean of the rest the smallest, in units of five, at most half of the steps.
 
     White, Cobb, Spratt: A comparison of five steady-state truncation heuristics for simulation
     (2000).
@@ -211,8 +210,7 @@ def _sample(
 
 
 def _together(ranks: Sequence[RunSample]) -> RunSample:
-    """Return the sample of a job. Time that its ranks' phases don't account for is what is left of
-    the job's time."""
+    """Return the sample of a job. Time that its ranks' phases don't cover is its rest."""
     elapsed_ns = max(rank.elapsed_ns for rank in ranks)
     step_ns = max(rank.step_ns for rank in ranks)
     outside: dict[str, Outside] = {}

@@ -45,8 +45,7 @@ class Scenario:
     sooner_ns: NDArray[np.int64]
 
     def gains_ns(self, taken: TakenOut) -> NDArray[np.int64]:
-        """Return by how much sooner each step that is played again is done, after the one before
-        it."""
+        """Return by how much sooner each replayed step is done, after the one before it."""
         points, segments, replayed = self.points, self.segments, self.replayed
         begins_ns, ends_ns = replayed.on_axis(taken.begins_ns), replayed.on_axis(taken.ends_ns)
 
@@ -87,8 +86,7 @@ class Scenario:
         return self.replayed.done_ns(self.points, self.paced)
 
     def _with_pinned_copies(self, segments: Segments, taken_out: NDArray[np.bool_]) -> Segments:
-        """Return the segments with the copies that are taken out as fast as they are from pinned
-        memory."""
+        """Return the segments with the copies taken out as fast as from pinned memory."""
         points = self.points
         sooner_ns = np.where(taken_out, np.append(self.sooner_ns, 0)[points.site], 0)[1:]
         sooner_ns[points.is_behind_cut[1:]] = 0

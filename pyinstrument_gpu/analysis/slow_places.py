@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The places where slow steps were slow: the phase that took most more than it takes in usual
-steps."""
+"""The places where slow steps were slow: the phase that most exceeds its usual time."""
 
 from __future__ import annotations
 
@@ -30,9 +29,8 @@ def steps_with_spans(run: Run) -> NDArray[np.int64] | None:
 
 
 def slow_places(run: Run, steps: NDArray[np.void], is_slow: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return for each slow step the path whose own time exceeds its median in usual steps most,
-    as an index into `Run.paths`; `OUTSIDE` or `UNKNOWN`. Of many slow steps, that of the longest
-    ones."""
+    """Return for each slow step the path whose own time most exceeds its usual median, as an index
+    into `Run.paths`; `OUTSIDE` or `UNKNOWN`. Of many slow steps, that of the longest ones."""
     places = np.full(np.count_nonzero(is_slow), UNKNOWN)
     kept = np.isin(steps["index"], kept_steps(run, span_losses(run))["index"])
     durations_ns = durations_ns_of(steps)

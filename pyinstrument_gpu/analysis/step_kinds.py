@@ -135,8 +135,7 @@ def _sizes(run: Run, steps: NDArray[np.void]) -> NDArray[np.float64]:
 
 
 def _size(sizes: NDArray[np.float64]) -> float:
-    """Return the size of a step by which kinds are large or small: tokens if they are known, else
-    samples or items."""
+    """Return the sizes by which kinds are large or small: tokens, else samples or items."""
     samples, items, tokens = sizes.tolist()
     return float(next((one for one in (tokens, samples, items) if one > 0), 1.0))
 

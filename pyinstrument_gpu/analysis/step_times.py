@@ -212,8 +212,7 @@ def step_quantiles(run: Run, kept_steps: NDArray[np.void]) -> StepQuantiles:
 def _step_positions(
     run: Run, steps: NDArray[np.void]
 ) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Return the position in `steps` of each span on its step's thread, and which spans those
-    are."""
+    """Return the position in `steps` of each span on its step's thread, and those spans."""
     belongs = span_scopes(run.spans) == Scope.STEP
     position = np.searchsorted(steps["index"], run.spans["step"])
     position = np.minimum(position, len(steps) - 1)
@@ -222,8 +221,7 @@ def _step_positions(
 
 
 def attribution(run: Run, totals: StepTotals, cut_short: NDArray[np.void]) -> Attribution:
-    """Return the attribution of the steps that `totals` count, which are all but those cut
-    short."""
+    """Return the attribution of the steps that `totals` count: all but those cut short."""
     steps, total_ns = run.steps.closed, totals.duration.total_ns
     steps = steps[
         ~were_profiled(run, steps["index"]) & ~np.isin(steps["index"], cut_short["index"])

@@ -35,9 +35,8 @@ class Change(enum.Enum):
 
 @dataclass(frozen=True)
 class TakenOut:
-    """The time that is taken out: of the host's time these intervals, which do not overlap, and
-    at most so much of the device's work (`copies_ns`), of which the host need not have waited
-    for all."""
+    """The time taken out: of the host's time these intervals, which do not overlap, and at most so
+    much of the device's work (`copies_ns`), of which the host need not have waited for all."""
 
     change: Change
     begins_ns: NDArray[np.int64]

@@ -232,8 +232,7 @@ def are_data(run: Run) -> NDArray[np.bool_]:
 def empty_segments(
     run: Run, points: CorrelationPoints
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return for each segment whether it is a phase `data`'s own, and whether it enqueues
-    nothing."""
+    """Return for each segment whether it is a phase `data`'s, and whether it enqueues nothing."""
     is_data = np.append(are_data(run), False)[points.path[:-1]]
     kinds = points.segment_kind
     stream_ns = np.diff(points.device_ns)

@@ -148,8 +148,7 @@ class Blame:
         return self._result(ends)
 
     def _plan(self, max_runs: int, confidence: float) -> Plan:
-        """Return the plan of a gate with at most this many runs per side, which looks early at the
-        first few."""
+        """Return the plan of a gate with at most so many runs per side, which looks early."""
         return Plan(
             min(max_runs, max(_FEWEST_OF_A_SIDE, min(DEFAULT_RUNS, max_runs), max_runs // 4)),
             max_runs,

@@ -75,8 +75,7 @@ def _change_text(found: GateResult) -> str:
 
 
 def slowest_phase(found: Comparison) -> PhaseChange | None:
-    """Return the phase that became longer most, if that is beyond the noise; no smaller one in its
-    place."""
+    """Return the phase that became longer most, beyond the noise; no smaller one in its place."""
     slowest = max(found.phases, key=lambda phase: phase.change_ns)
     is_longer = slowest.change_ns > 0 and slowest in found.significant_phases
     return slowest if is_longer else None

@@ -25,8 +25,7 @@ def distinct(values: NDArray[_Integer]) -> NDArray[_Integer]:
 def places_in(
     ordered: NDArray[np.integer[Any]], values: NDArray[np.integer[Any]]
 ) -> NDArray[np.int64]:
-    """Return the place of each value in an ascending array of distinct ones; -1 where it is not
-    there."""
+    """Return the place of each value in an ascending array of distinct ones; -1: not there."""
     if not len(ordered):
         return np.full(len(values), -1)
     place = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
@@ -34,8 +33,7 @@ def places_in(
 
 
 def groups(keys: NDArray[np.integer[Any]]) -> Iterator[tuple[int, NDArray[np.intp]]]:
-    """Yield each key, ascending, with the positions at which it stands, ascending too. Sorts the
-    keys."""
+    """Yield each key, ascending, with its positions, ascending too. Sorts the keys."""
     order = np.argsort(keys, kind="stable")
     found, first = np.unique(keys[order], return_index=True)
     return zip(found.tolist(), np.split(order, first[1:]), strict=False)  # [[]] where none is
@@ -44,8 +42,7 @@ def groups(keys: NDArray[np.integer[Any]]) -> Iterator[tuple[int, NDArray[np.int
 def least_of(
     keys: NDArray[np.integer[Any]], values: NDArray[np.int64], count: int
 ) -> NDArray[np.int64]:
-    """Return for each key below `count` the least of its values; more than any where there is
-    none."""
+    """Return for each key below `count` the least of its values; more than any if none."""
     least = np.full(count, np.iinfo(np.int64).max)
     np.minimum.at(least, keys, values)
     return least

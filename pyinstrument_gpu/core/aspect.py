@@ -89,8 +89,7 @@ class Aspect(Generic[RunT, SectionT]):
         """Give a run what only an earlier copy of it still holds; see `Run.with_history_of`."""
 
     def section(self, run: RunT) -> SectionT | None:
-        """Return the aspect's section of a report as plain data; None or empty where there is
-        nothing."""
+        """Return the aspect's section of a report as plain data; None or empty for nothing."""
         return None
 
     def parts(self, section: SectionT, document: ReportedRun) -> Iterable[Part]:
@@ -138,9 +137,8 @@ class Aspect(Generic[RunT, SectionT]):
         return ()
 
     def causes(self, run: RunT) -> Iterable[Cause]:
-        """Return the causes that may have made steps slow, with when they were at work. A cause of
-        which nothing was recorded is not among them; one that was looked for and not found is,
-        without entries."""
+        """Return the causes that may have made steps slow, and when. A cause of which nothing was
+        recorded is not among them; one that was looked for and not found is, without entries."""
         return ()
 
     def unknown(self, run: RunT) -> Iterable[str]:

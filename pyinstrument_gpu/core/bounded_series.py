@@ -9,8 +9,7 @@ _T = TypeVar("_T")
 
 
 class BoundedSeries(Generic[_T]):
-    """A series that drops every second item when it has too many, and from then on keeps half as
-    many.
+    """A series that drops every second item when it has too many, and then keeps half as many.
 
     Args:
         most: how many may be kept.

@@ -55,8 +55,7 @@ class DeviceClock(ArrayFields):
 
     @property
     def drift_ppm(self) -> float | None:
-        """The gain of the run's clock over the device's, from the first point to the last; None
-        with one."""
+        """The gain of the run's clock over the device's between first and last point, or None."""
         if len(self.device_ns) < 2:
             return None
         device_ns = int(self.device_ns[-1] - self.device_ns[0])
@@ -109,8 +108,7 @@ class DeviceClock(ArrayFields):
 
 
 def began_ns(anchor: Mapping[str, int], clock: str) -> int | None:
-    """Return when the run began by a clock of its machine; None where the reading lacks one of the
-    two.
+    """Return when the run began by a clock of its machine; None where the reading lacks one.
 
     Args:
         anchor: a reading, as in `Run.anchor`.

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of which runs belong together: whether one is given twice, and which can't be ranks of one
-job.
+"""Checks of which runs belong together: whether one is given twice, and which are not one job's.
 
 Only what is certain counts. A run file need not say which job it is from, so runs that pass all
 checks here may still be from several jobs.
@@ -46,8 +45,7 @@ def same_run_twice(runs: Sequence[Recorded], names: Sequence[str]) -> str | None
 
 
 def not_one_job(runs: Sequence[Recorded], names: Sequence[str]) -> str | None:
-    """Return in words which of the runs can't be ranks of the same job; None if none are known to
-    be.
+    """Return in words which of the runs can't be ranks of the same job; None if none are known.
 
     Ranks of a job agree on how many they are and on torchrun's run id. They are different ranks,
     and on one machine none ends long before another begins, nor at all where torchrun has restarted

@@ -125,8 +125,7 @@ class LiveView(Generic[RunT, SeenT]):
         return []
 
     def heading(self, seen: SeenT) -> tuple[str, str]:
-        """Return some words for the lines above all tables, and a problem; empty if there is
-        none."""
+        """Return some words for the lines above all tables, and a problem; empty if none."""
         return "", ""
 
     def line(self, seen: SeenT) -> str:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables that the numbers of a run refer to: threads, streams, open phases, lines of source
-code."""
+"""Tables to which the numbers of a run refer: threads, streams, open phases, source lines."""
 
 from __future__ import annotations
 

@@ -425,8 +425,7 @@ class Run:
         above("export").export([self], path, format, **options)
 
     def with_history_of(self, earlier: Run) -> Run:
-        """Return this run with the spans, closed steps, metrics and collectives of another copy of
-        it.
+        """Return this run with the spans, closed steps, metrics and collectives of another copy.
 
         For a recording whose file failed: its history stands in the file, up to the failure, and
         all else is known from memory.

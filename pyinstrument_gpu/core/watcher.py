@@ -66,8 +66,7 @@ class Watcher:
         self._recording = recording
 
     def has_ranks(self, anchor: Mapping[str, int], members: Members) -> None:
-        """Note that the program has a process group of several ranks. It may be called more than
-        once.
+        """Note that the program has a process group of several ranks, perhaps more than once.
 
         Args:
             anchor: the clocks when the recording began, as its environment has them.
@@ -85,13 +84,11 @@ class Watcher:
         """Note that the watchdog has noticed a stall. It must not raise."""
 
     def stall_facts(self) -> tuple[dict[str, Any], str]:
-        """Return what it knows of a stall: for the run, and as the end of the sentence for the
-        user."""
+        """Return what it knows of a stall: for the run, and as the end of the user's sentence."""
         return {}, ""
 
     def document(self) -> Any:
-        """Return the current content of its document, as JSON has it; None or empty for no
-        document."""
+        """Return the content of its document, as JSON has it; None or empty for no document."""
         return None
 
     def write(self) -> None:

@@ -75,8 +75,7 @@ def offsets_ns_of(runs: Sequence[Run]) -> list[int]:
 
 
 def process_name(run: Run, rank: int | None = None) -> str:
-    """Return the run's rank, if it is one, and its command, without folders: "rank 3: python
-    train.py".
+    """Return the run's rank, if any, and its command, without folders: "rank 3: python train.py".
 
     Args:
         rank: what its rank is called; None for that of the run itself.

@@ -90,8 +90,7 @@ def integers(column: NDArray[Any]) -> TextColumn:
 def reals(
     column: NDArray[np.float64], is_missing: NDArray[np.bool_], decimals: int | None = None
 ) -> TextColumn:
-    """Format each value with so many decimals, or as Python writes it; nothing for one that is
-    missing."""
+    """Format values with so many decimals, or as Python writes them; nothing for missing ones."""
     form = b"%r" if decimals is None else b"%%.%df" % decimals
     values = zip(column.tolist(), is_missing.tolist(), strict=True)
     cells = np.array([b"" if missing else form % value for value, missing in values], np.bytes_)
@@ -102,8 +101,7 @@ def reals(
 
 
 def thousandths(column: NDArray[np.int64]) -> TextColumn:
-    """Format each value divided by 1000, exactly: 1234567 as `1234.567`. No value may be
-    negative."""
+    """Format values divided by 1000, exactly: 1234567 as `1234.567`. None may be negative."""
     whole = column // 1000
     fraction = integers(1000 + column - 1000 * whole)
     fraction[:, 0] = ord(".")

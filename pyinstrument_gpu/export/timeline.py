@@ -183,8 +183,7 @@ class RunTimeline:
             yield Track(f"loader worker {worker}", (table,))
 
     def waits(self) -> Iterator[Track]:
-        """Yield where each thread waited for a device. A wait whose price is unknown has no
-        length."""
+        """Yield where each thread waited for a device. A wait of unknown price has no length."""
         for thread, table in self._tables(RangeKind.WAIT, _threads, wait_times):
             yield Track(f"{self._thread_name(thread)} waits", (table,))
 

@@ -151,8 +151,7 @@ class CommandSide:
         raise GateError(f"{name} was not recorded, {why}: {self.text}{self._tail(log)}")
 
     def _checked(self, run: Run, name: str, log: Path) -> Run:
-        """Check a run; raise GateError if there is no step, or the code is not that of the
-        directory."""
+        """Check a run; raise GateError without a step, or if the code is not the directory's."""
         if not run.steps.closed["complete"].any():
             raise GateError(
                 f"{name} had no step, so there is nothing to compare. Steps that can't be found "
@@ -307,8 +306,7 @@ def editable_packages(folder: Path) -> list[str]:
 
 
 def _editable_place(distribution: metadata.Distribution) -> Path | None:
-    """Return where an editable installation comes from, by PEP 610; None if it is not editable or
-    does not say so."""
+    """Return where an editable installation comes from, by PEP 610; None if it is none."""
     text = distribution.read_text("direct_url.json")
     try:
         origin = json.loads(text or "{}")

@@ -52,8 +52,7 @@ def meaning(result: GateResult) -> str:
 
 
 def markdown(result: GateResult) -> str:
-    """Return the result as Markdown for a terminal, a comment on a change, or the summary page of a
-    CI service."""
+    """Return the result as Markdown for a terminal, a comment on a change, or a CI summary."""
     return "\n".join(_lines(result))
 
 

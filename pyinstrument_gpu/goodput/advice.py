@@ -89,8 +89,7 @@ def best_interval_ns(cost_ns: float, between_failures_ns: float) -> float:
 
 
 def lost_factor(interval_ns: float, cost_ns: float, between_failures_ns: float) -> float:
-    """Return how many times as long work takes with checkpoints and failures; see
-    `best_interval_ns`."""
+    """Return how many times as long work takes with checkpoints and failures."""
     exponent = min(700.0, (interval_ns + cost_ns) / between_failures_ns)
     return math.expm1(exponent) * between_failures_ns / interval_ns
 
@@ -112,8 +111,7 @@ def _interval_of_count(count: int) -> tuple[float, float]:
 
 
 def checkpoint_interval(life: JobLife) -> CheckpointInterval | None:
-    """Return the interval; None where nothing failed, or no two checkpoints were seen in one
-    attempt."""
+    """Return the interval; None where nothing failed, or no attempt had two checkpoints."""
     failures = sum(one.has_failed for one in life.attempts)
     cost_ns, written, between = 0, 0, [np.empty(0, np.int64)]
     for one in life.attempts:

@@ -242,8 +242,7 @@ def _attempt(one: AttemptTimes, number: int, begin_ns: int) -> AttemptOfJob:
 
 
 def _pieces(life: JobLife) -> Iterator[LifePiece]:
-    """Yield the pieces of the division; of very many, equal stretches with what most of each was
-    spent on."""
+    """Yield the division's pieces; of very many, equal stretches with what most was spent on."""
     boundaries_ns, buckets = life.division.boundaries_ns, life.division.buckets
     if len(buckets) > _MOST_PIECES:
         ends_ns = np.linspace(boundaries_ns[0], boundaries_ns[-1], _MOST_PIECES + 1).astype(

@@ -161,8 +161,7 @@ def _with_last_steps(steps: NDArray[np.void], last_steps: bytes) -> tuple[NDArra
 
 
 def _hung_since_ns(run: Run, steps: NDArray[np.void]) -> int | None:
-    """Return since when it hung by its watchdog, or where it had none, by when the program was last
-    seen to do anything."""
+    """Return since when it hung, by its watchdog, or else by the program's last activity."""
     closed = run.steps.closed
     done_ns = int(steps["end_ns"][steps["complete"]].max(initial=-1))
     for stall in run.stalls:

@@ -141,8 +141,7 @@ def change_points(
 
 
 def holds_within(values: NDArray[np.float64], strata: NDArray[np.int64], cut: int) -> bool:
-    """Return whether the values behind a cut differ from those in front of it within strata as
-    well."""
+    """Return whether the values on both sides of a cut differ within strata as well."""
     _, interval = _Piece(values, strata, cut).shift(cut, PLACE_ERROR)
     return interval is not None and (interval[0] > 0 or interval[1] < 0)
 
@@ -223,8 +222,7 @@ def _cut(
 
 
 def _scores(values: NDArray[np.float64], codes: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return scores by run and series; in each stratum their sum is 0, and they don't depend on its
-    order."""
+    """Return scores by run and series, in each stratum with sum 0 and whatever its order."""
     scores = np.zeros(values.shape, np.float32)
     for code in np.unique(codes):
         of_stratum = codes == code
@@ -344,10 +342,9 @@ class _Piece:
         return sorted({*(np.flatnonzero(self._worse <= bound) + 1).tolist(), self.cut})
 
     def shift(self, cut: int, error: float) -> tuple[float, tuple[float, float] | None]:
-        """Return by how much the values behind a cut are larger, and the interval of that: the
-        median of the differences within strata (Hodges and Lehmann), and those at which the
-        stratified rank test (van Elteren, 1960) would no longer reject; None where there are too
-        few."""
+        """Return by how much the values behind a cut are larger, with its interval: the median of
+        the differences within strata (Hodges and Lehmann), and those at which the stratified rank
+        test (van Elteren, 1960) would no longer reject; None where there are too few."""
         begin, end = max(0, cut - _NEAR), cut + _NEAR
         before, after = self._values[begin:cut], self._values[cut:end]
         codes_before, codes_after = self._codes[begin:cut], self._codes[cut:end]

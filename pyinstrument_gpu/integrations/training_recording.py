@@ -112,15 +112,13 @@ class TrainingRecording:
             self._end(failed=True)
 
     def note_step_number(self, number: int) -> None:
-        """Note how many steps were done before this training, by the checkpoint that it resumes
-        from."""
+        """Note how many steps were done before this training, by the checkpoint it resumes from."""
         recording = active()
         if self._is_on and recording is not None:
             recording.note_step_number(number)
 
     def note_update(self) -> None:
-        """Note that the framework has counted a step: an iteration in which optimizers have
-        stepped."""
+        """Note that the framework has counted a step: an iteration with steps of optimizers."""
         self._updates += 1
 
     def end(self, failed: bool = False) -> None:

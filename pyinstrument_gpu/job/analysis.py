@@ -79,14 +79,12 @@ class JobAnalysis:
 
     @cached_property
     def pipeline(self) -> Pipeline | None:
-        """The waits of ranks for sends and receives; None if hardly any, or if that is not
-        known."""
+        """The waits of ranks for sends and receives; None if hardly any, or if unknown."""
         return pipeline.pipeline(self.joined, self._work, self.stragglers)
 
     @cached_property
     def late_start(self) -> LateStart | None:
-        """The rank for which the others waited at the start; None if for nobody, or if that is not
-        known."""
+        """The rank for which the others waited at the start; None if none or unknown."""
         return late_start.late_start(self.joined, self._groups, self._work)
 
     @cached_property

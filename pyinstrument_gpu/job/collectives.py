@@ -54,8 +54,7 @@ def collectives(
 
 
 def _told_apart(group: ProcessGroup) -> str:
-    """Return a name for a group of several that the program calls the same, as the groups of a
-    mesh."""
+    """Return a name for one of several groups with the same name, as those of a mesh."""
     which = group.name if group.ranks is None else ranks_text(group.ranks)
     return f"{group.label} ({which}{f', {group.backend}' if group.backend else ''})"
 

@@ -64,8 +64,7 @@ class Joined:
         return found
 
     def stream_means_ns(self, path: str) -> NDArray[np.float64]:
-        """Return by rank the mean device time of a phase, in the steps that tell it; NaN if none
-        does."""
+        """Return by rank the mean device time of a phase, where steps tell it; else NaN."""
         device_ns = self.of_phase("device_ns", path)
         known = device_ns >= 0
         counts = np.count_nonzero(known, axis=1)
@@ -169,15 +168,13 @@ class MatchedGroup:
 
 
 def is_symmetric(operation: str) -> bool:
-    """Return whether no rank can be done with it before all have asked: not so where one rank
-    sends."""
+    """Return whether no rank can be done with it before all have asked: not where one sends."""
     plain = operation.replace("_", "").lower()
     return any(name in plain for name in _SYMMETRIC)
 
 
 def matched(ranks: Sequence[RankData]) -> list[MatchedGroup]:
-    """Match the operations of ranks. Point-to-point ones are left out. Of very many the newest are
-    matched."""
+    """Match the operations of ranks, without point-to-point ones. Of very many the newest."""
     by_key: dict[tuple[str, str], tuple[ProcessGroup, list[tuple[int, NDArray[np.void]]]]] = {}
     for place, rank in enumerate(ranks):
         collectives = rank.collectives

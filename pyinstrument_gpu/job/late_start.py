@@ -31,8 +31,7 @@ _MOST_OPERATIONS = 1000
 def late_start(
     joined: Joined, groups: Sequence[MatchedGroup], work: OwnWork | str
 ) -> LateStart | None:
-    """Return the late start; None if no rank was late by far, or if it is not known how the ranks
-    began."""
+    """Return the late start; None if no rank was late by far, or the begin is unknown."""
     if isinstance(work, str):
         return None
     typical_ns = float(np.median(joined.period_ns))

@@ -32,9 +32,8 @@ MIN_STEPS = 20
 
 def arrivals(joined: Joined) -> tuple[NDArray[np.float64], NDArray[np.bool_]] | None:
     """Return by path, rank and step, what a phase waited for collective and point-to-point
-    operations, their transfer included, NaN in steps of which records are missing; and for each
-    path whether there may be more waits than are known: before its last request, if nobody looked
-    for them.
+    operations, their transfer included, NaN in steps that lack records; and for each path whether
+    there may be more waits than are known: before its last request, if nobody looked for them.
 
     Only operations count for which the host itself waits, as with gloo. Those of NCCL are put on a
     stream, and the host goes on. Where the waits were seen, it is their sum. Otherwise they are
@@ -245,9 +244,8 @@ def device_waits(joined: Joined, groups: Sequence[MatchedGroup]) -> DeviceWaits 
 
 
 def usual_device_ns(joined: Joined, found: DeviceWaits) -> NDArray[np.float64] | None:
-    """Return by path and rank the mean device time in the steps that were timed, without waits for
-    other ranks; 0 for phases around others, whose time is in these. None if not all ranks were
-    timed."""
+    """Return by path and rank the mean device time in the timed steps, without waits for other
+    ranks; 0 for phases around others, whose time is in these. None if not all ranks were timed."""
     usual_ns = np.zeros((len(joined.paths), len(joined.ranks)))
     for row, path in enumerate(joined.paths[:-2]):
         if any(other.startswith(f"{path}/") for other in joined.paths[:-2]):

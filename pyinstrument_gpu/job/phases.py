@@ -62,8 +62,7 @@ def _places(joined: Joined, found: Stragglers) -> tuple[int, ...]:
 
 
 def _is_traded(joined: Joined, work: OwnWork, row: int) -> bool:
-    """Return whether half of what the slowest rank works there may be under another name on
-    others."""
+    """Return whether half of the slowest rank's work there may have other names on others."""
     means_ns = work.own_ns[row].mean(axis=1)
     slowest = int(np.argmax(means_ns))
     distance_ns = float(means_ns[slowest] - np.median(np.delete(means_ns, slowest)))

@@ -18,8 +18,7 @@ _LEAST_WAITING = 0.01
 
 
 def pipeline(joined: Joined, work: OwnWork | str, found: Stragglers) -> Pipeline | None:
-    """Return the pipeline; None if hosts hardly wait for operations point to point, or if that is
-    not known."""
+    """Return the pipeline; None if hosts hardly wait for point-to-point operations."""
     if isinstance(work, str) or work.how != HowKnown.ARRIVALS or not found.step_ns:
         return None
     waits_ns = np.zeros(len(joined.ranks))

@@ -121,8 +121,7 @@ class Lateness:
         return (place, chance) if is_late else None
 
     def standing_out(self, least: float = _STANDS_OUT[0]) -> NDArray[np.bool_]:
-        """Return for each step whether the last rank is later than the next one by such a part of
-        it."""
+        """Return for each step whether the last rank is later than the next by such a part."""
         found: NDArray[np.bool_] = self.late_ns > least * self.typical_ns
         return found
 
@@ -293,8 +292,7 @@ def _unknown(joined: Joined, steps: int, reason: str) -> Stragglers:
 
 
 def _hidden(joined: Joined, work: OwnWork, typical_ns: float) -> str:
-    """Return where a rank might be slower without being seen, as a reason; empty if hardly
-    anywhere."""
+    """Return where a rank might be slower unseen, as a reason; empty if hardly anywhere."""
     if work.hidden is None:
         return ""
     times_ns = np.where(work.hidden, np.median(joined.self_ns.mean(axis=2), axis=1), 0)

@@ -106,8 +106,7 @@ def stalls_of(job: Job) -> tuple[StallOfRank, ...]:
 def job_findings(
     job: Job, found: JobAnalysis, steps: JobSteps | None, stalls: Sequence[StallOfRank]
 ) -> tuple[JobFinding, ...]:
-    """Return what went wrong, then who is waited for, then what costs time, the most of it
-    first."""
+    """Return what went wrong, then who is waited for, then what costs time, the most first."""
     stragglers, late_start = found.stragglers, found.late_start
     # What phases and collectives cost is of the steps that were judged, as the loss is.
     step_ns = stragglers.step_ns

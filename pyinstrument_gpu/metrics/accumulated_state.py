@@ -284,8 +284,7 @@ class AccumulatedState:
             )
 
     def _all_lost_updates(self) -> int:
-        """Return the number of lost updates, including those that the device has lost. This waits
-        for it."""
+        """Return the number of lost updates, with those that the device lost. This waits for it."""
         scratch = self._scratch
         return self._lost_updates + (0 if scratch is None else int(_lost_on_device(scratch)))
 

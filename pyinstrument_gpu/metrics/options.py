@@ -189,8 +189,7 @@ class MetricOptions:
 
 
 def differences(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """Return how two descriptions differ, as in "topk=[1] instead of [1, 5]"; empty if they
-    don't."""
+    """Return how descriptions differ, as in "topk=[1] instead of [1, 5]"; empty if they don't."""
     return ", ".join(
         f"{name}={given.get(name)!r} instead of {wanted.get(name)!r}"
         for name in dict.fromkeys([*wanted, *given])

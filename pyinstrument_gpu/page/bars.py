@@ -162,8 +162,7 @@ class RunBars:
         self._step_on_device = np.where(has_device_times(run.spans), run.spans["step"], -1)
 
     def device_is_done_ns(self, step: int) -> int:
-        """Return when the device had done what phases of the step enqueued; -1 if that is not
-        known."""
+        """Return when the device had done what phases of the step enqueued; -1 if unknown."""
         ends_ns = self.run.spans["device_end_ns"][self._step_on_device == step]
         return int(ends_ns.max(initial=-1))
 

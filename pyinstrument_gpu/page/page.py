@@ -223,8 +223,7 @@ def write_page(text: str, path: str | os.PathLike[str]) -> None:
 
 
 def page_beside(run_file: Path) -> Path:
-    """Return where the page of a run goes if nothing else was asked for; raises what `check_page`
-    does."""
+    """Return the default path of a run's page; raises what `check_page` does."""
     return check_page(run_file.with_suffix(".html"))
 
 

@@ -33,8 +33,7 @@ def template(name: str) -> Any:
 
 @functools.cache
 def _environment() -> Any:
-    """Return the environment, which is kept: to compile the templates takes longer than to fill
-    them."""
+    """Return the environment, which is kept: compiling templates takes longer than filling them."""
     import jinja2
 
     @jinja2.pass_context

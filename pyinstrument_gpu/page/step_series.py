@@ -149,8 +149,7 @@ def plain_series(run: Run, series: StepSeries) -> dict[str, Any]:
 
 
 def cause_color(row: int) -> str:
-    """Return the colour of a cause by its place among the causes of a run; red for unexplained
-    time."""
+    """Return the colour of a cause by its place among a run's causes; red for unexplained time."""
     return "var(--alarm)" if row < 0 else css_color(COLORS[row % len(COLORS)])
 
 

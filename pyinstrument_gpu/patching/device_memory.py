@@ -48,8 +48,7 @@ def zeros(size: int, device: torch.device) -> Tensor:
 
 
 def remember_stream(tensor: Tensor) -> None:
-    """Remember the stream on which a tensor was made. Call it once all that makes it is
-    enqueued."""
+    """Remember the stream on which a tensor was made, once all that makes it is enqueued."""
     if (made := event_behind(tensor)) is not None:
         _made_on[tensor] = torch.cuda.current_stream(tensor.device), made
 

@@ -305,8 +305,7 @@ def _graph_at_hand() -> Any:
 
 
 def _function_name() -> str:
-    """Return the name of the function that calls a graph: the innermost that is none of the
-    compiler's."""
+    """Return the name of the function that calls a graph: the innermost outside the compiler."""
     torch = os.path.dirname(sys.modules["torch"].__file__ or "") + os.sep
     frame = sys._getframe()
     while frame.f_back is not None:

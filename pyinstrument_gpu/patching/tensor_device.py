@@ -71,8 +71,7 @@ def target_of_to(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.device | 
 
 
 def is_non_blocking(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Return whether the arguments of `Tensor.to`, `cuda` or `copy_` ask for a copy that does not
-    wait."""
+    """Return whether the arguments of `Tensor.to`, `cuda` or `copy_` ask not to wait."""
     # The first positional bool: `copy` stands behind it.
     flags = [argument for argument in args if isinstance(argument, bool)]
     return bool(kwargs.get("non_blocking", flags[0] if flags else False))

@@ -133,8 +133,7 @@ def _origin(names: Mapping[str, Any]) -> str:
 
 
 def _words(arguments: object) -> list[str]:
-    """Return the arguments of a command line that fit; none where a program has put something else
-    there."""
+    """Return the arguments of a command line that fit; none where a program put something else."""
     if not isinstance(arguments, list) or not all(isinstance(one, str) for one in arguments):
         return []
     return [argument[:_MAX_ARGUMENT_CHARACTERS] for argument in arguments[:_MAX_ARGUMENTS]]

@@ -43,8 +43,7 @@ def note_file(path: Path, run_id: str) -> None:
 
 
 def is_of_earlier_execution(path: Path) -> bool:
-    """Return whether the run in a file was recorded by an earlier execution of this very
-    process."""
+    """Return whether an earlier execution of this very process recorded the run in a file."""
     found, now = _written.get(path), _execution()
     if found is None or now in (None, found.execution) or found.process != os.getpid():
         return False

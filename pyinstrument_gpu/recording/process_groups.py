@@ -94,8 +94,7 @@ class ProcessGroups:
 
 
 def _connects_all_ranks() -> bool:
-    """Return whether making the default group makes all ranks meet, with each backend that it
-    has."""
+    """Return whether making the default group makes all ranks meet, with each of its backends."""
     try:
         return "gloo" in distributed_c10d.get_backend_config()
     except Exception:

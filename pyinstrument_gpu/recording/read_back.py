@@ -134,7 +134,6 @@ def _close(descriptor: int, status: os.stat_result) -> None:
 
 
 def _counts(run: Run) -> tuple[object, ...]:
-    """Return counts of a run's statistics: two copies that agree in these lack nothing of each
-    other."""
+    """Return counts of a run's statistics: copies that agree in these lack nothing."""
     phases = {key: phase.count for key, phase in run.statistics.items()}
     return run.complete, run.names, run.step_totals.count, phases

@@ -99,8 +99,7 @@ class StreamWatch:
         self._note()
 
     def _makes(self, args: Arguments, kwargs: Options | None) -> None:
-        """Note that a stream is made, or an object for one that there is, as for the current
-        one."""
+        """Note that a stream is made, or an object for one that exists, as for the current one."""
         if (kwargs or {}).get("stream_id") is None:
             self._note()
 

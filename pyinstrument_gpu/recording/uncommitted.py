@@ -49,9 +49,8 @@ class Uncommitted:
         self._data = b""
 
     def facts(self) -> dict[str, Any]:
-        """Return the field `uncommitted` of the environment: a hash of all changes, None where
-        there are none, and the names of the first changed files. Empty as long as it is not
-        known."""
+        """Return the environment's field `uncommitted`: a hash of all changes, None where there are
+        none, and the names of the first changed files. Empty as long as it is not known."""
         self._read()
         if not self._data.endswith(_END):
             return {}

@@ -30,9 +30,8 @@ def findings(run: Run, file: str | None) -> tuple[Finding, ...]:
 
 
 def _worth_an_edit(run: Run) -> Iterator[Finding]:
-    """Yield advice and doubts in the order of the analysis, then what guides advise. A piece of
-    their advice with the very interval of another finding is about the same time, and not
-    repeated."""
+    """Yield advice and doubts in the order of the analysis, then what guides advise. Such advice
+    with the very interval of another finding is about the same time, and not repeated."""
     about = analysis.of(run)
     given = about.advice if about.knows_waits else []
     given = [*given, *(one for one in about.doubts if about.knows_waits or one.low_ns is None)]

@@ -63,8 +63,7 @@ class Savings:
 
 
 def savings(run: Run) -> Savings | None:
-    """Return the savings; None where neither the device nor syncs were timed, and where the machine
-    was busy."""
+    """Return the savings; None without times of device or syncs, and where the machine was busy."""
     about = analysis.of(run)
     if not about.knows_waits or about.is_contended:
         return None

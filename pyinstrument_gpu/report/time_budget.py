@@ -42,11 +42,8 @@ def time_budget_parts(time_budget: TimeBudget | None, steps: StepTimes | None) -
         sides, adds_up = "host side; the device was not timed", "They add up"
     if is_timed and time_budget.doubt is not None:
         headers = [_BUSY_OR_WAITING.get(header, header) for header in headers]
-        why = (
-            "busy?: busy or waiting. When the stream looks busy it may be waiting "
-            f"{time_budget.doubt}"
-        )
-        legend = (*legend, why)
+        waits = f"When the stream looks busy it may be waiting {time_budget.doubt}"
+        legend = (*legend, f"busy?: busy or waiting. {waits}")
 
     def cells(entry: TimeBudgetEntry) -> list[str]:
         return _cells(entry, unit)[: len(headers) - 1]

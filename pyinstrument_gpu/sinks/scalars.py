@@ -34,9 +34,8 @@ class Point(NamedTuple):
 
 
 def scalars_of(update: RunUpdate, most: int | None = None) -> Iterator[Point]:
-    """Yield the points of an update: those of its steps in their order, then its metrics as they
-    were read. Points with the same step and time are next to each other. At most `most` of a
-    curve."""
+    """Yield an update's points: those of its steps in their order, then its metrics as they were
+    read. Points with the same step and time are next to each other. At most `most` of a curve."""
     most = most or MAX_STEPS
     return chain(_step_scalars(update, most), _metric_scalars(update, most))
 

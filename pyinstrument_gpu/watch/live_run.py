@@ -274,8 +274,7 @@ def json_of(run: LiveRun) -> dict[str, Any]:
 
 
 def spread(values: Sequence[float | None]) -> float | None:
-    """Return by which share the largest of some values is above the smallest; None if that is
-    unknown."""
+    """Return by which share the largest of some values exceeds the smallest; None if unknown."""
     known = [value for value in values if value is not None]
     if len(known) < 2 or min(known) <= 0:
         return None

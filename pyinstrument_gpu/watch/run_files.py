@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finding the run files to watch: those of a file, a folder, a process, or whatever is
-recording."""
+"""Finding the run files to watch: of a file, a folder, a process, or whatever is recording."""
 
 from __future__ import annotations
 

@@ -77,13 +77,15 @@ def test_where_it_goes_on_is_inferred_from_the_last_checkpoint(tmp_path: Path) -
     assert (life.steps.productive, life.steps.recomputed) == (10, 4)
     assert ms_of(life)["checkpoint"] == 30
     assert life.attempts[1].numbered_by == "inferred from the last checkpoint"
-    assert any("goes on: it is taken that it does so with step 4" in one for one in life.notes)
+    assert any(
+        "resumes: step 4, after the last checkpoint, is assumed" in one for one in life.notes
+    )
 
 
 def test_where_it_goes_on_can_not_be_told(tmp_path: Path) -> None:
     life = life_of(tmp_path, attempt(0, 8), attempt(1000, 6))
     assert (life.steps.productive, life.steps.recomputed) == (14, 0)
-    assert any("how many of its steps are computed again is not known" in one for one in life.notes)
+    assert any("how many of its steps are computed again is unknown" in one for one in life.notes)
 
 
 def test_a_checkpoint_that_was_cut_off_is_none_to_go_on_from(tmp_path: Path) -> None:

@@ -69,8 +69,7 @@ def _findings(run: Run) -> list[Finding]:
 
 
 def is_nothing_worth_an_edit(run: Run, found: list[Finding]) -> bool:
-    """Return whether all that the run's savings and these findings say is worth less than
-    `EDIT_SHARE`.
+    """Return whether all that savings and these findings say is worth less than `EDIT_SHARE`.
 
     Not where one of them can't tell, where something that may matter was not recorded, or where the
     time that a step takes has no premise to rest on.

@@ -151,8 +151,7 @@ def evaluation_copies(case: Case) -> Iterator[Finding]:
 
 
 def logging_steps(case: Case) -> Iterator[Finding]:
-    """Yield printing and logging in steps: the waits, and what steps that log compute more than
-    others.
+    """Yield printing and logging in steps: the waits, and what steps that log compute in addition.
 
     A step logs if a tensor is printed, formatted or made a list in it, or if a line reads a value
     that does so in a few steps only.

@@ -30,8 +30,7 @@ class CheckpointsAndLoggingAspect(DocumentAspect[Run, None]):
     noted = "checkpoints and logging"
 
     def causes(self, run: Run) -> Iterator[Cause]:
-        """Yield the causes. Of checkpoints that another thread writes, only the time is known in
-        which it does."""
+        """Yield the causes. Of checkpoints in another thread, only the time of writing is known."""
         known: CheckpointsAndLogging | None = run.checkpoints_and_logging
         if known is None or known.not_watched:
             return

@@ -174,8 +174,7 @@ def compilation_times(run: Run) -> CompilationTimes | None:
 
 
 def _in_steps_ns(run: Run) -> int | None:
-    """Return the time in steps by their readings, which leave out what fell into several; at most
-    all their time."""
+    """Return the time in steps by their readings, which omit what fell into several."""
     if not run.step_totals.count:
         return None
     if _READING not in run.metric_names:
@@ -270,8 +269,7 @@ class CompilationsAspect(DocumentAspect[Run, CompilationTimes]):
         yield Sentence(f"Compilation: {_summary(times)}")
 
     def parts(self, times: CompilationTimes, document: ReportedRun) -> Iterator[Part]:
-        """Yield what it took in all, then each function that was compiled again or runs
-        uncompiled."""
+        """Yield what it took in all, then each function compiled again or running uncompiled."""
         yield Sentence()
         yield Sentence(f"Compilation: {_summary(times)}", "title")
         troubled = [

@@ -108,8 +108,7 @@ class CompilationLog:
             self._open[thread] = _Open(noted, str(compile_id), realtime_ns // 1000)
 
     def ends(self) -> bool:
-        """Note that the calling thread is done with what it last began. Returns whether with all of
-        it."""
+        """Note that the calling thread is done with what it last began. Return whether with all."""
         thread = threading.get_ident()
         with self._lock:
             ending = self._open.get(thread)

@@ -26,8 +26,7 @@ _OBSERVED = "install_callbacks"
 
 
 class _ObservedCompilation:
-    """A context that torch enters around a compilation, observed. Nothing that we raise comes out
-    of it."""
+    """A context that torch enters around a compilation, observed. No error of ours gets out."""
 
     def __init__(self, manager: Any, watch: CompilationWatch, args: tuple[Any, ...]) -> None:
         self._manager = manager
@@ -120,8 +119,7 @@ class CompilationWatch(Watcher):
             known.append(why[:MOST_TEXT])
 
     def _look(self) -> None:
-        """Hook Dynamo, which is there now. A version that is built otherwise leaves all of this
-        unknown."""
+        """Hook Dynamo, which is there now. Versions that are built otherwise leave this unknown."""
         try:
             self._log = CompilationLog(sys.modules[f"{self._module}.utils"], self._clocks)
             self._observe(sys.modules[self._module].callback_handler)

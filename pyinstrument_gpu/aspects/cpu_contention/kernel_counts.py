@@ -101,8 +101,7 @@ def group_files(proc: Path) -> list[Path]:
 
 
 def _groups(proc: Path) -> tuple[Path, Path]:
-    """Return where control groups with processors are mounted, and the folder of the process's
-    own."""
+    """Return where control groups with processors are mounted, and the process's own folder."""
     own = [line.split(":", 2) for line in (proc / "self" / "cgroup").read_text().splitlines()]
     v1 = [path for _, controllers, path in own if "cpu" in controllers.split(",")]
     v2 = [path for number, controllers, path in own if number == "0" and not controllers]

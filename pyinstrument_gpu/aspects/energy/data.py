@@ -40,8 +40,7 @@ class GpuEnergy(_Gpu, frozen=True):
 
     @property
     def joules(self) -> float | None:
-        """The energy that the whole GPU used between the first reading and the last, for any
-        process."""
+        """The energy that the whole GPU used from the first reading to the last."""
         if len(self.samples) < 2:
             return None
         energy = self.samples["energy_mj"]

@@ -87,8 +87,7 @@ class GarbageCollectionAspect(DocumentAspect[Run, GarbageCollectionTimes]):
             )
 
     def causes(self, run: Run) -> Iterator[Cause]:
-        """Yield collections, which hold up all threads, as the thread that collects keeps the
-        GIL."""
+        """Yield collections, which hold up all threads, as a collecting thread keeps the GIL."""
         known: GarbageCollection | None = run.garbage_collection
         if known is None or not known.is_whole:
             return

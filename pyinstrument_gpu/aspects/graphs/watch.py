@@ -33,8 +33,7 @@ class _Hooks:
         self._leave = self._ends  # one object, by which they are taken back
 
     def install(self) -> bool:
-        """Install the hooks; return whether each is built as they expect; otherwise none is
-        left."""
+        """Install the hooks; return whether all are built as expected; otherwise none is left."""
         for name in _METHODS:
             enter = getattr(self, f"_{name}")
             if not native.hook_call(

@@ -19,8 +19,7 @@ _STUCK_NS = 2_000_000_000
 
 class LiveLoader(LiveView[Run, dict[str, Any]]):
     """The share of the window for which the loop waits for batches; and in the whole run, as far as
-    it was written down, the longest stage of making a batch, the slowest worker, and workers that
-    hang."""
+    written, the longest stage of making a batch, the slowest worker, and workers that hang."""
 
     key = "loader"
     place = 7

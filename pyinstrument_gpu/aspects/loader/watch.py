@@ -61,8 +61,7 @@ class LoaderWatch(Watcher):
             table.close()
 
     def program_is(self, facts: Mapping[str, Any]) -> None:
-        """Write the document early, also for readers that follow the run, and if the program is
-        killed."""
+        """Write the document early, for readers that follow, and if the program is killed."""
         with suppress(Exception):
             self.write()
 

@@ -76,9 +76,8 @@ class WorkerTable:
         return None
 
     def read(self) -> list[dict[str, Any]]:
-        """Return the content of the slots, those of workers that have ended among them; as `open`
-        the number of the batch that a worker was asked for and has not made, and since when, or 0
-        for none."""
+        """Return the content of the slots, those of ended workers among them; as `open` the number
+        of the batch that a worker was asked for and has not made, and since when, or 0 for none."""
         slots = [_Slot(self._memory, place) for place in range(self._slots)]
         found = ((slot, slot.read()) for slot in slots)
         return [{**one, "open": self._open(slot, one)} for slot, one in found if one is not None]
@@ -128,8 +127,7 @@ class _Slot:
         _OPEN.pack_into(self._memory, self.begin + 16, number, begin_ns, os.getpid())
 
     def write(self, value: dict[str, Any], now_ns: int) -> bool:
-        """Write a value. Returns False where it has no room, and the slot says what it said
-        before."""
+        """Write a value. Return False if it has no room, and the slot says what it said before."""
         text = json.dumps(value, separators=(",", ":")).encode()
         if len(text) > TEXT_BYTES - _HEAD.size:
             return False

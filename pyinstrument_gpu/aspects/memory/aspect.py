@@ -345,8 +345,7 @@ _OTHERS = "workspace and others"
 
 
 def _kinds(holders: OutOfMemoryHolders, allocated_bytes: int | None) -> list[str]:
-    """Return each kind that held memory when there was none left, with its bytes, the largest
-    first."""
+    """Return each kind that held memory when none was left, with its bytes, the largest first."""
     kinds = dict(holders.kinds)
     # Other threads may have freed what was counted.
     if allocated_bytes is not None and allocated_bytes >= holders.known_bytes:

@@ -223,8 +223,7 @@ def steps_of(readings: Iterable[Reading]) -> Iterator[list[Reading]]:
 def saved_by_phase(
     step: list[Reading], saved: Iterable[tuple[int, int]]
 ) -> list[tuple[int | None, int]]:
-    """Return which phases made the nodes that have saved so much: the innermost ones, by their
-    path."""
+    """Return which phases made the nodes that saved so much: the innermost ones, by path."""
     numbers, owners = [], []
     open_phases: list[list[int]] = []
     for kind, _, path, depth, *_, next_node in step:

@@ -53,8 +53,7 @@ class _Storages:
 
 
 class Held:
-    """The memory that is held on a device, each storage counted once, for what it was added as
-    first.
+    """The memory held on a device, each storage counted once, for what it was added as first.
 
     Args:
         device: as torch calls it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory as `watch` shows it."""
+"""Memory as `watch` shows it. A file of its own, as other aspects have one for that."""
 
 from __future__ import annotations
 

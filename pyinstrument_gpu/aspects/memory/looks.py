@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inspections of who holds memory as a backward pass begins, and as it ends: two moments next to
-which a training loop has its peak, and at which all that is held for long can be counted from the
-program's objects.
+"""Inspections of who holds memory as a backward pass begins and ends: two moments near the peak of
+a training loop, at which all that is held for long can be counted from the program's objects.
 
 In a step that is looked at, calls of modules are hooked below their Python objects, so that names
 of parameters are known, and which nodes of autograd were made in which module. As the pass begins,

@@ -90,7 +90,6 @@ def _nodes(objects: list[Any]) -> list[Any]:
 
 
 def _of_class(objects: list[Any], base: type, *attributes: str) -> list[Any]:
-    """Return the fully constructed objects of a class. Uses `type()`: proxies may lie about
-    `__class__`."""
+    """Return a class's complete objects, by `type()`: proxies may lie about `__class__`."""
     found = [one for one in objects if issubclass(type(one), base)]
     return [one for one in found if all(name in vars(one) for name in attributes)]

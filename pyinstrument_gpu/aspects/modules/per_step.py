@@ -175,8 +175,7 @@ class _Sums:
     def per_step(
         self, rows: Sequence[int], kind: ModulePass, whole: Sequence[int] | None, steps: int
     ) -> PassPerStep | None:
-        """Return the passes of some modules, over so many steps. None if none of their passes was
-        kept.
+        """Return the passes of some modules, over so many steps. None if none of them was kept.
 
         Args:
             whole: the same sums over all passes of the run, of which those that were kept tell the

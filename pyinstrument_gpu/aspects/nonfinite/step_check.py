@@ -202,8 +202,7 @@ def _is_tracing() -> bool:
 
 
 def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
-    """Yield the tensors in these values, as far as lists, tuples and dictionaries show them at
-    once."""
+    """Yield the tensors in these values, as far as lists, tuples and dictionaries show them."""
     todo, looks = [*values][::-1], 0
     while todo and looks < _MOST_LOOKS:
         value, looks = todo.pop(), looks + 1

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The watch that has the values of steps checked while one recording goes on, and stops the program
-if asked to.
+"""The watch that has the values of steps checked during one recording, and may stop the program.
 
 The loss of every step is looked at, and modules and gradients in as many steps as the option says.
 """

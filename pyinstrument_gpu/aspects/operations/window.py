@@ -76,8 +76,7 @@ class _Measuring:
 
 @dataclass
 class ProfileWindow:
-    """A window of profiled steps; `begin` is called between two steps, and never raises an
-    Exception.
+    """A window of profiled steps; `begin` is called between two steps, and raises no Exception.
 
     Attributes:
         steps: how many to profile.

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Things that hold the thread of a step up, as causes of slow steps, without a section of their
-own."""
+"""Things that hold the thread of a step up, as causes of slow steps, without a section."""
 
 from __future__ import annotations
 

@@ -148,9 +148,8 @@ def _shown(text: str) -> str:
 
 
 def _stacks_of(traceback: str) -> tuple[tuple[str, str], ...]:
-    """Return the stacks of all threads that CPython has printed, which knows no names. It begins
-    with the newest, so the main thread comes last: here it comes first, and last those that run no
-    Python."""
+    """Return the stacks of all threads that CPython has printed, without names. It begins with the
+    newest, so the main thread comes last: here it is first, and those without Python are last."""
     stacks: list[tuple[str, list[str]]] = []
     for line in traceback.splitlines():
         heading = _THREAD.fullmatch(line.strip())

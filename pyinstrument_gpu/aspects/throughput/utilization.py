@@ -168,8 +168,7 @@ def utilization(run: Run) -> Utilization | None:
 
 
 def _scale(run: Run) -> float:
-    """Return how many tokens steps have, by those of the profiled ones; 1 where that is not
-    known."""
+    """Return how many tokens steps have, by those of the profiled ones; 1 if unknown."""
     steps = run.steps.closed
     tokens = values_of_steps(run, TOKENS, steps)
     counted, others = _in_window(run), are_of_means(run, steps)

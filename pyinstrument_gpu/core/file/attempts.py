@@ -81,8 +81,7 @@ class AttemptFiles:
         return any(one["number"] > 0 for one in noted)
 
     def overlaps(self, later: AttemptFiles) -> bool:
-        """Return whether both went on at one time, by more than clocks of different machines
-        differ."""
+        """Return whether both went on at one time, by more than clocks of machines differ."""
         slack_ns = 0 if self.marks.keys() & later.marks.keys() else _CLOCKS_APART_NS
         return later.begin_ns + slack_ns < self.end_ns
 
@@ -93,9 +92,8 @@ class AttemptFiles:
         self.end_ns = max(self.end_ns, _begin_ns(run) + run.duration_ns)
 
     def takes(self, path: Path, run: Run) -> bool:
-        """Return whether a run that begins no earlier may be another rank of it: by its name, or
-        else by when it began. The agents of two machines may count restarts apart from each
-        other."""
+        """Return whether a run that begins no earlier may be another rank of it: by its name, or by
+        when it began. The agents of two machines may count restarts apart from each other."""
         host, first = run.environment.get("host"), next(iter(self.files.values()))[1]
         slack_ns = _LATE_START_NS if host in self.marks else _CLOCKS_APART_NS
         return (

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 
 def item_dtype(**columns: str) -> np.dtype[Any]:
-    """Return the dtype of items that lie in a file one after the other, in its byte order and
-    without gaps."""
+    """Return the dtype of items that follow each other in a file, in its byte order."""
     return np.dtype([(name, f"<{number}") for name, number in columns.items()])
 
 

@@ -37,8 +37,7 @@ def path_of_attempt(path: Path) -> Path:
 
 
 def _is_of_earlier_attempt(path: Path) -> bool:
-    """Return whether a file was last written after torchrun was started, and before this process
-    was."""
+    """Return whether a file was last written after torchrun started, and before this process."""
     try:
         since_boot_s = os.lstat(path).st_mtime - time.time() + time.clock_gettime(_SINCE_BOOT)
         return begin_of_process_s(os.getppid()) <= since_boot_s < begin_of_process_s(os.getpid())

@@ -36,8 +36,7 @@ def is_device(
     keyword: str = "device",
 ) -> bool | None:
     """Return whether the device argument of the call that a frame makes would be a device. None
-    where the source doesn't show it, or where the tensor it comes from is only assumed to be on the
-    GPU; False where it shows that there is none.
+    where the source doesn't show it, or that is only assumed; False where it shows there is none.
 
     Args:
         undecided: what an argument is that the source shows and doesn't decide.
@@ -170,8 +169,7 @@ class _Resolver:
         return False if is_host else None
 
     def _value(self, expression: ast.expr) -> Any:
-        """Return what an expression is now, for those whose evaluation runs no code of the
-        program."""
+        """Return the value of an expression whose evaluation runs no code of the program."""
         if isinstance(expression, ast.Name):
             local = self._frame.f_locals
             return local.get(expression.id, self._frame.f_globals.get(expression.id))

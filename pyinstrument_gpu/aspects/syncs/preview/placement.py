@@ -111,8 +111,7 @@ class Placement:
         self._pinned.add(_storage_of(tensor))
 
     def copy_kind(self, source: torch.Tensor, non_blocking: bool) -> SyncKind | None:
-        """Return what the host waits for in a copy of a tensor to the device; None where it
-        doesn't."""
+        """Return what the host waits for in a copy of a tensor to the device; None: nothing."""
         if _storage_of(source) not in self._pinned:
             return SyncKind.H2D_PAGEABLE
         return None if non_blocking else SyncKind.H2D_PINNED

@@ -250,8 +250,7 @@ class Preview:
     def _target(
         self, frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> bool | None:
-        """Return whether a call of `to` moves to a device, or to the host; None if it moves
-        nothing."""
+        """Return whether a call of `to` moves to a device, or to the host; None: nothing moves."""
         other = args[0] if args else kwargs.get("other")
         if isinstance(other, torch.Tensor):
             is_there = self._placement.is_on_device(other)
