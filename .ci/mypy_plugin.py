@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Have mypy collect garbage before it has left the processor's cache.
+"""Have mypy collect garbage before that has left the processor's cache.
 
-mypy collects after 200,000 new objects. Most of those that it makes of this project are garbage: for
-each `rows["name"]` of a structured array it words why each overload of numpy's doesn't fit, and
-forgets the words. Going over so many objects, which lie in memory by then, takes two thirds of the
-time of a check; going over a few thousand that are still in the cache takes a tenth of that.
+For each `rows["name"]` of a structured array, mypy words why most overloads of numpy's don't fit,
+in thousands of objects, and forgets the words. It collects garbage after 200,000 new objects, which
+are in memory by then, and going over them took two thirds of the time of a check.
 """
 
 import gc
