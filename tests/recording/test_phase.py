@@ -507,34 +507,6 @@ def test_threads_do_not_see_each_others_open_phases() -> None:
     ]
 
 
-def test_threads_in_one_phase_at_once() -> None:
-    threads = 4
-    spans = 5000
-    everybody_inside = threading.Barrier(threads)
-
-    def work() -> None:
-        with gpu_phase("outer"):
-            everybody_inside.wait()
-            for _ in range(spans):
-                with gpu_phase("inner"):
-                    pass
-
-    with pig.record() as recording:
-        workers = [threading.Thread(target=work) for _ in range(threads)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-
-    run = recording.run
-    assert {path: phase.count for path, phase in run.phases.items()} == {
-        "outer": threads,
-        "outer/inner": threads * spans,
-    }
-    assert len(run.spans) + run.dropped["ring_full"] == threads * (spans + 1)
-    assert len(run.threads) == threads
-
-
 # --- the edges of a recording ---
 
 
