@@ -3,7 +3,6 @@
 
 import ctypes
 import threading
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -19,26 +18,10 @@ from tests.helpers.simulated_cuda import (
     SimulatedStream,
     simulated_cuda,
 )
+from tests.helpers.threads import on_thread
 
 _MS = 1_000_000
 _HOUR_NS = 3600 * 1000 * _MS
-
-
-def _on_thread(function: Callable[[], None]) -> None:
-    """Runs it on a thread of its own, to its end, and passes its exception on."""
-    failures = []
-
-    def run() -> None:
-        try:
-            function()
-        except BaseException as failure:
-            failures.append(failure)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if failures:
-        raise failures[0]
 
 
 def _stamp(cuda: SimulatedCuda, event: int) -> int:
@@ -344,7 +327,7 @@ def test_who_may_make_an_unsafe_call_during_a_capture(
         if own:
             ask()
         else:
-            _on_thread(ask)
+            on_thread(ask)
     assert cuda.captures_invalidated == (0 if may else 1)
 
 
@@ -384,7 +367,7 @@ def test_a_capture_ends_on_the_thread_that_began_it(
             stream.end_capture()
 
     stream.begin_capture()
-    _on_thread(end)
+    on_thread(end)
     assert stream.end_capture().entries == 0
 
 

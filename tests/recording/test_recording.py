@@ -19,6 +19,7 @@ from pyinstrument_gpu.core.file import MAGIC
 from tests.helpers.clock import fake_clock
 from tests.helpers.script import run_script
 from tests.helpers.spans import dropped_of, times_of
+from tests.helpers.threads import on_thread
 
 # Fewer than half a thread's ring holds: brought into the log by a snapshot, none is lost before.
 CHUNK = 4000
@@ -629,9 +630,7 @@ def test_threads_have_the_names_python_knows() -> None:
 
 def test_thread_with_a_name_too_long_for_the_file() -> None:
     with pig.record() as recording:
-        thread = threading.Thread(target=gpu_phase("a")(lambda: None), name="n" * 100_000)
-        thread.start()
-        thread.join()
+        on_thread(gpu_phase("a")(lambda: None), name="n" * 100_000)
 
     assert recording.run.phases["a"].count == 1
     assert [thread.name for thread in recording.run.threads] == [""]
