@@ -26,6 +26,7 @@ from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import tensor_device
 from tests.helpers.spans import dropped_of, spans_of
+from tests.helpers.threads import on_thread
 
 
 def counts(run: Run, scope: Scope = Scope.STEP) -> dict[str, int]:
@@ -212,9 +213,7 @@ def test_steps_of_the_program_s_own_within_each_other_time_the_data_once(
 
 def test_threads_have_phases_and_no_steps() -> None:
     with pig.record() as recording, pig.auto_phases():
-        thread = threading.Thread(target=nn.Linear(4, 2), args=(torch.ones(1, 4),), name="other")
-        thread.start()
-        thread.join()
+        on_thread(nn.Linear(4, 2), torch.ones(1, 4), name="other")
     run = recording.run
     assert [(span.path, span.thread) for span in spans_of(run)] == [("forward", "other")]
     assert run.step_totals.count == 0
@@ -222,9 +221,7 @@ def test_threads_have_phases_and_no_steps() -> None:
 
 def test_training_in_another_thread_has_whole_steps() -> None:
     with pig.record() as recording, pig.auto_phases():
-        thread = threading.Thread(target=train, name="trainer")
-        thread.start()
-        thread.join()
+        on_thread(train, name="trainer")
     run = recording.run
     assert run.step_totals.complete == run.step_totals.count == 3
     assert counts(run) == {

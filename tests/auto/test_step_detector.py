@@ -9,6 +9,8 @@ import _step_detector  # type: ignore[import-not-found]
 import pytest
 from _step_detector import StepDetector
 
+from tests.helpers.threads import on_thread
+
 TRAINING, VALIDATION = 1, 2
 """The loaders."""
 
@@ -363,7 +365,7 @@ def test_a_thread_that_trains_is_followed_from_its_first_item() -> None:
             one_step(detector)
         detector.got_none(TRAINING)
 
-    in_another_thread(train)
+    on_thread(train)
     detector.runs_forward()  # of the thread that it was: not any more
     detector.finish()
     assert log.text == " |  |= "
@@ -379,7 +381,7 @@ def test_a_thread_that_only_fetches_does_not_train() -> None:
         detector.got_item(4)
 
     for _ in range(2):
-        in_another_thread(fetch)
+        on_thread(fetch)
         detector.clears_gradients()
         detector.runs_forward()
         detector.runs_backward()
@@ -399,7 +401,7 @@ def test_a_step_whose_beginning_was_passed_over_is_incomplete() -> None:
             one_step(detector)
         detector.finish()
 
-    in_another_thread(train)
+    on_thread(train)
     assert log.text.split() == ["!", "|="]
 
 
@@ -415,7 +417,7 @@ def test_a_step_that_is_certain_is_kept_when_another_thread_takes_over() -> None
         one_step(detector)
         detector.finish()
 
-    in_another_thread(train)
+    on_thread(train)
     # What it took may be in the statistics by now. The thread's own first step lacks its beginning.
     assert log.text.split() == ["|=", "!="]
 
@@ -452,7 +454,7 @@ def test_a_thread_takes_over_from_one_that_trains_no_more() -> None:
             one_step(detector)
         detector.finish()
 
-    in_another_thread(train)
+    on_thread(train)
     # As many updates as 256 could have been anything.
     assert log.text.split() == ["|", "|=", "!", "|", "|="]
 
@@ -462,7 +464,7 @@ def test_a_step_that_begins_or_ends_is_not_taken_over() -> None:
     detector = detector_of(log)
 
     def elsewhere() -> None:
-        in_another_thread(lambda: one_step(detector, optimizer=2))
+        on_thread(lambda: one_step(detector, optimizer=2))
 
     one_step(detector)
     log.on_begin = log.on_end = elsewhere
@@ -470,12 +472,6 @@ def test_a_step_that_begins_or_ends_is_not_taken_over() -> None:
         one_step(detector)
     assert log.text.split() == ["|", "|"]
     assert log.items == 3
-
-
-def in_another_thread(run: Callable[[], None]) -> None:
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
 
 
 def test_end_of_each_step_is_told_while_none_is_open() -> None:

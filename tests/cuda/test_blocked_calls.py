@@ -2,7 +2,6 @@
 """Calls of the simulated driver that are stuck: on a full stream, or behind its one lock."""
 
 import ctypes
-import threading
 from collections.abc import Callable
 
 import pytest
@@ -119,24 +118,6 @@ def test_a_clock_that_moves_when_it_is_read_makes_room(
 def test_nobody_is_stuck(cuda: SimulatedCuda) -> None:
     with pytest.raises(TimeoutError, match="0 instead of 1 threads were stuck"):
         cuda.wait_until_blocked(timeout_s=0)
-
-
-def test_a_reset_frees_who_is_stuck(cuda: SimulatedCuda, stream: SimulatedStream) -> None:
-    cuda.devices[0].set_queue_depth(1)
-    cuda.set_driver_lock()
-    event = driver.event()
-    stream.hang()
-    record = OnThread(cuda, lambda: driver.record(event, stream))
-    cuda.wait_until_blocked()
-    query = threading.Thread(target=driver.query, args=(event,))
-    query.start()
-    cuda.wait_until_blocked(2)
-    cuda.reset()
-    assert cuda.blocked_calls == 0
-    assert record.answer() == Result.DEINITIALIZED
-    query.join()
-    assert (cuda.calls(), cuda.count("*"), cuda.violations) == ([], 0, [])
-    assert driver.event()  # nobody holds the lock
 
 
 def test_a_stuck_call_gives_up_in_the_end(cuda: SimulatedCuda, stream: SimulatedStream) -> None:

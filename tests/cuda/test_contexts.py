@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.helpers.driver_calls import Kernels, OnThread, driver
+from tests.helpers.driver_calls import Kernels, driver
 from tests.helpers.simulated_cuda import Result, SimulatedCuda, SimulatedStream
 
 SLOT = ctypes.c_uint64()
@@ -110,17 +110,6 @@ def test_a_thread_without_a_context_may(cuda: SimulatedCuda, things: Things, cal
     calls = CALLS_OF_A_HANDLE | CALLS_OF_NO_CONTEXT | {"load": _load}
     cuda.make_current(0)
     assert calls[call](things) == Result.SUCCESS
-
-
-def test_a_new_thread_has_no_context(cuda: SimulatedCuda, things: Things) -> None:
-    def record() -> int:
-        cuda.make_current(0)
-        before = driver.record(things.event, things.stream)
-        cuda.make_current(context)
-        return before or driver.record(things.event, things.stream)
-
-    context = cuda.current_context
-    assert OnThread(cuda, record).answer() == Result.INVALID_CONTEXT
 
 
 def test_an_event_is_recorded_where_another_context_is_current(

@@ -3,13 +3,12 @@
 
 import ctypes
 import threading
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.helpers.driver_calls import Kernels, driver
+from tests.helpers.driver_calls import driver
 from tests.helpers.simulated_cuda import (
     LIBRARY,
     CaptureMode,
@@ -19,26 +18,10 @@ from tests.helpers.simulated_cuda import (
     SimulatedStream,
     simulated_cuda,
 )
+from tests.helpers.threads import on_thread
 
 _MS = 1_000_000
 _HOUR_NS = 3600 * 1000 * _MS
-
-
-def _on_thread(function: Callable[[], None]) -> None:
-    """Runs it on a thread of its own, to its end, and passes its exception on."""
-    failures = []
-
-    def run() -> None:
-        try:
-            function()
-        except BaseException as failure:
-            failures.append(failure)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if failures:
-        raise failures[0]
 
 
 def _stamp(cuda: SimulatedCuda, event: int) -> int:
@@ -223,28 +206,6 @@ def test_recording_again_overwrites(cuda: SimulatedCuda, stream: SimulatedStream
     assert [record.stamp_ns for record in cuda.records()] == [0, 64]
 
 
-def test_what_belongs_to_another_context_is_refused(cuda: SimulatedCuda) -> None:
-    event = driver.event()
-    foreign = cuda.devices[0].create_context()
-    stream = cuda.devices[0].create_stream(context=foreign)
-    assert driver.record(event, stream) == Result.INVALID_HANDLE
-    cuda.make_current(foreign)
-    assert driver.record(event, cuda.default_stream) == Result.INVALID_HANDLE
-    assert driver.cuEventQuery(ctypes.c_uint64(12345)) == Result.INVALID_HANDLE
-
-
-def test_a_destroyed_stream_is_refused_and_its_work_ends(
-    cuda: SimulatedCuda, stream: SimulatedStream
-) -> None:
-    event = driver.event()
-    stream.launch(10)
-    driver.record(event, stream)
-    stream.destroy()
-    assert driver.record(driver.event(), stream) == Result.INVALID_HANDLE
-    cuda.advance(10)
-    assert driver.query(event) == Result.SUCCESS
-
-
 # Contexts
 
 
@@ -366,7 +327,7 @@ def test_who_may_make_an_unsafe_call_during_a_capture(
         if own:
             ask()
         else:
-            _on_thread(ask)
+            on_thread(ask)
     assert cuda.captures_invalidated == (0 if may else 1)
 
 
@@ -406,7 +367,7 @@ def test_a_capture_ends_on_the_thread_that_began_it(
             stream.end_capture()
 
     stream.begin_capture()
-    _on_thread(end)
+    on_thread(end)
     assert stream.end_capture().entries == 0
 
 
@@ -482,36 +443,6 @@ def test_names_of_results(cuda: SimulatedCuda) -> None:
 
 
 # Kernels and memory
-
-
-def test_a_launch_runs_the_stand_in_with_the_parameters(
-    cuda: SimulatedCuda, stream: SimulatedStream
-) -> None:
-    def add(addresses: list[int]) -> None:
-        target, amount = (ctypes.c_uint64.from_address(address).value for address in addresses)
-        ctypes.c_uint64.from_address(target).value += amount
-        assert cuda.count("cuLaunchKernel") > 0  # it may ask: no lock is held
-
-    total = ctypes.c_uint64(40)
-    cuda.on_launch("add", add, parameters=2)
-    cuda.set_kernel_duration("add", 500)
-    kernels = Kernels()
-    kernel = kernels.find(b"add")
-    assert kernel == kernels.find(b"add") != kernels.find(b"other")
-    assert kernels.launch(kernel, stream, ctypes.addressof(total), 2) == Result.SUCCESS
-    assert (total.value, stream.pending) == (42, 1)
-    cuda.advance(500)
-    assert stream.pending == 0
-    (launch,) = cuda.launches()
-    assert launch[:5] == ("add", (2, 1, 1), (128, 1, 1), 64, stream.handle)
-
-    with stream.capture():
-        assert kernels.launch(kernel, stream, ctypes.addressof(total), 2) == Result.SUCCESS
-    assert (total.value, len(cuda.launches())) == (42, 1)
-
-    assert kernels.launch(kernel, stream, grid=0) == Result.INVALID_VALUE
-    assert kernels.unload() == Result.SUCCESS
-    assert kernels.launch(kernel, stream) == Result.INVALID_HANDLE
 
 
 def test_pinned_memory(cuda: SimulatedCuda) -> None:

@@ -9,9 +9,9 @@ import threading
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase
 from tests.faults.fault import FaultGroup, Trial
-from tests.helpers.ended_thread import ended_thread
 from tests.helpers.script import run_script
 from tests.helpers.spans import dropped_of
+from tests.helpers.threads import ended_thread
 
 FAULTS = FaultGroup("threads")
 

@@ -29,17 +29,6 @@ def test_the_hot_path_takes_as_many_instructions_as_before(counts: dict[str, flo
 
 
 @needs_valgrind
-@pytest.mark.parametrize(
-    ("factor", "told"), [(0.94, True), (0.96, False), (1.04, False), (1.06, True)]
-)
-def test_other_counts_written_down_are_told(
-    counts: dict[str, float], factor: float, told: bool
-) -> None:
-    written = {loop: count * factor for loop, count in counts.items()}
-    assert set(hot_path.changed(written, counts, MOST_CHANGE)) == (set(counts) if told else set())
-
-
-@needs_valgrind
 @pytest.mark.thorough
 def test_the_environment_changes_no_count() -> None:
     program = native_program("test_hot_path_cost")

@@ -269,16 +269,6 @@ def test_another_threads_default_stream_is_another_stream(gpu: SimulatedCuda) ->
             assert reading.step == (None if number == 2 else number)
 
 
-def test_reset(gpu: SimulatedCuda) -> None:
-    metrics = started(topk=1)
-    metrics.reset()
-
-    assert metrics.latest() is None  # the snapshot is of before
-    metrics.update(LOGITS[:1], TARGET[:1])
-    reading = metrics.latest()
-    assert reading is not None and (reading.update, reading.values["count"]) == (2, 1)
-
-
 def test_reset_after_updates_that_the_host_has_not_seen(gpu: SimulatedCuda) -> None:
     """As replays of a graph: the device has counted further than the host."""
     metrics = started(topk=1)

@@ -3,6 +3,7 @@
 
 from typing import Any, ClassVar
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -55,21 +56,11 @@ def waits() -> None:
     x[0] = 2.0
 
 
-def test_a_mode_of_functions_sees_the_same() -> None:
+@pytest.mark.parametrize("mode", [Functions, Operators])
+def test_a_mode_sees_the_same(mode: type[Functions] | type[Operators]) -> None:
     def observe() -> Heard:
         training, heard = Training(), Heard()
-        with Functions(heard):
-            training.run()
-            waits()
-        return heard
-
-    assert len(seen_alike(observe, *WAYS.values())) > 200
-
-
-def test_a_mode_of_operators_sees_the_same() -> None:
-    def observe() -> Heard:
-        training, heard = Training(), Heard()
-        with Operators(heard):
+        with mode(heard):
             training.run()
             waits()
         return heard

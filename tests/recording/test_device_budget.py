@@ -20,6 +20,7 @@ from tests.helpers.simulated_cuda import (
     Result,
 )
 from tests.helpers.spans import dropped_of
+from tests.helpers.threads import on_thread
 
 
 @pytest.mark.parametrize("minutes", [1, pytest.param(60, marks=pytest.mark.slow)])
@@ -94,9 +95,7 @@ def test_a_stream_that_two_threads_use_in_the_step_shares_nothing(program: Progr
     program.cuda.set_cost("cuEventRecord", 0)
     with program.recording(reading_ns=0):
         with gpu_step():
-            thread = threading.Thread(target=other_thread)
-            thread.start()
-            thread.join()
+            on_thread(other_thread)
             before = program.marks()
             for _ in range(3):
                 with gpu_phase("mine"):
@@ -185,9 +184,7 @@ def test_a_thread_that_is_not_timed_uses_up_no_budget(program: Program) -> None:
                 pass
 
     with program.recording(reading_ns=0, device_timing_budget=0.001) as recording:
-        thread = threading.Thread(target=load)
-        thread.start()
-        thread.join()
+        on_thread(load)
         with gpu_phase("train"):
             program.work(1_000)
         program.cuda.run_dry()

@@ -5,7 +5,6 @@ foreign contexts, and errors."""
 import signal
 import threading
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,7 @@ from tests.helpers.simulated_cuda import (
     simulated_cuda,
 )
 from tests.helpers.spans import dropped_of
+from tests.helpers.threads import on_thread
 
 TIMING_CALLS = (
     "cuCtxGetCurrent",
@@ -255,12 +255,6 @@ def test_a_stream_that_was_destroyed_after_its_capture_is_not_asked(program: Pro
     assert len(recording.run.device_clocks[0].device_ns) >= 3
 
 
-def in_thread(work: Callable[[], None]) -> None:
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-
-
 def test_a_thread_without_a_context_is_timed_on_the_device_of_the_others(program: Program) -> None:
     def train() -> None:
         with gpu_phase("first in its thread"):
@@ -271,7 +265,7 @@ def test_a_thread_without_a_context_is_timed_on_the_device_of_the_others(program
 
     context = program.cuda.current_context
     with program.recording() as recording:
-        in_thread(train)
+        on_thread(train)
         program.cuda.run_dry()
     assert recording.run.phases["first in its thread"].device is not None
     assert recording.run.span_device_ns[0] >= 7_000
@@ -289,18 +283,19 @@ def test_of_several_devices_none_is_guessed() -> None:
             with gpu_phase("here"):
                 cuda.advance(1_000)
             recording.flush(0)
-        in_thread(phase)
+        on_thread(phase)
         cuda.run_dry()
     assert recording.run.dropped["device_no_context"] == 1
 
 
 def test_a_thread_without_a_context_follows_its_current_device() -> None:
     source = """
-import ctypes, sys, threading
+import ctypes, sys
 from pyinstrument_gpu import gpu_phase
 torch = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
 current_device = ctypes.c_int32.in_dll(torch, "inject_current_device")
 from tests.helpers.device_program import Program, attached_cuda
+from tests.helpers.threads import on_thread
 
 def train():
     for device in (0, 1, 0):
@@ -315,9 +310,7 @@ with attached_cuda(devices=2) as cuda, Program(cuda).recording() as recording:
             cuda.advance(5_000)
         recording.flush(0)
     before = cuda.record_count
-    thread = threading.Thread(target=train)
-    thread.start()
-    thread.join()
+    on_thread(train)
     cuda.run_dry()
 run = recording.run
 forward = run.spans["path"] == run.paths.index("forward")
@@ -402,9 +395,7 @@ def test_a_phase_that_another_thread_ends_has_no_device_time(program: Program) -
     with program.recording() as recording:
         scope = gpu_phase.scope("moved")
         scope.__enter__()
-        thread = threading.Thread(target=scope.__exit__, args=(None, None, None))
-        thread.start()
-        thread.join()
+        on_thread(scope.__exit__, None, None, None)
         program.cuda.run_dry()
     assert recording.run.span_device_ns.tolist() == [-1]
     assert dropped_of(recording.run) == {"device_stream_changed": 1}

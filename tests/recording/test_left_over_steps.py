@@ -12,8 +12,8 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_step, gpu_steps
-from tests.helpers.ended_thread import ended_thread
 from tests.helpers.spans import dropped_of
+from tests.helpers.threads import ended_thread
 
 
 def completes(run: pig.Run) -> list[bool]:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process has one recording, with one owner: among threads, and where an exception strikes."""
 
-import os
 import sys
 import threading
 from collections.abc import Callable
@@ -65,20 +64,6 @@ def test_snapshots_while_another_thread_stops_are_of_the_same_run() -> None:
     runs: list[pig.Run] = []
     in_threads(lambda number: runs.append(recording.snapshot() if number else recording.stop()))
     assert [counts(run) for run in runs] == [{"a": 1}] * THREADS
-
-
-def test_forked_child_has_no_owner_and_starts_its_own() -> None:
-    with pig.record() as recording:
-        child = os.fork()
-        if child == 0:
-            with pig.record() as own, gpu_phase("child"):
-                pass
-            os._exit(0 if counts(own.run) == {"child": 1} else 1)
-        _, status = os.waitpid(child, 0)
-        with gpu_phase("parent"):
-            pass
-    assert os.waitstatus_to_exitcode(status) == 0
-    assert counts(recording.run) == {"parent": 1}
 
 
 # --- an exception wherever Python handles a signal ---

@@ -16,26 +16,11 @@ from pyinstrument_gpu import gpu_phase
 from tests.helpers.clock import fake_clock
 from tests.helpers.script import run_script
 from tests.helpers.spans import Span, dropped_of, spans_of, times_of
+from tests.helpers.threads import on_thread
 
 # More than any thread's stack of open phases holds, and what it does hold.
 TOO_DEEP = 1100
 STACK = 1023
-
-
-def run_in_thread(function: Callable[[], object], name: str = "worker") -> None:
-    errors: list[BaseException] = []
-
-    def target() -> None:
-        try:
-            function()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=target, name=name)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
 
 
 # --- handles ---
@@ -60,7 +45,7 @@ def test_handle_outlives_the_string_it_was_made_from() -> None:
 
 def test_threads_get_the_same_handle() -> None:
     handles = []
-    run_in_thread(lambda: handles.append(gpu_phase("made in a thread")))
+    on_thread(lambda: handles.append(gpu_phase("made in a thread")))
 
     assert handles == [gpu_phase("made in a thread")]
 
@@ -370,7 +355,7 @@ def test_end_without_begin_changes_nothing_and_is_counted() -> None:
 
 def test_end_on_another_thread_is_unmatched() -> None:
     with fake_clock() as tick, pig.record() as recording, gpu_phase("a"):
-        run_in_thread(gpu_phase("a").end)
+        on_thread(gpu_phase("a").end)
         tick(1)
 
     assert times_of(recording.run) == [("a", 0, 1)]
@@ -414,7 +399,7 @@ def test_scope_closed_on_another_thread_ends_at_that_moment() -> None:
         scope = gpu_phase.scope("a")
         scope.__enter__()
         tick(1)
-        run_in_thread(lambda: scope.__exit__(None, None, None))
+        on_thread(lambda: scope.__exit__(None, None, None))
         tick(10)
         with gpu_phase("b"):  # outside "a"
             tick(100)
@@ -431,7 +416,7 @@ def test_scope_closed_on_another_thread_while_its_own_records_no_more() -> None:
         scope = gpu_phase.scope("a")
         scope.__enter__()
         tick(1)
-        run_in_thread(lambda: scope.__exit__(None, None, None))
+        on_thread(lambda: scope.__exit__(None, None, None))
         tick(10)
 
     assert times_of(recording.run) == [("a", 0, 1)]
@@ -497,7 +482,7 @@ def test_threads_do_not_see_each_others_open_phases() -> None:
 
     with fake_clock() as tick, pig.record() as recording, phase:
         tick(1)
-        run_in_thread(work, name="loader")
+        on_thread(work, name="loader")
         tick(1)
 
     assert sorted(spans_of(recording.run)) == [
@@ -505,34 +490,6 @@ def test_threads_do_not_see_each_others_open_phases() -> None:
         Span("shared", 1, 2, 0, -1, 0, "loader", False),
         Span("shared/inner", 1, 2, 1, -1, 1, "loader", False),
     ]
-
-
-def test_threads_in_one_phase_at_once() -> None:
-    threads = 4
-    spans = 5000
-    everybody_inside = threading.Barrier(threads)
-
-    def work() -> None:
-        with gpu_phase("outer"):
-            everybody_inside.wait()
-            for _ in range(spans):
-                with gpu_phase("inner"):
-                    pass
-
-    with pig.record() as recording:
-        workers = [threading.Thread(target=work) for _ in range(threads)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-
-    run = recording.run
-    assert {path: phase.count for path, phase in run.phases.items()} == {
-        "outer": threads,
-        "outer/inner": threads * spans,
-    }
-    assert len(run.spans) + run.dropped["ring_full"] == threads * (spans + 1)
-    assert len(run.threads) == threads
 
 
 # --- the edges of a recording ---

@@ -17,9 +17,9 @@ import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step, gpu_steps
 from pyinstrument_gpu.core.file import MAGIC
 from tests.helpers.clock import fake_clock
-from tests.helpers.ended_thread import ended_thread
 from tests.helpers.script import run_script
 from tests.helpers.spans import dropped_of, times_of
+from tests.helpers.threads import on_thread
 
 # Fewer than half a thread's ring holds: brought into the log by a snapshot, none is lost before.
 CHUNK = 4000
@@ -549,33 +549,6 @@ def test_spans_of_steps_that_were_dropped_keep_their_numbers(tmp_path: Path) -> 
     assert run.spans["step"].tolist()[-1] == epochs * items - 1
 
 
-def test_file_that_can_grow_no_further(tmp_path: Path) -> None:
-    """The history ends with one warning; statistics go on in memory."""
-    script = """
-import resource, sys, warnings
-import pyinstrument_gpu as pig
-
-resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    with pig.record(sys.argv[1]) as recording:
-        for _ in range(10):
-            for _ in range(4000):
-                with pig.gpu_phase("a"):
-                    pass
-            snapshot = recording.snapshot()
-run = recording.run
-messages = [str(warning.message) for warning in caught]
-assert len(messages) == 1 and "can no longer be written" in messages[0], messages
-assert run.phases["a"].count == 40_000
-assert 0 < len(run.spans) < 40_000
-assert len(run.spans) + run.dropped["disk_error"] + run.dropped["ring_full"] == 40_000, run.dropped
-assert snapshot.phases["a"].count == 40_000
-assert run.notes
-"""
-    run_script(script, tmp_path / "a.gpurun")
-
-
 # --- the end of the process ---
 
 RECORD_AND_END = """
@@ -657,49 +630,10 @@ def test_threads_have_the_names_python_knows() -> None:
 
 def test_thread_with_a_name_too_long_for_the_file() -> None:
     with pig.record() as recording:
-        thread = threading.Thread(target=gpu_phase("a")(lambda: None), name="n" * 100_000)
-        thread.start()
-        thread.join()
+        on_thread(gpu_phase("a")(lambda: None), name="n" * 100_000)
 
     assert recording.run.phases["a"].count == 1
     assert [thread.name for thread in recording.run.threads] == [""]
-
-
-def test_phases_left_open_by_a_thread_that_ended_are_counted() -> None:
-    def work() -> None:
-        gpu_phase("left open").begin()
-        gpu_phase("left open").begin()
-
-    with pig.record() as recording:
-        ended_thread(work)
-
-    assert dropped_of(recording.run) == {"open_at_thread_end": 2}
-    assert recording.run.open_phases == ()
-    assert len(recording.run.spans) == 0
-
-
-def test_thread_that_outlives_a_recording_and_records_in_the_next() -> None:
-    go_on = threading.Barrier(2)
-
-    def work() -> None:
-        for name in ("first", "second"):
-            go_on.wait()
-            with gpu_phase(name):
-                pass
-            go_on.wait()
-
-    thread = threading.Thread(target=work, name="worker")
-    thread.start()
-    runs = []
-    for _ in range(2):
-        with pig.record() as recording:
-            go_on.wait()
-            go_on.wait()
-        runs.append(recording.run)
-    thread.join()
-
-    assert [list(run.phases) for run in runs] == [["first"], ["second"]]
-    assert [[thread.name for thread in run.threads] for run in runs] == [["worker"]] * 2
 
 
 # --- subinterpreters ---

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections import Counter
 from collections.abc import Iterator
 
@@ -16,6 +15,7 @@ import pyinstrument_gpu as pig
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.sinks.scalars import scalars_of
 from tests.helpers.sinks import KeepingSink
+from tests.helpers.threads import on_thread
 
 
 def values_of(run: Run, name: str) -> dict[int, float]:
@@ -37,9 +37,7 @@ def test_a_step_has_the_sum_of_what_is_added_while_it_is_open() -> None:
             pig.add_to_step("count", 0.5)
         pig.add_to_step("count", 9)
         with pig.gpu_step():
-            other = threading.Thread(target=pig.add_to_step, args=("count", 7))
-            other.start()
-            other.join()
+            on_thread(pig.add_to_step, "count", 7)
     assert values_of(recording.run, "count") == {0: 0.5, 1: 1.5, 2: 2.5, 3: 3.5, 4: 7}
     assert recording.run.dropped["metrics"] == 0
 

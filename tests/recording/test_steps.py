@@ -16,6 +16,7 @@ from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.core.steps import Step
 from tests.helpers.clock import fake_clock
 from tests.helpers.spans import Span, dropped_of, spans_of, times_of
+from tests.helpers.threads import on_thread
 
 
 def slow_loader(tick: Callable[[int], None], items: int) -> Iterator[int]:
@@ -509,9 +510,7 @@ def test_step_of_another_thread_inside_an_open_one_is_a_phase() -> None:
             tick(1)
 
     with fake_clock() as tick, pig.record() as recording, gpu_step():
-        thread = threading.Thread(target=work, name="other")
-        thread.start()
-        thread.join()
+        on_thread(work, name="other")
 
     run = recording.run
     assert step_times(run) == [(0, 0, 1)]

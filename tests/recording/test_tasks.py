@@ -5,7 +5,6 @@ import asyncio
 import contextvars
 import gc
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeAlias
@@ -19,6 +18,7 @@ from pyinstrument_gpu import gpu_phase
 from pyinstrument_gpu.core.run import Run
 from tests.helpers.clock import fake_clock
 from tests.helpers.spans import Span, dropped_of, spans_of, times_of
+from tests.helpers.threads import on_thread
 
 TASKS = 10
 # Tasks that are in a phase at one time, and how many of these a thread has room for.
@@ -378,9 +378,7 @@ def test_the_first_variable_of_a_thread_is_no_other_task() -> None:
 
     variable = contextvars.ContextVar("variable", default=1)
     with pig.record() as recording:
-        thread = threading.Thread(target=target)
-        thread.start()
-        thread.join()
+        on_thread(target)
 
     assert counts_of(recording.run) == {"a": 1, "a/b": 1}
 
@@ -412,9 +410,7 @@ def test_generator_that_another_thread_ends(
         generators = [load()]
         next(generators[0])
         tick(1)
-        thread = threading.Thread(target=target, name="worker")
-        thread.start()
-        thread.join()
+        on_thread(target, name="worker")
         tick(100)
         with gpu_phase("b"):  # outside
             tick(1000)
@@ -431,9 +427,7 @@ def test_generator_from_before_the_recording_ends_nothing_of_another_thread() ->
     generator = load()
     next(generator)
     with fake_clock() as tick, pig.record() as recording, gpu_phase("load"):
-        thread = threading.Thread(target=generator.close)
-        thread.start()
-        thread.join()
+        on_thread(generator.close)
         tick(1)
 
     assert times_of(recording.run) == [("load", 0, 1)]

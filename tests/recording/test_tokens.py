@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections import UserDict
 from collections.abc import Callable, Iterable, Mapping
@@ -127,44 +126,6 @@ def test_report_and_its_json(path: Path) -> None:
     document = json.loads(invoke("report", "--json", str(path)).output)
     (tokens,) = document["metrics"]
     assert (tokens["name"], tokens["last"], tokens["last_step"]) == ("step/tokens", 32, 3)
-
-
-def test_page(path: Path, tmp_path: Path) -> None:
-    pytest.importorskip("jinja2")
-    invoke("report", str(path), "--html", "-o", str(tmp_path / "run.html"))
-    assert "step/tokens" in (tmp_path / "run.html").read_text()
-
-
-def test_watch(path: Path) -> None:
-    done = json.loads(invoke("watch", "--json", str(path)).output)
-    (tokens,) = done["runs"][0]["metrics"]
-    assert (tokens["name"], tokens["value"], tokens["step"]) == ("step/tokens", 32, 3)
-    assert tokens["series"] == [8, 16, 24, 32]
-
-
-def test_csv(path: Path, tmp_path: Path) -> None:
-    Run.load(path).export(tmp_path / "metrics.csv", metrics=True)
-    rows = csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines())
-    assert [(row["metric"], int(row["step"]), float(row["value"])) for row in rows] == [
-        ("step/tokens", step, 8 * (step + 1)) for step in range(4)
-    ]
-
-
-def test_parquet(path: Path, tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
-    Run.load(path).export(tmp_path / "metrics.parquet", metrics=True)
-    columns = parquet.read_table(tmp_path / "metrics.parquet").to_pydict()
-    assert columns["metric"] == ["step/tokens"] * 4
-    assert columns["value"] == [8, 16, 24, 32]
-
-
-def test_tensorboard(path: Path, tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    from tests.sinks.test_tensorboard import curves_in
-
-    Run.load(path).export(tmp_path / "logs", "tensorboard")
-    points = curves_in(tmp_path / "logs")["metrics/step/tokens"]
-    assert [point[:2] for point in points] == [(step, 8 * (step + 1)) for step in range(4)]
 
 
 def masked(rows: int, kept: int, **options: Any) -> dict[str, Any]:

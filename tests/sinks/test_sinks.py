@@ -19,6 +19,7 @@ from pyinstrument_gpu.core.statistics import Scope
 from tests.helpers.clock import fake_clock
 from tests.helpers.script import run_script
 from tests.helpers.sinks import HANGS_AFTER_S, KeepingSink, all_steps, times_by_step
+from tests.helpers.threads import on_thread
 
 SOON_S = 0.001
 NEVER_S = 3600.0
@@ -118,9 +119,7 @@ def test_times_of_other_threads_stand_apart() -> None:
     with fake_clock() as tick, pig.record() as recording:
         recording.add_sink(sink)
         with gpu_step(), gpu_phase("load"):
-            thread = threading.Thread(target=work)
-            thread.start()
-            thread.join()
+            on_thread(work)
             tick(1)
 
     assert sink.times == {

@@ -2,7 +2,6 @@
 """TensorBoard, live and after the run. Event files are read back with TensorBoard's own reader."""
 
 import math
-import threading
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -24,6 +23,7 @@ from tests.helpers.clock import fake_clock
 from tests.helpers.device_program import Program, assert_exact, attached_cuda
 from tests.helpers.made_runs import ANCHOR, run_of
 from tests.helpers.sink_training import CURVES, STEP_ENDS_NS, train
+from tests.helpers.threads import on_thread
 
 Point = tuple[int, float, float]
 
@@ -139,9 +139,7 @@ def test_other_threads() -> None:
     with fake_clock() as tick, pig.record() as recording:
         recording.add_sink(pig.TensorBoardSink(writer))
         with gpu_step():
-            thread = threading.Thread(target=load)
-            thread.start()
-            thread.join()
+            on_thread(load)
 
     assert [value for _, value, _ in writer.curves["other_threads/load"]] == [2.0]
 

@@ -3,7 +3,6 @@
 still: so every step is read."""
 
 import os
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from pyinstrument_gpu.aspects.cpu_contention.data import THROTTLED_KIND
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import metrics_by_name
 from tests.helpers.clock import fake_clock
+from tests.helpers.threads import on_thread
 
 MS = 1_000_000
 
@@ -105,9 +105,7 @@ def test_a_step_that_ends_on_another_thread_is_unknown(
     with pig.record() as recording:
         step = pig.gpu_step()
         step.__enter__()
-        other = threading.Thread(target=step.__exit__, args=(None, None, None))
-        other.start()
-        other.join()
+        on_thread(step.__exit__, None, None, None)
         advance(MS)
         with pig.gpu_step():
             schedstat.write_text("7000 170 1\n")
@@ -121,9 +119,7 @@ def test_threads_let_go_of_their_files(schedstat: Path, advance: Callable[[int],
 
     with pig.record() as recording:
         for _ in range(40):  # more than have a file at one time
-            thread = threading.Thread(target=one_step)
-            thread.start()
-            thread.join()
+            on_thread(one_step)
     assert waits_of(recording.run) == dict.fromkeys(range(40), 0)
 
 

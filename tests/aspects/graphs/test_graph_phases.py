@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import subprocess
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +22,7 @@ from tests.helpers.driver_calls import driver
 from tests.helpers.fake_graphs import FakeCudaGraph
 from tests.helpers.simulated_cuda import Result, SimulatedCudaError
 from tests.helpers.spans import dropped_of
+from tests.helpers.threads import on_thread
 
 TICK_NS = 32
 FORWARD_NS, BACKWARD_NS = 1_600_000, 3_200_000
@@ -231,9 +231,7 @@ def test_replays_on_another_thread_have_its_phases_around_them(
     with program.recording() as recording:
         capture(graph)
         with gpu_step():
-            thread = threading.Thread(target=replays)
-            thread.start()
-            thread.join()
+            on_thread(replays)
         graph.replay()
         program.settle(recording)
     runs = phases_of(recording.run).runs

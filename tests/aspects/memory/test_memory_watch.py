@@ -72,16 +72,6 @@ def test_what_torch_returns_is_understood() -> None:
 
 
 @pytest.mark.usefixtures("recording")
-def test_the_process_is_read_without_a_source() -> None:
-    native.start_memory_watch(None, int, budget=math.inf)
-    with gpu_step():
-        pass
-    for *_, resident, peak, reserved, reserved_peak, _, _, _ in native.take_memory_readings():
-        assert 0 < resident <= peak
-        assert (reserved, reserved_peak) == (-1, -1)
-
-
-@pytest.mark.usefixtures("recording")
 def test_only_steps_within_the_budget_are_read() -> None:
     native.start_memory_watch(SimulatedAllocator().statistics, int, budget=1e-12)
     for _ in range(5):

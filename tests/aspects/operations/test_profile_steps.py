@@ -3,7 +3,6 @@
 
 import gzip
 import json
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.native import native
 from tests.helpers.forged_file import without
+from tests.helpers.threads import on_thread
 
 
 @pytest.fixture(autouse=True)
@@ -338,9 +338,7 @@ def test_another_thread_may_end_the_window() -> None:
             pig.profile_steps(9)
         if step == 2:
             window = native.owner().watchers["operations"]._window
-            other = threading.Thread(target=window.end_early, args=["it took too long"])
-            other.start()
-            other.join()
+            on_thread(window.end_early, "it took too long")
 
     run = train(before=ask)
     assert run.notes == ("the profiled steps ended early: it took too long",)
