@@ -118,8 +118,8 @@ def _take_turns(run: Run, names: Iterable[str]) -> bool:
     each is in an earlier one or in it, and in a later one or in it."""
     begins, ends = [], []
     for name in names:
-        steps = run.spans["step"][run.are_named([name])[run.spans["path"]]]
-        steps = steps[steps >= 0]
+        is_there = run.are_named([name])[run.spans["path"]] & (run.spans["step"] >= 0)
+        steps = run.spans["step"][is_there]
         if not len(steps):
             return False
         begins.append(steps.min())

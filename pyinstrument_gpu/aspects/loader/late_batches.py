@@ -117,9 +117,9 @@ def _workers(run: Run, spans: NDArray[np.void]) -> NDArray[np.int64]:
     if not workers:
         return found
     order = np.argsort(spans["host_begin_ns"], kind="stable")
-    starts = run.are_named((START_PHASE,))
+    is_start = run.are_named((START_PHASE,))[run.spans["path"]]
     loads = run.are_named((BATCH_PHASE,))
-    begins_ns = np.sort(run.spans["host_begin_ns"][starts[run.spans["path"]]])
+    begins_ns = np.sort(run.spans["host_begin_ns"][is_start])
     epoch = np.searchsorted(begins_ns, spans["host_begin_ns"][order], side="right")
     is_batch = loads[spans["path"][order]]
     counted = np.cumsum(is_batch) - 1

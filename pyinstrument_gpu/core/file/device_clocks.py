@@ -26,14 +26,9 @@ def known_clocks(items: NDArray[np.void]) -> tuple[DeviceClock, ...]:
         at = np.flatnonzero(items["device"] == device)
         for clock in ("device_ns", "run_ns"):
             possible[at[1:]] &= np.diff(items[clock][at]) > 0
-    items = items[: true_prefix(possible)]
-    return tuple(
-        DeviceClock(
-            int(device),
-            *(
-                np.ascontiguousarray(items[column][items["device"] == device])
-                for column in ("device_ns", "run_ns", "uncertainty_ns")
-            ),
-        )
-        for device in distinct(items["device"])
-    )
+    items, clocks = items[: true_prefix(possible)], []
+    for device in distinct(items["device"]):
+        own = items[items["device"] == device]
+        columns = own["device_ns"], own["run_ns"], own["uncertainty_ns"]
+        clocks.append(DeviceClock(int(device), *map(np.ascontiguousarray, columns)))
+    return tuple(clocks)

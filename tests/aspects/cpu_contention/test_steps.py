@@ -37,12 +37,10 @@ def advance() -> Iterator[Callable[[int], None]]:
 
 def waits_of(run: Run) -> dict[int, float]:
     """By step how long its thread waited."""
-    readings = dict(metrics_by_name(run.metric_names, run.metrics)).get(READING)
-    return (
-        {}
-        if readings is None
-        else dict(zip(*(readings[each].tolist() for each in ("step", "value")), strict=True))
-    )
+    for name, readings in metrics_by_name(run.metric_names, run.metrics):
+        if name == READING:
+            return dict(readings[["step", "value"]].tolist())
+    return {}
 
 
 def test_each_step_has_what_its_thread_waited_in_it(

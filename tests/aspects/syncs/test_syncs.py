@@ -403,12 +403,11 @@ def test_threads_are_kept_apart(advance: Callable[[int], None]) -> None:
             thread.join()
 
     run = watched(body)
-    blocked = dict(
-        zip(
-            (run.paths[p] for p in run.spans["path"]), run.spans["blocked_ns"].tolist(), strict=True
-        )
-    )
-    assert blocked == {"other": WAIT_NS, "main": 0}
+    rows = run.spans[["path", "blocked_ns"]].tolist()
+    assert {run.paths[path]: blocked_ns for path, blocked_ns in rows} == {
+        "other": WAIT_NS,
+        "main": 0,
+    }
 
 
 def test_more_waits_than_the_buffer_holds_are_in_the_statistics(
