@@ -19,7 +19,7 @@ Three things make that work without a word from the writer:
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -67,7 +67,6 @@ names, are kept from their beginning."""
 _MOST_BLOCKS_OF_NAMES = 2048
 # Of one run file; the recorder's own limit is `max_bytes`, by default a sixteenth of that.
 _MOST_SLOTS = 1 << 20
-_MOST_PARTS = 4096
 _KNOWN_TYPES = frozenset(BlockType)
 
 
@@ -172,11 +171,8 @@ class _File:
         self.is_shortened = False
         self._bytes = 0
         self._scanned = 0
-        self._empty: set[int] = set()
-        self._strange: set[int] = set()  # slots whose header is none of this run
-        # Of strange slots and of those with a wrong checksum the header, and how many looks in a
-        # row have found it.
-        self._wrong: dict[int, tuple[bytes, int]] = {}
+        self._unknown: set[int] = set()  # slots without a block of this run
+        self._wrong: dict[int, bytes] = {}  # of slots where the last look found none the header
         self._documents: dict[int, set[int]] = {}  # the slots of each
         self._versions: dict[int, tuple[int, bytes]] = {}
         self._logs: dict[int, _Log] = {}
@@ -203,42 +199,43 @@ class _File:
         return read_file_header(memoryview(os.pread(self._descriptor, FILE_HEADER_BYTES, 0)))
 
     def look(self, most_blocks: int) -> Blocks:
-        self._scan([*self._empty, *self._strange])
+        before, self._wrong = self._wrong, {}
+        self._scan()
         for block_type in self._documents:
             self._read_document(block_type)
-        self._scan(self._empty)
+        self._scan()
         for block_type, log in self._logs.items() if most_blocks else ():
             self._read_log(block_type, log, most_blocks)
-        self.blocks = self._put_together()
+        self.blocks = self._put_together(len(before.items() & self._wrong.items()))
         return self.blocks
 
     # Where blocks are
 
-    def _scan(self, again: Iterable[int]) -> None:
+    def _scan(self) -> None:
         """Find the blocks in slots that are new or reused, and in others that may have got one."""
         size = self.status().st_size
         self.is_shortened |= size < self._bytes
         self._bytes = max(self._bytes, size)
         room = size - SLOTS_OFFSET - BLOCK_HEADER_BYTES
         slots = min(max(0, room // SLOT_BYTES + 1), _MOST_SLOTS)
-        for slot in [*again, *range(self._scanned, slots)]:
+        for slot in [*self._unknown, *range(self._scanned, slots)]:
             self._note(slot)
         self._scanned = max(self._scanned, slots)
         for block_type, log in list(self._logs.items()):
             log.sort()
             while log.slots and self._is_reused(block_type, *next(iter(log.slots.items()))):
                 self._note(log.slots.pop(next(iter(log.slots))))
-        for log in self._logs.values():
-            log.sort()
 
     def _is_reused(self, block_type: int, sequence: int, slot: int) -> bool:
         header, _ = self._header(slot)
         return header is not None and (header.type, header.sequence) != (block_type, sequence)
 
-    def _header(self, slot: int) -> tuple[BlockHeader | None, bytes]:
-        """The header of a block of this run, None if there is none or it is damaged; and what
-        stands there."""
-        data = os.pread(self._descriptor, BLOCK_HEADER_BYTES, SLOTS_OFFSET + slot * SLOT_BYTES)
+    def _header(
+        self, slot: int, count: int = BLOCK_HEADER_BYTES
+    ) -> tuple[BlockHeader | None, bytes]:
+        """The header of a block of this run, None if there is none or it is damaged; and so many
+        of the bytes that stand there."""
+        data = os.pread(self._descriptor, count, SLOTS_OFFSET + slot * SLOT_BYTES)
         if len(data) < BLOCK_HEADER_BYTES:
             return None, b""
         header = BlockHeader.read(data)
@@ -247,62 +244,49 @@ class _File:
 
     def _note(self, slot: int) -> None:
         """Find out what is in a slot."""
-        self._empty.discard(slot)
+        self._unknown.discard(slot)
+        self._wrong.pop(slot, None)
         header, data = self._header(slot)
         if header is None:
-            if not data or BlockHeader.read(data).is_empty:
-                self._empty.add(slot)
-            else:
-                self._strange.add(slot)
-                self._note_wrong(slot, data)
-            return
-        if slot in self._strange:
-            self._strange.remove(slot)
-            del self._wrong[slot]
-        if header.type < FIRST_LOG_TYPE:
+            self._unknown.add(slot)
+            if data and not BlockHeader.read(data).is_empty:
+                self._wrong[slot] = data
+        elif header.type < FIRST_LOG_TYPE:
             self._documents.setdefault(header.type, set()).add(slot)
         elif header.type in _KNOWN_TYPES:
             self._logs.setdefault(header.type, _Log()).add(header.sequence, slot)
-
-    def _note_wrong(self, slot: int, header: bytes) -> None:
-        before, looks = self._wrong.get(slot, (b"", 0))
-        self._wrong[slot] = header, looks + 1 if before == header else 1
 
     # What is in them
 
     def _block(
         self, slot: int, is_wanted: Callable[[BlockHeader], bool]
-    ) -> tuple[BlockHeader, memoryview | None] | None:
-        """The block in a slot, if it is wanted; its payload is None if it is damaged, or being
-        written just now."""
-        header, _ = self._header(slot)
+    ) -> tuple[BlockHeader, memoryview] | None:
+        """The block in a slot, if it is wanted, and neither damaged nor being written just now."""
+        header, data = self._header(slot)
+        if header is not None and is_wanted(header):
+            header, data = self._header(slot, SLOT_BYTES)  # by now it may be another block
         if header is None or not is_wanted(header):
             return None
-        data = os.pread(self._descriptor, SLOT_BYTES, SLOTS_OFFSET + slot * SLOT_BYTES)
-        if len(data) < BLOCK_HEADER_BYTES:
-            return None
-        header = BlockHeader.read(data)  # by now it may be that of another block
-        if not header.is_at_home(self._run_id, slot) or not is_wanted(header):
-            return None
-        return header, header.payload(memoryview(data))
+        payload = header.payload(memoryview(data))
+        if payload is not None:
+            return header, payload
+        if header.type >= FIRST_LOG_TYPE:
+            self._wrong[slot] = data[:BLOCK_HEADER_BYTES]
+        return None
 
     def _read_document(self, block_type: int) -> None:
         held, _ = self._versions.get(block_type, (0, b""))
-        versions: dict[tuple[int, int], dict[int, memoryview]] = {}
-        for slot in self._documents[block_type]:
-            header, payload = self._block(
-                slot, lambda one: one.type == block_type and one.sequence > held
-            ) or (None, None)
-            if header is None or payload is None:
-                continue
-            part, parts = header.part
-            if parts <= _MOST_PARTS:
-                versions.setdefault((header.sequence, parts), {})[part] = payload
-        newest = newest_version(versions)
+
+        def is_newer(header: BlockHeader) -> bool:
+            return header.type == block_type and header.sequence > held
+
+        parts = [self._block(slot, is_newer) for slot in self._documents[block_type]]
+        newest = newest_version(part for part in parts if part is not None)
         if newest is not None:
             self._versions[block_type] = newest
 
     def _read_log(self, block_type: int, log: _Log, most_blocks: int) -> None:
+        log.sort()
         kept = KEPT_BLOCKS.get(BlockType(block_type))
         if kept is None:
             wanted = [*islice(log.slots, _MOST_BLOCKS_OF_NAMES)]
@@ -324,17 +308,12 @@ class _File:
             is_it = (header.type, header.sequence) == (block_type, sequence)
             return is_it and (known is None or header.length > len(known.payload))
 
-        header, payload = self._block(slot, is_news) or (None, None)
-        if header is None:
-            return
-        if payload is None:
-            self._note_wrong(slot, header.header_crc.to_bytes(4, "little"))
-            return
-        log.blocks[sequence] = LogBlock(header.first, payload)
-        self._wrong.pop(slot, None)
+        block = self._block(slot, is_news)
+        if block is not None:
+            header, payload = block
+            log.blocks[sequence] = LogBlock(header.first, payload)
 
-    def _put_together(self) -> Blocks:
-        damaged = sum(looks > 1 for _, looks in self._wrong.values())
+    def _put_together(self, damaged: int) -> Blocks:
         blocks = Blocks(damaged=damaged, intact=not damaged)
         logs = {block_type: dict(log.blocks) for block_type, log in self._logs.items()}
         put_together(blocks, self._versions, logs)

@@ -11,7 +11,7 @@ import io
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -162,7 +162,7 @@ def _blocks_in(run_id: int, slots: Iterable[tuple[int, BlockHeader, memoryview]]
     blocks = Blocks()
     partly_written: list[tuple[int, int]] = []  # types and sequences
     logs: dict[int, dict[int, LogBlock]] = {}
-    documents: dict[int, dict[tuple[int, int], dict[int, memoryview]]] = {}
+    documents: dict[int, list[tuple[BlockHeader, memoryview]]] = {}
     used, slot = 0, -1
     for slot, header, content in slots:
         used += 1
@@ -180,9 +180,7 @@ def _blocks_in(run_id: int, slots: Iterable[tuple[int, BlockHeader, memoryview]]
             block = LogBlock(header.first, payload)
             logs.setdefault(header.type, {}).setdefault(header.sequence, block)
         else:
-            part, parts = header.part
-            versions = documents.setdefault(header.type, {})
-            versions.setdefault((header.sequence, parts), {})[part] = payload
+            documents.setdefault(header.type, []).append((header, payload))
     # A process writes one block at a time, and dies once.
     blocks.partly_written = len(partly_written) == 1 and all(
         sequence > max(logs.get(block_type, {}), default=-1)
@@ -190,7 +188,7 @@ def _blocks_in(run_id: int, slots: Iterable[tuple[int, BlockHeader, memoryview]]
     )
     blocks.damaged += 0 if blocks.partly_written else len(partly_written)
     blocks.intact = not blocks.damaged and used == slot + 1
-    newest = {block_type: newest_version(of_type) for block_type, of_type in documents.items()}
+    newest = {block_type: newest_version(parts) for block_type, parts in documents.items()}
     in_slots = set(logs)
     put_together(
         blocks, {block_type: one for block_type, one in newest.items() if one is not None}, logs
@@ -203,14 +201,12 @@ def _blocks_in(run_id: int, slots: Iterable[tuple[int, BlockHeader, memoryview]]
     return blocks
 
 
-def newest_version(
-    versions: Mapping[tuple[int, int], Mapping[int, bytes | memoryview]],
-) -> tuple[int, bytes] | None:
-    """The newest version of a document of which every part is there, and its number.
-
-    Args:
-        versions: by the version and its number of parts, the parts.
-    """
+def newest_version(blocks: Iterable[tuple[BlockHeader, memoryview]]) -> tuple[int, bytes] | None:
+    """The newest version of a document of which every part is there, and its number."""
+    versions: dict[tuple[int, int], dict[int, memoryview]] = {}
+    for header, payload in blocks:
+        part, parts = header.part
+        versions.setdefault((header.sequence, parts), {})[part] = payload
     for (version, parts), by_part in sorted(versions.items(), reverse=True):
         if len(by_part) == parts and max(by_part) == parts - 1:
             return version, b"".join(by_part[part] for part in range(parts))
