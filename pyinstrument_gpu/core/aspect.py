@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # what only reads runs needs no pictures
 
 RunT = TypeVar("RunT")
 """A `Run`, which this file can't import, as runs are made of aspects."""
-SectionT = TypeVar("SectionT")
+SectionData = TypeVar("SectionData")
 
 
 class ReportedRun(Protocol):
@@ -39,7 +39,7 @@ class ReportedRun(Protocol):
     def duration_ns(self) -> int: ...
 
 
-class Aspect(Generic[RunT, SectionT]):
+class Aspect(Generic[RunT, SectionData]):
     """A thing that is recorded: what a run holds of it, how that is read, and what is said of it.
 
     An aspect overrides what it has something to say to. Its objects hold no state. It names the
@@ -88,11 +88,11 @@ class Aspect(Generic[RunT, SectionT]):
     def join_history(self, run: RunT, earlier: RunT) -> None:
         """Give a run what only an earlier copy of it still holds; see `Run.with_history_of`."""
 
-    def section(self, run: RunT) -> SectionT | None:
+    def section(self, run: RunT) -> SectionData | None:
         """Return the aspect's section of a report as plain data; None or empty for nothing."""
         return None
 
-    def parts(self, section: SectionT, document: ReportedRun) -> Iterable[Part]:
+    def parts(self, section: SectionData, document: ReportedRun) -> Iterable[Part]:
         """The section in sentences and tables.
 
         Args:
@@ -101,12 +101,12 @@ class Aspect(Generic[RunT, SectionT]):
         """
         return ()
 
-    def summary(self, section: SectionT, document: ReportedRun) -> Iterable[Part]:
+    def summary(self, section: SectionData, document: ReportedRun) -> Iterable[Part]:
         """The section in a line or two, for the report that a run prints by itself; nothing where
         there is nothing that most readers would want to know. Arguments are as in `parts`."""
         return ()
 
-    def first_parts(self, section: SectionT) -> Iterable[Part]:
+    def first_parts(self, section: SectionData) -> Iterable[Part]:
         """Return what matters so much that it stands before everything else."""
         return ()
 
@@ -115,11 +115,11 @@ class Aspect(Generic[RunT, SectionT]):
         doubts of the aspect's own."""
         return ()
 
-    def verdict(self, section: SectionT) -> str | None:
+    def verdict(self, section: SectionData) -> str | None:
         """Return the run's verdict in a sentence, if this aspect decides it."""
         return None
 
-    def in_steps(self, section: SectionT) -> str | None:
+    def in_steps(self, section: SectionData) -> str | None:
         """Return what steps do besides the program's own work, with its share of their time, if so
         much that their mean says little without it."""
         return None
@@ -146,7 +146,7 @@ class Aspect(Generic[RunT, SectionT]):
         return ()
 
 
-class DocumentAspect(Aspect[RunT, SectionT]):
+class DocumentAspect(Aspect[RunT, SectionData]):
     """An aspect of which a run file has a document, and a `Run` what that says, by its name.
 
     Attributes:
