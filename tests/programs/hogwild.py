@@ -4,6 +4,8 @@
 trains nothing."""
 # steps: 0
 
+import time
+
 import torch
 import torch.multiprocessing as mp
 from torch import nn
@@ -21,6 +23,9 @@ def train(rank: int, model: nn.Module) -> None:
         loss.backward()
         optimizer.step()
     print(f"{rank} {loss.item():.6f}", flush=True)
+    # However fast the processor is, that much of it is told.
+    while time.process_time() < 0.2:
+        model(inputs)
 
 
 if __name__ == "__main__":
