@@ -89,7 +89,7 @@ def test_what_cannot_be_loaded_is_named_and_left_out(
     with on_the_path(folder):
         with pytest.warns(RuntimeWarning, match=LEFT_OUT) as warned:
             export([run], tmp_path / "a.csv")
-        assert str(warned[0].message) == LEFT_OUT + problem
+        assert [str(one.message) for one in warned] == [LEFT_OUT + problem]
         with pytest.warns(RuntimeWarning, match=LEFT_OUT):
             assert CliRunner().invoke(main, ["mine"]).exit_code == 2
         with pytest.warns(RuntimeWarning, match=LEFT_OUT), pytest.raises(SinkError):

@@ -124,7 +124,7 @@ def watchers_of(options: Any) -> dict[str, Watcher]:
             for row in rows
             if row.watch and (not row.option or getattr(options, row.option))
         }
-    added = {name: _of_plugin(name, options) for name in options.aspects}
+    added = {name: _of_plugin(name, options) for name in options.aspects if name not in own}
     return own | {name: watcher for name, watcher in added.items() if watcher is not None}
 
 

@@ -97,9 +97,13 @@ FORMATS: Mapping[str, Exporter] = {
 
 def formats() -> Mapping[str, Exporter]:
     """Return all formats by name, those of plug-ins behind `FORMATS`."""
-    added = plugins.load_all("exporters", lambda found: isinstance(found, Exporter))
+    added = plugins.load_all("exporters", _is_exporter)
     guarded = {name: replace(one, write=partial(_guarded, name, one.write)) for name, one in added}
     return {**FORMATS, **guarded, **FORMATS}
+
+
+def _is_exporter(found: object) -> bool:
+    return isinstance(found, Exporter)
 
 
 def _guarded(name: str, write: Callable[..., None], *args: Any, **options: Any) -> None:
