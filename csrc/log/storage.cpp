@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <system_error>
 
 #include "base/throwing.h"
@@ -36,10 +37,18 @@ HighDescriptor make_file(const std::string& path) {
   return made;
 }
 
-/// Against a second recorder, where the file system can do that.
+/// Against a second recorder, where the file system can do that. The lock of a process that was
+/// killed a moment ago may still be held for a few milliseconds, by a child of it between fork and
+/// exec or by the kernel, so that a program which is started again at once waits for it.
 void lock(const HighDescriptor& file) {
-  if (flock(file.number(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-    fail(EBUSY, "another process is recording into it");
+  constexpr int64_t kPatienceNs = 250'000'000;
+  constexpr timespec kPause = {0, 2'000'000};
+  const int64_t begun_ns = read_clock_ns(CLOCK_MONOTONIC);
+  while (flock(file.number(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    if (read_clock_ns(CLOCK_MONOTONIC) - begun_ns > kPatienceNs)
+      fail(EBUSY, "another process is recording into it");
+    nanosleep(&kPause, nullptr);
+  }
 }
 
 /// The file, locked, if it may give way to a new run: it is a run file, however damaged, or empty,
