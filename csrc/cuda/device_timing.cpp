@@ -196,7 +196,7 @@ DeviceTiming::Capture DeviceTiming::current_capture() {
   if (timeline == nullptr || !timeline->stamps().is_ready() ||
       current_stream(timeline->device(), &stream) != 0)
     return {};
-  return {timeline, timeline->stamps().capture_of(stream)};
+  return {timeline, timeline->stamps().capture_begins(stream)};
 }
 
 EventTimeline* DeviceTiming::known_timeline(Context context) const {

@@ -52,6 +52,7 @@ enum CaptureStatus : int { kNotCapturing = 0, kCapturing = 1, kCaptureInvalidate
 inline bool is_per_thread(Stream stream) { return stream == reinterpret_cast<Stream>(2); }
 
 constexpr unsigned kStreamNonBlocking = 1;
+constexpr unsigned kSetDependencies = 1;  ///< cuStreamUpdateCaptureDependencies
 constexpr unsigned kEventDefault = 0;
 constexpr unsigned kHostAllocPortable = 1;
 constexpr unsigned kHostAllocMapped = 2;
@@ -102,7 +103,9 @@ constexpr unsigned kHostAllocMapped = 2;
 #define PIG_CUDA_GRAPH_FUNCTIONS(F)                                                           \
   F(MemHostRegister, (void* memory, size_t bytes, unsigned flags))                            \
   F(StreamGetCaptureInfo, (Stream stream, CaptureStatus * status, uint64_t* id, Graph* graph, \
-                           const GraphNode** dependencies, size_t* count))
+                           const GraphNode** dependencies, size_t* count))                    \
+  F(StreamUpdateCaptureDependencies,                                                          \
+    (Stream stream, const GraphNode* dependencies, size_t count, unsigned flags))
 
 /// A driver call that failed, or none.
 struct DriverError {

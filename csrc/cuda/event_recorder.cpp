@@ -18,11 +18,11 @@ void EventRecorder::reset(uint32_t thread) {
   checked_step_ = ~uint64_t{0};
 }
 
-EventRef EventRecorder::boundary(uint64_t now, uint32_t step, bool may_stamp) noexcept {
+EventRef EventRecorder::boundary(uint64_t now, uint32_t step, Boundary what) noexcept {
   DeviceTiming& timing = DeviceTiming::instance();
   const uint32_t recording = timing.recording();
   const EventRef before = last_event_;
-  last_event_ = event_of(now, step, may_stamp);
+  last_event_ = event_of(now, step, what);
   // While the driver was at it another thread may have ended the recording and begun the next.
   if (PIG_UNLIKELY(timing.recording() != recording)) return last_event_ = 0;
   if (PIG_UNLIKELY(last_event_ == 0)) timing.drops().add(skipped_);
@@ -34,7 +34,7 @@ EventRef EventRecorder::boundary(uint64_t now, uint32_t step, bool may_stamp) no
 
 // Inlined, like `record`: calls and returns would take a tenth of all that a boundary takes.
 [[gnu::always_inline]] inline EventRef EventRecorder::event_of(uint64_t now, uint32_t step,
-                                                               bool may_stamp) noexcept {
+                                                               Boundary what) noexcept {
   DeviceTiming& timing = DeviceTiming::instance();
   const Driver& driver = timing.driver();
   Context context = nullptr;
@@ -65,7 +65,7 @@ EventRef EventRecorder::boundary(uint64_t now, uint32_t step, bool may_stamp) no
   if (same_stream && last_event_ != 0 && now - last_return_ < timing.share_ticks() &&
       !stream_.use->shared_in(step))
     return last_event_;
-  return record(driver, may_stamp);
+  return record(driver, what);
 }
 
 void EventRecorder::find_timeline(Context context) noexcept {
@@ -83,7 +83,7 @@ void EventRecorder::find_timeline(Context context) noexcept {
 }
 
 [[gnu::always_inline]] inline EventRef EventRecorder::record(const Driver& driver,
-                                                             bool may_stamp) noexcept {
+                                                             Boundary what) noexcept {
   DriverError error;
   CaptureStatus status = kNotCapturing;
   EventRef stamped = 0;
@@ -98,7 +98,7 @@ void EventRecorder::find_timeline(Context context) noexcept {
       error = {"cuStreamIsCapturing", driver.StreamIsCapturing(stream_.handle, &status)};
       if (PIG_UNLIKELY(status != kNotCapturing)) {
         error.result = kCapturedEvent;
-        if (status == kCapturing) stamped = stamp(may_stamp);
+        if (status == kCapturing) stamped = stamp(what);
       }
       if (PIG_LIKELY(!error) && (sequence = timeline_->claim(stream_)) != 0) {
         // Before it is published: its time may be known before this thread can note it.
@@ -122,15 +122,15 @@ void EventRecorder::find_timeline(Context context) noexcept {
 }
 
 /// Or 0; then `skipped_` says why.
-EventRef EventRecorder::stamp(bool may_stamp) noexcept {
+EventRef EventRecorder::stamp(Boundary what) noexcept {
   skipped_ = Drop::kDeviceCapturing;
   last_return_ = 0;  // whether the next boundary may share it, the graph tells, and not the time
   const uint32_t most = DeviceTiming::instance().most_graph_nodes();
-  if (!may_stamp || most == 0) return 0;
+  if (what == Boundary::kModule || most == 0) return 0;
   const bool is_here = is_stamp(last_event_) && timeline_of(last_event_) == timeline_->number();
   const uint32_t last = is_here ? node_of(last_event_) : 0;
-  const uint32_t node =
-      timeline_->stamps().stamp(stream_.handle, stream_.index, last, most, skipped_);
+  const uint32_t node = timeline_->stamps().stamp(stream_.handle, stream_.index, last, most,
+                                                  what == Boundary::kPhaseBegin, skipped_);
   return node != 0 ? stamp_ref(timeline_->number(), node) : 0;
 }
 

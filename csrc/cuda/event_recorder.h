@@ -20,6 +20,8 @@
 
 namespace pig::cuda {
 
+enum class Boundary : uint8_t { kModule, kPhaseBegin, kPhaseEnd };
+
 class EventRecorder {
  public:
   /// A recording begins for the thread with this serial.
@@ -28,18 +30,18 @@ class EventRecorder {
   /// The event that stands for `now` on the current stream, or 0; why not is counted. `step` is the
   /// one that is open. May block, see BlockingCall. Where the recording is over when it returns,
   /// that is 0, and nothing is counted.
-  /// In a capture it is a stamp, if that `may` be one.
-  EventRef boundary(uint64_t now, uint32_t step, bool may_stamp) noexcept;
+  /// In a capture it is a stamp, but for a module's.
+  EventRef boundary(uint64_t now, uint32_t step, Boundary what) noexcept;
 
   /// The event of the last boundary, or the one that is being recorded: until the thread has noted
   /// it elsewhere, the harvester finds it here.
   EventRef in_hand() const { return in_hand_.load(std::memory_order_acquire); }
 
  private:
-  EventRef event_of(uint64_t now, uint32_t step, bool may_stamp) noexcept;
+  EventRef event_of(uint64_t now, uint32_t step, Boundary what) noexcept;
   void find_timeline(Context context) noexcept;
-  EventRef record(const Driver& driver, bool may_stamp) noexcept;
-  EventRef stamp(bool may_stamp) noexcept;
+  EventRef record(const Driver& driver, Boundary what) noexcept;
+  EventRef stamp(Boundary what) noexcept;
   EventRef skip(Drop cause) noexcept;
   EventRef skip(const DriverError& error) noexcept;
   Drop unavailable() const;

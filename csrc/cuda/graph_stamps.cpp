@@ -123,7 +123,7 @@ int GraphStamps::launch(uint32_t node, Stream stream) const {
   return driver_.LaunchKernel(kernel_, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr);
 }
 
-uint64_t GraphStamps::capture_of(Stream stream) const {
+std::optional<GraphStamps::Place> GraphStamps::place_of(Stream stream) const {
   CaptureStatus status = kNotCapturing;
   uint64_t id = 0;
   Graph graph = nullptr;
@@ -131,55 +131,75 @@ uint64_t GraphStamps::capture_of(Stream stream) const {
   size_t count = 0;
   const int result =
       driver_.StreamGetCaptureInfo(stream, &status, &id, &graph, &dependencies, &count);
-  return result == kSuccess && status == kCapturing ? id : 0;
+  if (result != kSuccess || status != kCapturing) return std::nullopt;
+  return Place{id, {dependencies, dependencies + count}};  // they last until the next call
+}
+
+uint64_t GraphStamps::capture_begins(Stream stream) {
+  std::optional<Place> place;
+  if (!try_allocating([&] { place = place_of(stream); }) || !place) return 0;
+  const std::lock_guard lock(mutex_);
+  newest_capture_ = {place->capture, stream};
+  return place->capture;
 }
 
 uint32_t GraphStamps::stamp(Stream stream, uint32_t stream_index, uint32_t last, uint32_t most,
-                            Drop& cause) noexcept {
+                            bool begins, Drop& cause) noexcept {
   cause = Drop::kDeviceCapturing;
   if (!is_ready()) return 0;
-  CaptureStatus status = kNotCapturing;
-  uint64_t id = 0;
-  Graph graph = nullptr;
-  const GraphNode* dependencies = nullptr;
-  size_t count = 0;
-  const auto ask = [&] {
-    return driver_.StreamGetCaptureInfo(stream, &status, &id, &graph, &dependencies, &count) ==
-               kSuccess &&
-           status == kCapturing;
-  };
-  if (!ask()) return 0;
+  std::optional<Place> place;
+  Node node;
   uint32_t number = 0;
+  bool is_origin = false;
   const bool fits = try_allocating([&] {
+    place = place_of(stream);
+    if (!place) return;
     const std::lock_guard lock(mutex_);
-    const Node& before = nodes_[last];
-    if (last != 0 && count == 1 && before.capture == id && before.stream == stream_index &&
-        before.handle == dependencies[0]) {
+    // Of an unknown capture any stream may be a joined one.
+    is_origin = newest_capture_ == std::pair(place->capture, stream) && !is_per_thread(stream);
+    node = nodes_[last];
+    if (last != 0 && node.capture == place->capture && node.stream == stream_index &&
+        !node.self.empty() &&
+        (place->after == node.self || (!is_origin && place->after == node.before))) {
       number = last;
       return;
     }
     last = 0;
-    const auto found = nodes_of_capture_.find(id);
+    const auto found = nodes_of_capture_.find(place->capture);
     if ((found != nodes_of_capture_.end() ? found->second : 0) >= most || nodes_.size() >= room_) {
       cause = Drop::kDeviceGraphNodes;
       return;
     }
+    node = {place->capture, stream_index, place->after, {}};
     // Only of captures that have one: there are no more of them than nodes.
-    uint32_t& used = nodes_of_capture_[id];
-    nodes_.push_back({id, nullptr, stream_index});
+    uint32_t& used = nodes_of_capture_[place->capture];
+    nodes_.push_back(node);
     number = static_cast<uint32_t>(nodes_.size() - 1);
     ++used;
   });
-  if (!fits || number == 0 || number == last) return number;
-  if (const int result = launch(number, stream)) {
-    // A capture that has become invalid is the program's. Anything else would go on.
-    if (!is_capture_code(result))
-      try_allocating([&] { fail("cuLaunchKernel answered " + driver_.describe(result)); });
-    return 0;
+  if (!fits || number == 0) return 0;
+  if (number != last) {
+    if (const int result = launch(number, stream)) {
+      // A capture that has become invalid is the program's. Anything else would go on.
+      if (!is_capture_code(result))
+        try_allocating([&] { fail("cuLaunchKernel answered " + driver_.describe(result)); });
+      return 0;
+    }
+    try_allocating([&] {
+      place = place_of(stream);
+      if (!place || place->after.size() != 1) return;
+      node.self = place->after;
+      const std::lock_guard lock(mutex_);
+      nodes_[number].self = node.self;
+    });
   }
-  if (!ask() || count != 1) return number;
-  const std::lock_guard lock(mutex_);
-  nodes_[number].handle = dependencies[0];
+  const std::vector<GraphNode>& after = begins ? node.self : node.before;
+  if (is_origin || !place || place->after == after || (begins && after.empty())) return number;
+  const int result =
+      driver_.StreamUpdateCaptureDependencies(stream, after.data(), after.size(), kSetDependencies);
+  if (result != kSuccess && !is_capture_code(result))
+    try_allocating(
+        [&] { fail("cuStreamUpdateCaptureDependencies answered " + driver_.describe(result)); });
   return number;
 }
 

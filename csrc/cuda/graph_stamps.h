@@ -8,6 +8,10 @@
 // ring in host memory (graph_stamp_ptx.h), of which each node of a graph has its own. Reading it
 // takes no call of the driver, and what was overwritten before it was read shows in the numbers.
 //
+// A stream that has joined a capture has to be joined to its origin again, with all that it does: a
+// stamp behind that would end the capture with an error. So off the origin the end of a phase is a
+// leaf of the graph, of which the stream's next node knows nothing.
+//
 // A node is never used again: its graph may be replayed for as long as the process lives. Code and
 // memory are there before a capture begins (`prepare`), so that nothing in it can spoil it.
 //
@@ -22,6 +26,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/drops.h"
@@ -47,19 +52,21 @@ class GraphStamps {
 
   // --- recording threads, with the context current ---
 
-  /// A node that stands for now in the capture of the stream: a new one or, where nothing was
-  /// captured since, `last`. 0 where there is none; then `cause` says why. Throws nothing.
-  uint32_t stamp(Stream stream, uint32_t stream_index, uint32_t last, uint32_t most,
+  /// A node that stands for now in the capture of the stream, where a phase `begins` or ends: a new
+  /// one or, where nothing was captured since, `last`. 0 where there is none; then `cause` says
+  /// why. Throws nothing.
+  uint32_t stamp(Stream stream, uint32_t stream_index, uint32_t last, uint32_t most, bool begins,
                  Drop& cause) noexcept;
-  /// The number of a stream's capture; 0 where it isn't captured.
-  uint64_t capture_of(Stream stream) const;
+  /// The number of the capture that has just begun on a stream; 0 where it isn't captured.
+  uint64_t capture_begins(Stream stream);
 
   // --- whoever knows a node ---
 
   struct Node {
     uint64_t capture = 0;
-    GraphNode handle = nullptr;
     uint32_t stream = 0;
+    std::vector<GraphNode> before;  ///< that it waits for
+    std::vector<GraphNode> self;    ///< what then waits for it; empty where that isn't known
   };
   Node node(uint32_t number) const;
   /// How many nodes a capture has got.
@@ -104,6 +111,14 @@ class GraphStamps {
     DevicePointer device = 0;
   };
 
+  /// A place in a capture.
+  struct Place {
+    uint64_t capture = 0;
+    std::vector<GraphNode> after;  ///< what the next node will wait for
+  };
+  /// That of a stream; nothing where it isn't captured. May throw.
+  std::optional<Place> place_of(Stream stream) const;
+
   bool load();
   bool allocate();
   bool refuse(const char* call, int result);
@@ -125,6 +140,7 @@ class GraphStamps {
   std::vector<Node> nodes_{1};  ///< by number; the first is that of comparisons
   uint32_t room_ = 0;           ///< for so many nodes there is memory
   std::unordered_map<uint64_t, uint32_t> nodes_of_capture_;
+  std::pair<uint64_t, Stream> newest_capture_{};  ///< of those known to begin, and its origin
   std::optional<Comparison> comparison_;
 
   // Of the holder of the device lock.

@@ -221,7 +221,7 @@ BoundaryListener* ThreadState::listener_of(const Frame& frame) {
   const bool outside = gate == cuda::Gate::kOutside;
   if (outside && !timing.may_outside()) return context_.drops->add(Drop::kDeviceBudget);
   const cuda::EventRef event =
-      event_recorder_.boundary(frame.begin, frame.step, /*may_stamp=*/true);
+      event_recorder_.boundary(frame.begin, frame.step, cuda::Boundary::kPhaseBegin);
   // A thread without a device, which records no event, takes nothing from those that have one.
   if (outside && event != 0) timing.count_outside();
   publish(frame.event, event);
@@ -246,7 +246,7 @@ cuda::EventRef ThreadState::module_boundary(uint64_t now, uint32_t step, bool en
     context_.drops->add(Drop::kDeviceRingFull);
     return 0;
   }
-  return event_recorder_.boundary(now, step, /*may_stamp=*/false);
+  return event_recorder_.boundary(now, step, cuda::Boundary::kModule);
 }
 
 ModuleStack& ThreadState::make_modules() {
@@ -258,7 +258,7 @@ void ThreadState::close_timed(Frame& frame, uint64_t now) {
   cuda::EventRef end = 0;
   if (PIG_LIKELY(frame.event != cuda::kOnlyHeard)) {
     const auto step = static_cast<uint32_t>(open_step.load(std::memory_order_relaxed));
-    end = event_recorder_.boundary(now, step, /*may_stamp=*/true);
+    end = event_recorder_.boundary(now, step, cuda::Boundary::kPhaseEnd);
     // While the driver was at it another thread may have ended the recording, and with it this
     // stack.
     if (PIG_UNLIKELY(active_epoch.load(std::memory_order_relaxed) != recording_)) return;

@@ -359,6 +359,26 @@ def test_a_stream_joins_a_capture_by_waiting_for_its_event(cuda: SimulatedCuda) 
     assert driver.is_capturing(side) == (Result.SUCCESS, 0)
 
 
+@pytest.mark.parametrize("is_joined", [False, True])
+def test_a_capture_fails_where_work_of_another_stream_was_not_joined(
+    cuda: SimulatedCuda, is_joined: bool
+) -> None:
+    origin, side = (cuda.devices[0].create_stream() for _ in range(2))
+    fork, join = driver.event(), driver.event()
+    origin.begin_capture()
+    driver.record(fork, origin)
+    side.wait_event(fork)
+    side.launch(1_000)
+    if is_joined:
+        driver.record(join, side)
+        origin.wait_event(join)
+        origin.end_capture()
+    else:
+        with pytest.raises(SimulatedCudaError, match="CAPTURE_UNJOINED"):
+            origin.end_capture()
+    assert not origin.is_capturing
+
+
 def test_a_capture_ends_on_the_thread_that_began_it(
     cuda: SimulatedCuda, stream: SimulatedStream
 ) -> None:

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "cuda/driver.h"
@@ -39,6 +42,22 @@ struct Capture {
   bool invalidated = false;
   bool ended = false;
   Graph graph;
+  std::map<uint64_t, std::vector<uint64_t>> edges;  ///< what each node waits for
+
+  /// Whether the nodes `after` wait for all of these, or are them.
+  bool waits_for(const std::vector<uint64_t>& after, const std::vector<uint64_t>& nodes) const {
+    std::set<uint64_t> reached;
+    std::vector<uint64_t> next = after;
+    while (!next.empty()) {
+      const uint64_t node = next.back();
+      next.pop_back();
+      if (!reached.insert(node).second) continue;
+      if (const auto found = edges.find(node); found != edges.end())
+        next.insert(next.end(), found->second.begin(), found->second.end());
+    }
+    return std::all_of(nodes.begin(), nodes.end(),
+                       [&](uint64_t node) { return reached.contains(node); });
+  }
 };
 
 /// The captures under way, and the rules of who may do what meanwhile. The rules are those of the

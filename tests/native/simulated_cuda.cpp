@@ -145,7 +145,8 @@ template <typename T>
 auto for_machine(T parameter) {
   if constexpr (is_handle<T>) {
     return word(parameter);
-  } else if constexpr (std::is_pointer_v<T> && is_handle<std::remove_pointer_t<T>>) {
+  } else if constexpr (std::is_pointer_v<T> && is_handle<std::remove_pointer_t<T>> &&
+                       !std::is_const_v<std::remove_pointer_t<T>>) {
     return HandedOut(parameter);
   } else {
     return parameter;
@@ -189,6 +190,7 @@ SIM_FORWARD(DevicePrimaryCtxRelease, primary_release)
 SIM_FORWARD(StreamCreate, stream_create)
 SIM_FORWARD(StreamIsCapturing, stream_is_capturing)
 SIM_FORWARD(StreamGetCaptureInfo, stream_get_capture_info)
+SIM_FORWARD(StreamUpdateCaptureDependencies, stream_update_dependencies)
 SIM_FORWARD(ThreadExchangeStreamCaptureMode, exchange_capture_mode)
 SIM_FORWARD(EventCreate, event_create)
 SIM_FORWARD(EventRecord, event_record)

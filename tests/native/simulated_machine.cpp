@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace sim {
 namespace {
@@ -375,7 +376,8 @@ Result Machine::submit(const std::shared_ptr<Stream>& stream, Node node,
   if (const Result result = admit(*stream, &captured)) return result;
   if (captured) {
     stream->capture->graph.nodes.push_back(std::move(node));
-    stream->dependencies = {next_handle()};
+    const uint64_t handle = next_handle();
+    stream->capture->edges[handle] = std::exchange(stream->dependencies, {handle});
     return kSuccess;
   }
   if (const Result result = room(*stream)) return result;
@@ -470,10 +472,19 @@ Result Machine::end_capture(Thread& thread, uint64_t handle, uint64_t* graph) {
   if (capture->origin != stream->handle) return kCaptureUnmatched;
   if (capture->mode != pig::cuda::kCaptureRelaxed && capture->thread != thread.serial)
     return kCaptureWrongThread;
-  for (const auto& [other_handle, other] : streams_)
-    if (other->capture == capture) other->capture.reset();
+  // "Failure to rejoin to the origin stream will result in failure of the overall capture
+  // operation" (CUDA programming guide, cross-stream dependencies), also where only the newest
+  // nodes of a stream were not joined. Those that were taken out of its set are no matter
+  // (documentation of cuStreamUpdateCaptureDependencies).
+  bool joined = true;
+  for (const auto& [other_handle, other] : streams_) {
+    if (other->capture != capture) continue;
+    joined &= capture->waits_for(stream->dependencies, other->dependencies);
+    other->capture.reset();
+  }
   captures_.end(capture);
   if (capture->invalidated) return kCaptureInvalidated;
+  if (!joined) return kCaptureUnjoined;
   capture->graph.context = stream->context->handle;
   *graph = next_handle();
   graphs_[*graph] = std::make_shared<const Graph>(std::move(capture->graph));

@@ -175,6 +175,9 @@ class Machine {
   Result stream_get_capture_info(Thread& thread, uint64_t stream, pig::cuda::CaptureStatus* status,
                                  uint64_t* id, uint64_t* graph,
                                  const pig::cuda::GraphNode** dependencies, size_t* count);
+  Result stream_update_dependencies(Thread& thread, uint64_t stream,
+                                    const pig::cuda::GraphNode* dependencies, size_t count,
+                                    unsigned flags);
   Result exchange_capture_mode(Thread& thread, pig::cuda::CaptureMode* mode);
   Result event_create(Thread& thread, uint64_t* event, unsigned flags);
   Result event_record(Thread& thread, uint64_t event, uint64_t stream);

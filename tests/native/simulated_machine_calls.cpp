@@ -115,6 +115,21 @@ Result Machine::stream_get_capture_info(Thread& thread, uint64_t handle, Capture
   return kSuccess;
 }
 
+Result Machine::stream_update_dependencies(Thread& thread, uint64_t handle,
+                                           const pig::cuda::GraphNode* dependencies, size_t count,
+                                           unsigned flags) {
+  std::shared_ptr<Stream> stream;
+  bool captured = false;
+  if (const Result result = find_stream(thread, handle, &stream)) return result;
+  if (const Result result = admit(*stream, &captured)) return result;
+  if (!captured || flags != pig::cuda::kSetDependencies) return kInvalidValue;  // all that is used
+  const auto* const nodes = reinterpret_cast<const uint64_t*>(dependencies);
+  for (size_t i = 0; i < count; ++i)
+    if (!stream->capture->edges.contains(nodes[i])) return kInvalidValue;
+  stream->dependencies = {nodes, nodes + count};
+  return kSuccess;
+}
+
 Result Machine::exchange_capture_mode(Thread& thread, CaptureMode* mode) {
   if (*mode < pig::cuda::kCaptureGlobal || *mode > pig::cuda::kCaptureRelaxed) return kInvalidValue;
   std::swap(*mode, thread.capture_mode);

@@ -28,6 +28,8 @@ namespace sim {
     "the capture was invalidated by an earlier error")                                           \
   R(CaptureUnmatched, 903, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED",                                \
     "the capture did not begin on this stream")                                                  \
+  R(CaptureUnjoined, 904, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED",                                  \
+    "the capture has a fork that was not joined to its origin")                                  \
   R(CaptureIsolation, 905, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION",                                \
     "a capture may not depend on work outside of it")                                            \
   R(CaptureImplicit, 906, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",                                  \

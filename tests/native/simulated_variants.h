@@ -41,6 +41,8 @@ constexpr std::array kVariants = {
     Variant{"cuStreamGetCaptureInfo", 10010, nullptr},
     Variant{"cuStreamGetCaptureInfo", 11030, "cuStreamGetCaptureInfo"},
     Variant{"cuStreamGetCaptureInfo", 12030, nullptr},
+    Variant{"cuStreamUpdateCaptureDependencies", 11030, "cuStreamUpdateCaptureDependencies"},
+    Variant{"cuStreamUpdateCaptureDependencies", 12030, nullptr},
     Variant{"cuThreadExchangeStreamCaptureMode", 10010, "cuThreadExchangeStreamCaptureMode"},
     Variant{"cuEventCreate", 2000, "cuEventCreate"},
     Variant{"cuEventRecord", 2000, "cuEventRecord"},

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -200,6 +201,67 @@ def test_two_streams_in_one_capture(program: Program, graph: FakeCudaGraph) -> N
     assert times_of(run, "main") == [FORWARD_NS]
     assert times_of(run, "side") == [BACKWARD_NS]
     assert dropped_of(run) == {"device_stream_changed": 1}
+
+
+@pytest.mark.parametrize("joined", ["by an event of the phase", "in the phase", "before it"])
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_a_phase_that_ends_behind_the_join_of_its_stream_leaves_the_capture_valid(
+    program: Program, graph: FakeCudaGraph, joined: str, is_recorded: bool
+) -> None:
+    main, side = graph.stream, program.cuda.devices[0].create_stream()
+    fork, join = driver.event(), driver.event()
+    with program.settled() if is_recorded else contextlib.nullcontext() as recording:
+        with graph.capturing():  # ends with CAPTURE_UNJOINED if a mark of ours is not joined
+            main.launch(FORWARD_NS)
+            driver.record(fork, main)
+            side.wait_event(fork)
+            with side.as_current():
+                if joined == "before it":
+                    side.launch(BACKWARD_NS)
+                    driver.record(join, side)
+                    main.wait_event(join)
+                with gpu_phase("outer"), gpu_phase("side"):
+                    if joined != "before it":
+                        side.launch(BACKWARD_NS)
+                        driver.record(join, side)
+                    if joined == "in the phase":
+                        main.wait_event(join)
+                if joined == "by an event of the phase":
+                    main.wait_event(join)
+            with main.as_current(), gpu_phase("main"):
+                main.launch(FORWARD_NS)
+        graph.replay()
+    if recording is not None:
+        assert dropped_of(recording.run) == {}
+        assert times_of(recording.run, "main") == [FORWARD_NS]
+        side_ns = 0 if joined == "before it" else BACKWARD_NS
+        assert times_of(recording.run, "outer") == [side_ns]
+        assert times_of(recording.run, "outer/side") == [side_ns]
+        assert [one.marks for one in phases_of(recording.run).graphs] == [
+            3 if joined == "before it" else 4
+        ]
+
+
+def test_phases_next_to_each_other_on_a_side_stream_share_their_marks(
+    program: Program, graph: FakeCudaGraph
+) -> None:
+    side = program.cuda.devices[0].create_stream()
+    fork, join = driver.event(), driver.event()
+    with program.settled() as recording:
+        with graph.capturing():
+            driver.record(fork, graph.stream)
+            side.wait_event(fork)
+            with side.as_current():
+                with gpu_phase("first"):
+                    side.launch(FORWARD_NS)
+                with gpu_phase("second"):
+                    side.launch(BACKWARD_NS)
+            driver.record(join, side)
+            graph.stream.wait_event(join)
+        graph.replay()
+    assert times_of(recording.run, "first") == [FORWARD_NS]
+    assert times_of(recording.run, "second") == [BACKWARD_NS]
+    assert [one.marks for one in phases_of(recording.run).graphs] == [3]
 
 
 def test_the_next_recording_has_the_replays_of_an_older_graph(
