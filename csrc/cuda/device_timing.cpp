@@ -189,14 +189,10 @@ void DeviceTiming::prepare_capture() {
   if (!scope.error()) timeline->stamps().prepare(std::min(most_graph_nodes(), kNodesAtOnce));
 }
 
-DeviceTiming::Capture DeviceTiming::current_capture() {
-  if (!times_steps() || most_graph_nodes() == 0) return {};
+EventTimeline* DeviceTiming::marked_timeline() {
+  if (!times_steps() || most_graph_nodes() == 0) return nullptr;
   EventTimeline* const timeline = current_timeline();
-  Stream stream = nullptr;
-  if (timeline == nullptr || !timeline->stamps().is_ready() ||
-      current_stream(timeline->device(), &stream) != 0)
-    return {};
-  return {timeline, timeline->stamps().capture_begins(stream)};
+  return timeline != nullptr && timeline->stamps().is_ready() ? timeline : nullptr;
 }
 
 EventTimeline* DeviceTiming::known_timeline(Context context) const {

@@ -102,8 +102,9 @@ class DeviceTiming {
     EventTimeline* timeline = nullptr;
     uint64_t number = 0;  ///< 0: there is none that could be marked
   };
-  /// The one that has just begun. Without the GIL, as it asks the driver.
-  Capture current_capture();
+  /// That of the calling thread's device, where a capture can be marked; or nullptr. Without the
+  /// GIL, as it asks the driver.
+  EventTimeline* marked_timeline();
   /// Until its end all phases are timed: a step or two decide about all replays. With the GIL.
   void capture_begins();
   void capture_ends();

@@ -35,7 +35,16 @@ std::optional<CaptureKey> graph_capture_begins() {
   DeviceTiming::Capture capture;
   {
     const GilRelease release;
-    capture = timing.current_capture();
+    capture.timeline = timing.marked_timeline();
+  }
+  // With the GIL: where PyTorch can't tell, it sets a Python error.
+  cuda::Stream stream = nullptr;
+  if (capture.timeline == nullptr ||
+      timing.current_stream(capture.timeline->device(), &stream) != 0)
+    return std::nullopt;
+  {
+    const GilRelease release;
+    capture.number = capture.timeline->stamps().capture_begins(stream);
   }
   const ThreadState* thread = this_recording_thread();
   if (capture.number == 0 || thread == nullptr) return std::nullopt;
@@ -63,12 +72,28 @@ void graph_replay_begins(uint32_t graph) {
       thread != nullptr ? thread->innermost_path() : kNoPath);
 }
 
+/// Calls it in relaxed capture mode: a call of CUDA that it makes breaks no capture.
+py::object call_in_relaxed_mode(const py::object& function) {
+  const cuda::Driver* const driver = cuda::driver_is_loaded() ? cuda::driver() : nullptr;
+  if (driver == nullptr) return function();
+  cuda::CaptureMode mode = cuda::kCaptureRelaxed;
+  // It takes no lock of the driver's.
+  if (driver->ThreadExchangeStreamCaptureMode(&mode) != cuda::kSuccess) return function();
+  const struct Restore {
+    const cuda::Driver& driver;
+    cuda::CaptureMode& mode;
+    ~Restore() { driver.ThreadExchangeStreamCaptureMode(&mode); }
+  } restore{*driver, mode};
+  return function();
+}
+
 }  // namespace
 
 void add_graph_functions(py::module_& module) {
   module.def(
       "prepare_graph_capture", [] { DeviceTiming::instance().prepare_capture(); },
       py::call_guard<GilRelease>());
+  module.def("call_in_relaxed_mode", &call_in_relaxed_mode, "function"_a);
   module.def("graph_capture_begins", &graph_capture_begins);
   module.def("graph_capture_ends", &graph_capture_ends, "capture"_a, py::kw_only(), "succeeded"_a);
   module.def("graph_replay_begins", &graph_replay_begins, "graph"_a);

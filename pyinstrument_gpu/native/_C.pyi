@@ -585,6 +585,10 @@ def attach_device(exchange_api: object) -> bool:
 def prepare_graph_capture() -> None:
     """Get what marks in the graph need that is captured next. Milliseconds, the first time."""
 
+def call_in_relaxed_mode(function: Callable[[], _T]) -> _T:
+    """Call it in CUDA's relaxed capture mode, in which what it asks a device for breaks no capture,
+    on any thread."""
+
 def graph_capture_begins() -> tuple[int, int] | None:
     """The current stream is being captured; None where that will have no marks. Phases are timed in
     any case until `graph_capture_ends`."""

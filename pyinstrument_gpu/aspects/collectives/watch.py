@@ -121,7 +121,8 @@ class CollectiveWatch(Watcher):
             return []
         began_ns = time.thread_time_ns()
         try:
-            dump = self._read()
+            # A dump asks for events, which would break the captures of other threads.
+            dump = native.call_in_relaxed_mode(self._read)
             self._take(recording, log, dump, with_unended)
             progress = self._progress(dump)
         except FlightRecorderError as error:

@@ -30,7 +30,9 @@ from pyinstrument_gpu.aspects.collectives.watch import (
 )
 from pyinstrument_gpu.core.file.items import COLLECTIVE_ITEM
 from pyinstrument_gpu.core.run import Run
+from tests.helpers.driver_calls import driver
 from tests.helpers.script import run_script
+from tests.helpers.simulated_cuda import CaptureMode, Result, simulated_cuda
 
 WALL_NS = 1_800_000_000_000_000_000
 BEGAN = Clocks(100, WALL_NS + 100)
@@ -351,6 +353,34 @@ def test_a_second_recording_begins_afresh() -> None:
         begin(second, ring)
     assert len(second.run.collectives.events) == 0
     assert second.run.collectives.missed == 0
+
+
+def test_reading_it_leaves_the_captures_of_other_threads_valid() -> None:
+    """A dump asks for the event of each operation that torch's watchdog has not seen the end of."""
+    with simulated_cuda(clock=False) as cuda, pig.record(device_timing=False) as recording:
+        context = cuda.devices[0].activate()
+        event = driver.event()
+        driver.record(event, cuda.default_stream)
+        stream = cuda.devices[0].create_stream()
+        answers = []
+
+        def read() -> Dump:
+            cuda.make_current(context)
+            answers.append(driver.query(event))
+            mode = driver.exchange_mode(CaptureMode.RELAXED)
+            assert mode == CaptureMode.RELAXED
+            return Ring()()
+
+        recording.watchers["collectives"] = watch = CollectiveWatch(read)
+        watch.begin(recording)
+        stream.begin_capture()  # in global mode, as torch does it
+        watch.has_ranks(recording._environment["anchor"], lambda name: (0, 1))
+        watch.read()
+        assert driver.exchange_mode(CaptureMode.GLOBAL) == CaptureMode.GLOBAL
+        stream.end_capture()
+        assert set(answers) == {Result.SUCCESS}
+        assert cuda.captures_invalidated == 0
+    assert recording.run.collectives.notes == ()
 
 
 def test_without_a_process_group_it_is_not_read() -> None:

@@ -242,6 +242,20 @@ def test_a_phase_that_ends_behind_the_join_of_its_stream_leaves_the_capture_vali
         ]
 
 
+def test_a_capture_goes_on_where_pytorch_can_not_tell_its_stream(
+    program: Program, graph: FakeCudaGraph
+) -> None:
+    """It then sets a Python error, which takes the GIL."""
+    with program.settled() as recording:
+        program.cuda.fail_current_stream()
+        capture(graph)
+        program.cuda.fail_current_stream(False)
+        graph.replay()
+    assert graph.graph is not None
+    assert graph.graph.entries == 2
+    assert recording.run.graph_phases is None
+
+
 def test_phases_next_to_each_other_on_a_side_stream_share_their_marks(
     program: Program, graph: FakeCudaGraph
 ) -> None:
