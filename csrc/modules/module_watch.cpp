@@ -10,6 +10,7 @@
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "base/ticks.h"
 #include "hooks/call_hook.h"
@@ -146,10 +147,31 @@ class WatchedCall final : public CallObserver {
   }
 };
 
+/// The hooks of all marks: what is on nodes is these dictionaries. Never freed.
+std::vector<PyObject*>* const hooks_of_marks = new std::vector<PyObject*>;
+bool is_backward_compiled = false;
+
+/// Compiled autograd traces the hooks of nodes, and can't trace a mark: where it is on, all marks
+/// lose what they do, also those that are on nodes already. There are none from then on.
+void look_for_compiled_autograd() {
+  static PyObject* const name = PyUnicode_InternFromString("torch._dynamo.compiled_autograd");
+  static PyObject* const is_enabled = PyUnicode_InternFromString("compiled_autograd_enabled");
+  PyObject* const modules = PyImport_GetModuleDict();
+  PyObject* const module = PyDict_GetItemWithError(modules, name);
+  PyObject* const enabled = module != nullptr ? PyObject_GetAttr(module, is_enabled) : nullptr;
+  PyErr_Clear();
+  if (enabled == Py_True) {
+    is_backward_compiled = true;
+    for (PyObject* hooks : *hooks_of_marks) PyDict_Clear(hooks);
+  }
+  Py_XDECREF(enabled);
+}
+
 class WatchedBackwardPass final : public CallObserver {
  public:
   Observing begins(ObservedCall& call) override {
-    if (active_modules == 0 || ModuleSampling::instance().is_skipped_step())
+    if (!is_backward_compiled && !hooks_of_marks->empty()) look_for_compiled_autograd();
+    if (is_backward_compiled || active_modules == 0 || ModuleSampling::instance().is_skipped_step())
       return Observing::ignored;
     call.token = begin_backward_pass();
     return call.token != 0 ? Observing::begun : Observing::ignored;
@@ -273,12 +295,17 @@ void set_module_marks(int64_t number, py::handle enter, py::handle leave) {
   Py_XSETREF(module.leave, Py_NewRef(leave.ptr()));
 }
 
-/// The function that a mark calls.
-py::object new_module_mark(int64_t number, bool enters) {
+/// The hooks of a mark.
+py::dict new_module_mark(int64_t number, bool enters) {
   at(number);
-  py::object mark = numbered(mark_definition, 2 * number + (enters ? 1 : 0));
+  py::dict hooks;
+  if (is_backward_compiled) return hooks;
+  const py::object mark = numbered(mark_definition, 2 * number + (enters ? 1 : 0));
   if (!mark) throw py::error_already_set();
-  return mark;
+  hooks[py::int_(0)] = mark;
+  hooks_of_marks->push_back(hooks.ptr());
+  hooks.inc_ref();
+  return hooks;
 }
 
 /// Whether it was called while a recording was active, timed or not.
@@ -306,6 +333,7 @@ void add_module_functions(py::module_& module) {
   module.def("watch_module", &watch_module, "module"_a, "name"_a, "parent"_a);
   module.def("set_module_marks", &set_module_marks, "number"_a, "enter"_a, "leave"_a);
   module.def("module_mark", &new_module_mark, "number"_a, "enters"_a);
+  module.def("is_backward_compiled", [] { return is_backward_compiled; });
   module.def("unwatch_module", &unwatch_module, "number"_a);
   module.def("was_module_called", &was_module_called, "number"_a);
   module.def(

@@ -26,6 +26,10 @@ _TOO_MANY_ROOTS = (
     f"the program trains more than {_MOST_ROOTS} models at once; the modules of further ones are "
     "not timed"
 )
+_COMPILED_BACKWARD = (
+    "compiled autograd traces the backward pass, and can't trace marks on its nodes: backward "
+    "times of modules end where it began"
+)
 _MOST_WRAPPERS = 4
 _WRAPPERS = {
     "DataParallel": "module",
@@ -326,6 +330,8 @@ class ModuleNotes(Watcher):
         with _lock:
             notes = [] if _root_watch is None else list(_root_watch.notes)
             notes += [note for watch in _watches for note in watch._all_notes()]
+        if _is_observed and native.is_backward_compiled():
+            notes.append(_COMPILED_BACKWARD)
         if notes and recording is not None:
             recording.facts["module_notes"] = notes
         super().end()

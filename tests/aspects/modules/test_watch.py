@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.core.run import Run
+from tests.helpers.script import run_script
 
 
 def net() -> nn.Sequential:
@@ -123,6 +124,39 @@ def test_compiled_modules_train_as_before() -> None:
     torch._dynamo.reset()
     assert len(run.modules) == 0
     assert any("none of the watched modules was called" in note for note in run.notes)
+
+
+COMPILED_AUTOGRAD = """
+import torch
+from torch import nn
+from torch._dynamo import compiled_autograd
+from torch._dynamo.utils import counters
+
+import pyinstrument_gpu as pig
+
+def compiler(graph):
+    return torch.compile(graph, backend="eager", fullgraph=True)
+
+model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+pig.watch_modules(model, "all")
+with pig.record() as recording:
+    with pig.gpu_step():
+        model(torch.ones(3, 4)).sum().backward()
+    loss = model(torch.ones(3, 4)).sum()
+    for _ in range(3):
+        with pig.gpu_step(), compiled_autograd._enable(compiler):
+            loss.backward()
+            loss = model(torch.ones(3, 4)).sum()
+run = recording.run
+assert not counters["graph_break"], counters
+assert run.modules["0"].calls == 5, run.modules["0"].calls
+assert run.modules["0"].backward.count == 1
+print([note for note in run.notes if note.startswith("compiled autograd")])
+"""
+
+
+def test_compiled_autograd_makes_one_graph_as_before() -> None:
+    assert "backward times of modules end where it began" in run_script(COMPILED_AUTOGRAD).stdout
 
 
 def test_hooks_of_others_are_called_as_before() -> None:
