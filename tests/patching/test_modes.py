@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What classes and modes that listen to torch hear: what the program calls, and no more."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
@@ -9,6 +11,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import pyinstrument_gpu as pig
+from pyinstrument_gpu.aspects.modules.watch import RootWatch
 from tests.helpers.hooked import WAYS, seen_alike
 from tests.helpers.training import Training
 
@@ -66,6 +70,35 @@ def test_a_mode_sees_the_same(mode: type[Functions] | type[Operators]) -> None:
         return heard
 
     assert len(seen_alike(observe, *WAYS.values())) > 200
+
+
+@contextlib.contextmanager
+def checked() -> Iterator[None]:
+    """With modules timed, and all values checked, in each step."""
+    modules = RootWatch("all", 1)
+    modules.begin()
+    try:
+        with pig.record(nonfinite=1) as recording:
+            yield
+    finally:
+        modules.end()
+    assert recording.run.modules["0"].calls == 3
+    assert recording.run.nonfinite is not None
+    assert recording.run.nonfinite.checked_steps == 3
+
+
+@pytest.mark.parametrize("mode", [Functions, Operators])
+def test_a_mode_hears_nothing_of_modules_and_of_checked_values(
+    mode: type[Functions] | type[Operators],
+) -> None:
+    def observe() -> Heard:
+        model, heard = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.BatchNorm1d(4)), Heard()
+        for _ in range(3):
+            with pig.gpu_step(), mode(heard):
+                model(torch.ones(3, 4)).sum().backward()
+        return heard
+
+    seen_alike(observe, checked)
 
 
 class Listening(Tensor):

@@ -11,6 +11,7 @@ from torch import nn
 from torch.autograd import Variable
 
 from pyinstrument_gpu.native import native
+from pyinstrument_gpu.patching.device_memory import outside_modes
 from pyinstrument_gpu.patching.hooks import look_at_torch
 
 COARSE = "coarse"
@@ -93,7 +94,7 @@ def observe() -> bool:
 def new_marks(number: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The marks of a module: tensors without elements, which exist for their hooks."""
     marks = []
-    with torch._C.DisableTorchFunction():
+    with torch._C.DisableTorchFunction(), outside_modes():  # none should see them being made
         for enters in (True, False):
             mark = torch.empty(0, device="cpu")
             mark._backward_hooks = native.module_mark(number, enters)

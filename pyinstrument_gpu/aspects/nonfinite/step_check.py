@@ -13,8 +13,8 @@ import re
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from typing import Any, Literal, NamedTuple
+from functools import partial, wraps
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,8 @@ from torch._guards import TracingContext
 from pyinstrument_gpu.aspects.nonfinite.extremes import Measurements, Place
 from pyinstrument_gpu.patching.tensor_device import is_fake_tensor
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 _MOST_NODES = 20_000
 _MOST_LOOKS = 64
 """In lists and dictionaries of tensors."""
@@ -39,6 +41,17 @@ _VIEWS = frozenset(
 """Nodes that hand on the gradient that they get, which is looked at where it was computed."""
 
 Kind = Literal["weights", "buffer", "input", "output", "loss", "gradient"]
+
+
+def _unheard(look: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Have a look at tensors of which the program's modes and classes of tensors hear nothing."""
+
+    @wraps(look)
+    def looks(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        with torch._C.DisableTorchFunction():
+            return look(*args, **kwargs)
+
+    return looks
 
 
 class Call(NamedTuple):
@@ -92,6 +105,7 @@ class StepCheck:
         self._seen: dict[int, tuple[weakref.ref[Tensor], int]] = {}
         self._thread = threading.get_ident()
 
+    @_unheard
     def enters(self, module: nn.Module, arguments: Iterable[Any]) -> Call | None:
         """Note that a module is called."""
         thread, recomputes = threading.get_ident(), torch._C._current_graph_task_id() != -1
@@ -116,6 +130,7 @@ class StepCheck:
         stack.append(call)
         return call
 
+    @_unheard
     def leaves(self, call: Call, result: Any) -> None:
         """Note the end of that call, with a result, or by an exception with False."""
         thread = threading.get_ident()
@@ -130,6 +145,7 @@ class StepCheck:
             for tensor in tensors_in((result,)):
                 self._note("output", tensor, call, stack[-1] if stack else None)
 
+    @_unheard
     def backward_begins(self, roots: Any, gradients: Any) -> list[Any]:
         """Note that a backward pass begins at these tensors. Returns what ends with it."""
         if _is_tracing():
@@ -158,6 +174,7 @@ class StepCheck:
                     todo.append(each)
         return handles
 
+    @_unheard
     def _gradients(
         self, name: str, node: tuple[int, int], leaves: list[bool], given: Any, _: Any
     ) -> None:
