@@ -94,6 +94,7 @@ bool DeviceTiming::start(const Options& options, const Clock& clock, DropCounter
   step_begin_ = 0;
   records_.store(0, std::memory_order_relaxed);
   record_ticks_.store(0, std::memory_order_relaxed);
+  least_record_ticks_.store(kNoRecordTicks, std::memory_order_relaxed);
   outside_.store(kMaxOutside, std::memory_order_relaxed);
   outside_at_ns_ = 0;
   devices_in_use_.store(0, std::memory_order_relaxed);

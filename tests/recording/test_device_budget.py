@@ -237,6 +237,37 @@ def test_distances_are_asked_for_at_little_cost(program: Program, knows: bool) -
     )
 
 
+def test_a_wait_for_room_in_a_full_queue_is_no_cost(program: Program) -> None:
+    """The host, which is far ahead, would have waited as long in its next launch."""
+    cuda = program.cuda
+    cuda.devices[0].set_queue_depth(64)
+
+    def make_room() -> None:
+        cuda.wait_until_blocked(or_more=True)
+        cuda.advance(2_000_000_000)
+
+    with program.settled(device_timing_budget=1e-3, share_boundaries_ns=0) as recording:
+        for _ in range(8):
+            with gpu_step():
+                with gpu_phase("has room"):
+                    pass
+                cuda.run_dry()
+                for _ in range(64):
+                    cuda.default_stream.launch(1_000_000_000)
+                room = threading.Thread(target=make_room)
+                room.start()
+                with gpu_phase("waits for room"):
+                    pass
+                room.join()
+            cuda.run_dry()
+    run = recording.run
+    assert cuda.blocking_calls == 0
+    assert (run.span_device_ns >= 0).all()
+    assert run.device_timing is not None
+    assert run.device_timing.every == 1
+    assert run.device_timing.record_ns < 32 * 4 * 2 * RECORD_NS  # each record at most as four
+
+
 def test_what_a_boundary_asks_of_the_driver(program: Program) -> None:
     """On the thread of the program; that the context is still there is seen once a step."""
     cuda = program.cuda
