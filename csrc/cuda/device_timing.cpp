@@ -254,7 +254,8 @@ void DeviceTiming::prepare_current() {
   Context context = nullptr;
   if (driver().CtxGetCurrent(&context) != kSuccess || context == nullptr) return;
   EventTimeline* timeline = timeline_of(context);
-  if (timeline == nullptr) return;
+  // Looked at before the lock, for which each capture would wait while another device hangs.
+  if (timeline == nullptr || timeline->state() != EventTimeline::State::kPreparing) return;
   const std::unique_lock lock(device_mutex_, kLockPatience);
   if (lock && !timeline->asker.is_away() && timeline->state() == EventTimeline::State::kPreparing)
     prepare(*timeline);

@@ -139,9 +139,9 @@ def watch_module(module: object, name: str, parent: int) -> int:
     """Time a module's calls. `parent` is the number of the innermost one around it, or -1. Returns
     its number."""
 
-def module_mark(number: int, enters: bool) -> dict[int, Callable[[object], None]]:
-    """The hooks of a mark on a node: a backward pass enters or leaves the module. Empty from where
-    compiled autograd is on."""
+def module_mark(number: int, enters: bool) -> Any:
+    """The hooks of a mark on a node, a dictionary: a backward pass enters or leaves the module. Empty
+    from where compiled autograd is on."""
 
 def set_module_marks(number: int, enter: object, leave: object) -> None:
     """The tensors whose hooks are the module's marks."""
