@@ -140,7 +140,7 @@ def watch_module(module: object, name: str, parent: int) -> int:
     its number."""
 
 def module_mark(number: int, enters: bool) -> Any:
-    """The hooks of a mark on a node, a dictionary: a backward pass enters or leaves the module. Empty
+    """The hooks of a mark on a node: a backward pass enters or leaves the module. There are none
     from where compiled autograd is on."""
 
 def set_module_marks(number: int, enter: object, leave: object) -> None:
