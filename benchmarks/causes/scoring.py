@@ -47,7 +47,7 @@ _DENIED = re.compile(
 )
 _PLACE = re.compile(r"[\w./-]*\.py:(\d+)(?:-(\d+))?|\b[A-Za-z_][\w.]*:(\d+)\b")
 _GENERIC = {"main", "train", "forward", "step", "__getitem__", "__init__", "__iter__", "hook"}
-_MARK = re.compile(r"#.*\bcause\b")
+_MARK = re.compile(r"# cause\b")
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,11 @@ def places(program: Path) -> tuple[frozenset[int], frozenset[str]]:
         ]
         functions |= {node.name for node in around[-1:]}
     return lines, frozenset(functions - _GENERIC)
+
+
+def unmarked(program: Path) -> str:
+    """Return the text of a program without its marks, which reports might quote."""
+    return re.sub(rf"[ ]*{_MARK.pattern}.*", "", program.read_text())
 
 
 def headline(report: str) -> str:

@@ -53,7 +53,7 @@ _OUTSIDE = r"outside"
 CAUSES = (
     Cause("slow_transform", "", _DATA, ["workers"]),
     Cause("slow_collate", "", _DATA, ["workers"]),
-    Cause("tokenizer", "", _DATA, ["workers"]),
+    Cause("tokenizer", "", f"{_OUTSIDE}|{_DATA}", ["workers"]),
     Cause("own_work_in_data", "", _DATA, [], _MORE_WORKERS),
     Cause(
         "workers_in_memory",

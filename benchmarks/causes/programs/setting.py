@@ -8,5 +8,5 @@ FIXED = "--fixed" in sys.argv
 
 
 def times(count):
-    """Return how often something is done in a run of some three seconds, for the run asked for."""
+    """Return how often something is done in a run of about one second, for the run asked for."""
     return max(1, round(count * float(os.environ.get("CAUSES_SCALE", "1"))))
