@@ -13,6 +13,7 @@ from pathlib import Path
 from benchmarks.causes.scoring import Truth, places
 
 PROGRAMS = Path(__file__).with_name("programs")
+_FEWER_WORKERS = r"(?:without|fewer|no) (?:loader )?workers|num_workers=0|workers than"
 _MORE_WORKERS = r"more (?:loader )?workers|raise num_workers"
 
 
@@ -55,13 +56,7 @@ CAUSES = (
     Cause("slow_collate", "", _DATA, ["workers"]),
     Cause("tokenizer", "", f"{_OUTSIDE}|{_DATA}", ["workers"]),
     Cause("own_work_in_data", "", _DATA, [], _MORE_WORKERS),
-    Cause(
-        "workers_in_memory",
-        r"(?:without|fewer|no|0) workers|num_workers=0",
-        _DATA,
-        ["workers"],
-        _MORE_WORKERS,
-    ),
+    Cause("workers_in_memory", _FEWER_WORKERS, _DATA, ["workers"], _MORE_WORKERS),
     Cause("python_rnn", "", "forward|backward"),
     Cause("nan_checks", "", _OUTSIDE + "|backward"),
     Cause("anomaly", r"anomaly", "forward|backward"),
@@ -77,4 +72,32 @@ CAUSES = (
     Cause("checkpoints", r"checkpoint", "checkpoint|sav", ["checkpoint", "disk"]),
     Cause("garbage", r"garbage collect", "collect", ["garbage"]),
     Cause("histograms", "", _OUTSIDE, ["logging"]),
+    Cause("file_per_item", "", _DATA, ["workers", "disk"]),
+    Cause("cold_reads", "", _DATA, ["workers", "disk"]),
+    Cause("too_few_workers", _MORE_WORKERS, _DATA, ["workers"]),
+    Cause("too_many_workers", _FEWER_WORKERS, "data|processors", ["workers"], _MORE_WORKERS),
+    Cause("workers_each_epoch", r"persistent_workers|start(?:ed|ing)? anew", "worker", ["workers"]),
+    Cause("hooks_pile_up", r"hook|grows", "forward"),
+    Cause("activation_hooks", "", "forward"),
+    Cause("growing_buffer", "", _OUTSIDE),
+    Cause("recomputation", r"recomput|checkpoint", "backward", ["checkpoint"]),
+    Cause("tiny_batches", r"batch size|larger batch", "step", ["batch size"]),
+    Cause("fsync", r"", _OUTSIDE, ["disk"]),
+    Cause("progress_bar", "", _OUTSIDE, ["logging"]),
+    Cause("metrics_each_step", "", _OUTSIDE, ["sync"]),
+    Cause("torchmetrics_each_step", "", f"metric|{_OUTSIDE}"),
+    Cause("print_tensor", "", _OUTSIDE, ["logging"]),
+    Cause("page_faults", r"", f"{_OUTSIDE}|fault", ["faults"]),
+    Cause("memory_leak", "memory", "memory", ["memory"]),
+    Cause(
+        "worker_memory",
+        r"memory of (?:the|its) worker|workers?.{0,40}memory",
+        "memory",
+        ["memory"],
+        _MORE_WORKERS,
+    ),
+    Cause("other_program", r"other process", "processor"),
+    Cause("cpu_limit", r"processor", "processor", ["threads"]),
+    Cause("logging_handler", "", f"logging|{_OUTSIDE}", ["logging"]),
+    Cause("rollout", "", f"{_OUTSIDE}|no_grad|rollout"),
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint each ten steps."""
+"""A checkpoint each five steps."""
 
 import torch
 from setting import FIXED, times
