@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pyinstrument_gpu.errors import GateError
-from pyinstrument_gpu.gate.sides import in_group, last_lines
+from pyinstrument_gpu.gate.sides import in_group, last_lines, new_log
 
 _OF_ANOTHER_PLACE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
 """What git's hooks set: it would send git to the user's own checkout."""
@@ -130,7 +130,7 @@ class Checkouts:
 
     def _run_build(self, build: str, folder: Path, log: Path) -> None:
         with contextlib.ExitStack() as leave:
-            output = None if self._show_output else leave.enter_context(log.open("wb"))
+            output = None if self._show_output else leave.enter_context(new_log(log))
             words = ["/bin/sh", "-c", build]
             code = leave.enter_context(in_group(words, folder, os.environ, output, build)).wait()
         if code:
