@@ -6,16 +6,20 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+from pyinstrument_gpu.atomic_file import atomic_write
 from pyinstrument_gpu.errors import GateError
-from pyinstrument_gpu.gate.sides import in_group, last_lines
+from pyinstrument_gpu.gate.sides import in_group, last_lines, new_log
 
 _OF_ANOTHER_PLACE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
 """What git's hooks set: it would send git to the user's own checkout."""
+_PREFIX = "pyinstrument-gpu-blame-"
+_MARK = ".made-by-pyinstrument-gpu"
 
 
 class Commit(NamedTuple):
@@ -69,7 +73,9 @@ class Repository:
         self._git("worktree", "add", "--quiet", "--detach", str(place), commit.sha)
 
     def remove_worktrees(self, folder: Path) -> None:
-        """Remove the worktrees in the folder, and the folder."""
+        """Remove the worktrees in a folder of `make_folder`, and the folder. Any other stays."""
+        if not self._has_made(folder):
+            return
         listed = self._git("worktree", "list", "--porcelain").splitlines()
         for line in listed:
             place = Path(line.removeprefix("worktree "))
@@ -77,6 +83,24 @@ class Repository:
                 with contextlib.suppress(GateError):  # what is left of it goes with the folder
                     self._git("worktree", "remove", "--force", "--force", str(place))
         shutil.rmtree(folder, ignore_errors=True)
+
+    def make_folder(self) -> Path:
+        """Make a temporary folder for worktrees."""
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=os.path.realpath(tempfile.gettempdir())))
+        with atomic_write(folder / _MARK, follow_links=False) as mark:
+            mark.write(os.fsencode(self.git_folder))
+        return folder
+
+    def _has_made(self, folder: Path) -> bool:
+        """Return whether it is such a folder: what a state file names may be any."""
+        if folder.parent != Path(os.path.realpath(tempfile.gettempdir())):
+            return False
+        with contextlib.suppress(OSError):
+            found = folder.lstat()  # no link
+            is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+            if is_own and folder.name.startswith(_PREFIX):
+                return (folder / _MARK).read_bytes() == os.fsencode(self.git_folder)
+        return False
 
     def _git(self, *arguments: str) -> str:
         done = subprocess.run(
@@ -109,7 +133,7 @@ class Checkouts:
         self._build = build
         self._show_output = show_output
         self._ready: dict[str, Path] = {}
-        self.folder = Path(os.path.realpath(tempfile.mkdtemp(prefix="pyinstrument-gpu-blame-")))
+        self.folder = repository.make_folder()
 
     def of(self, commit: Commit) -> Path:
         """The folder in which the commit is to be run.
@@ -130,7 +154,7 @@ class Checkouts:
 
     def _run_build(self, build: str, folder: Path, log: Path) -> None:
         with contextlib.ExitStack() as leave:
-            output = None if self._show_output else leave.enter_context(log.open("wb"))
+            output = None if self._show_output else leave.enter_context(new_log(log))
             words = ["/bin/sh", "-c", build]
             code = leave.enter_context(in_group(words, folder, os.environ, output, build)).wait()
         if code:

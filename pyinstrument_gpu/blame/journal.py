@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
+from pyinstrument_gpu.atomic_file import atomic_write
 from pyinstrument_gpu.errors import GateError
-from pyinstrument_gpu.export.atomic_file import atomic_write
 
 _FILE = "state.json"
 
@@ -80,7 +80,7 @@ class Journal(msgspec.Struct):
             ) from error
 
     def save(self, folder: Path) -> None:
-        with atomic_write(folder / _FILE) as file:
+        with atomic_write(folder / _FILE, follow_links=False) as file:
             file.write(msgspec.json.encode(self))
             file.flush()
             os.fsync(file.fileno())

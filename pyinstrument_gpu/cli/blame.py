@@ -25,6 +25,7 @@ from pyinstrument_gpu.cli.gate import (
     json_file_option,
     progress_of,
     show_output_option,
+    write_json,
 )
 from pyinstrument_gpu.gate.sides import CommandSide, editable_packages
 
@@ -131,7 +132,7 @@ def blame(
             "code of its own checkout first, all commits have run this code"
         )
     if json_file is not None:
-        json_file.write_text(json.dumps(summary.facts(result), indent=2) + "\n")
+        write_json(json_file, summary.facts(result))
     if result.suspects or result.ends.slowdown is Slowdown.NOT_SLOWER:
         shutil.rmtree(folder, ignore_errors=True)
     if not result.suspects:

@@ -13,10 +13,9 @@ import click
 
 from pyinstrument_gpu import export as exports
 from pyinstrument_gpu.cli.run_paths import found_runs, say_what_is_left_out
-from pyinstrument_gpu.core.file.run_files import is_run_file
+from pyinstrument_gpu.core.file.run_files import check_replaceable, is_run_file
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import ExportError
-from pyinstrument_gpu.export.atomic_file import check_replaceable
 from pyinstrument_gpu.export.runs import NoStartTimeError, losses
 from pyinstrument_gpu.parts.words import printable
 

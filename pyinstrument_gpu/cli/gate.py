@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from pyinstrument_gpu.analysis.compare import DEFAULT_MARGIN_PERCENT, MIN_RUNS, Slowdown
+from pyinstrument_gpu.atomic_file import atomic_write
 from pyinstrument_gpu.cli.compare import EXIT_SLOWER, percent_option, price_option
 from pyinstrument_gpu.errors import GateError
 from pyinstrument_gpu.gate import summary
@@ -169,7 +170,7 @@ def gate(
     if page := os.environ.get("GITHUB_STEP_SUMMARY"):
         _append(page, text)
     if json_file is not None:
-        json_file.write_text(json.dumps(summary.facts(result), indent=2) + "\n")
+        write_json(json_file, summary.facts(result))
     if result.is_slower:
         context.exit(EXIT_SLOWER)
     if strict and result.slowdown is Slowdown.UNCLEAR:
@@ -187,6 +188,12 @@ def _known(baseline: CommandSide) -> list[str]:
         f"{names}: installed in editable mode from here. Unless the program finds the code of "
         "the baseline's directory first, both sides import this code"
     ]
+
+
+def write_json(path: Path, facts: dict[str, Any]) -> None:
+    """Write a result."""
+    with atomic_write(path) as file:
+        file.write(json.dumps(facts, indent=2).encode() + b"\n")
 
 
 def _append(page: str, text: str) -> None:

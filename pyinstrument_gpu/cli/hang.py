@@ -19,6 +19,7 @@ import urllib.request
 from contextlib import closing, suppress
 from pathlib import Path
 
+from pyinstrument_gpu.atomic_file import atomic_write
 from pyinstrument_gpu.recording.hang_program import is_url
 
 MOST_S = 300
@@ -75,9 +76,8 @@ def _of_rank(file: Path, rank: int, other: int) -> Path:
 
 
 def _write(path: Path, text: str) -> None:
-    new = path.with_name(f"{path.name}.{os.getpid()}")
-    new.write_text(f"{text}\n", encoding="utf-8")
-    os.replace(new, path)
+    with atomic_write(path, follow_links=False) as file:
+        file.write(f"{text}\n".encode())
 
 
 def _call(call: str, document: str) -> None:

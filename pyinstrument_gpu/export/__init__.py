@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
 from pyinstrument_gpu import plugins
+from pyinstrument_gpu.atomic_file import atomic_write
+from pyinstrument_gpu.core.file.run_files import check_replaceable
 from pyinstrument_gpu.core.job_membership import not_one_job, same_run_twice
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import ExportError, PyinstrumentGpuError
 from pyinstrument_gpu.export import collapsed, csv, nvtxt, parquet, perfetto, tables, tensorboard
-from pyinstrument_gpu.export.atomic_file import atomic_write, check_replaceable
 
 _GZIP = ".gz"
 _GZIP_LEVEL = 3  # a trace is a tenth as long or less, in half the time that level 6 takes

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import BinaryIO, TypeAlias
 from urllib.parse import quote
 
+from pyinstrument_gpu.atomic_file import atomic_write
 from pyinstrument_gpu.core.paths import without_surrogates
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.export.atomic_file import atomic_write
 from pyinstrument_gpu.export.ranges import slices_of
 from pyinstrument_gpu.export.runs import json_text, metadata
 from pyinstrument_gpu.export.tables import TableColumn, TablePart, tables_of
@@ -68,7 +68,8 @@ def write_metadata(runs: Sequence[Run], path: Path) -> None:
         "url": quote(path.name, errors="surrogateescape"),
         "notes": metadata(runs)["runs"],
     }
-    with atomic_write(path.with_name(f"{path.name}-metadata.json")) as sink:
+    beside = path.with_name(f"{path.name}-metadata.json")
+    with atomic_write(beside, follow_links=False) as sink:
         sink.write(json_text(document) + b"\n")
 
 

@@ -14,10 +14,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from pyinstrument_gpu.atomic_file import atomic_write
 from pyinstrument_gpu.core.paths import without_surrogates
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import ExportError, needed_for
-from pyinstrument_gpu.export.atomic_file import atomic_write
 from pyinstrument_gpu.export.runs import json_text, metadata, ranks_of, run_facts
 from pyinstrument_gpu.export.tables import TablePart, tables_of
 
@@ -64,7 +64,7 @@ def write_folder(
                 "export the runs together, or each into a folder of its own"
             )
         file.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(file) as sink:
+        with atomic_write(file, follow_links=False) as sink:
             _write([(None, parts)], metadata([run]), sink)
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from pyinstrument_gpu.atomic_file import atomic_write
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import needed_for
-from pyinstrument_gpu.export.atomic_file import atomic_write
 from pyinstrument_gpu.export.phases_by_step import phases_by_step
 from pyinstrument_gpu.export.runs import ranks_of
 from pyinstrument_gpu.sinks.phase_times import PHASE_TIME_DTYPE
@@ -40,7 +40,7 @@ def write(runs: Sequence[Run], folder: Path, *, advance: Callable[[int], None]) 
     for run, rank in zip(runs, ranks_of(runs), strict=True):
         target = folder / f"rank{rank}" if len(runs) > 1 else folder
         target.mkdir(parents=True, exist_ok=True)
-        with atomic_write(target / _file_name(run)) as sink:
+        with atomic_write(target / _file_name(run), follow_links=False) as sink:
             records = RecordWriter(sink)
             head = Event(wall_time=(run.began_realtime_ns or 0) / 1e9, file_version=_VERSION)
             records.write(head.SerializeToString())

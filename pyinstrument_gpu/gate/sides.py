@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit
 
 from pyinstrument_gpu.auto import auto_phases
@@ -130,7 +130,7 @@ class CommandSide:
         words = self.command.recorded_into(os.path.abspath(path))
         environment = {**os.environ, **self._environment}
         with contextlib.ExitStack() as leave:
-            output = None if self._show_output else leave.enter_context(log.open("wb"))
+            output = None if self._show_output else leave.enter_context(new_log(log))
             group = in_group(words, self.working_directory, environment, output, self.text)
             process = leave.enter_context(group)
             yield lambda: self._recorded(process.wait(), name, folder)
@@ -183,6 +183,12 @@ def recorded_runs(name: str, folder: Path) -> list[Run]:
     found = (pattern.fullmatch(file.name) for file in folder.iterdir())
     ranks = sorted(int(one[1]) for one in found if one is not None)
     return [Run.load(path.with_name(f"{name}.rank{rank}.gpurun")) for rank in ranks]
+
+
+def new_log(path: Path) -> BinaryIO:
+    """Open a file for what a command writes, in place of what an interrupted one has left."""
+    path.unlink(missing_ok=True)
+    return path.open("xb")
 
 
 def last_lines(log: Path) -> str:

@@ -26,12 +26,12 @@ import numpy as np
 
 from pyinstrument_gpu.analysis.differences import facts_of
 from pyinstrument_gpu.analysis.run_sample import RunSample, run_samples
+from pyinstrument_gpu.atomic_file import atomic_write
 from pyinstrument_gpu.core.file.attempts import identity
 from pyinstrument_gpu.core.file.run_files import left_out
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.errors import JobError, RunFileError, needed_for
-from pyinstrument_gpu.export.atomic_file import atomic_write
 from pyinstrument_gpu.parts.words import counted
 
 _OF_RUN = {
@@ -100,7 +100,7 @@ def add_runs(store: Path, files: Sequence[Path]) -> tuple[int, list[str]]:
         except (OSError, RunFileError) as error:
             reasons[str(file)] = str(error)
             continue
-        with atomic_write(store / f"{run_id}.parquet") as sink:
+        with atomic_write(store / f"{run_id}.parquet", follow_links=False) as sink:
             pa.parquet.write_table(pa.Table.from_pylist([*rows_of(run)], schema), sink)
         known.add(run_id)
         added += 1
@@ -128,7 +128,7 @@ def _join(pa: Any, store: Path, singles: Sequence[Path]) -> None:
     name = _JOINED.replace("*", hashlib.sha256(names.encode()).hexdigest()[:16])
     with contextlib.suppress(FileNotFoundError):  # another process does the same
         tables = [pa.parquet.ParquetFile(file).read() for file in singles]
-        with atomic_write(store / name) as sink:
+        with atomic_write(store / name, follow_links=False) as sink:
             pa.parquet.write_table(pa.concat_tables(tables, promote_options="default"), sink)
         for file in singles:
             file.unlink(missing_ok=True)

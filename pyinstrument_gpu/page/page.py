@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from pyinstrument_gpu.analysis.compare import Comparison
+from pyinstrument_gpu.atomic_file import atomic_write
 from pyinstrument_gpu.core.aspect import aspects
+from pyinstrument_gpu.core.file.run_files import check_replaceable
 from pyinstrument_gpu.core.job_membership import is_of_a_job
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import ExportError, JobError
-from pyinstrument_gpu.export.atomic_file import atomic_write, check_replaceable
 from pyinstrument_gpu.export.labels import color_of, colors_of
 from pyinstrument_gpu.goodput.report import GoodputDocument, goodput_parts, words_of
 from pyinstrument_gpu.history.history import HistoryDocument, ProgramRuns

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from pyinstrument_gpu.blame.commits import Repository
 from pyinstrument_gpu.cli import main
 from tests.helpers.launched import ENVIRONMENT
 from tests.helpers.run_writer import save
@@ -128,6 +129,37 @@ def test_a_build_that_fails_at_an_end_is_an_error_and_leaves_no_checkout(reposit
     assert "can't be run: its build ended with exit code 3" in result.stderr
     assert "no compiler here" in result.stderr
     assert len(git("worktree", "list").splitlines()) == 1
+
+
+def test_only_checkouts_of_a_blame_of_this_repository_are_removed(
+    repository: Path, tmp_path: Path
+) -> None:
+    command = ("HEAD~1..HEAD", "--build", "exit 3", "--", sys.executable, "train.py")
+    assert invoke(*command).exit_code == 1
+    (state,) = (repository / ".git" / "pyinstrument-gpu").glob("*/state.json")
+    mine = Repository(repository)
+    left = mine.make_folder()
+    commit = mine.commits("HEAD~1", "HEAD")[0]
+    mine.add_worktree(left / "checkout", commit)
+    (precious := tmp_path / "precious").mkdir()
+    mine.add_worktree(precious / "checkout", commit)
+    unmarked = tmp_path / "temporary" / left.name.replace("blame-", "blame-x")
+    unmarked.mkdir()
+    (linked := unmarked.with_name(f"{unmarked.name}-link")).symlink_to(precious)
+    other = tmp_path / "another"
+    git("init", "--quiet", str(other))
+    of_another = Repository(other).make_folder()
+    above = tmp_path / "temporary" / ".." / "temporary" / left.name
+    for folder in (precious, unmarked, linked, of_another, repository, tmp_path, above):
+        document = json.loads(state.read_text()) | {"worktrees": str(folder)}
+        state.write_text(json.dumps(document))
+        assert invoke(*command).exit_code == 1
+        assert folder.exists() and (left / "checkout" / "number").exists()
+    assert (precious / "checkout" / "number").exists()
+    state.write_text(json.dumps(document | {"worktrees": str(left)}))
+    assert invoke(*command).exit_code == 1
+    assert not left.exists()
+    assert len(git("worktree", "list").splitlines()) == 2  # the user's own, and one beside it
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,16 @@ def test_the_lowest_rank_that_hangs_does_it(files: list[Path]) -> None:
     ]
 
 
+def test_a_link_in_the_place_of_the_text_is_replaced(files: list[Path], tmp_path: Path) -> None:
+    precious, text = tmp_path / "precious", files[0].with_name("job.why.txt")
+    precious.write_text("precious")
+    for name in (text, text.with_name(f"{text.name}.{os.getpid()}")):
+        name.symlink_to(precious)
+    look_into(files[1], None)
+    assert precious.read_text() == "precious"
+    assert "ranks 0-2" in text.read_text() and not text.is_symlink()
+
+
 def test_a_program_gets_the_json(files: list[Path], tmp_path: Path) -> None:
     program = tmp_path / "a program.py"
     program.write_text("import sys; open(sys.argv[1], 'w').write(sys.stdin.read())")

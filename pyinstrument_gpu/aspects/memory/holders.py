@@ -8,14 +8,14 @@ made.
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from pyinstrument_gpu.atomic_file import atomic_write
 
 MOST_MODULES = 8
 MOST_SNAPSHOT_BYTES = 256 << 20
@@ -198,13 +198,7 @@ def save_snapshot(snapshot: Callable[[], object], run: Path) -> str | None:
     """
     path = run.with_name(f"{run.name}.oom.pickle")
     with contextlib.suppress(Exception):
-        with tempfile.NamedTemporaryFile(dir=run.parent, delete=False) as file:
-            try:
-                pickle.dump(snapshot(), _Bounded(file, MOST_SNAPSHOT_BYTES))
-                file.flush()
-                os.replace(file.name, path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
+        with atomic_write(path, follow_links=False) as file:
+            pickle.dump(snapshot(), _Bounded(file, MOST_SNAPSHOT_BYTES))
         return path.name
     return None

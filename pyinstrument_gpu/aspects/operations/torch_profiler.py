@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from pyinstrument_gpu.atomic_file import atomic_write
 from pyinstrument_gpu.native import native
 
 _INJECTED_BY = ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
@@ -75,15 +76,15 @@ class TorchProfiler:
 
     def save(self, path: Path) -> None:
         """Write the trace as JSON, compressed if the name ends in `.gz`. Once."""
-        # In place of another file only when it is whole.
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             trace = f"{folder}/trace.json"
             self._profile.export_chrome_trace(trace)
-            if path.suffix == ".gz":
-                with open(trace, "rb") as plain, gzip.open(f"{trace}.gz", "wb") as compressed:
-                    shutil.copyfileobj(plain, compressed)
-                trace += ".gz"
-            os.replace(trace, path)
+            with open(trace, "rb") as plain, atomic_write(path) as sink:
+                if path.suffix == ".gz":
+                    with gzip.open(sink, "wb") as compressed:
+                        shutil.copyfileobj(plain, compressed)
+                else:
+                    shutil.copyfileobj(plain, sink)
 
     def _stand_guard(self, gives_way: Callable[[], None]) -> None:
         profile_type: Any = type(self._profile)

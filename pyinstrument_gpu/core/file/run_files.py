@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pyinstrument_gpu.core.file import MAGIC
-from pyinstrument_gpu.errors import JobError
+from pyinstrument_gpu.errors import ExportError, JobError
 
 SUFFIX = ".gpurun"
 _MOST_FOLDERS = 10_000
@@ -26,6 +26,17 @@ def is_run_file(path: str | os.PathLike[str]) -> bool:
         return False
     with open(path, "rb") as file:
         return file.read(len(MAGIC)) == MAGIC
+
+
+def check_replaceable(path: str | os.PathLike[str]) -> None:
+    """Refuse to replace what cannot be made again: a run file, which may be the one that is being
+    exported.
+
+    Raises:
+        ExportError: the path is one.
+    """
+    if is_run_file(path):
+        raise ExportError(f"{os.fspath(path)!r} is a run file and would be replaced")
 
 
 def files_in(folder: Path) -> list[Path]:

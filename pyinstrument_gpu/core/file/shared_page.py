@@ -17,6 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from pyinstrument_gpu.atomic_file import atomic_write
+
 FOLDER = "/dev/shm"
 SUFFIX = ".last_steps"
 STEP_BYTES = 40
@@ -67,9 +69,8 @@ def keep_last_steps() -> None:
                     continue
                 path = os.fsdecode(data[_HEADER.size - 4096 : _HEADER.size].rstrip(b"\0"))
                 if os.path.exists(path):
-                    whole = Path(f"{path}{SUFFIX}.new")
-                    whole.write_bytes(data)
-                    whole.replace(f"{path}{SUFFIX}")
+                    with atomic_write(f"{path}{SUFFIX}", follow_links=False) as beside:
+                        beside.write(data)
                 os.unlink(page.path)
 
 

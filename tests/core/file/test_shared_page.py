@@ -153,3 +153,16 @@ def test_what_others_have_put_there_is_no_page(tmp_path: Path, folder: Path) -> 
     page.unlink()
     page.symlink_to(elsewhere)
     assert last_steps(path) is None
+
+
+def test_a_link_beside_a_run_is_never_written_through(tmp_path: Path, folder: Path) -> None:
+    path, precious = tmp_path / "run.gpurun", tmp_path / "precious"
+    path.write_bytes(header_of(RUN_ID))
+    precious.write_text("precious")
+    for name in (".last_steps", ".last_steps.new"):
+        Path(f"{path}{name}").symlink_to(precious)
+    page = made_page(folder, path, 3)
+    keep_last_steps()
+    assert not page.exists()
+    assert precious.read_text() == "precious"
+    assert serials(last_steps(path)) == [0, 1, 2]
