@@ -80,8 +80,6 @@ CAUSES = (
     Cause("hooks_pile_up", r"hook|grows", "forward"),
     Cause("activation_hooks", "", "forward"),
     Cause("growing_buffer", "", _OUTSIDE),
-    Cause("clip_by_loop", "", f"{_OUTSIDE}|clip"),
-    Cause("autocast_slower", "autocast|bf16|bfloat16", "forward|backward", ["precision"]),
     Cause("recomputation", r"recomput|checkpoint", "backward", ["checkpoint"]),
     Cause("tiny_batches", r"batch size|larger batch", "step", ["batch size"]),
     Cause("fsync", r"", _OUTSIDE, ["disk"]),
@@ -89,8 +87,6 @@ CAUSES = (
     Cause("metrics_each_step", "", _OUTSIDE, ["sync"]),
     Cause("torchmetrics_each_step", "", f"metric|{_OUTSIDE}"),
     Cause("print_tensor", "", _OUTSIDE, ["logging"]),
-    Cause("lock", r"", _OUTSIDE, ["lock"]),
-    Cause("gil", r"GIL|other threads?|another thread", "thread", ["GIL"]),
     Cause("page_faults", r"", f"{_OUTSIDE}|fault", ["faults"]),
     Cause("memory_leak", "memory", "memory", ["memory"]),
     Cause(
