@@ -32,6 +32,7 @@ from pyinstrument_gpu.analysis import (
 from pyinstrument_gpu.analysis.advice import Finding
 from pyinstrument_gpu.analysis.correlation_points import Premises, premises
 from pyinstrument_gpu.analysis.gaps import Updates
+from pyinstrument_gpu.analysis.savings import Change, ReplayedSavings
 from pyinstrument_gpu.analysis.time_budget import TimeBudget, TimeBudgetEntries, mean_time_budget
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
@@ -191,12 +192,26 @@ class Analysis:
         return tuple(model.predictions())
 
     @cached_property
+    def workers_may_lose(self) -> bool:
+        """True if more loader workers may well make the loop slower: with each number of them it
+        would likely wait longer for a batch, or a loop that trains on the CPU makes its batches so
+        fast that handing one over takes as long."""
+        model = self.loader_model
+        if model is None:
+            return False
+        more = [one for one in self.loader_predictions if one.workers > model.workers]
+        may_lose = all(one.wait_ns > model.wait_ns for one in more)
+        is_fast = model.workers == 0 and model.wait_ns < loader_replay.FROM_WORKER_NS
+        is_fast = is_fast and self._run.environment.get("gpus") == []
+        return is_fast or (bool(more) and may_lose)
+
+    @cached_property
     def premises(self) -> Premises:
         """The premises of conclusions from device times, as far as they are known."""
         return premises(self._run, self.correlation_points)
 
     @cached_property
-    def savings(self) -> savings.ReplayedSavings:
+    def savings(self) -> ReplayedSavings:
         """The savings of changes."""
         return savings.savings(
             self._run,
@@ -208,11 +223,19 @@ class Analysis:
         )
 
     @cached_property
+    def _savings_to_advise(self) -> ReplayedSavings:
+        """The savings without that of a change which may lose."""
+        if not self.workers_may_lose:
+            return self.savings
+        kept = (row for row in self.savings.rows if row.change != Change.DATA_WAIT)
+        return replace(self.savings, rows=tuple(kept))
+
+    @cached_property
     def advice(self) -> list[Finding]:
         """The changes to make, by the middle of what they save."""
         if self.is_contended:
             return []
-        return advice.advice(self._run, self.savings, self.time_budget, self.premises)
+        return advice.advice(self._run, self._savings_to_advise, self.time_budget, self.premises)
 
     @cached_property
     def doubts(self) -> list[Finding]:
@@ -220,4 +243,4 @@ class Analysis:
         first."""
         if self.is_contended:
             return []
-        return advice.doubts(self._run, self.savings, self.premises)
+        return advice.doubts(self._run, self._savings_to_advise, self.premises)

@@ -35,7 +35,7 @@ from pyinstrument_gpu.core.run import Run
 
 _LEAST_BATCHES, _MOST_BATCHES = 32, 1024
 _AGREES_SHARE, _AGREES_NS = 0.15, 500_000
-_HANDING_NS = 1_000_000
+FROM_WORKER_NS = 1_000_000
 """To get a batch from a worker takes up to so long, where the loop had none."""
 _HANDING_QUANTILES = [0.1, 0.9]
 _AT_WORK_SHARE = 0.3
@@ -200,7 +200,7 @@ class LoaderModel:
         ]
         if not self.workers:
             # What it takes to hand over a batch is not known, and may be as much as workers save.
-            waits_ns[2] = max(waits_ns[2] + _HANDING_NS, self.wait_ns)
+            waits_ns[2] = max(waits_ns[2] + FROM_WORKER_NS, self.wait_ns)
         words = "1 worker" if workers == 1 else f"{workers} workers"
         likely_ns, least_ns, most_ns = waits_ns
         return Prediction(

@@ -43,6 +43,8 @@ def loader_workers(case: Case) -> Iterator[Finding]:
     worth = worth_of(saving, case.found.savings)
     if case.found.premises.lacks_cores:
         worth = worth._replace(low_ns=0.0)
+    if case.found.workers_may_lose:
+        worth = worth._replace(low_ns=0.0, high_ns=0.0)
     takes = f"the host waits for data for {duration(saving.time_ns)} of a step"
     inside = interval_at(case.steps["begin_ns"], case.steps["end_ns"], loader.asked_ns) >= 0
     workers = case.found.premises.loader_workers

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TypeVar
 
 _T = TypeVar("_T")
-_RECORDER = "pig-harvester"
+_RECORDER = "pig-"
+"""The names of its threads begin with this."""
 _MOST_FOUND = 1024
 """So many threads, and processes, are looked at."""
 _TICKS_OF_PROCESS = slice(11, 15)
@@ -125,12 +126,12 @@ def _plain(path: str) -> str:
 
 def thread_waits(proc: Path) -> Mapping[int, tuple[str, int]]:
     """Return by the number of a thread of this process its name, and how long it has waited for a
-    processor; without that of the recorder."""
+    processor; without those of the recorder."""
     waits = {}
     for thread in [*(proc / "self" / "task").iterdir()][:_MOST_FOUND]:
         ran, waited = map(int, (thread / "schedstat").read_text().split()[:2])
         name = (thread / "comm").read_text().strip()
-        if ran and name != _RECORDER:
+        if ran and not name.startswith(_RECORDER):
             number = int(thread.name)
             waits[number] = "the main thread" if number == os.getpid() else name, waited
     return waits
