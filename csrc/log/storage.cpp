@@ -38,8 +38,8 @@ HighDescriptor make_file(const std::string& path) {
 }
 
 /// Against a second recorder, where the file system can do that. The lock of a process that was
-/// killed a moment ago may still be held for a few milliseconds, by a child of it between fork and
-/// exec or by the kernel, so that a program which is started again at once waits for it.
+/// killed a moment ago was seen held for some milliseconds more, by no process that /proc shows, so
+/// that a program which is started again at once waits for it.
 void lock(const HighDescriptor& file) {
   constexpr int64_t kPatienceNs = 250'000'000;
   constexpr timespec kPause = {0, 2'000'000};
