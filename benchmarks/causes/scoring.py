@@ -32,13 +32,13 @@ TOPICS = {
     "optimizer": r"\bfused\b|\bforeach\b",
     "batch size": r"batch size|larger batch",
     "precision": r"\bAMP\b|\bTF32\b|\bbf16\b|autocast|double precision|float64",
-    "padding": r"\bpad(?:s|ded|ding)?\b",
+    "padding": r"\bpadd?(?:s|ed|ing)?\b",
     "graph": r"\bgraphs?\b",
     "memory": r"memory (?:grows|of)|\bleak",
     "lock": r"\block\b",
     "GIL": r"\bGIL\b",
     "disk": r"fsync|\bdisk\b",
-    "pinning": r"\bpin(?:ned)? memory|non_blocking",
+    "pinning": r"\bpin\w* memory|non_blocking",
 }
 """What reports advise, and the words by which it is known. A cause names those that are its own."""
 

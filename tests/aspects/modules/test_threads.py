@@ -36,7 +36,8 @@ def test_they_hang_under_the_call() -> None:
     with fake_clock() as advance:
         model = nn.Sequential(Work(advance, 0, 0), Work(advance, 0, 0))
         with pig.watch_modules(model, "all") as watch, pig.record() as recording:
-            first, second = (native.module_mark(watch._numbers[name], True) for name in "01")
+            hooks = [native.module_mark(watch._numbers[name], True) for name in "01"]
+            (first,), (second,) = (each.values() for each in hooks)
 
             def pass_by() -> None:
                 second(None)
