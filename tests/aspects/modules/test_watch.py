@@ -138,7 +138,7 @@ def compiler(graph):
     return torch.compile(graph, backend="eager", fullgraph=True)
 
 model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
-pig.watch_modules(model, "all")
+pig.watch_modules(model, "all", every=1)
 with pig.record() as recording:
     with pig.gpu_step():
         model(torch.ones(3, 4)).sum().backward()
