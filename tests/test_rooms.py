@@ -33,9 +33,9 @@ def test_no_small_file_has_one_user() -> None:
 ROOT = FOLDER.parent
 COUNTED = {".py", ".pyi", ".cpp", ".h", ".cu", ".cuh", ".js", ".css", ".jinja"}
 BUDGET = {
-    "pyinstrument_gpu": 66_600,
-    "pyinstrument_gpu/analysis": 6_800,
-    "pyinstrument_gpu/aspects": 17_300,
+    "pyinstrument_gpu": 66_950,
+    "pyinstrument_gpu/analysis": 6_900,
+    "pyinstrument_gpu/aspects": 17_500,
     "pyinstrument_gpu/auto": 600,
     "pyinstrument_gpu/blame": 850,
     "pyinstrument_gpu/cli": 2_100,
@@ -53,7 +53,7 @@ BUDGET = {
     "pyinstrument_gpu/parts": 400,
     "pyinstrument_gpu/patching": 1_350,
     "pyinstrument_gpu/recording": 2_800,
-    "pyinstrument_gpu/report": 3_350,
+    "pyinstrument_gpu/report": 3_400,
     "pyinstrument_gpu/sinks": 1_100,
     "pyinstrument_gpu/watch": 1_750,
     "csrc": 26_300,
@@ -67,9 +67,9 @@ BUDGET = {
     "csrc/modules": 600,
     "csrc/python": 5_500,
     "csrc/record": 6_300,
-    "tests": 86_200,
+    "tests": 86_350,
     "tests/analysis": 4_850,
-    "tests/aspects": 12_750,
+    "tests/aspects": 12_850,
     "tests/auto": 2_350,
     "tests/benchmarks": 950,
     "tests/blame": 500,

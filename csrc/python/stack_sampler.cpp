@@ -55,15 +55,13 @@ using namespace py::literals;
 constexpr size_t kMostFrames = 256;
 constexpr size_t kMostPlaces = 16384;
 /// Of a processor's time, our thread takes one part in so many at most: about a tenth of what the
-/// usual samplers do, and of samples that nobody asked for, what a recording may cost unasked.
+/// usual samplers do.
 constexpr int64_t kMostOwn = 400;
-constexpr int64_t kMostOwnUnasked = 1000;
 /// Sleeps no longer: the recording may have ended.
 constexpr std::chrono::milliseconds kLongestSleep{100};
 
 constexpr uint32_t kNoRoom = 0xFFFFFFFFu;
 constexpr uint32_t kOwnCode = 0xFFFFFFFEu;
-constexpr uint32_t kAnyPhase = 0xFFFFFFFFu;
 
 /// A line of a function. The reference keeps the address from being another function's.
 struct Place {
@@ -89,7 +87,6 @@ struct Sampler {
   Alarm alarm;
   PyThreadState* main = nullptr;
   ThreadState* main_state = nullptr;  ///< null until it has recorded something
-  uint32_t phase = kAnyPhase;         ///< in which samples are taken
   std::string own_folder;
   StackSamples samples;
   std::atomic<int64_t> stopped_ns{0};       ///< by all samples
@@ -168,11 +165,6 @@ const Frame* innermost_frame() {
   return &sampler.main_state->innermost(reinterpret_cast<uintptr_t>(sampler.main->context));
 }
 
-bool is_in_wanted_phase(const Frame* frame) {
-  if (sampler.phase == kAnyPhase) return true;
-  return frame != nullptr && frame->path != kNoPath && frame->phase == sampler.phase;
-}
-
 /// Where a sample counts: its scope, and the innermost phase that has begun in it. As spans do,
 /// which belong to the step that was open when they began.
 std::pair<Scope, uint32_t> scope_and_path(const Frame* frame) {
@@ -192,7 +184,6 @@ void take_sample() {
   const int64_t begin_ns = now_ns();
   sampler.is_wanted.store(false);
   const Frame* const frame = innermost_frame();
-  if (!is_in_wanted_phase(frame)) return sampler.samples.rest(begin_ns);
   const ErrorAside aside;  // drops our own: there may be no memory for a frame object
 #if PY_VERSION_HEX < 0x030C0000
   // A frame object may be the one that has the garbage collector run: here, and for long.
@@ -246,7 +237,7 @@ void live(uint32_t recording) {
   with_gil([recording] {
     void* const own_thread = GilRelease::give_away();
     const int64_t began_ns = read_clock_ns(CLOCK_THREAD_CPUTIME_ID);
-    SamplePace pace(now_ns(), sampler.phase == kAnyPhase ? kMostOwn : kMostOwnUnasked);
+    SamplePace pace(now_ns(), kMostOwn);
     while (is_on(recording)) {
       const uint32_t rings = sampler.alarm.rings();
       const int64_t stopped_ns = sampler.stopped_ns.load();
@@ -294,17 +285,13 @@ void stop_stacks() {
   for (const Place& place : std::exchange(sampler.places, {})) Py_DECREF(place.code);
 }
 
-bool start_stacks(unsigned long main_thread, std::string own_folder, bool by_itself,
-                  const py::object& phase) {
+bool start_stacks(unsigned long main_thread, std::string own_folder, bool by_itself) {
 #ifdef Py_GIL_DISABLED
   return false;
 #else
   const uint32_t recording = active_epoch.load(std::memory_order_relaxed);
   if (recording == 0) return false;
-  const Phase* const wanted = phase.is_none() ? nullptr : phase_argument(phase.ptr());
-  if (!phase.is_none() && wanted == nullptr) throw py::error_already_set();
   stop_stacks();
-  sampler.phase = wanted == nullptr ? kAnyPhase : wanted->id;
   sampler.main = state_of_thread(main_thread);
   if (sampler.main == nullptr || !makes_pending_calls(sampler.main)) return false;
   sampler.own_folder = std::move(own_folder);
@@ -354,8 +341,7 @@ void forget_stack_sampler_in_child() {
 }
 
 void add_stack_functions(py::module_& module) {
-  module.def("start_stacks", &start_stacks, "main_thread"_a, "own_folder"_a, "by_itself"_a = true,
-             "phase"_a = py::none());
+  module.def("start_stacks", &start_stacks, "main_thread"_a, "own_folder"_a, "by_itself"_a = true);
   module.def("sample_stack", [] {
     if (is_on(sampler.recording.load())) take_sample();
   });

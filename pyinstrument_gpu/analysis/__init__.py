@@ -32,7 +32,7 @@ from pyinstrument_gpu.analysis import (
 from pyinstrument_gpu.analysis.advice import Finding
 from pyinstrument_gpu.analysis.correlation_points import Premises, premises
 from pyinstrument_gpu.analysis.gaps import Updates
-from pyinstrument_gpu.analysis.savings import Change, ReplayedSavings
+from pyinstrument_gpu.analysis.savings import Change, ReplayedSaving, ReplayedSavings
 from pyinstrument_gpu.analysis.time_budget import TimeBudget, TimeBudgetEntries, mean_time_budget
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
@@ -151,9 +151,16 @@ class Analysis:
 
     @property
     def is_contended(self) -> bool:
-        """True if steps waited for a processor for so long that their shares say little about the
-        program: then nothing is advised."""
+        """True if steps waited for a processor for so long that savings are known roughly only."""
         return self.contention is not None and self.contention.is_large
+
+    @property
+    def certain_share(self) -> float:
+        """The part of a saving that is left if all waits for a processor fell on what it takes
+        away; 1 where there are few."""
+        if not self.is_contended or self.contention is None:
+            return 1.0
+        return 1.0 - (self.contention.share or 0.0)
 
     @cached_property
     def excess(self) -> excess.Excess:
@@ -194,16 +201,16 @@ class Analysis:
     @cached_property
     def workers_may_lose(self) -> bool:
         """True if more loader workers may well make the loop slower: with each number of them it
-        would likely wait longer for a batch, or a loop that trains on the CPU makes its batches so
-        fast that handing one over takes as long."""
+        would likely wait longer for a batch, processors are too busy to tell, or a loop that trains
+        on the CPU makes its batches so fast that handing one over takes as long."""
         model = self.loader_model
         if model is None:
-            return False
+            return self.is_contended
         more = [one for one in self.loader_predictions if one.workers > model.workers]
         may_lose = all(one.wait_ns > model.wait_ns for one in more)
         is_fast = model.workers == 0 and model.wait_ns < loader_replay.FROM_WORKER_NS
         is_fast = is_fast and self._run.environment.get("gpus") == []
-        return is_fast or (bool(more) and may_lose)
+        return is_fast or (bool(more) and may_lose) or (self.is_contended and not more)
 
     @cached_property
     def premises(self) -> Premises:
@@ -224,23 +231,42 @@ class Analysis:
 
     @cached_property
     def _savings_to_advise(self) -> ReplayedSavings:
-        """The savings without that of a change which may lose."""
-        if not self.workers_may_lose:
-            return self.savings
-        kept = (row for row in self.savings.rows if row.change != Change.DATA_WAIT)
-        return replace(self.savings, rows=tuple(kept))
+        """The savings without that of a change which may lose, and with as much less at the low end
+        as processors were waited for."""
+        rows = self.savings.rows
+        if self.workers_may_lose:
+            rows = tuple(row for row in rows if row.change != Change.DATA_WAIT)
+        if self.is_contended:
+            rows = tuple(replace(row, low_ns=self.certain_share * row.low_ns) for row in rows)
+        share = self.waiting_share
+        if share is not None:
+            rows = tuple(
+                _less(row, share) if row.change == Change.DATA_WAIT else row for row in rows
+            )
+        return replace(self.savings, rows=rows)
+
+    @cached_property
+    def waiting_share(self) -> float | None:
+        """The part of the time in "data" in which the loop waits for workers; None where it has
+        none, or that is unknown."""
+        has_workers = bool(self._run.program_facts.loader_workers)
+        return batches.waiting_share(self._run) if has_workers else None
 
     @cached_property
     def advice(self) -> list[Finding]:
         """The changes to make, by the middle of what they save."""
-        if self.is_contended:
-            return []
         return advice.advice(self._run, self._savings_to_advise, self.time_budget, self.premises)
 
     @cached_property
     def doubts(self) -> list[Finding]:
         """The changes that may be worth it or not, because the run can't tell; what may save most
         first."""
-        if self.is_contended:
-            return []
         return advice.doubts(self._run, self._savings_to_advise, self.premises)
+
+
+def _less(saving: ReplayedSaving, share: float) -> ReplayedSaving:
+    """Return the saving of a change that helps with so much of the time only."""
+    low_ns, likely_ns, high_ns = (
+        share * ns for ns in (saving.low_ns, saving.likely_ns, saving.high_ns)
+    )
+    return replace(saving, low_ns=low_ns, likely_ns=likely_ns, high_ns=high_ns)

@@ -132,8 +132,8 @@ def unpriced(kind: str, about: str, evidence: str, edit: str | None, look: str) 
 
 
 def in_order(found: Iterable[Finding]) -> list[Finding]:
-    """Return what went wrong, what is worth an edit for certain, then what may be. But doubts come
-    before what is certain where they may save far more."""
+    """Return what went wrong, what is worth an edit for certain, the largest saving first, then
+    what may be. But doubts come before what is certain where they may save far more."""
     found = list(found)
     certain_ns = [one.high_ns for one in found if one.is_certain and one.high_ns]
 
@@ -141,7 +141,7 @@ def in_order(found: Iterable[Finding]) -> list[Finding]:
         leads = one.kind == "doubt" and one.middle_ns > LEADS * max(certain_ns, default=math.inf)
         return 0 if one.kind == "failure" else 1 if leads else 3 - one.is_certain
 
-    return sorted(found, key=place)
+    return sorted(found, key=lambda one: (place(one), -one.middle_ns if one.is_certain else 0.0))
 
 
 def advice(

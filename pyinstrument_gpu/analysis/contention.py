@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # what runs hold of aspects is found by their table
 READING = "step/processor_wait_ns"
 """Of each step that was read."""
 LARGE_SHARE = 0.1
-"""From this share of the time on, times say more of the machine than of the program."""
+"""From this share of the time on, what a change would save of it is known roughly only."""
 MANY_OTHERS = 0.1
 """From this share of the processors on, what others use of them matters."""
 
@@ -31,8 +31,8 @@ class Contention:
     """The processor time that a run wanted and did not get. None is unknown.
 
     Attributes:
-        is_large: whether so much of the time was waiting that nothing is concluded from shares of
-            it.
+        is_large: whether so much of the time was waiting that savings are known roughly only. What
+            threads beside that of the steps waited counts only where that of the steps is unknown.
         step_ns: what a step takes.
         steps: of so many steps it is known how long their thread waited for a processor.
         share: for which share of the time of these steps it did.
@@ -101,8 +101,9 @@ def contention(run: Run, totals: StepTotals | None = None) -> Contention | None:
         return None
     share = float(waits_ns[is_known].sum()) / time_ns if time_ns else None
     of_recording = _of_recording(found)
+    waiting = of_recording.get("thread_share") if share is None else share
     return Contention(
-        is_large=max(share or 0.0, of_recording.get("thread_share") or 0.0) >= LARGE_SHARE,
+        is_large=(waiting or 0.0) >= LARGE_SHARE,
         step_ns=(totals or run.step_totals).duration.mean_ns,
         steps=int(is_known.sum()),
         share=share,

@@ -64,6 +64,7 @@ class Prediction:
         least_ns: where no worker ever waits for a processor that others have, and batches are
             handed over as fast as the fastest were.
         most_ns: where each has to share them all the time, and batches are handed over slowly.
+        is_faster: whether a part of making a batch is what changes.
     """
 
     change: str
@@ -71,6 +72,7 @@ class Prediction:
     wait_ns: float
     least_ns: float
     most_ns: float
+    is_faster: bool = False
 
 
 @dataclass(frozen=True)
@@ -230,8 +232,11 @@ class LoaderModel:
         if self.workers:
             # What it no longer takes of processors others may have.
             most *= min(1.0, self.processors.undisturbed(self.workers))
-        waits_ns = [self.wait_with(self.workers, part) for part in (likely, most, least)]
-        return Prediction(f"{stage} twice as fast", self.workers, *waits_ns)
+        wait_ns, least_ns, most_ns = (
+            self.wait_with(self.workers, part) for part in (likely, most, least)
+        )
+        words = f"{stage} twice as fast"
+        return Prediction(words, self.workers, wait_ns, least_ns, most_ns, is_faster=True)
 
     def predictions(self) -> Iterator[Prediction]:
         """Yield predictions with fewer and more workers, and batches made ahead; nothing where the

@@ -216,8 +216,8 @@ def _check_call(ctx: click.Context, option: click.Parameter, value: str | None) 
     help="End the program once that is known, with a NonFiniteError. Implies --nonfinite.",
 )
 @click.option(
-    "--stacks",
-    is_flag=True,
+    "--stacks/--no-stacks",
+    default=True,
     help="Sample the main thread's Python stack, for the lines that each phase consists of.",
 )
 @click.option(

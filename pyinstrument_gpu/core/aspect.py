@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # what only reads runs needs no pictures
     from pyinstrument_gpu.core.file.found import Found
     from pyinstrument_gpu.core.live import LiveView
     from pyinstrument_gpu.core.record import SourceLine
+    from pyinstrument_gpu.core.statistics import Scope
     from pyinstrument_gpu.parts.parts import Curves, Flame, Part
 
 
@@ -112,7 +113,11 @@ class Aspect(Generic[RunT, SectionData]):
 
     def failures(self, run: RunT) -> Iterable[Any]:
         """Yield what went wrong, as findings of the analysis, which a report has before others, and
-        doubts of the aspect's own."""
+        doubts and guides of the aspect's own."""
+        return ()
+
+    def warnings(self, run: RunT) -> Iterable[str]:
+        """Yield what changes how all other times of the run are to be read, in sentences."""
         return ()
 
     def verdict(self, section: SectionData) -> str | None:
@@ -122,6 +127,16 @@ class Aspect(Generic[RunT, SectionData]):
     def in_steps(self, section: SectionData) -> str | None:
         """Return what steps do besides the program's own work, with its share of their time, if so
         much that their mean says little without it."""
+        return None
+
+    def where(self, run: RunT, scope: Scope, phase: str | None) -> str | None:
+        """Return where in the program the time of a phase goes, in a clause for the verdict, such
+        as "92% of it in hook (train.py:10)".
+
+        Args:
+            scope: `Scope.STEP` or `Scope.OUTSIDE`.
+            phase: its path; None for what lies outside phases.
+        """
         return None
 
     def lines(self, run: RunT) -> Iterable[tuple[str, SourceLine]]:

@@ -25,9 +25,9 @@ def write(
     Raises:
         ExportError: no run has any.
     """
-    if all(run.stacks is None or not run.stacks.is_asked for run in runs):
+    if all(run.stacks is None or not run.stacks.nodes for run in runs):
         raise ExportError(
-            "there are no stacks in this run: record it with --stacks, or record(stacks=True)"
+            "there are no stacks in this run: record it without --no-stacks or stacks=False"
         )
     for number, run in enumerate(runs):
         rank = [f"rank {run.environment.get('rank', number)}"] if len(runs) > 1 else []

@@ -475,9 +475,7 @@ def watch_gil(threads: bytes) -> bool:
         threads: the folder of the threads of the process in `/proc`.
     """
 
-def start_stacks(
-    main_thread: int, own_folder: bytes, by_itself: bool = True, phase: Phase | None = None
-) -> bool:
+def start_stacks(main_thread: int, own_folder: bytes, by_itself: bool = True) -> bool:
     """From now on until `stop_stacks`, or until the recording ends, samples of the main thread's
     Python stack are taken. False where that can't be: without a GIL, without a recording, without
     room for a thread, or, from Python 3.13 on, in a process that another thread than the main one
@@ -487,7 +485,6 @@ def start_stacks(
         main_thread: its `ident`.
         own_folder: code of files that begin with this is left out.
         by_itself: whether samples are taken by a thread of their own.
-        phase: in which they are taken, phases inside it left out; None: everywhere.
     """
 
 def sample_stack() -> None:

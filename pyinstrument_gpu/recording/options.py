@@ -59,7 +59,7 @@ class RecordingOptions:
         nonfinite: bool | int = False,
         stop_on_nonfinite: bool = False,
         flops: bool = False,
-        stacks: bool = False,
+        stacks: bool = True,
         compiled_phases: bool = False,
         watchdog_s: float | None = 30.0,
         on_hang: str | None = None,

@@ -545,10 +545,10 @@ def record(options: RecordingOptions) -> Recording:
             device, and waited for by nobody.
         stop_on_nonfinite: raise a `NonFiniteError` at the first backward pass after that is known,
             some steps later on a GPU. Implies `nonfinite`.
-        stacks: sample the Python stack of the main thread, at most a hundred times a second, for
-            the lines that each phase consists of (`Run.stacks`). None is taken while those before
-            have stopped that thread for more than a thousandth of the time. Interpreters without a
-            GIL have none.
+        stacks: sample the Python stack of the main thread, at most 50 times a second, for the
+            lines that each phase consists of (`Run.stacks`). It takes a 400th of a processor at
+            most. None is taken while those before have stopped that thread for more than a
+            thousandth of the time. Interpreters without a GIL have none.
         compiled_phases: also time phases inside of what torch.compile compiles with TorchInductor
             from now on, forward and backward, by marks in its code. What is fused stays the same,
             but each graph is compiled once more, as torch's caches have it without marks. A mark

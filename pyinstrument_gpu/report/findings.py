@@ -36,8 +36,7 @@ def _worth_an_edit(run: Run) -> Iterator[Finding]:
     given = about.advice if about.knows_waits else []
     given = [*given, *(one for one in about.doubts if about.knows_waits or one.low_ns is None)]
     yield from given
-    if not about.is_contended:
-        yield from slow_findings(run)
+    yield from slow_findings(run)
     intervals = {(one.low_ns, one.high_ns, one.of) for one in given}
     for guide in guides_of(run):
         low_ns, share = guide.low_ns, guide.high_share

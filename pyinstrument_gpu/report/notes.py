@@ -18,9 +18,11 @@ _MAX_PATHS = 200
 
 
 def notes(run: Run) -> tuple[str, ...]:
-    """Return what is damaged, was cut short, had not ended, or is that of a preview."""
+    """Return what is damaged, was cut short, had not ended, is that of a preview, or makes all
+    times longer."""
     of_end = *_failed(run), *_open(run), *_unfinished(run), *_cut_short(run)
-    return (*run.notes, *_preview(run), *of_end)
+    warnings = (warning for aspect in aspects() for warning in aspect.warnings(run))
+    return (*run.notes, *_preview(run), *warnings, *of_end)
 
 
 def _preview(run: Run) -> Iterator[str]:

@@ -63,9 +63,9 @@ class Savings:
 
 
 def savings(run: Run) -> Savings | None:
-    """Return the savings; None without times of device or syncs, and where the machine was busy."""
+    """Return the savings; None without times of device or syncs."""
     about = analysis.of(run)
-    if not about.knows_waits or about.is_contended:
+    if not about.knows_waits:
         return None
     found = about.savings
     return Savings(

@@ -38,6 +38,8 @@ _MOST_LINES_ON = 8
 _MOST_ASKED = 4
 _MOST_WARNINGS = 3
 _MOST_OUTSIDE = 2
+_SHOWN_PHASE_SHARE = 0.05
+"""A phase that takes more of the step is shown before lines on other things."""
 _PROGRAM_LENGTH = 40
 
 
@@ -64,7 +66,8 @@ def summary(document: Document, width: int) -> list[Part]:
     """The parts of the report, of which those of least weight give way until all of them fit on a
     screen of that width."""
     parts: list[Part] = []
-    for size in _sizes(len([*_of_aspects(document, come_first=True)])):
+    large = [one for one in document.phases if (one.share or 0.0) >= _SHOWN_PHASE_SHARE]
+    for size in _sizes(len([*_of_aspects(document, come_first=True)]), len(large)):
         found = summary_of(document, *size)
         parts = [*found.ran, *found.verdict]
         for block in (found.times, found.tries, found.others):
@@ -75,13 +78,16 @@ def summary(document: Document, width: int) -> list[Part]:
     return parts
 
 
-def _sizes(asked: int) -> Iterator[tuple[int, int, int]]:
+def _sizes(asked: int, large: int) -> Iterator[tuple[int, int, int]]:
     """Yield how many phases, things to try and other lines are shown: from all on, the phases give
-    way to a few, then the lines, of which those that somebody asked for stay, then what is left."""
-    yield from ((phases, _MOST_TRIES, _MOST_LINES_ON) for phases in range(12, 7, -1))
-    least = min(asked, _MOST_ASKED)
-    yield from ((7, _MOST_TRIES, lines) for lines in range(_MOST_LINES_ON, max(least, 2) - 1, -1))
-    yield from ((phases, _MOST_TRIES, max(least, 2)) for phases in range(6, 2, -1))
+    way to a few, then the lines, of which those that somebody asked for stay, then what is left.
+    Of the phases large ones stay as long as there is room beside the fewest of other things."""
+    yield from ((max(phases, large), _MOST_TRIES, _MOST_LINES_ON) for phases in range(12, 7, -1))
+    least, few = min(asked, _MOST_ASKED), max(7, large)
+    yield from ((few, _MOST_TRIES, lines) for lines in range(_MOST_LINES_ON, max(least, 2) - 1, -1))
+    for phases in range(6, 2, -1):
+        yield max(phases, min(large, few)), _MOST_TRIES, max(least, 2)
+    yield from ((phases, _MOST_TRIES, max(least, 1)) for phases in range(few, 2, -1))
     yield from ((3, tries, max(least, 1)) for tries in range(_MOST_TRIES, 0, -1))
     yield from ((3, tries, 1) for tries in (1, 0))
 

@@ -8,14 +8,17 @@ from typing import Any
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.advice import BUSY_SHARE, HEADLINE_SHARE, MIN_STEPS, Finding
+from pyinstrument_gpu.analysis.step_times import outside_ns, startup_ns
 from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.program_facts import CHILDREN
 from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.parts.words import capitalised, counted, duration, small_percent
 from pyinstrument_gpu.report.findings import Guides
 from pyinstrument_gpu.report.no_steps import no_steps
-from pyinstrument_gpu.report.phases import PhaseInSteps, overlap
+from pyinstrument_gpu.report.phases import PhaseInSteps, overlap, phases_outside
 
+_MOSTLY = 0.5
 _SKEWED = 0.2
 """How far mean and median lie apart, as a share of the mean, where one of them says too little."""
 
@@ -42,7 +45,7 @@ def verdict(
         decided = None if section is None else aspect.verdict(section)
         if decided is not None:
             return decided
-    takes, totals = _takes(run), analysis.of(run).step_totals
+    takes, totals = _elsewhere(run) + _takes(run), analysis.of(run).step_totals
     most = max(phases, key=lambda one: one.self_ns or 0.0, default=None)
     most_ns = 0.0 if most is None or most.self_ns is None else most.self_ns
     between_ns = (analysis.of(run).attribution.outside_phases_ns or 0) / totals.count
@@ -50,22 +53,48 @@ def verdict(
     overlaps = overlap(phases, totals.duration.mean_ns) is not None
     found = ((one, sections.get(one.name)) for one in aspects())
     parts = [part for one, section in found if section and (part := one.in_steps(section))]
+    where = ""
     if between_ns > most_ns:
         parts.append(_between(run, phases, between_ns, totals.duration.mean_ns))
+        where = _where(run, Scope.STEP, None)
+        parts[-1] += where
     elif most is not None and most_ns and not overlaps:
         share = small_percent(most_ns, totals.duration.mean_ns)
-        parts.append(f"the host spends {share} in {most.path}")
+        where = _where(run, Scope.STEP, most.path)
+        parts.append(f"the host spends {share} in {most.path}{where}")
     if parts:
         takes += f", of which {' and '.join(parts)}"
     if totals.count < MIN_STEPS:
         are = "is" if totals.count == 1 else "are"
         helps = f"{counted(totals.count, 'step')} {are} too few to say what a change could save"
-    elif between_ns > most_ns and not any(one.is_certain for one in findings):
+    elif between_ns > most_ns and not where and not any(one.is_certain for one in findings):
         helps = 'put gpu_phase("...") around the parts of that code to see what it is'
     else:
-        helps = _what_helps(run, findings, guides)
+        helps = _what_helps(run, findings, guides, bool(where))
     end = "" if run.complete else "; the recording was not stopped, so its end is not here"
     return f"{takes}; {helps}{end}."
+
+
+def _where(run: Run, scope: Scope, phase: str | None) -> str:
+    found = (one.where(run, scope, phase) for one in aspects())
+    return next((f" ({where})" for where in found if where), "")
+
+
+def _elsewhere(run: Run) -> str:
+    """Return where the time outside of steps goes, where that is most of what elapsed since the
+    first step began."""
+    startup = startup_ns(run) or 0
+    elapsed_ns, between_ns = run.duration_ns - startup, outside_ns(run) - startup
+    if between_ns <= _MOSTLY * elapsed_ns:
+        return ""
+    text = f"{small_percent(between_ns, elapsed_ns)} of the {duration(elapsed_ns)} since the first "
+    text += "step began lies outside of steps"
+    outside = [one for one in phases_outside(run) if "/" not in one.path and not one.during_steps]
+    largest = max(outside, key=lambda one: one.total_ns, default=None)
+    if largest is None or largest.total_ns < _MOSTLY * between_ns:
+        return f"{text}{_where(run, Scope.OUTSIDE, None)}. "
+    text += f", {small_percent(largest.total_ns, between_ns)} of it in {largest.path}"
+    return f"{text}{_where(run, Scope.OUTSIDE, largest.path)}. "
 
 
 def _takes(run: Run) -> str:
@@ -112,7 +141,10 @@ def _placed(run: Run, path: int) -> str | None:
     return None if path < 0 else run.paths[path] + (f" (first called at {line})" if line else "")
 
 
-def _what_helps(run: Run, findings: Sequence[Finding], guides: Guides | None) -> str:
+def _what_helps(
+    run: Run, findings: Sequence[Finding], guides: Guides | None, has_place: bool
+) -> str:
+    """Return what a change could save. `has_place`: the code that takes most has been named."""
     certain = [one for one in findings if one.is_certain and one.high_ns and one.of_ns]
     large = [one for one in certain if (one.high_ns or 0) >= HEADLINE_SHARE * (one.of_ns or 0)]
     if large:
@@ -133,7 +165,9 @@ def _what_helps(run: Run, findings: Sequence[Finding], guides: Guides | None) ->
     if certain:
         return f"no change that was considered saves {HEADLINE_SHARE:.0%} of it"
     if guides is not None and guides.nothing_worth_an_edit:
-        return "nothing that was considered is worth an edit"
+        return f"nothing{' else' if has_place else ''} that was considered is worth an edit"
+    if analysis.of(run).is_contended:
+        return "what a change could save can't be told on so busy a machine"
     return "what a change could save is not known from this run"
 
 

@@ -8,6 +8,7 @@ to the run. docs/savings.md has them all, with their premises.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, MutableMapping
+from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from pyinstrument_gpu import analysis, plugins
@@ -55,7 +56,7 @@ def findings(run: Run) -> list[Finding]:
 
 def _findings(run: Run) -> list[Finding]:
     case = Case(run, analysis.of(run))
-    if run.syncs.is_as_if or len(case.steps) < MIN_STEPS or case.found.is_contended:
+    if run.syncs.is_as_if or len(case.steps) < MIN_STEPS:
         return []
     found = [finding for rule in RULES for finding in rule(case)]
     for name, rule in plugins.load_all("rules", callable):
@@ -63,6 +64,9 @@ def _findings(run: Run) -> list[Finding]:
             found += rule(case)
         except Exception as error:
             plugins.leave_out(name, f"it raised {type(error).__name__}: {error}")
+    certain = case.found.certain_share
+    if certain < 1:
+        found = [replace(one, low_ns=one.low_ns and certain * one.low_ns) for one in found]
     return sorted(
         found, key=lambda one: (one.high_share is not None, one.high_share or 0), reverse=True
     )

@@ -41,6 +41,8 @@ def loader_workers(case: Case) -> Iterator[Finding]:
     if saving is None:
         return
     worth = worth_of(saving, case.found.savings)
+    if (share := case.found.waiting_share) is not None:
+        worth = worth._replace(low_ns=share * worth.low_ns, high_ns=share * worth.high_ns)
     if case.found.premises.lacks_cores:
         worth = worth._replace(low_ns=0.0)
     if case.found.workers_may_lose:

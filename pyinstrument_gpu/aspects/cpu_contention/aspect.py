@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.contention import LARGE_SHARE, Contention, step_waits_ns
+from pyinstrument_gpu.analysis.contention import Contention, step_waits_ns
 from pyinstrument_gpu.aspects.cpu_contention.data import (
     DOCUMENT,
     THROTTLED_KIND,
@@ -21,7 +21,7 @@ from pyinstrument_gpu.core.aspect import DocumentAspect, ReportedRun
 from pyinstrument_gpu.core.cause import Cause, Precedence, amounts_of
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Part, Sentence
-from pyinstrument_gpu.parts.words import capitalised, duration, printable, small_percent
+from pyinstrument_gpu.parts.words import capitalised, printable, small_percent
 
 _SHOWN_SHARE = 0.01
 
@@ -65,25 +65,20 @@ class CpuContentionAspect(DocumentAspect[Run, Contention]):
             yield Sentence(capitalised("; ".join(clauses)), "note")
         if found.is_large:
             yield Sentence(
-                "Such waits fall on whatever the program is doing at the moment, so shares of the "
-                "step say little about the program, and no advice is based on them"
+                "Such waits fall on whatever the program is doing at the moment, so savings may be "
+                "smaller by as much, and nothing is said of other numbers of workers"
             )
 
-    def verdict(self, found: Contention) -> str | None:
-        if not found.is_large:
-            return None
-        if found.share is not None and found.share >= LARGE_SHARE:
-            waits = f"of which it waits {small_percent(found.share, 1)} for a processor"
+    def warnings(self, run: Run) -> Iterator[str]:
+        found = analysis.of(run).contention
+        if found is None or not found.is_large or not run.step_totals.count:
+            return
+        if found.share is None:
+            waits = f"{printable(found.thread or 'A thread')} waited {_share(found.thread_share)}"
         else:
-            waited = small_percent(found.thread_share or 0.0, 1)
-            thread = printable(found.thread or "a thread")
-            waits = f"and {thread} waits {waited} of the time for a processor"
-        cause = f": {found.cause}" if found.cause else ""
-        again = "when the machine is idle" if found.has_many_others else "with more processors"
-        return (
-            f"A step takes {duration(found.step_ns)}, {waits}{cause}; this run can't tell "
-            f"what a change could save, so record again {again}."
-        )
+            waits = f"Steps waited {_share(found.share)} of their time"
+        cause = f", as {found.cause}" if found.cause else ""
+        yield f"{waits} for a processor{cause}: times are longer than without that."
 
     def causes(self, run: Run) -> Iterator[Cause]:
         """Yield the causes. What a CPU limit takes is a part of the wait."""
@@ -112,12 +107,18 @@ class CpuContentionAspect(DocumentAspect[Run, Contention]):
             known=waits["step"],
             is_idle=True,
             is_essential=True,
+            # A warning says so of the whole run.
+            is_advised=not analysis.of(run).is_contended,
         )
 
     def unknown(self, run: Run) -> Iterable[str]:
         found = analysis.of(run).contention
         if run.step_totals.count and (found is None or found.share is None):
             yield "Waits for a processor: the kernel did not tell how long threads waited."
+
+
+def _share(share: float | None) -> str:
+    return small_percent(share or 0.0, 1)
 
 
 def _waits(run: Run) -> NDArray[np.void]:

@@ -5,106 +5,26 @@ worker is slow, and what other workers would change."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from pyinstrument_gpu import analysis
+from pyinstrument_gpu.analysis.advice import DOUBT_SHARE, Finding
 from pyinstrument_gpu.analysis.batches import BATCH_PHASE
-from pyinstrument_gpu.analysis.loader_replay import LoaderModel, Prediction
+from pyinstrument_gpu.analysis.loader_replay import Prediction
 from pyinstrument_gpu.aspects.loader import NAME
-from pyinstrument_gpu.aspects.loader.data import (
-    HungBatch,
-    Loader,
-    Loaders,
-    WorkerTimes,
-    on_timeline,
-)
+from pyinstrument_gpu.aspects.loader.data import Loaders, on_timeline
 from pyinstrument_gpu.aspects.loader.late_batches import late_batches
 from pyinstrument_gpu.aspects.loader.live import LiveLoader
-from pyinstrument_gpu.aspects.loader.stages import LineTree, stages_of, tree_of_phase
+from pyinstrument_gpu.aspects.loader.work import LEAST_WAIT_SHARE, LoaderWork, works_of
 from pyinstrument_gpu.core.aspect import DocumentAspect, ReportedRun
 from pyinstrument_gpu.core.cause import Cause
 from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
 from pyinstrument_gpu.parts.words import counted, duration, printable, size, small_percent
 
-_MOST_STAGES = 10
 _SUMMED_UP = 3
-_LEAST_SHARE = 0.01
-"""A stage that takes less is not named."""
-_LEAST_SAMPLES = 20
-_DEVIATIONS = 2
-"""So many standard deviations its share may be off, as samples are few."""
-_LEAST_WAIT_SHARE = 0.02
-"""The short report has a line of a loader that takes as much of a step."""
-
-
-@dataclass(frozen=True)
-class LoaderStage:
-    """A part of making a batch.
-
-    Attributes:
-        name: the function.
-        line: of the program in it that took most, as `file:line`; None where there is none.
-        share: of the time in which workers fetched batches.
-        batch_ns: per batch.
-    """
-
-    name: str
-    line: str | None
-    share: float
-    batch_ns: float
-
-
-@dataclass(frozen=True)
-class LoaderWork:
-    """The work of DataLoaders' workers over datasets of one class.
-
-    Attributes:
-        dataset: the class.
-        workers: how many a loader has at once.
-        epochs: in how many loops over a loader.
-        batches: that were made.
-        batch_ns: how long a worker takes for one.
-        busy_share: the part of its time in which a worker makes batches; it waits for the loop in
-            the rest.
-        cpu_share: the part of the time of making in which its thread ran.
-        queued_share: that in which it waited for a processor; None unknown.
-        read_bytes: that a worker reads for a batch; None unknown.
-        starting_ns: from its start to when a worker could make batches, the mean.
-        stages: of fetching a batch, the longest first, ten at most; none where samples are few.
-        samples: that these were found in.
-        rows: the workers.
-        handing_ns: from when a batch was made and asked for to when the loop had it, the median:
-            pickling, shared memory, queues, pinning and unpickling. None unknown.
-        hung: batches that workers had not made, after very long.
-        wait_ns: what the loop waited for a batch; None where the loader is not that of the steps.
-        wait_share: that as a share of the time from one batch to the next.
-        predictions: what it would wait with other workers, more batches made ahead, or the longest
-            stage twice as fast. Empty where a replay of the workers that there were does not give
-            what was measured.
-    """
-
-    workers: int
-    batches: int
-    batch_ns: float
-    stages: tuple[LoaderStage, ...]
-    wait_ns: float | None
-    wait_share: float | None
-    predictions: tuple[Prediction, ...]
-    samples: int = 0
-    dataset: str | None = None
-    epochs: int | None = None
-    busy_share: float | None = None
-    cpu_share: float | None = None
-    queued_share: float | None = None
-    read_bytes: float | None = None
-    starting_ns: float | None = None
-    rows: tuple[WorkerTimes, ...] = ()
-    handing_ns: float | None = None
-    hung: tuple[HungBatch, ...] = ()
+_MOSTLY = 0.5
 
 
 class LoaderAspect(DocumentAspect[Run, tuple[LoaderWork, ...]]):
@@ -123,21 +43,12 @@ class LoaderAspect(DocumentAspect[Run, tuple[LoaderWork, ...]]):
         return super().attributes(given) | {"loader_batches": batches}
 
     def section(self, run: Run) -> tuple[LoaderWork, ...]:
-        known: Loaders | None = run.loader
-        made = [
-            one
-            for one in (() if known is None else known.loaders)
-            if any(row.batches for row in one.rows)
-        ]
-        works = [_of_workers(run, one, place == 0) for place, one in enumerate(made)]
-        if run.program_facts.loader_workers == 0 and (own := _of_loop(run)) is not None:
-            works.insert(0, own)
-        return tuple(works)
+        return works_of(run)
 
     def summary(self, section: tuple[LoaderWork, ...], document: ReportedRun) -> Iterator[Part]:
         """The loader of the steps, where the loop waits for it."""
         work = section[0]
-        if work.wait_ns is None or (work.wait_share or 0.0) < _LEAST_WAIT_SHARE:
+        if work.wait_ns is None or (work.wait_share or 0.0) < LEAST_WAIT_SHARE:
             return
         who = "no workers" if not work.workers else counted(work.workers, "worker")
         busy = "" if work.busy_share is None else f", busy {small_percent(work.busy_share, 1)}"
@@ -152,6 +63,22 @@ class LoaderAspect(DocumentAspect[Run, tuple[LoaderWork, ...]]):
         if stages or others:
             of = f" ({stages})" if stages else ""
             yield Sentence(printable(f"Loader: {who}{busy}{of}{others}"))
+
+    def where(self, run: Run, scope: Scope, phase: str | None) -> str | None:
+        """Return what the workers of the steps' loader do, where the loop waits for them."""
+        works = works_of(run)[:1] if (scope, phase) == (Scope.STEP, BATCH_PHASE) else ()
+        waiting = analysis.of(run).waiting_share
+        is_waiting = waiting is None or waiting > _MOSTLY
+        for work in works:
+            if work.workers and work.wait_ns is not None and work.stages and is_waiting:
+                share = small_percent(work.stages[0].share, 1)
+                whose = "its worker spends" if work.workers == 1 else "its workers spend"
+                return f"{whose} {share} of a batch in {work.stages[0].place}"
+        return None
+
+    def failures(self, run: Run) -> Iterator[Finding]:
+        for work in works_of(run)[:1]:
+            yield from _faster(run, work)
 
     def parts(self, section: tuple[LoaderWork, ...], document: ReportedRun) -> Iterator[Part]:
         for work in section:
@@ -172,80 +99,41 @@ class LoaderAspect(DocumentAspect[Run, tuple[LoaderWork, ...]]):
                 )
 
 
-def _of_workers(run: Run, loader: Loader, feeds_steps: bool) -> LoaderWork:
-    rows = loader.rows
-    batches = sum(row.batches for row in rows)
-    making_ns = loader.making_ns
-    waiting_ns = sum(row.waiting_ns for row in rows)
-    read = [row.read_bytes for row in rows]
-    model = analysis.of(run).loader_model if feeds_steps else None
-    tree = LineTree(loader.functions, loader.places, loader.nodes, loader.samples)
-    stages = _stages(run, tree, making_ns / batches)
-    return LoaderWork(
-        dataset=loader.dataset,
-        workers=loader.workers,
-        epochs=loader.iterators,
-        batches=batches,
-        batch_ns=making_ns / batches,
-        busy_share=making_ns / (making_ns + waiting_ns),
-        cpu_share=loader.cpu_share,
-        queued_share=loader.queued_share,
-        read_bytes=None if None in read else sum(filter(None, read)) / batches,
-        starting_ns=sum(row.starting_ns for row in rows) / sum(row.processes for row in rows),
-        stages=stages,
-        samples=loader.samples,
-        rows=rows,
-        wait_ns=None if model is None else model.wait_ns,
-        wait_share=None if model is None else model.wait_share,
-        predictions=() if model is None else _predictions(run, model, stages, loader.samples),
-        handing_ns=None if model is None else float(np.median(model.handing_ns)),
-        hung=loader.hung,
-    )
-
-
-def _predictions(
-    run: Run, model: LoaderModel, stages: tuple[LoaderStage, ...], samples: int
-) -> tuple[Prediction, ...]:
-    found = analysis.of(run).loader_predictions
-    if not found or not stages:
-        return found
-    longest = stages[0]
-    doubt = _DEVIATIONS * (longest.share * (1 - longest.share) / samples) ** 0.5
-    shares = longest.share, min(1.0, longest.share + doubt), max(0.0, longest.share - doubt)
-    return *found, model.with_faster(longest.name, shares)
-
-
-def _of_loop(run: Run) -> LoaderWork | None:
-    """A loop that makes its batches itself."""
-    model = analysis.of(run).loader_model
-    if model is None or model.wait_share < _LEAST_WAIT_SHARE:
-        return None
-    tree = tree_of_phase(run.stacks, BATCH_PHASE)
-    stages = _stages(run, tree, model.wait_ns)
-    return LoaderWork(
-        workers=0,
-        batches=len(analysis.of(run).batches.asked_ns),
-        batch_ns=model.wait_ns,
-        stages=stages,
-        samples=tree.samples,
-        wait_ns=model.wait_ns,
-        wait_share=model.wait_share,
-        predictions=_predictions(run, model, stages, tree.samples),
-    )
-
-
-def _stages(run: Run, tree: LineTree, batch_ns: float) -> tuple[LoaderStage, ...]:
-    stages = stages_of(tree) if tree.samples >= _LEAST_SAMPLES else []
-    whole_ns = sum(stage.time_ns for stage in stages)
-    return tuple(
-        LoaderStage(
-            name=stage.name,
-            line=None if stage.line is None else run.name_of_line(stage.line),
-            share=stage.time_ns / whole_ns,
-            batch_ns=stage.time_ns / whole_ns * batch_ns,
-        )
-        for stage in stages[:_MOST_STAGES]
-        if stage.time_ns >= _LEAST_SHARE * whole_ns
+def _faster(run: Run, work: LoaderWork) -> Iterator[Finding]:
+    """Yield what it would save if the longest stage took half as long, where the loop waits for
+    batches and no GPU has anything to do meanwhile."""
+    if not work.stages or not work.wait_ns or not work.wait_share:
+        return
+    if run.environment.get("gpus") != [] or work.wait_share < LEAST_WAIT_SHARE:
+        return
+    if work.workers:
+        faster = next((one for one in work.predictions if one.is_faster), None)
+        if faster is None:
+            return
+        left_ns = faster.wait_ns, faster.least_ns, faster.most_ns
+        likely_ns, high_ns, low_ns = (max(0.0, work.wait_ns - ns) for ns in left_ns)
+    else:
+        saved_ns = (share / 2 * work.wait_ns for share in work.shares_of_longest)
+        likely_ns, high_ns, low_ns = saved_ns
+    low_ns *= analysis.of(run).certain_share
+    of_ns = work.wait_ns / work.wait_share
+    if high_ns < DOUBT_SHARE * of_ns:
+        return
+    longest = work.stages[0]
+    yield Finding(
+        kind="guide",
+        about=f"make {longest.place.replace(', ', ' (', 1)}{')' * (longest.line is not None)} "
+        "twice as fast",
+        low_ns=low_ns,
+        high_ns=high_ns,
+        likely_ns=likely_ns,
+        of_ns=of_ns,
+        of="step",
+        promised=None,
+        evidence=f"it takes {small_percent(longest.share, 1)} of making a batch, by "
+        f"{counted(work.samples, 'sample')}",
+        edit=None,
+        look="pyinstrument-gpu report -v RUN",
     )
 
 

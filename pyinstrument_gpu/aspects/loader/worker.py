@@ -2,9 +2,9 @@
 """The code that runs in a worker of a DataLoader, around torch's own loop.
 
 The worker makes batches as it would without this. Its queues note when it gets the indices of a
-batch and when it hands the batch over, and the native module samples its stack, as `--stacks` does
-in the main process: nothing of the dataset, its transforms or its collate function is touched. What
-was noted goes into a table in memory that is shared with the recording.
+batch and when it hands the batch over, and the native module samples its stack, as it does that of
+the main thread in the main process: nothing of the dataset, its transforms or its collate function
+is touched. What was noted goes into a table in memory that is shared with the recording.
 """
 
 from __future__ import annotations

@@ -7,9 +7,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pyinstrument_gpu import analysis
+from pyinstrument_gpu.analysis.advice import Finding
 from pyinstrument_gpu.analysis.bottleneck import Bottleneck
 from pyinstrument_gpu.aspects.stacks import NAME
 from pyinstrument_gpu.aspects.stacks.data import Stacks, decode_stacks
+from pyinstrument_gpu.aspects.stacks.functions import (
+    LEAST_SAMPLES,
+    faster_outside_phases,
+    where_of_phase,
+)
 from pyinstrument_gpu.aspects.stacks.tree import PhaseTree, phase_trees
 from pyinstrument_gpu.core.aspect import DocumentAspect, ReportedRun
 from pyinstrument_gpu.core.file.found import Found
@@ -21,10 +27,8 @@ from pyinstrument_gpu.parts.words import counted, duration, printable, small_per
 _MOST_LINES = 10
 _SHOWN_LINES = 3
 _MOST_SUMMED_UP = 3
-_LEAST_SAMPLES = 10
-"""A phase with fewer has no word in the short report."""
 _LEAST_SHARE = 0.05
-"""Nor has one that takes less of the samples in steps."""
+"""A phase that takes less of the samples in steps has no word in the short report."""
 _LEAST_BOX = 0.002
 _MOST_FLAMES = 20
 _SCOPES = {
@@ -109,7 +113,7 @@ class StacksAspect(DocumentAspect[Run, StackSamples]):
 
     def section(self, run: Run) -> StackSamples | None:
         stacks: Stacks | None = run.stacks
-        if stacks is None or not stacks.nodes or not stacks.is_asked:
+        if stacks is None or not stacks.nodes:
             return None
         phases = tuple(_phase(run, tree) for tree in _shown(stacks))
         return StackSamples(
@@ -130,7 +134,7 @@ class StacksAspect(DocumentAspect[Run, StackSamples]):
             for one in in_steps
             if (one.phase is None or one.is_host_bound)
             and one.sampled_ns >= least_ns
-            and one.samples >= _LEAST_SAMPLES
+            and one.samples >= LEAST_SAMPLES
         ]
         for one in chosen[:_MOST_SUMMED_UP]:
             lines = [
@@ -138,6 +142,12 @@ class StacksAspect(DocumentAspect[Run, StackSamples]):
             ]
             title = "outside phases" if one.phase is None else f"in {one.phase}"
             yield Sentence(printable(f"Python {title}: {', '.join(lines)}"))
+
+    def where(self, run: Run, scope: Scope, phase: str | None) -> str | None:
+        return where_of_phase(run, scope, phase)
+
+    def failures(self, run: Run) -> Iterator[Finding]:
+        yield from faster_outside_phases(run)
 
     def parts(self, section: StackSamples, document: ReportedRun) -> Iterator[Part]:
         yield Sentence()

@@ -47,8 +47,6 @@ class Stacks(Struct, frozen=True):
 
     Attributes:
         is_sampled: whether it could be. Otherwise there is nothing else.
-        is_asked: whether somebody has asked for it. Otherwise it is only of the phase in which the
-            loop makes its batches itself.
         begin_ns, until_ns: from when to when samples were taken, since the run began.
         stopped_ns: for how long samples have stopped the main thread.
         rested_ns: for how long none were taken, as those before had stopped it for too long.
@@ -60,7 +58,6 @@ class Stacks(Struct, frozen=True):
     """
 
     is_sampled: bool
-    is_asked: bool = True
     begin_ns: Count = 0
     until_ns: Count = 0
     stopped_ns: Count = 0

@@ -27,6 +27,20 @@ class LineSamples:
 
 
 @dataclass(frozen=True)
+class FunctionSamples:
+    """A function of the program, with all that was called from there in libraries.
+
+    Attributes:
+        line, last: the lines in which it was: the heaviest one alone, if it takes half of the
+            function's time and more; else from the first to the last.
+    """
+
+    line: SourceLine
+    last: int
+    time_ns: int
+
+
+@dataclass(frozen=True)
 class PhaseTree:
     """The samples in one phase, without those in phases inside it.
 
@@ -79,6 +93,22 @@ class PhaseTree:
                 pending.append((child, inner if is_line else place))
         return sorted(found.values(), key=lambda one: (-one.time_ns, one.line.file, one.line.line))
 
+    def functions(self) -> list[FunctionSamples]:
+        """The functions of the program that were at work, the heaviest first."""
+        lines: dict[tuple[str, str], list[LineSamples]] = {}
+        for one in self.lines():
+            if is_of_program(one.line.file):
+                lines.setdefault((one.line.file, one.line.function), []).append(one)
+        found = []
+        for (file, name), known in lines.items():
+            time_ns, heaviest = sum(one.time_ns for one in known), known[0]
+            numbers = sorted(one.line.line for one in known)
+            if 2 * heaviest.time_ns >= time_ns:
+                numbers = [heaviest.line.line]
+            first = SourceLine(file, numbers[0], name)
+            found.append(FunctionSamples(first, numbers[-1], time_ns))
+        return sorted(found, key=lambda one: (-one.time_ns, one.line.file, one.line.line))
+
     def line(self, place: int) -> SourceLine:
         function, line = self.stacks.places[place]
         file, name = self.stacks.functions[function]
@@ -120,8 +150,12 @@ class PhaseTree:
                 pending.append((child, (*places, self.stacks.nodes[child].place)))
 
     def _is_of_program(self, place: int) -> bool:
-        file = self.stacks.functions[self.stacks.places[place][0]][0]
-        return not file.startswith("<") and not is_installed(file)
+        return is_of_program(self.stacks.functions[self.stacks.places[place][0]][0])
+
+
+def is_of_program(file: str) -> bool:
+    """Return whether a file is the program's own: neither a library nor made up."""
+    return not file.startswith("<") and not is_installed(file)
 
 
 def phase_trees(stacks: Stacks) -> list[PhaseTree]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Mapping
 from types import CodeType
 from typing import Any
 
@@ -24,30 +23,21 @@ class StackWatch(Watcher):
     Args:
         by_itself: whether samples are taken. Otherwise they are where `native.sample_stack` is
             called.
-        is_asked: whether they are taken in any case. Otherwise only in the phase "data", once it is
-            known that the loop makes its batches itself.
+        is_wanted: False where nothing is sampled.
     """
 
     name = NAME
     _is_sampled = False
 
-    def __init__(self, by_itself: bool = True, is_asked: bool = True) -> None:
-        self._by_itself, self._is_asked = by_itself, is_asked
+    def __init__(self, by_itself: bool = True, is_wanted: bool = True) -> None:
+        self._by_itself, self._is_wanted = by_itself, is_wanted
 
     def begin(self, recording: ActiveRecording) -> None:
         super().begin(recording)
-        if self._is_asked:
-            self._start()
-
-    def program_is(self, facts: Mapping[str, Any]) -> None:
-        is_own_loader = not self._is_asked and facts.get("loader_workers") == 0
-        if self.is_on and is_own_loader and not self._is_sampled:
-            self._start(native.gpu_phase("data"))
-
-    def _start(self, *phase: Any) -> None:
-        main = threading.main_thread().ident or 0
-        own = os.fsencode(OWN_FOLDER)
-        self._is_sampled = native.start_stacks(main, own, self._by_itself, *phase)
+        if self._is_wanted:
+            main = threading.main_thread().ident or 0
+            own = os.fsencode(OWN_FOLDER)
+            self._is_sampled = native.start_stacks(main, own, self._by_itself)
 
     def end(self) -> None:
         is_on = self.is_on
@@ -56,12 +46,13 @@ class StackWatch(Watcher):
             native.stop_stacks()
 
     def document(self) -> dict[str, Any] | None:
+        if not self._is_wanted:
+            return None
         if not self._is_sampled:
-            return {"is_sampled": False} if self._is_asked else None
+            return {"is_sampled": False}
         found = native.stacks()
         functions, places = numbered_places(found["places"], _function)
-        known = {"is_sampled": True, "is_asked": self._is_asked}
-        return {**known, **found, "places": places, "functions": functions}
+        return {"is_sampled": True, **found, "places": places, "functions": functions}
 
 
 def _function(code: CodeType) -> tuple[str, str]:
@@ -76,4 +67,4 @@ def _function(code: CodeType) -> tuple[str, str]:
 
 
 def watcher(options: Any) -> Watcher:
-    return StackWatch(is_asked=options.stacks)
+    return StackWatch(is_wanted=options.stacks)

@@ -205,7 +205,7 @@ def test_where_there_can_be_no_samples_the_report_says_so(monkeypatch: pytest.Mo
         iter(ASPECT.unknown(recording.run))
     )
     assert ASPECT.section(recording.run) is None
-    with pig.record() as recording:
+    with pig.record(stacks=False) as recording:
         pass
     assert recording.run.stacks is None
     assert not list(ASPECT.unknown(recording.run))
@@ -227,7 +227,7 @@ def test_report_page_json_and_export(advance: Callable[[int], None], tmp_path: P
     assert sum(times_us.values()) == 170_000
     of_heavy = [us for stack, us in times_us.items() if stack.startswith("forward;")]
     assert sorted(of_heavy) == [20_000, 60_000]
-    with pytest.raises(ExportError, match="record it with --stacks"):
+    with pytest.raises(ExportError, match="record it without --no-stacks"):
         export([Run()], tmp_path / "none.collapsed")
 
 

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions of the program in which steps spend their time: the one that a phase consists of,
+and what it would save to make it faster.
+
+A function counts with all that it calls in libraries, so a share of samples is a share of the main
+thread's time, however busy the machine is. How far it may be off follows from their number, as each
+sample is in the function or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyinstrument_gpu import analysis
+from pyinstrument_gpu.analysis.advice import EDIT_SHARE, Finding
+from pyinstrument_gpu.aspects.stacks.data import Stacks
+from pyinstrument_gpu.aspects.stacks.tree import FunctionSamples, PhaseTree, phase_trees
+from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.statistics import Scope
+from pyinstrument_gpu.parts.words import counted, small_percent
+
+LEAST_SAMPLES = 10
+"""Fewer say nothing of a phase."""
+_LEAST_SHARE = 0.25
+"""A function that takes less of the time of a phase is not what it consists of."""
+_LEAST_SAVED_SHARE = 0.05
+"""Of the step, that a function twice as fast has to save to be named."""
+_DEVIATIONS = 2
+_LOOK = "pyinstrument-gpu report -v RUN"
+
+
+def where_of_phase(run: Run, scope: Scope, phase: str | None) -> str | None:
+    """Return the function in which a large part of a phase is, as `Aspect.where` has it; None where
+    the line that calls the phase says as much."""
+    trees = () if run.stacks is None else phase_trees(run.stacks)
+    tree = next((one for one in trees if (one.scope, one.path) == (scope, phase or "")), None)
+    heaviest = None if tree is None else _heaviest(tree)
+    if tree is None or heaviest is None:
+        return None
+    line = run.name_of_line(heaviest.line)
+    if phase is not None and line == run.line_of_phase(run.paths.index(phase)):
+        return None
+    function = f"{_name(heaviest)}, " if _name(heaviest) else ""
+    share = small_percent(heaviest.time_ns, tree.time_ns)
+    return f"{share} of it in {function}{_lines(run, heaviest)}"
+
+
+def faster_outside_phases(run: Run) -> Iterator[Finding]:
+    """Yield what it would save if the heaviest function of the program outside of phases took half
+    as long. Of programs without a GPU: beside one, the host may only wait somewhere else."""
+    stacks: Stacks | None = run.stacks
+    totals = analysis.of(run).step_totals
+    if stacks is None or run.environment.get("gpus") != [] or not totals.count:
+        return
+    in_steps = [one for one in phase_trees(stacks) if one.scope is Scope.STEP]
+    sampled_ns, samples = sum(one.time_ns for one in in_steps), sum(one.samples for one in in_steps)
+    tree = next((one for one in in_steps if not one.path), None)
+    heaviest = None if tree is None else _heaviest(tree)
+    if heaviest is None:
+        return
+    share = heaviest.time_ns / sampled_ns
+    doubt = _DEVIATIONS * (share * (1 - share) / samples) ** 0.5
+    of_ns = totals.duration.mean_ns
+    low_ns = analysis.of(run).certain_share * max(0.0, share - doubt) / 2 * of_ns
+    if low_ns < EDIT_SHARE * of_ns or share < 2 * _LEAST_SAVED_SHARE:
+        return
+    line, name = _lines(run, heaviest), _name(heaviest)
+    yield Finding(
+        kind="guide",
+        about=f"make {name} ({line}) twice as fast" if name else f"make {line} twice as fast",
+        low_ns=low_ns,
+        high_ns=min(1.0, share + doubt) / 2 * of_ns,
+        likely_ns=share / 2 * of_ns,
+        of_ns=of_ns,
+        of="step",
+        promised=None,
+        evidence=f"it takes {small_percent(share, 1)} of the step, by {counted(samples, 'sample')}",
+        edit=None,
+        look=_LOOK,
+    )
+
+
+def _heaviest(tree: PhaseTree) -> FunctionSamples | None:
+    """Return the function that the tree consists of; None where there is none."""
+    heaviest = next(iter(tree.functions()), None)
+    if tree.samples < LEAST_SAMPLES or heaviest is None:
+        return None
+    return heaviest if heaviest.time_ns >= _LEAST_SHARE * tree.time_ns else None
+
+
+def _name(function: FunctionSamples) -> str:
+    """Return the name of a function; "" for the program itself."""
+    name = function.line.function.rpartition("<locals>.")[2]
+    return "" if name.startswith("<") else name
+
+
+def _lines(run: Run, function: FunctionSamples) -> str:
+    line = run.name_of_line(function.line)
+    return line if function.last == function.line.line else f"{line}-{function.last}"
