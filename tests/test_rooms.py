@@ -69,7 +69,7 @@ BUDGET = {
     "csrc/record": 6_300,
     "tests": 86_350,
     "tests/analysis": 4_850,
-    "tests/aspects": 12_850,
+    "tests/aspects": 12_900,
     "tests/auto": 2_350,
     "tests/benchmarks": 950,
     "tests/blame": 500,
