@@ -63,6 +63,8 @@ _MORE_WAITING = 0.1
 """The share of their time for which blocks may have waited longer than those that waited least."""
 _LEAST_LEFT = 0.6
 """Of the blocks, that waiting for a processor leaves."""
+_MOST_SHARE = 0.6
+"""Of all that has changed, that a place with a trend of its own has."""
 _OWN_CHANGE = 0.25
 """Of a place's change in terms of the others, what its time has changed by, too: else it is the
 others that have changed."""
@@ -170,6 +172,11 @@ class _Change(NamedTuple):
         """The change as a share of the step where it is shorter."""
         return abs(self.change_ns) / max(min(self.early_ns, self.late_ns), 1.0)
 
+    def is_like(self, other: _Change) -> bool:
+        """Return whether the other has the same direction, and goes on as this one does or not."""
+        is_steady = self.level is None
+        return is_steady == (other.level is None) and self.change_ns * other.change_ns > 0
+
 
 class _OfPlace(NamedTuple):
     """The change of a place.
@@ -182,6 +189,12 @@ class _OfPlace(NamedTuple):
     change: _Change
     row: int
     changed_ns: NDArray[np.float64]
+
+    @property
+    def share(self) -> float:
+        """The share that the place has of all that has changed."""
+        whole_ns = float(np.abs(self.changed_ns).sum())
+        return abs(float(self.changed_ns[self.row])) / whole_ns if whole_ns else 0.0
 
 
 def trend(
@@ -203,12 +216,18 @@ def trend(
         for place in range(len(places_ns))
         if (one := _change_of_place(blocks, places_ns, place)) is not None
     ]
-    if not changes and (even := _even_change(blocks, places_ns)) is not None:
-        changes = [even]
-    if not changes:
+    found = max(changes, key=lambda one: one.share, default=None)
+    if found is None:
+        found = _even_change(blocks, places_ns)
+    elif not _has_changed(places_ns, found):
         return None
-    found = max(changes, key=lambda one: one.change.share)
+    if found is None:
+        return None
     change = found.change
+    # Where the machine's slowness hides nothing, as the step was measured.
+    measured = _change(blocks.numbers, blocks.times_ns)
+    if measured is not None and measured.is_like(change):
+        change = measured
     usual = min(1.0, sum(map(len, blocks.steps)) / len(kinds.steps))
     rises, level = change.change_ns > 0, change.level
     return Trend(
@@ -310,9 +329,14 @@ def _change_of_place(blocks: _Blocks, places_ns: NDArray[np.float64], row: int) 
     change = _change(blocks.numbers, places_ns[row] / slowness + usual_ns[others].sum())
     if change is None or change.share < LEAST_CHANGE:
         return None
-    if _changed_ns(places_ns, change)[row] / change.change_ns < _OWN_CHANGE:
-        return None
-    return _OfPlace(change, row, _changed_ns(places_ns / slowness, change))
+    found = _OfPlace(change, row, _changed_ns(places_ns / slowness, change))
+    return found if found.share >= _MOST_SHARE else None
+
+
+def _has_changed(places_ns: NDArray[np.float64], found: _OfPlace) -> bool:
+    """Return whether the place itself takes more time, or less, and not only in terms of others."""
+    own_ns = float(_changed_ns(places_ns, found.change)[found.row])
+    return own_ns / found.change.change_ns >= _OWN_CHANGE
 
 
 def _even_change(blocks: _Blocks, places_ns: NDArray[np.float64]) -> _OfPlace | None:
@@ -421,14 +445,11 @@ def _is_epoch(run: Run, batches: LoaderBatches, blocks: _Blocks, first: int) -> 
 
 
 def _place(run: Run, blocks: _Blocks, paths: NDArray[np.integer[Any]], found: _OfPlace) -> Place:
-    change, changed_ns = found.change, found.changed_ns
-    # Of all that has changed in the same direction.
-    along_ns = changed_ns[changed_ns * change.change_ns > 0].sum()
-    share = float(changed_ns[found.row] / along_ns)
+    change = found.change
     if found.row < len(paths):
-        return Place(int(paths[found.row]), share, None)
+        return Place(int(paths[found.row]), found.share, None)
     early, late = (gaps(run, blocks.between(part)) for part in (change.early, change.late))
-    return Place(OUTSIDE, share, _gap(early, late, change.change_ns > 0))
+    return Place(OUTSIDE, found.share, _gap(early, late, change.change_ns > 0))
 
 
 def _gap(early: list[Gap], late: list[Gap], rises: bool) -> Gap | None:
