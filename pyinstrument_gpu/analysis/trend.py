@@ -96,9 +96,8 @@ class Trend:
         per_step_ns: by how much each step is longer than the one before; 0 where a level changes.
         since: index of the first step of the later level; None where there is no such step.
         is_epoch: whether the loader's second epoch begins there.
-        more_ns: by how much the step is longer, on average over all steps, than where it is
-            shortest.
-        of_ns: what a step takes on average.
+        more_ns: by how much a usual step is longer, on average, than where it is shortest.
+        of_ns: what a usual step takes on average.
         place: None where it is not known.
     """
 
@@ -152,7 +151,7 @@ class _Change(NamedTuple):
     Attributes:
         early, late: the blocks that are compared.
         level: None where the change goes on over all of them.
-        more_ns: the mean above the shortest.
+        mean_ns, shortest_ns: over all blocks.
     """
 
     early: slice
@@ -161,7 +160,8 @@ class _Change(NamedTuple):
     late_ns: float
     per_step_ns: float
     level: _Level | None
-    more_ns: float
+    mean_ns: float
+    shortest_ns: float
 
     @property
     def change_ns(self) -> float:
@@ -228,7 +228,6 @@ def trend(
     measured = _change(blocks.numbers, blocks.times_ns)
     if measured is not None and measured.is_like(change):
         change = measured
-    usual = min(1.0, sum(map(len, blocks.steps)) / len(kinds.steps))
     rises, level = change.change_ns > 0, change.level
     return Trend(
         shape=("growth" if rises else "fall") if level is None else ("jump" if rises else "drop"),
@@ -237,8 +236,8 @@ def trend(
         per_step_ns=change.per_step_ns,
         since=None if level is None else _since(blocks, level.first),
         is_epoch=level is not None and _is_epoch(run, batches, blocks, level.first),
-        more_ns=change.more_ns * usual,
-        of_ns=float(durations_ns_of(kinds.steps).mean()),
+        more_ns=max(change.mean_ns - change.shortest_ns, 0.0),
+        of_ns=change.mean_ns,
         place=_place(run, blocks, paths, found) if len(places_ns) else None,
     )
 
@@ -382,7 +381,8 @@ def _change(numbers: NDArray[np.float64], times_ns: NDArray[np.float64]) -> _Cha
         late_ns,
         per_step_ns,
         None if steady else level,
-        max(0.0, float(times_ns.mean()) - shortest_ns),
+        float(times_ns.mean()),
+        shortest_ns,
     )
 
 

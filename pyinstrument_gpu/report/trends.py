@@ -22,7 +22,7 @@ def trend_findings(run: Run) -> Iterator[Finding]:
     where, line = _where(run, found.place)
     share = ""
     if found.place is not None and where is not None:
-        share = f"; {where} has {small_percent(found.place.share, 1.0)} of the change"
+        share = f"; {small_percent(found.place.share, 1.0)} of the change is {where}"
     yield Finding(
         kind="doubt",
         about=_about(found),

@@ -144,6 +144,7 @@ class MemoryAspect(DocumentAspect[Run, MemoryUse]):
             reserved_bytes = int(found.points["reserved_bytes"][-1])
             unused_bytes = reserved_bytes - int(found.points["allocated_bytes"][-1])
         known = [number for number, path in enumerate(run.paths) if path in found.phases]
+        growth = memory_growth(found)
         return MemoryUse(
             device=found.device,
             steps=found.steps,
@@ -152,8 +153,8 @@ class MemoryAspect(DocumentAspect[Run, MemoryUse]):
             reserved_bytes=reserved_bytes,
             unused_bytes=unused_bytes,
             allocation_retries=found.allocation_retries,
-            growth_is_known=len(found.points) >= FEWEST_POINTS,
-            growth=memory_growth(found),
+            growth_is_known=growth is not None or len(found.points) >= FEWEST_POINTS,
+            growth=growth,
             phases=tuple(
                 PhaseMemoryUse(
                     phase.path,
@@ -474,7 +475,8 @@ def _totals(memory: MemoryUse) -> str:
 
 def _growth_text(growth: MemoryGrowth) -> str:
     sizes_bytes = growth.step_bytes, growth.low_bytes, growth.high_bytes
-    interval = size_interval(*sizes_bytes, ", 99 % interval")
+    of_what = "from one reading to the next" if growth.is_of_few else "99 % interval"
+    interval = size_interval(*sizes_bytes, f", {of_what}")
     text = f"Memory grows by {size(growth.step_bytes)} per step{interval}"
     if growth.is_outside_phases:
         return f"{text}, left behind in steps outside all phases"
