@@ -46,7 +46,10 @@ _EXPANDABLE = "expandable_segments:True"
 _MIB = 1 << 20
 _LOOK = "pyinstrument-gpu run --memory=exact PROGRAM"
 _LEAST_GROWTH = 0.01
-"""Of the memory at the begin: what it has to grow by over the steps that were read."""
+"""Of a GPU's memory at the begin: what it has to grow by over the steps that were read, to be what
+a report says first."""
+_LEAST_GROWTH_OF_PROCESS = 0.2
+"""The same of the process, which may well keep some of its results."""
 
 
 @dataclass(frozen=True)
@@ -490,11 +493,12 @@ def _signed(median: int) -> str:
 
 
 def _matters(growth: MemoryGrowth, memory: Memory) -> bool:
-    """Return whether memory has grown for certain by as much as is worth a word: also the recording
+    """Return whether memory has grown for certain by as much as comes first: also the recording
     itself takes a little more memory of the process with each step."""
     first, last = memory.points[0], memory.points[-1]
     grown_bytes = growth.low_bytes * (int(last["step"]) - int(first["step"]))
-    return bool(grown_bytes >= _LEAST_GROWTH * first["allocated_bytes"])
+    least = _LEAST_GROWTH_OF_PROCESS if memory.device is None else _LEAST_GROWTH
+    return bool(grown_bytes >= least * first["allocated_bytes"])
 
 
 ASPECT = MemoryAspect()
