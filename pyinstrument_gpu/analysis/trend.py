@@ -59,6 +59,8 @@ _LEVEL_BLOCKS = 2
 """The fewest of a level."""
 _ON_THEIR_SIDE = 0.9
 """Of the blocks before and after a jump, nearer to their own level than to the other."""
+_USUAL = 1.5
+"""So many times a block's median is the most that a step takes that is usual in it."""
 _MORE_WAITING = 0.1
 """The share of their time for which blocks may have waited longer than those that waited least."""
 _LEAST_LEFT = 0.6
@@ -271,11 +273,16 @@ def _waited(
     run: Run, steps: NDArray[np.void], places: list[NDArray[np.intp]]
 ) -> NDArray[np.float64]:
     """Return the share of its time for which the thread of a step waited for a processor, in the
-    median of each block; where none of its steps was read, that of the nearest with one."""
-    shares = step_waits_ns(run, steps) / np.maximum(durations_ns_of(steps), 1)
+    median of each block; where none of its steps was read, that of the nearest with one.
+
+    Steps are read after so much time, so those that waited are read far more often than their
+    number says. Only usual ones count, as in the times of blocks."""
+    durations_ns = durations_ns_of(steps)
+    shares = step_waits_ns(run, steps) / np.maximum(durations_ns, 1)
     found = np.full(len(places), np.nan)
     for block, place in enumerate(places):
-        known = shares[place][~np.isnan(shares[place])]
+        is_usual = durations_ns[place] <= _USUAL * np.median(durations_ns[place])
+        known = shares[place][~np.isnan(shares[place]) & is_usual]
         if len(known):
             found[block] = np.median(known)
     known_blocks = np.flatnonzero(~np.isnan(found))
