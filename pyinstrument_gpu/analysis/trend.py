@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trends: whether the step takes longer and longer over the run, or has changed for good.
 
-The steps of the usual kind are put into blocks, a twentieth of them each, and the medians of the
-blocks make the trend, so that slow steps and short disturbances are none. A *growth* (or a *fall*)
-goes on from each fifth of the run to the next; a *jump* (or a *drop*) is a level that changes once.
-It is whichever leaves less of the blocks' times unexplained, and the change has to be far above
-what they vary by.
+The steps of the usual kind are put into blocks, a twentieth of them each, and the lower quartiles
+of the blocks, or their medians, make the trend, so that slow steps and disturbances are none. A
+*growth* (or a *fall*) goes on from each fifth of the run to the next; a *jump* (or a *drop*) is a
+level that changes once. It is whichever leaves less of the blocks' times unexplained, and the
+change has to be far above what they vary by.
 
 A machine that is shared with others is slower for minutes, and faster again, which looks alike.
 But then it makes all of the step longer, in about the same proportion, while what a program does
@@ -60,7 +60,7 @@ _LEVEL_BLOCKS = 2
 _ON_THEIR_SIDE = 0.9
 """Of the blocks before and after a jump, nearer to their own level than to the other."""
 _USUAL = 1.5
-"""So many times a block's median is the most that a step takes that is usual in it."""
+"""So many times a block's lower quartile is the most that a step takes that is usual in it."""
 _MORE_WAITING = 0.1
 """The share of their time for which blocks may have waited longer than those that waited least."""
 _LEAST_LEFT = 0.6
@@ -265,8 +265,14 @@ def _blocks(run: Run, kinds: StepKinds) -> _Blocks | None:
         steps=parts,
         numbers=np.array([np.median(part["index"]) for part in parts], np.float64),
         times_ns=np.array([np.median(part_ns) for part_ns in times_ns], np.float64),
-        low_ns=np.array([quantiles(part_ns, [0.25])[0] for part_ns in times_ns], np.float64),
+        low_ns=np.array([_low_ns(part_ns) for part_ns in times_ns]),
     )
+
+
+def _low_ns(times_ns: NDArray[Any]) -> float:
+    """Return the lower quartile: that of steps which nothing disturbed, even if half of them were
+    disturbed."""
+    return float(quantiles(times_ns, [0.25])[0])
 
 
 def _waited(
@@ -276,12 +282,13 @@ def _waited(
     median of each block; where none of its steps was read, that of the nearest with one.
 
     Steps are read after so much time, so those that waited are read far more often than their
-    number says. Only usual ones count, as in the times of blocks."""
+    number says. Only usual ones count, as in the times of blocks.
+    """
     durations_ns = durations_ns_of(steps)
     shares = step_waits_ns(run, steps) / np.maximum(durations_ns, 1)
     found = np.full(len(places), np.nan)
     for block, place in enumerate(places):
-        is_usual = durations_ns[place] <= _USUAL * np.median(durations_ns[place])
+        is_usual = durations_ns[place] <= _USUAL * _low_ns(durations_ns[place])
         known = shares[place][~np.isnan(shares[place]) & is_usual]
         if len(known):
             found[block] = np.median(known)
@@ -296,8 +303,8 @@ def _waited(
 def _times_of_places(
     run: Run, blocks: _Blocks, whole_steps: NDArray[np.void]
 ) -> tuple[NDArray[np.integer[Any]], NDArray[np.float64]]:
-    """Return the paths, and for each of them the median over the steps of each block of the time in
-    it alone; last that outside of all. Without rows where some block lacks spans."""
+    """Return the paths, and for each of them the lower quartile over the steps of each block of the
+    time in it alone; last that outside of all. Without rows where some block lacks spans."""
     steps = blocks.between(slice(None))
     is_whole = np.isin(steps["index"], whole_steps["index"])
     chosen = np.flatnonzero((span_scopes(run.spans) == Scope.STEP) & (run.span_self_ns >= 0))
@@ -313,8 +320,8 @@ def _times_of_places(
     found = []
     for _, spans in groups(run.spans["path"][chosen]):
         times_ns = np.bincount(place[spans], self_ns[spans], len(steps))
-        found.append([np.median(times_ns[part]) for part in parts])
-    found.append([np.median(outside_ns[part]) for part in parts])
+        found.append([_low_ns(times_ns[part]) for part in parts])
+    found.append([_low_ns(outside_ns[part]) for part in parts])
     return paths, np.maximum(np.array(found), 0.0)
 
 
