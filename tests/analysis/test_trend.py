@@ -175,3 +175,15 @@ def test_the_first_epoch_is_told_as_such() -> None:
     assert found is not None and found.place is not None
     assert (found.shape, found.since, found.is_epoch) == ("drop", 200, True)
     assert run.paths[found.place.path] == "data"
+
+
+def test_what_other_programs_do_to_half_of_the_steps_hides_no_growth() -> None:
+    times_ns = even()
+    disturbed = np.random.default_rng(0).random(STEPS) < 0.5
+    times_ns[1:3, disturbed] *= 30
+    assert trend_of(times_ns) is None
+    times_ns[3] += 0.02 * MS * np.arange(STEPS)
+    found = trend_of(times_ns)
+    assert found is not None and found.place is not None
+    assert (found.shape, found.place.path) == ("growth", OUTSIDE)
+    assert found.per_step_ns == pytest.approx(0.02 * MS, rel=0.01)
