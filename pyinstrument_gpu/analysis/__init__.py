@@ -26,8 +26,10 @@ from pyinstrument_gpu.analysis import (
     host_timeline,
     loader_replay,
     savings,
+    step_kinds,
     step_times,
     time_budget,
+    trend,
 )
 from pyinstrument_gpu.analysis.advice import Finding
 from pyinstrument_gpu.analysis.correlation_points import Premises, premises
@@ -161,6 +163,12 @@ class Analysis:
         if not self.is_contended or self.contention is None:
             return 1.0
         return 1.0 - (self.contention.share or 0.0)
+
+    @cached_property
+    def trend(self) -> trend.Trend | None:
+        """The change of the step over the run; None where there is none, or it is unknown."""
+        kinds = step_kinds.step_kinds(self._run)
+        return trend.trend(self._run, kinds, self.whole_steps, self.batches)
 
     @cached_property
     def excess(self) -> excess.Excess:

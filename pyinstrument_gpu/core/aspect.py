@@ -214,6 +214,13 @@ def aspects() -> tuple[Aspect[Any, Any], ...]:
     return (*own, *cast("list[Aspect[Any, Any]]", guarded))
 
 
+def where_in_program(run: Any, scope: Scope, phase: str | None) -> str:
+    """Return where the time of a phase goes, in parentheses behind a space; "" where no aspect
+    knows. See `Aspect.where`."""
+    found = (one.where(run, scope, phase) for one in aspects())
+    return next((f" ({where})" for where in found if where), "")
+
+
 class _LeftOut(Aspect[Any, Any]):
     """Stands for the aspect of a plug-in that is broken: what a run holds of it is not shown."""
 

@@ -17,6 +17,7 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.parts import Sentence
 from pyinstrument_gpu.parts.words import counted, printable, small_percent
 from pyinstrument_gpu.report.slow_steps import slow_findings
+from pyinstrument_gpu.report.trends import trend_findings
 
 
 def findings(run: Run, file: str | None) -> tuple[Finding, ...]:
@@ -35,6 +36,7 @@ def _worth_an_edit(run: Run) -> Iterator[Finding]:
     about = analysis.of(run)
     given = about.advice if about.knows_waits else []
     given = [*given, *(one for one in about.doubts if about.knows_waits or one.low_ns is None)]
+    yield from trend_findings(run)
     yield from given
     yield from slow_findings(run)
     intervals = {(one.low_ns, one.high_ns, one.of) for one in given}

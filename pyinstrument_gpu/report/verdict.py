@@ -9,7 +9,7 @@ from typing import Any
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.advice import BUSY_SHARE, HEADLINE_SHARE, MIN_STEPS, Finding
 from pyinstrument_gpu.analysis.step_times import outside_ns, startup_ns
-from pyinstrument_gpu.core.aspect import aspects
+from pyinstrument_gpu.core.aspect import aspects, where_in_program
 from pyinstrument_gpu.core.program_facts import CHILDREN
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
@@ -56,11 +56,11 @@ def verdict(
     where = ""
     if between_ns > most_ns:
         parts.append(_between(run, phases, between_ns, totals.duration.mean_ns))
-        where = _where(run, Scope.STEP, None)
+        where = where_in_program(run, Scope.STEP, None)
         parts[-1] += where
     elif most is not None and most_ns and not overlaps:
         share = small_percent(most_ns, totals.duration.mean_ns)
-        where = _where(run, Scope.STEP, most.path)
+        where = where_in_program(run, Scope.STEP, most.path)
         parts.append(f"the host spends {share} in {most.path}{where}")
     if parts:
         takes += f", of which {' and '.join(parts)}"
@@ -75,11 +75,6 @@ def verdict(
     return f"{takes}; {helps}{end}."
 
 
-def _where(run: Run, scope: Scope, phase: str | None) -> str:
-    found = (one.where(run, scope, phase) for one in aspects())
-    return next((f" ({where})" for where in found if where), "")
-
-
 def _elsewhere(run: Run) -> str:
     """Return where the time outside of steps goes, where that is most of what elapsed since the
     first step began."""
@@ -92,9 +87,9 @@ def _elsewhere(run: Run) -> str:
     outside = [one for one in phases_outside(run) if "/" not in one.path and not one.during_steps]
     largest = max(outside, key=lambda one: one.total_ns, default=None)
     if largest is None or largest.total_ns < _MOSTLY * between_ns:
-        return f"{text}{_where(run, Scope.OUTSIDE, None)}. "
+        return f"{text}{where_in_program(run, Scope.OUTSIDE, None)}. "
     text += f", {small_percent(largest.total_ns, between_ns)} of it in {largest.path}"
-    return f"{text}{_where(run, Scope.OUTSIDE, largest.path)}. "
+    return f"{text}{where_in_program(run, Scope.OUTSIDE, largest.path)}. "
 
 
 def _takes(run: Run) -> str:

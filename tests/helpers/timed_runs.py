@@ -24,12 +24,12 @@ MS = 1_000_000
 
 def made_run(
     steps_ns: ArrayLike,
-    phases: Mapping[str, float] | None = None,
+    phases: Mapping[str, ArrayLike] | None = None,
     samples: float = math.nan,
     **environment: Any,
 ) -> Run:
-    """A run of steps of these durations, in which each phase takes its share of the step. With a
-    GPU the host waits for it at the end of each step."""
+    """A run of steps of these durations, in which each phase takes its share of the step, of all or
+    of each. With a GPU the host waits for it at the end of each step."""
     phases = phases or {"forward": 0.5}
     ends_ns = np.cumsum(np.array(steps_ns, np.int64))
     begins_ns = np.append(0, ends_ns[:-1])
@@ -42,7 +42,8 @@ def made_run(
     spans["path"] = spans["phase"] = np.arange(len(phases))
     spans["flags"] = 1
     spans["thread"] = spans["depth"] = 0
-    shares = np.append(0, np.cumsum(list(phases.values())))
+    each = [np.broadcast_to(np.asarray(one), len(ends_ns)) for one in (0.0, *phases.values())]
+    shares = np.cumsum(each, axis=0).T
     durations_ns = (ends_ns - begins_ns)[:, None]
     moments_ns = begins_ns[:, None] + (durations_ns * shares).astype(np.int64)
     spans["host_begin_ns"], spans["host_end_ns"] = moments_ns[:, :-1], moments_ns[:, 1:]

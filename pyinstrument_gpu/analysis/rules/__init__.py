@@ -82,7 +82,7 @@ def is_nothing_worth_an_edit(run: Run, found: list[Finding]) -> bool:
     savings = about.savings
     if savings.steps < MIN_STEPS or not about.knows_waits or about.is_contended:
         return False
-    if about.advice or about.doubts:
+    if about.advice or about.doubts or about.trend is not None:
         return False
     if any(row.high_ns >= EDIT_SHARE * savings.whole_ns(row) > 0 for row in savings.rows):
         return False

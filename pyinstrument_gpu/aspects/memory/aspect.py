@@ -46,7 +46,10 @@ _EXPANDABLE = "expandable_segments:True"
 _MIB = 1 << 20
 _LOOK = "pyinstrument-gpu run --memory=exact PROGRAM"
 _LEAST_GROWTH = 0.01
-"""Of the memory at the begin: what it has to grow by over the steps that were read."""
+"""Of a GPU's memory at the begin: what it has to grow by over the steps that were read, to be what
+a report says first."""
+_LEAST_GROWTH_OF_PROCESS = 0.2
+"""The same of the process, which may well keep some of its results."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +147,7 @@ class MemoryAspect(DocumentAspect[Run, MemoryUse]):
             reserved_bytes = int(found.points["reserved_bytes"][-1])
             unused_bytes = reserved_bytes - int(found.points["allocated_bytes"][-1])
         known = [number for number, path in enumerate(run.paths) if path in found.phases]
+        growth = memory_growth(found)
         return MemoryUse(
             device=found.device,
             steps=found.steps,
@@ -152,8 +156,8 @@ class MemoryAspect(DocumentAspect[Run, MemoryUse]):
             reserved_bytes=reserved_bytes,
             unused_bytes=unused_bytes,
             allocation_retries=found.allocation_retries,
-            growth_is_known=len(found.points) >= FEWEST_POINTS,
-            growth=memory_growth(found),
+            growth_is_known=growth is not None or len(found.points) >= FEWEST_POINTS,
+            growth=growth,
             phases=tuple(
                 PhaseMemoryUse(
                     phase.path,
@@ -474,7 +478,8 @@ def _totals(memory: MemoryUse) -> str:
 
 def _growth_text(growth: MemoryGrowth) -> str:
     sizes_bytes = growth.step_bytes, growth.low_bytes, growth.high_bytes
-    interval = size_interval(*sizes_bytes, ", 99 % interval")
+    of_what = "from one reading to the next" if growth.is_of_few else "99 % interval"
+    interval = size_interval(*sizes_bytes, f", {of_what}")
     text = f"Memory grows by {size(growth.step_bytes)} per step{interval}"
     if growth.is_outside_phases:
         return f"{text}, left behind in steps outside all phases"
@@ -488,11 +493,12 @@ def _signed(median: int) -> str:
 
 
 def _matters(growth: MemoryGrowth, memory: Memory) -> bool:
-    """Return whether memory has grown for certain by as much as is worth a word: also the recording
+    """Return whether memory has grown for certain by as much as comes first: also the recording
     itself takes a little more memory of the process with each step."""
     first, last = memory.points[0], memory.points[-1]
     grown_bytes = growth.low_bytes * (int(last["step"]) - int(first["step"]))
-    return bool(grown_bytes >= _LEAST_GROWTH * first["allocated_bytes"])
+    least = _LEAST_GROWTH_OF_PROCESS if memory.device is None else _LEAST_GROWTH
+    return bool(grown_bytes >= least * first["allocated_bytes"])
 
 
 ASPECT = MemoryAspect()

@@ -7,12 +7,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import analysis, gpu_phase, gpu_step, gpu_steps
 from pyinstrument_gpu.aspects.memory import out_of_memory
-from pyinstrument_gpu.aspects.memory.data import MedianBytes, Memory
+from pyinstrument_gpu.aspects.memory.data import MEMORY_POINT_DTYPE, MedianBytes, Memory
 from pyinstrument_gpu.aspects.memory.fold import (
     MOST_BOUNDARIES,
     MOST_PHASES,
@@ -191,6 +192,46 @@ def test_where_one_phase_frees_what_another_allocates_no_phase_is_named() -> Non
     report = recording.run.report(verbose=True, width=120)
     assert "Memory grows by 512 bytes per step" in report
     assert "this run can't tell which phase leaks it" in report
+
+
+_MIB = 1 << 20
+
+
+def read_at(*points: tuple[int, float]) -> Memory:
+    """The memory of a process that had so many MiB after these steps."""
+    rows = [(step, round(mib * _MIB), -1) for step, mib in points]
+    return Memory(points=np.array(rows, MEMORY_POINT_DTYPE))
+
+
+def test_a_large_growth_shows_in_few_readings_too() -> None:
+    # As a program had it that kept all outputs of 900 steps, which took 2 ms each.
+    growth = memory_growth(
+        read_at((0, 323), (1, 325), (2, 326), (124, 402), (350, 544), (574, 689), (796, 833))
+    )
+    assert growth is not None
+    assert growth.is_of_few
+    assert growth.step_bytes == pytest.approx((833 - 402) / (796 - 124) * _MIB)
+    assert growth.low_bytes == pytest.approx((544 - 402) / (350 - 124) * _MIB)
+    assert growth.high_bytes == pytest.approx((833 - 689) / (796 - 574) * _MIB)
+
+
+@pytest.mark.parametrize(
+    "mib",
+    [
+        pytest.param((300, 395, 396, 399, 401), id="all of it at first"),
+        pytest.param((300, 400, 380, 480, 560), id="it falls, too"),
+        pytest.param((300, 310, 320, 330, 340), id="less than 100 MiB"),
+        pytest.param((3000, 3100, 3200, 3300, 3400), id="less than a fifth"),
+        pytest.param((300, 400, 450, 475, 490), id="slower and slower"),
+    ],
+)
+def test_few_readings_show_no_other_growth(mib: tuple[int, ...]) -> None:
+    points = [(100 * place + 50, size) for place, size in enumerate(mib)]
+    assert memory_growth(read_at(*points)) is None
+
+
+def test_three_readings_are_too_few_for_any_growth() -> None:
+    assert memory_growth(read_at((0, 300), (1, 301), (300, 600), (600, 900), (900, 1200))) is None
 
 
 def test_a_step_that_was_dropped_is_none() -> None:
