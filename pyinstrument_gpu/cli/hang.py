@@ -21,6 +21,7 @@ from pathlib import Path
 
 from pyinstrument_gpu.atomic_file import atomic_write
 from pyinstrument_gpu.recording.hang_program import is_url
+from pyinstrument_gpu.recording.secrets import masked_call
 
 MOST_S = 300
 GATHER_S = 10.0
@@ -55,7 +56,9 @@ def look_into(file: Path, call: str | None) -> None:
     try:
         _call(call, json_text(document, most_rows=None))
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        _write(beside, f"{text}\n\n{call} failed: {error}")
+        if isinstance(error, (subprocess.CalledProcessError, subprocess.TimeoutExpired)):
+            error.cmd = masked_call(call)
+        _write(beside, f"{text}\n\n{masked_call(call)} failed: {error}")
 
 
 def _hangs(file: Path) -> bool:

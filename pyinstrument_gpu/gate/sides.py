@@ -24,6 +24,7 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import GateError
 from pyinstrument_gpu.native import OFF
 from pyinstrument_gpu.recording.recording import record
+from pyinstrument_gpu.recording.secrets import masked_words
 from pyinstrument_gpu.recording.steps import gpu_step
 
 
@@ -113,7 +114,9 @@ class CommandSide:
 
     @property
     def text(self) -> str:
-        assignments = [f"{name}={shlex.quote(value)}" for name, value in self._environment.items()]
+        words = masked_words([f"{name}={value}" for name, value in self._environment.items()])
+        named = [word.partition("=") for word in words]
+        assignments = [f"{name}={shlex.quote(value)}" for name, _, value in named]
         command = " ".join([*assignments, self.command.text])
         place = self.working_directory
         return command if place is None else f"{command} (in {place})"
@@ -352,7 +355,7 @@ class RecordedCommand:
 
     @property
     def text(self) -> str:
-        return shlex.join(self.words)
+        return shlex.join(masked_words(self.words))
 
     def recorded_into(self, path: str) -> list[str]:
         """The command that records. Without a report, which would follow the program's own last

@@ -66,6 +66,7 @@ def test_variables_that_matter_and_no_secret() -> None:
         "PYTHON_API_KEY": "hidden",
         "HF_TOKEN": "hidden",
         "TORCHELASTIC_RUN_ID": "7",
+        "OMP_ANYTHING": "hidden",
         "HOME": "/root",
     }
     assert variables(environment) == {

@@ -378,7 +378,7 @@ def test_arguments_are_checked_at_once(options: dict[str, object], message: str)
 
 @pytest.mark.parametrize("function", [pig.record, pig.start])
 def test_a_wrong_keyword_names_the_right_ones(function: Callable[..., pig.Recording]) -> None:
-    names = "flops, stacks, compiled_phases, watchdog_s, on_hang, aspects, sinks"
+    names = "flops, stacks, compiled_phases, watchdog_s, on_hang, arguments, aspects, sinks"
     with pytest.raises(TypeError, match=rf"^{function.__name__}\(\) .*'overwrit'.*{names}$"):
         function(overwrit=True)
 
