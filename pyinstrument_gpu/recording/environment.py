@@ -82,6 +82,8 @@ _VARIABLES = {
 end. Others are not recorded: a name of any other may be that of a secret."""
 _SITE = re.compile(r"(.*/(?:site|dist)-packages)/")
 _DRIVER = "/sys/module/nvidia/version"
+_COMMIT = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
+_MAX_PACKED = 64 << 20
 _OVERHEAD_BATCHES = 7
 _OVERHEAD_USES = 300
 
@@ -249,29 +251,46 @@ def code_revision(folder: Path) -> str | None:
         for place in (folder, *folder.parents):
             git = place / ".git"
             if git.is_file():  # a worktree or a submodule
-                git = place / git.read_text().removeprefix("gitdir:").strip()
+                git = place / _text_of(git).removeprefix("gitdir:").strip()
             if (git / "HEAD").is_file():
-                return _commit(git, (git / "HEAD").read_text().strip())
+                found = _commit(git, _text_of(git / "HEAD").strip())
+                return found if found is not None and _COMMIT.fullmatch(found) else None
     except (OSError, UnicodeDecodeError, ValueError):
         pass
     return None
 
 
 def _commit(git: Path, head: str) -> str | None:
+    """What a reference leads to, which need not be a commit: the files may say anything."""
     if not head.startswith("ref: "):
         return head
     name = head.removeprefix("ref: ")
+    if not name.startswith("refs/") or ".." in name:
+        return None
     shared = git / "commondir"
-    folders = [git, git / shared.read_text().strip()] if shared.is_file() else [git]
+    folders = [git, git / _text_of(shared).strip()] if shared.is_file() else [git]
     for folder in folders:
         if (folder / name).is_file():
-            return (folder / name).read_text().strip()
+            return _text_of(folder / name).strip()
         packed = folder / "packed-refs"
-        lines = packed.read_text().splitlines() if packed.is_file() else []
+        lines = _text_of(packed, _MAX_PACKED).splitlines() if packed.is_file() else []
         for line in lines:
             if line.endswith(f" {name}"):
                 return line.split()[0]
     return None
+
+
+def _text_of(path: Path, most: int = 4096) -> str:
+    """The text of a file that is not longer.
+
+    Raises:
+        OSError, UnicodeDecodeError, ValueError: it is longer, or can't be read.
+    """
+    with open(path, "rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"{path} is too long")
+    return data.decode()
 
 
 def overhead_facts() -> dict[str, float]:
