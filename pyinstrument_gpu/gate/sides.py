@@ -26,6 +26,7 @@ from pyinstrument_gpu.native import OFF
 from pyinstrument_gpu.recording.recording import record
 from pyinstrument_gpu.recording.secrets import masked_words
 from pyinstrument_gpu.recording.steps import gpu_step
+from pyinstrument_gpu.report.no_steps import no_steps
 
 
 class Side(Protocol):
@@ -157,9 +158,9 @@ class CommandSide:
         """Check a run; raise GateError without a step, or if the code is not the directory's."""
         if not run.steps.closed["complete"].any():
             raise GateError(
-                f"{name} had no step, so there is nothing to compare. Steps that can't be found "
-                "are named by gpu_steps or gpu_step, and a program that records itself has to "
-                f"leave that out: {self.text}{self._tail(log)}"
+                f"{name} had no step, so there is nothing to compare: {no_steps(run)}. Steps that "
+                "can't be found are named by gpu_steps or gpu_step, and a program that records "
+                f"itself has to leave that out: {self.text}{self._tail(log)}"
             )
         folder = run.environment.get("program_folder")
         if self.working_directory is not None and folder is not None:
