@@ -74,7 +74,7 @@ HighDescriptor lock_replaceable(const std::string& path) {
 
 }  // namespace
 
-FileStorage::FileStorage(const std::string& path, bool overwrite) {
+FileStorage::FileStorage(const std::string& path, bool overwrite) : path_(path) {
   if (struct stat there; !overwrite || lstat(path.c_str(), &there) != 0) {
     descriptor_ = make_file(path);
     lock(descriptor_);
@@ -91,6 +91,15 @@ FileStorage::FileStorage(const std::string& path, bool overwrite) {
     unlink(part.c_str());
     fail(error, "rename");
   }
+}
+
+void FileStorage::discard() {
+  struct stat named, own;
+  // Nobody else's that has taken the name meanwhile.
+  if (descriptor_.is_ours(own) && lstat(path_.c_str(), &named) == 0 && named.st_ino == own.st_ino &&
+      named.st_dev == own.st_dev)
+    unlink(path_.c_str());
+  abandon();
 }
 
 int FileStorage::check() {

@@ -110,6 +110,9 @@ class Storage {
   /// more. To be asked before each group of writes.
   virtual int check() { return 0; }
 
+  /// Takes the file away, of a recording that could not begin.
+  virtual void discard() {}
+
   /// Lets go of the file: where the recording has stopped, and in a forked child, whose parent it
   /// belongs to.
   virtual void abandon() {}
@@ -125,9 +128,11 @@ class FileStorage : public Storage {
   FileStorage(const std::string& path, bool overwrite);
   int write(uint64_t offset, const void* data, size_t bytes) override;
   int check() override;
+  void discard() override;
   void abandon() override { descriptor_.close(); }
 
  private:
+  std::string path_;
   HighDescriptor descriptor_;
   uint64_t end_ = 0;  ///< of what was written
   int error_ = 0;     ///< what `check` found; for good

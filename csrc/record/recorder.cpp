@@ -84,6 +84,24 @@ ClockAnchor Recorder::start(const RecordingOptions& options) {
   } else {
     storage = std::make_unique<MemoryStorage>(/*keeps_descriptor=*/true);
   }
+  // Of a recording that can't begin, nothing stays: neither its file, which would be in the way of
+  // the next one, nor the lock on it.
+  struct Undo {
+    Recorder& recorder;
+    std::unique_ptr<Storage>& storage;
+    bool has_begun = false;
+    ~Undo() {
+      if (has_begun) return;
+      if (storage) {
+        storage->discard();
+        return;
+      }
+      const std::lock_guard lock(recorder.harvest_mutex_);
+      recorder.storage_->discard();
+      recorder.log_.reset();
+      recorder.storage_.reset();
+    }
+  } undo{*this, storage};
   run_id_ = random_id();
   clock_.start();
   drops_.clear();
@@ -111,20 +129,12 @@ ClockAnchor Recorder::start(const RecordingOptions& options) {
     state.anchor = anchor;
     log_->write_state(state, drops_, *log_);
     log_->end_writes();
-    if (const int error = log_->error()) {
-      log_.reset();
-      storage_.reset();  // and with it the lock on the file
+    if (const int error = log_->error())
       throw std::system_error(error, std::generic_category(), "write");
-    }
   }
-  try {
-    harvester_.start([this, number](bool asked) { turn(number, asked); },
-                     [this, number] { last_turn(number); });
-  } catch (const std::system_error&) {
-    log_.reset();
-    storage_.reset();
-    throw;
-  }
+  harvester_.start([this, number](bool asked) { turn(number, asked); },
+                   [this, number] { last_turn(number); });
+  undo.has_begun = true;
   try_allocating([this] { reserve_.reset(new uint8_t[kReserveBytes]); });  // touches none of it
   if (++epoch_ == 0) ++epoch_;
   recording_.store(true, std::memory_order_relaxed);

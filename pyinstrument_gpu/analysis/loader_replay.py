@@ -35,6 +35,7 @@ from pyinstrument_gpu.core.run import Run
 
 _LEAST_BATCHES, _MOST_BATCHES = 32, 1024
 _AGREES_SHARE, _AGREES_NS = 0.15, 500_000
+_MOST_AHEAD = 1 << 16
 FROM_WORKER_NS = 1_000_000
 """To get a batch from a worker takes up to so long, where the loop had none."""
 _HANDING_QUANTILES = [0.1, 0.9]
@@ -375,7 +376,8 @@ def replayed_wait_ns(
         return 0.0
     if workers == 0:
         return sum(making_ns[:count]) / count
-    ahead = workers * prefetch
+    # More than any loop is ahead: both are numbers in a file.
+    ahead = min(workers * prefetch, max(workers, _MOST_AHEAD))
     rounds = max(2, -(-3 * ahead // count))
     got_ns: list[int] = []
     made_ns: list[int] = []

@@ -21,11 +21,14 @@ from pathlib import Path
 
 from pyinstrument_gpu.atomic_file import atomic_write
 from pyinstrument_gpu.recording.hang_program import is_url
+from pyinstrument_gpu.recording.secrets import masked_call
 
 MOST_S = 300
 GATHER_S = 10.0
 """Until then the watchdogs of other ranks have noticed, too, and written down what they saw."""
 _CALL_S = 60.0
+_MOST_RANKS = 100_000
+"""Of those that are asked. How many there are is a number in a file."""
 
 
 def text_beside(file: Path) -> Path:
@@ -43,7 +46,8 @@ def look_into(file: Path, call: str | None) -> None:
     from pyinstrument_gpu.watch.run_files import run_files_beside
 
     rank = Run.load(file).environment.get("rank", 0)
-    if not _hangs(file) or any(_hangs(_of_rank(file, rank, lower)) for lower in range(rank)):
+    lower = (_of_rank(file, rank, other) for other in range(min(rank, _MOST_RANKS)))
+    if not _hangs(file) or any(map(_hangs, lower)):
         return
     job, observations = look([str(path) for path in run_files_beside(file)])
     document = job_ending(job, observations)
@@ -55,7 +59,9 @@ def look_into(file: Path, call: str | None) -> None:
     try:
         _call(call, json_text(document, most_rows=None))
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        _write(beside, f"{text}\n\n{call} failed: {error}")
+        if isinstance(error, (subprocess.CalledProcessError, subprocess.TimeoutExpired)):
+            error.cmd = masked_call(call)
+        _write(beside, f"{text}\n\n{masked_call(call)} failed: {error}")
 
 
 def _hangs(file: Path) -> bool:

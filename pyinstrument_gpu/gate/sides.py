@@ -24,7 +24,9 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import GateError
 from pyinstrument_gpu.native import OFF
 from pyinstrument_gpu.recording.recording import record
+from pyinstrument_gpu.recording.secrets import masked_words
 from pyinstrument_gpu.recording.steps import gpu_step
+from pyinstrument_gpu.report.no_steps import no_steps
 
 
 class Side(Protocol):
@@ -113,7 +115,9 @@ class CommandSide:
 
     @property
     def text(self) -> str:
-        assignments = [f"{name}={shlex.quote(value)}" for name, value in self._environment.items()]
+        words = masked_words([f"{name}={value}" for name, value in self._environment.items()])
+        named = [word.partition("=") for word in words]
+        assignments = [f"{name}={shlex.quote(value)}" for name, _, value in named]
         command = " ".join([*assignments, self.command.text])
         place = self.working_directory
         return command if place is None else f"{command} (in {place})"
@@ -154,9 +158,9 @@ class CommandSide:
         """Check a run; raise GateError without a step, or if the code is not the directory's."""
         if not run.steps.closed["complete"].any():
             raise GateError(
-                f"{name} had no step, so there is nothing to compare. Steps that can't be found "
-                "are named by gpu_steps or gpu_step, and a program that records itself has to "
-                f"leave that out: {self.text}{self._tail(log)}"
+                f"{name} had no step, so there is nothing to compare: {no_steps(run)}. Steps that "
+                "can't be found are named by gpu_steps or gpu_step, and a program that records "
+                f"itself has to leave that out: {self.text}{self._tail(log)}"
             )
         folder = run.environment.get("program_folder")
         if self.working_directory is not None and folder is not None:
@@ -352,7 +356,7 @@ class RecordedCommand:
 
     @property
     def text(self) -> str:
-        return shlex.join(self.words)
+        return shlex.join(masked_words(self.words))
 
     def recorded_into(self, path: str) -> list[str]:
         """The command that records. Without a report, which would follow the program's own last

@@ -146,7 +146,7 @@ def _written(one: AttemptTimes) -> tuple[NDArray[np.int64], NDArray[np.int64], i
     rows = one.claims[Bucket.CHECKPOINT]
     rows = rows[rows[:, 1] < one.end_ns]  # the others were cut off
     rows = rows[np.argsort(rows[:, 0])]
-    begun = np.searchsorted(one.steps[:, 0], rows[:, 0], side="right")
+    begun = one.begun(rows[:, 0])
     first = np.flatnonzero(np.append(True, begun[1:] != begun[:-1])[: len(begun)])
     if not len(first):
         return rows[:, 0], rows[:, 1], 0

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.analysis.intervals import interval_at, joined
 from pyinstrument_gpu.aspects.startup.aspect import StartupPart
-from pyinstrument_gpu.core.arrays import distinct, least_of
+from pyinstrument_gpu.core.arrays import distinct, durations_ns_of, least_of
 from pyinstrument_gpu.core.condition import Condition, ProcessState
 from pyinstrument_gpu.core.file.attempts import AttemptFiles
 from pyinstrument_gpu.core.file.shared_page import last_steps
@@ -33,7 +34,7 @@ from pyinstrument_gpu.goodput.division import (
     divided,
     end_of_cover_ns,
 )
-from pyinstrument_gpu.goodput.run_times import RunTimes, run_times
+from pyinstrument_gpu.goodput.run_times import RunTimes, begun_steps, counts_of_rows, run_times
 from pyinstrument_gpu.job import analysis
 from pyinstrument_gpu.job.condition import ProcessObservation
 from pyinstrument_gpu.job.gather import job_of, rank_data
@@ -61,6 +62,8 @@ class AttemptTimes:
         environment: of the lowest rank.
         begin_ns, end_ns: from its first process to its last heartbeat.
         index: of each step of the job, in this attempt.
+        counts: for how many steps each row stands, from its index on: 1, but for the first rows of
+            a run that lost very many.
         steps: rows of its begin and end.
         is_done: whether any rank was through.
         told: pairs of an index and its number in the whole training, as the program told it.
@@ -80,6 +83,7 @@ class AttemptTimes:
     begin_ns: int
     end_ns: int
     index: NDArray[np.int64]
+    counts: NDArray[np.int64]
     steps: NDArray[np.int64]
     is_done: NDArray[np.bool_]
     told: tuple[tuple[int, int], ...]
@@ -100,6 +104,33 @@ class AttemptTimes:
     def has_failed(self) -> bool:
         """True if it was ended by something that may come again."""
         return self.has_hung or self.ended in (Condition.CUT_OFF, Condition.FAILED)
+
+    def count(self, which: NDArray[np.bool_]) -> int:
+        """Return the number of the steps for which some rows stand."""
+        return int(self.counts[which].sum())
+
+    def begun(self, times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many of the steps had begun by each time."""
+        return begun_steps(self.steps[:, 0], self.steps[:, 1], self.counts, times_ns)[0]
+
+    def cut(self, indices: NDArray[np.int64]) -> AttemptTimes:
+        """Return the same with rows that begin at these steps, if the first row stands for them:
+        they are taken to be equal."""
+        count = int(self.counts[0]) if len(self.counts) else 0
+        begins = distinct(np.append(0, indices[(indices > 0) & (indices < count)]))
+        if len(begins) == 1:
+            return self
+        (begin_ns, end_ns), counts = self.steps[0].tolist(), np.diff(begins, append=count)
+        next_ns = int(self.steps[1, 0]) if len(self.steps) > 1 else end_ns
+        begins_ns = begin_ns + (begins * ((next_ns - begin_ns) / count)).astype(np.int64)
+        ends_ns = begins_ns + (counts * ((end_ns - begin_ns) / count)).astype(np.int64)
+        return replace(
+            self,
+            index=np.append(begins, self.index[1:]),
+            counts=np.append(counts, self.counts[1:]),
+            steps=np.concatenate([np.stack([begins_ns, ends_ns], 1), self.steps[1:]]),
+            is_done=np.append(np.repeat(self.is_done[:1], len(begins)), self.is_done[1:]),
+        )
 
 
 @dataclass(frozen=True)
@@ -214,7 +245,7 @@ def attempt_times(
     notes += _with_one_clock(found, environments)
     runs = list(found.values())
     end_ns = max(run.end_ns for run in runs)
-    index, steps, is_done = _steps_of_job(runs)
+    index, counts, steps, is_done = _steps_of_job(runs)
     # Where a step was done without it, a rank without steps is no part of the loop.
     first_done_ns = int(steps[is_done][:1, 1].min(initial=end_ns))
     startup = [
@@ -263,6 +294,7 @@ def attempt_times(
         begin_ns=min(run.began_ns for run in runs),
         end_ns=end_ns,
         index=index,
+        counts=counts,
         steps=steps,
         is_done=is_done,
         told=next((run.numbers for run in runs if run.numbers), ()),
@@ -283,14 +315,14 @@ def _with_one_clock(
     reference, notes = found[first], {}
     for rank in others:
         run, host = found[rank], environments[rank].get("host")
-        _, own, its = np.intersect1d(
-            run.steps["index"][run.is_done],
-            reference.steps["index"][reference.is_done],
-            return_indices=True,
+        own_steps, its_steps = (
+            one.steps[one.is_done & (one.steps["index"] >= one.together)]
+            for one in (run, reference)
         )
+        _, own, its = np.intersect1d(own_steps["index"], its_steps["index"], return_indices=True)
         if host == environments[first].get("host") or not len(own):
             continue
-        apart_ns = reference.steps["end_ns"][its] - run.steps["end_ns"][own]
+        apart_ns = its_steps["end_ns"][its] - own_steps["end_ns"][own]
         shift_ns = int(np.median(apart_ns))
         if abs(shift_ns) >= _LEAST_SHIFT_NS:
             found[rank] = run.shifted(shift_ns)
@@ -304,11 +336,13 @@ def _with_one_clock(
 
 def _steps_of_job(
     runs: Sequence[RunTimes],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """The steps that any rank began: their indices, when each began and ended, and whether it was
-    done."""
-    all_of = np.concatenate([run.steps for run in runs])
-    are_done = np.concatenate([run.is_done for run in runs])
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    """The steps that any rank began: their indices, for how many steps each stands, when it began
+    and ended, and whether it was done."""
+    together = max(run.together for run in runs)
+    folded = [_folded(run, together) for run in runs]
+    all_of = np.concatenate([steps for steps, _ in folded])
+    are_done = np.concatenate([is_done for _, is_done in folded])
     index = distinct(all_of["index"])
     place = np.searchsorted(index, all_of["index"])
     begins_ns = least_of(place, all_of["begin_ns"], len(index))
@@ -316,7 +350,19 @@ def _steps_of_job(
     is_done = np.bincount(place[are_done], minlength=len(index)) > 0
     if len(index) and is_done[-1]:  # some ranks were cut off in the step that others had done
         ends_ns[-1] = all_of["end_ns"][are_done & (place == len(index) - 1)].max()
-    return index, np.stack([begins_ns, ends_ns], 1), is_done
+    return index, counts_of_rows(len(index), together), np.stack([begins_ns, ends_ns], 1), is_done
+
+
+def _folded(run: RunTimes, together: int) -> tuple[NDArray[np.void], NDArray[np.bool_]]:
+    """The steps of a run, and whether each was done, with one row for those whose index is below
+    `together`."""
+    count = int(np.searchsorted(run.steps["index"], together))
+    if count < 2:
+        return run.steps, run.is_done
+    steps = run.steps[count - 1 :].copy()
+    steps[0] = run.steps[0]
+    steps["end_ns"][0] += int(durations_ns_of(run.steps[1:count]).sum())
+    return steps, np.append(run.is_done[:count].any(), run.is_done[count:])
 
 
 def _straggler_waits(
@@ -358,7 +404,7 @@ def numbered_attempts(
     Where a program does not tell where it goes on, it is taken that it does so behind the last
     checkpoint that an earlier attempt has written. Where none was seen, it can't be told.
     """
-    done = np.empty(0, np.int64)
+    done = np.empty(0, np.int64), np.empty(0, np.int64)
     after_checkpoint: int | None = None
     found: list[AttemptTimes] = []
     notes = []
@@ -377,7 +423,7 @@ def numbered_attempts(
                     "after the last checkpoint, is assumed. gpu_steps(start=...) says it"
                 )
         else:
-            told, numbered_by = ((0, int(done.max(initial=-1)) + 1),), "unknown"
+            told, numbered_by = ((0, int(done[1].max(initial=0))),), "unknown"
             if len(times.index):
                 notes.append(
                     f"attempt {place} does not say where it resumes, and no checkpoint was seen: "
@@ -385,32 +431,41 @@ def numbered_attempts(
                     "productive. gpu_steps(start=...) says it"
                 )
         indices, first_numbers = np.array(told, np.int64).T
+        if times.counts[:1].sum() > 1:
+            edges = np.concatenate(done) - (first_numbers - indices)[:, None]
+            times = times.cut(np.append(indices, edges))
         at = np.maximum(np.searchsorted(indices, times.index, side="right") - 1, 0)
         numbers = times.index - indices[at] + first_numbers[at]
         is_cut_off = ~times.is_done & (not times.may_go_on)
-        if times.told and len(done):
-            shown = np.arange(done.max() + 1, numbers.min(initial=first_numbers[0]))
-            unseen += len(shown)
-            done = np.append(done, shown)
-        is_again = np.isin(numbers, done)
-        recomputed += int((is_again & times.is_done).sum())
-        cut_off += int(is_cut_off.sum())
+        ends = numbers + times.counts
+        if times.told and len(done[1]):
+            shown = int(done[1].max()), int(numbers.min(initial=first_numbers[0]))
+            if shown[0] < shown[1]:
+                unseen += shown[1] - shown[0]
+                done = joined(*(np.append(*both) for both in zip(done, shown, strict=True)))
+        is_again = interval_at(*done, numbers) >= 0
+        recomputed += times.count(is_again & times.is_done)
+        cut_off += times.count(is_cut_off)
         found.append(
             replace(times, numbers=numbers, is_again=is_again | is_cut_off, numbered_by=numbered_by)
         )
-        done = np.union1d(done, numbers[times.is_done])
+        of_rows = numbers[times.is_done], ends[times.is_done]
+        done = joined(*(np.append(*both) for both in zip(done, of_rows, strict=True)))
         written = times.claims[Bucket.CHECKPOINT]
         written = written[written[:, 1] < times.end_ns]
         if len(written):
-            begun = np.searchsorted(times.steps[:, 0], written[:, 0].max(), side="right")
+            begun = int(times.begun(written[:, 0].max(keepdims=True))[0])
             if begun:
-                after_checkpoint = int(numbers[begun - 1]) + 1
+                rows = np.cumsum(times.counts)
+                row = int(np.searchsorted(rows, begun))
+                after_checkpoint = int(ends[row] - rows[row]) + begun
     if unseen:
         notes.append(
             f"{counted(unseen, 'productive step')} are in no file: that they were done is known "
             "from where the next attempt resumes"
         )
-    return found, StepCounts(len(done), recomputed, cut_off, unseen), notes
+    productive = int((done[1] - done[0]).sum())
+    return found, StepCounts(productive, recomputed, cut_off, unseen), notes
 
 
 def division_of(attempts: Sequence[AttemptTimes]) -> Division:

@@ -219,7 +219,7 @@ def _clock(date: str) -> str:
 
 
 def _attempt(one: AttemptTimes, number: int, begin_ns: int) -> AttemptOfJob:
-    numbers = one.numbers.tolist()
+    numbers = one.numbers
     end = ProgramEnd.of(one.environment)
     ended = "hung" if one.has_hung else one.ended.value
     if one.ended.value == "failed":
@@ -231,11 +231,11 @@ def _attempt(one: AttemptTimes, number: int, begin_ns: int) -> AttemptOfJob:
         began=_date(one.begin_ns),
         begin_ns=one.begin_ns - begin_ns,
         duration_ns=one.end_ns - one.begin_ns,
-        first_step=min(numbers, default=None),
-        last_step=max(numbers, default=None),
+        first_step=int(numbers.min()) if len(numbers) else None,
+        last_step=int((numbers + one.counts - 1).max()) if len(numbers) else None,
         numbered_by=one.numbered_by,
-        steps=int(np.count_nonzero(one.is_done)),
-        again=int(np.count_nonzero(one.is_done & one.is_again)),
+        steps=one.count(one.is_done),
+        again=one.count(one.is_done & one.is_again),
         ended=ended,
         files=one.files,
     )

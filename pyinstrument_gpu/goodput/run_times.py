@@ -25,6 +25,10 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import STEP_DTYPE
 from pyinstrument_gpu.job.condition import LAG_NS, ProcessObservation, hanging_ns
 
+_MOST_LOST = 100_000
+"""Of the steps that are no longer in the history, so many have a row of their own."""
+_LAST_NUMBER = 1 << 62
+
 
 @dataclass(frozen=True, eq=False)
 class RunTimes:
@@ -35,6 +39,8 @@ class RunTimes:
         end_ns: its end, or its last heartbeat or step, or now if it goes on.
         steps: those that it has (`STEP_DTYPE`), the last perhaps cut off. The times of those that
             are no longer in the history are spread evenly.
+        together: for how many steps the first row stands, of a run that lost very many; 0 where
+            each row is one step. It is as long as these steps, without what was between them.
         is_done: by step, whether it was not cut off.
         numbers: pairs of a step's index and of its number in the whole training, as the program
             has told it, ascending.
@@ -49,6 +55,7 @@ class RunTimes:
     began_ns: int
     end_ns: int
     steps: NDArray[np.void]
+    together: int
     is_done: NDArray[np.bool_]
     numbers: tuple[tuple[int, int], ...]
     checkpoints: NDArray[np.int64]
@@ -95,7 +102,7 @@ def run_times(run: Run, seen: ProcessObservation, last_steps: bytes | None = Non
         end_ns += seen.silent_ns or 0
     elif seen.process == ProcessState.UNKNOWN:
         ended = Condition.LOST
-    steps, not_kept = _all_steps(run)
+    steps, not_kept, together = _all_steps(run)
     has_all_steps = run.complete
     if last_steps is not None:
         steps, has_all_steps = _with_last_steps(steps, last_steps)
@@ -114,10 +121,11 @@ def run_times(run: Run, seen: ProcessObservation, last_steps: bytes | None = Non
         began_ns=-before_ns,
         end_ns=end_ns,
         steps=steps,
+        together=together,
         is_done=is_done,
-        numbers=_numbers(run, steps),
+        numbers=_numbers(run, steps, together),
         checkpoints=_checkpoints(run, steps),
-        evaluations=_evaluations(run, steps),
+        evaluations=_evaluations(run, steps, together),
         hung_since_ns=since_ns,
         startup=startup_times(run),
         ended=ended,
@@ -127,13 +135,14 @@ def run_times(run: Run, seen: ProcessObservation, last_steps: bytes | None = Non
     return found.shifted(run.began_realtime_ns or 0)
 
 
-def _all_steps(run: Run) -> tuple[NDArray[np.void], int]:
-    """The steps, with those that are no longer in the history before them, and their number. Of
-    these it is known how long they took together, and perhaps when the first one began."""
+def _all_steps(run: Run) -> tuple[NDArray[np.void], int, int]:
+    """The steps, with those that are no longer in the history before them, the number of these, and
+    for how many of them the first row stands. Of these it is known how long they took together, and
+    perhaps when the first one began."""
     kept = run.steps.array
     lost = int(kept["index"][0]) if len(kept) else 0
     if not lost:
-        return kept.copy(), 0
+        return kept.copy(), 0, 0
     closed, end_ns = run.steps.closed, int(kept["begin_ns"][0])
     total_ns = run.step_totals.duration.total_ns + run.profiled_totals.duration.total_ns
     lost_ns = max(0, total_ns - int(durations_ns_of(closed).sum()))
@@ -141,11 +150,20 @@ def _all_steps(run: Run) -> tuple[NDArray[np.void], int]:
     begin_ns = end_ns - lost_ns
     if run.startup is not None and run.startup.first_step_ns is not None and zero_ns is not None:
         begin_ns = min(begin_ns, run.startup.first_step_ns - zero_ns)
-    before = np.zeros(lost, STEP_DTYPE)
-    before["index"], before["complete"], before["thread"] = np.arange(lost), True, kept["thread"][0]
-    before["begin_ns"] = np.linspace(max(0, begin_ns), end_ns, lost, endpoint=False)
+    begin_ns = max(0, begin_ns)
+    # How many were lost is a number in the file, and may be any.
+    together = max(0, lost - _MOST_LOST)
+    next_ns = begin_ns + (end_ns - begin_ns) * together // lost
+    before = np.zeros(lost - together, STEP_DTYPE)
+    before["index"] = np.arange(together, lost)
+    before["begin_ns"] = np.linspace(next_ns, end_ns, len(before), endpoint=False)
     before["end_ns"] = np.minimum(before["begin_ns"] + lost_ns // lost, end_ns)
-    return np.concatenate([before, kept]), lost
+    first = np.zeros(min(1, together), STEP_DTYPE)
+    first["begin_ns"] = begin_ns
+    first["end_ns"] = min(begin_ns + lost_ns * together // lost, next_ns)
+    before = np.concatenate([first, before])
+    before["complete"], before["thread"] = True, kept["thread"][0]
+    return np.concatenate([before, kept]), lost, together
 
 
 def _with_last_steps(steps: NDArray[np.void], last_steps: bytes) -> tuple[NDArray[np.void], bool]:
@@ -179,13 +197,18 @@ def _hung_since_ns(run: Run, steps: NDArray[np.void]) -> int | None:
     return since_ns if run.duration_ns - since_ns > limit_ns else None
 
 
-def _numbers(run: Run, steps: NDArray[np.void]) -> tuple[tuple[int, int], ...]:
-    found = []
+def _numbers(run: Run, steps: NDArray[np.void], together: int) -> tuple[tuple[int, int], ...]:
+    found, begins_ns = [], steps["begin_ns"]
     for place, noted in enumerate(run.environment.get("step_numbers", ())):
         # It was told before the step. The first time it was before any.
-        at = int(np.searchsorted(steps["begin_ns"], noted["at_ns"])) if place else 0
+        at = int(np.searchsorted(begins_ns, noted["at_ns"])) if place else 0
         if at < len(steps):
-            found.append((int(steps["index"][at]), noted["number"]))
+            index = int(steps["index"][at])
+            if together and at == 1:
+                first_ns, next_ns = map(int, begins_ns[:2])
+                # Rounded up, as by the search.
+                index = -((first_ns - noted["at_ns"]) * together // (next_ns - first_ns))
+            found.append((index, min(noted["number"], _LAST_NUMBER)))
     return tuple(found)
 
 
@@ -217,13 +240,41 @@ def _checkpoints(run: Run, steps: NDArray[np.void]) -> NDArray[np.int64]:
     return np.concatenate([_named(run, CHECKPOINT_PHASES, steps), of_calls])
 
 
-def _evaluations(run: Run, steps: NDArray[np.void]) -> NDArray[np.int64]:
+def counts_of_rows(rows: int, together: int) -> NDArray[np.int64]:
+    """Return for how many steps each row stands."""
+    counts = np.ones(rows, np.int64)
+    counts[:1] = max(1, together)
+    return counts
+
+
+def begun_steps(
+    begins_ns: NDArray[np.int64],
+    ends_ns: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    times_ns: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return how many steps had begun by each time, and whether the last of them went on. Where a
+    row stands for several, they are evenly spread."""
+    row = np.searchsorted(begins_ns, times_ns, side="right") - 1
+    is_after = row >= 0
+    if not is_after.any():
+        return np.zeros(len(times_ns), np.int64), is_after
+    row = np.maximum(row, 0)
+    count, since_ns = counts[row], times_ns - begins_ns[row]
+    each_ns = np.maximum(np.append(begins_ns[1:], ends_ns[-1:])[row] - begins_ns[row], 1) / count
+    passed = np.where(count > 1, np.minimum(since_ns // each_ns, count - 1), 0).astype(np.int64)
+    length_ns = (ends_ns - begins_ns)[row] / count
+    begun = np.append(0, np.cumsum(counts))[row] + passed + 1
+    return np.where(is_after, begun, 0), is_after & (since_ns - passed * each_ns < length_ns)
+
+
+def _evaluations(run: Run, steps: NDArray[np.void], together: int) -> NDArray[np.int64]:
     """Return evaluations between two steps, and in a step, from the begin of the first such phase
     to the end of the last. Where most steps have one it is a part of the step."""
     rows = _named(run, EVALUATION_PHASES, steps)
-    begun = np.searchsorted(steps["begin_ns"], rows[:, 0], side="right")
-    in_step = (begun > 0) & (rows[:, 0] < np.append(-1, steps["end_ns"])[begun])
-    if len(distinct(begun[in_step])) > MAX_SHARE * len(steps):
+    counts = counts_of_rows(len(steps), together)
+    begun, in_step = begun_steps(steps["begin_ns"], steps["end_ns"], counts, rows[:, 0])
+    if len(distinct(begun[in_step])) > MAX_SHARE * counts.sum():
         rows, begun, in_step = rows[~in_step], begun[~in_step], in_step[~in_step]
     keys = 2 * begun + in_step
     places = distinct(keys)

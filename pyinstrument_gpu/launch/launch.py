@@ -331,9 +331,8 @@ class Launch:
                 yield "Rank 0 by itself"
             if shows:
                 yield run.report(file=str(self._recording.path))
-            elif not gave_way and not run.step_totals.count:
-                told = "" if self._options.no_report else f". Run file: {self._recording.path}"
-                self._say(f"no steps: {no_steps(run)}{told}")
+            elif not (gave_way or self._options.no_report or run.step_totals.count):
+                self._say(f"no steps: {no_steps(run)}. Run file: {self._recording.path}")
             if self._options.html or shows:
                 yield from self._report_ending(job)
         yield from (f"pyinstrument-gpu: {sentence}" for sentence in self._said)

@@ -21,6 +21,21 @@ from typing import Any, NoReturn
 from pyinstrument_gpu.patching import own_imports
 from pyinstrument_gpu.patching.hidden_frames import without_our_frames
 
+_PROBED = 500
+_PROBE = compile(
+    """
+def depth(calls):
+    try:
+        return depth(calls + 1)
+    except RecursionError:
+        return calls
+calls = depth(1)
+""",
+    "<probe>",
+    "exec",
+)
+"""At the top of a program its `calls` are one less than the limit."""
+
 
 class Program:
     """A program, to be loaded and run once: a script, a folder or archive with a `__main__.py`, or
@@ -64,10 +79,21 @@ class Program:
         An uncaught exception has been printed already, without frames of this package, and Python
         does not print it again.
         """
+        # Calls nest as deeply as without our frames. How these count depends on Python's version.
+        limit, found = sys.getrecursionlimit(), {"calls": 0}
+        sys.setrecursionlimit(_PROBED)
+        try:
+            exec(_PROBE, found)
+        finally:
+            sys.setrecursionlimit(limit)
+        raised = limit + _PROBED - 1 - found["calls"]
+        sys.setrecursionlimit(raised)
         with self._printed_if_uncaught():
             try:
                 exec(self._code, self._main.__dict__)
             finally:
+                if sys.getrecursionlimit() == raised:  # the program has left it
+                    sys.setrecursionlimit(limit)
                 at_end()
 
     @contextmanager

@@ -18,37 +18,89 @@ from typing import Any
 from pyinstrument_gpu.core.launcher import launcher_number
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.recording.interactive import notebook
+from pyinstrument_gpu.recording.secrets import masked, masked_words
 from pyinstrument_gpu.recording.steps import gpu_steps
 from pyinstrument_gpu.version import __version__
 
 _MAX_ARGUMENTS = 200
 _MAX_ARGUMENT_CHARACTERS = 1000
+_MOST_READ = 2 * _MAX_ARGUMENT_CHARACTERS
+"""Of an argument. More than is kept, as half a secret may not be known as one."""
 _MAX_PACKAGES = 300
-_MAX_VARIABLES = 100
-_VARIABLES = re.compile(
-    "(CUDA|CUBLAS|CUDNN|NCCL|OMP|KMP|MKL|TORCH|TORCHDYNAMO|TORCHINDUCTOR|PYTORCH|MALLOC)_|PYTHON"
-    "|LD_PRELOAD$"
-)
-"""Those that change how fast a program trains. What names a secret, or one attempt of a job, is not
-among them."""
-_NOT_RECORDED = re.compile("KEY|TOKEN|SECRET|PASS|AUTH|CREDENTIAL")
+_VARIABLES = {
+    "CUDA_": "CACHE_DISABLE CACHE_MAXSIZE CACHE_PATH DEVICE_MAX_CONNECTIONS DEVICE_ORDER HOME "
+    "FORCE_PTX_JIT INJECTION64_PATH LAUNCH_BLOCKING MANAGED_FORCE_DEVICE_ALLOC MODULE_DATA_LOADING "
+    "MODULE_LOADING MPS_ACTIVE_THREAD_PERCENTAGE MPS_PIPE_DIRECTORY SCALE_LAUNCH_QUEUES "
+    "VISIBLE_DEVICES",
+    "CUBLAS": "_WORKSPACE_CONFIG LT_WORKSPACE_SIZE",
+    "NVIDIA_": "TF32_OVERRIDE",
+    "NCCL_": "ALGO ASYNC_ERROR_HANDLING BLOCKING_WAIT BUFFSIZE CHECKS_DISABLE COLLNET_ENABLE "
+    "CROSS_NIC CUMEM_ENABLE DEBUG DEBUG_SUBSYS DMABUF_ENABLE GRAPH_MIXING_SUPPORT GRAPH_REGISTER "
+    "IB_ADAPTIVE_ROUTING IB_CUDA_SUPPORT IB_DISABLE IB_GID_INDEX IB_HCA IB_MERGE_NICS "
+    "IB_PCI_RELAXED_ORDERING IB_QPS_PER_CONNECTION IB_RETRY_CNT IB_SL IB_SPLIT_DATA_ON_QPS IB_TC "
+    "IB_TIMEOUT IGNORE_CPU_AFFINITY LAUNCH_MODE LL_BUFFSIZE LL128_BUFFSIZE LOCAL_REGISTER MAX_CTAS "
+    "MAX_NCHANNELS MAX_P2P_NCHANNELS MIN_CTAS MIN_NCHANNELS MIN_P2P_NCHANNELS MNNVL_ENABLE NET "
+    "NET_GDR_LEVEL NET_GDR_READ NET_PLUGIN NET_SHARED_BUFFERS NSOCKS_PERTHREAD NTHREADS "
+    "NVB_DISABLE NVLS_ENABLE P2P_DISABLE P2P_LEVEL P2P_NET_CHUNKSIZE P2P_PXN_LEVEL PROTO "
+    "PXN_DISABLE RUNTIME_CONNECT SHM_DISABLE SHM_LOCALITY SHM_USE_CUDA_MEMCPY SOCKET_FAMILY "
+    "SOCKET_IFNAME SOCKET_NTHREADS TOPO_FILE TUNER_PLUGIN WORK_FIFO_DEPTH",
+    "OMP_": "DYNAMIC MAX_ACTIVE_LEVELS NESTED NUM_THREADS PLACES PROC_BIND SCHEDULE STACKSIZE "
+    "THREAD_LIMIT WAIT_POLICY",
+    "GOMP_": "CPU_AFFINITY SPINCOUNT",
+    "KMP_": "AFFINITY BLOCKTIME HW_SUBSET LIBRARY TPAUSE",
+    "MKL_": "CBWR DEBUG_CPU_TYPE DOMAIN_NUM_THREADS DYNAMIC ENABLE_INSTRUCTIONS NUM_THREADS "
+    "SERVICE_FORCE_INTEL THREADING_LAYER",
+    "OPENBLAS_": "NUM_THREADS",
+    "TORCH_": "ALLOW_TF32_CUBLAS_OVERRIDE BLAS_PREFER_CUBLASLT BLAS_PREFER_HIPBLASLT COMPILE_DEBUG "
+    "COMPILE_DISABLE CUDNN_USE_HEURISTIC_MODE_B CUDNN_V8_API_DEBUG CUDNN_V8_API_DISABLED "
+    "CUDNN_V8_API_LRU_CACHE_LIMIT DISTRIBUTED_DEBUG FORCE_NO_WEIGHTS_ONLY_LOAD FR_BUFFER_SIZE "
+    "LINALG_PREFER_CUSOLVER LOGS NUM_THREADS SHOW_CPP_STACKTRACES TRACE",
+    "TORCH_NCCL_": "ASYNC_ERROR_HANDLING AVOID_RECORD_STREAMS BLOCKING_WAIT CUDA_EVENT_CACHE "
+    "DESYNC_DEBUG DUMP_ON_TIMEOUT ENABLE_MONITORING ENABLE_TIMING HEARTBEAT_TIMEOUT_SEC "
+    "HIGH_PRIORITY NAN_CHECK SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING TRACE_BUFFER_SIZE "
+    "USE_COMM_NONBLOCKING USE_TENSOR_REGISTER_ALLOCATOR_HOOK",
+    "TORCHDYNAMO_": "AUTOMATIC_DYNAMIC_LOCAL_PGO CAPTURE_SCALAR_OUTPUTS COMPILED_AUTOGRAD DISABLE "
+    "DYNAMIC_SHAPES REPRO_AFTER REPRO_LEVEL VERBOSE",
+    "TORCHINDUCTOR_": "AUTOGRAD_CACHE BENCHMARK_FUSION CACHE_DIR COMPILE_THREADS "
+    "COORDINATE_DESCENT_TUNING CPP_WRAPPER CUDAGRAPHS FORCE_DISABLE_CACHES FREEZING FX_GRAPH_CACHE "
+    "FX_GRAPH_REMOTE_CACHE LAYOUT_OPTIMIZATION MAX_AUTOTUNE MAX_AUTOTUNE_GEMM "
+    "MAX_AUTOTUNE_GEMM_BACKENDS MAX_AUTOTUNE_POINTWISE PERMUTE_FUSION PROFILE UNIQUE_KERNEL_NAMES "
+    "WORKER_START",
+    "PYTORCH_": "ALLOC_CONF CUDA_ALLOC_CONF ENABLE_MPS_FALLBACK HIP_ALLOC_CONF JIT JIT_LOG_LEVEL "
+    "NO_CUDA_MEMORY_CACHING NVFUSER_DISABLE NVML_BASED_CUDA_CHECK TUNABLEOP_ENABLED "
+    "TUNABLEOP_TUNING",
+    "MALLOC_": "ARENA_MAX ARENA_TEST CHECK_ CONF MMAP_MAX_ MMAP_THRESHOLD_ PERTURB_ TCACHE_COUNT "
+    "TOP_PAD_ TRIM_THRESHOLD_",
+    "GLIBC_": "TUNABLES",
+    "PYTHON": "ASYNCIODEBUG DEVMODE DONTWRITEBYTECODE FAULTHANDLER HASHSEED HOME INTMAXSTRDIGITS "
+    "IOENCODING MALLOC MALLOCSTATS NOUSERSITE OPTIMIZE PATH PERFSUPPORT PROFILEIMPORTTIME "
+    "PYCACHEPREFIX SAFEPATH TRACEMALLOC UNBUFFERED UTF8 WARNINGS _CPU_COUNT _FROZEN_MODULES _GIL "
+    "_JIT",
+    "LD_": "PRELOAD",
+}
+"""The environment variables that change how fast a program trains, by how their names begin and
+end. Others are not recorded: a name of any other may be that of a secret."""
 _SITE = re.compile(r"(.*/(?:site|dist)-packages)/")
 _DRIVER = "/sys/module/nvidia/version"
+_COMMIT = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
+_MAX_PACKED = 64 << 20
 _OVERHEAD_BATCHES = 7
 _OVERHEAD_USES = 300
 
 
-def gather() -> dict[str, Any]:
+def gather(arguments: bool = True) -> dict[str, Any]:
     """Return the facts known now. Imports and starts nothing: of torch and CUDA only what the
-    program has loaded."""
+    program has loaded.
+
+    Args:
+        arguments: whether the command line is among them.
+    """
     facts: dict[str, Any] = {
         "host": os.uname().nodename,
         "pid": os.getpid(),
         "python": sys.version.split()[0],
         "platform": _platform(),
         "cores": len(os.sched_getaffinity(0)),
-        "command": _words(sys.orig_argv),
-        "arguments": notebook() or _words(getattr(sys, "argv", ())),
         "cwd": _working_directory(),
         "program_folder": str(_folder_of_program()),
         "started": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
@@ -56,6 +108,9 @@ def gather() -> dict[str, Any]:
         "driver": driver_version(),
         "variables": variables(os.environ),
     }
+    if arguments:
+        facts["command"] = _words(sys.orig_argv)
+        facts["arguments"] = notebook() or _words(getattr(sys, "argv", ()))
     for key in ("rank", "world_size", "local_rank"):
         number = launcher_number(key.upper())
         if number is not None:
@@ -86,12 +141,8 @@ def last_facts() -> dict[str, Any]:
 
 def variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables that matter to how fast a program trains."""
-    names = [name for name in sorted(environment) if _VARIABLES.match(name)]
-    return {
-        name: environment[name][:_MAX_ARGUMENT_CHARACTERS]
-        for name in names[:_MAX_VARIABLES]
-        if not _NOT_RECORDED.search(name)
-    }
+    names = (begin + end for begin, ends in _VARIABLES.items() for end in ends.split())
+    return {name: _kept(environment[name]) for name in sorted(names) if name in environment}
 
 
 def driver_version() -> str | None:
@@ -136,7 +187,12 @@ def _words(arguments: object) -> list[str]:
     """Return the arguments of a command line that fit; none where a program put something else."""
     if not isinstance(arguments, list) or not all(isinstance(one, str) for one in arguments):
         return []
-    return [argument[:_MAX_ARGUMENT_CHARACTERS] for argument in arguments[:_MAX_ARGUMENTS]]
+    words = [argument[:_MOST_READ] for argument in arguments[:_MAX_ARGUMENTS]]
+    return [word[:_MAX_ARGUMENT_CHARACTERS] for word in masked_words(words)]
+
+
+def _kept(value: str) -> str:
+    return masked(value[:_MOST_READ])[:_MAX_ARGUMENT_CHARACTERS]
 
 
 def _platform() -> str:
@@ -195,29 +251,46 @@ def code_revision(folder: Path) -> str | None:
         for place in (folder, *folder.parents):
             git = place / ".git"
             if git.is_file():  # a worktree or a submodule
-                git = place / git.read_text().removeprefix("gitdir:").strip()
+                git = place / _text_of(git).removeprefix("gitdir:").strip()
             if (git / "HEAD").is_file():
-                return _commit(git, (git / "HEAD").read_text().strip())
+                found = _commit(git, _text_of(git / "HEAD").strip())
+                return found if found is not None and _COMMIT.fullmatch(found) else None
     except (OSError, UnicodeDecodeError, ValueError):
         pass
     return None
 
 
 def _commit(git: Path, head: str) -> str | None:
+    """What a reference leads to, which need not be a commit: the files may say anything."""
     if not head.startswith("ref: "):
         return head
     name = head.removeprefix("ref: ")
+    if not name.startswith("refs/") or ".." in name:
+        return None
     shared = git / "commondir"
-    folders = [git, git / shared.read_text().strip()] if shared.is_file() else [git]
+    folders = [git, git / _text_of(shared).strip()] if shared.is_file() else [git]
     for folder in folders:
         if (folder / name).is_file():
-            return (folder / name).read_text().strip()
+            return _text_of(folder / name).strip()
         packed = folder / "packed-refs"
-        lines = packed.read_text().splitlines() if packed.is_file() else []
+        lines = _text_of(packed, _MAX_PACKED).splitlines() if packed.is_file() else []
         for line in lines:
             if line.endswith(f" {name}"):
                 return line.split()[0]
     return None
+
+
+def _text_of(path: Path, most: int = 4096) -> str:
+    """The text of a file that is not longer.
+
+    Raises:
+        OSError, UnicodeDecodeError, ValueError: it is longer, or can't be read.
+    """
+    with open(path, "rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"{path} is too long")
+    return data.decode()
 
 
 def overhead_facts() -> dict[str, float]:

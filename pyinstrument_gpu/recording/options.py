@@ -63,6 +63,7 @@ class RecordingOptions:
         compiled_phases: bool = False,
         watchdog_s: float | None = 30.0,
         on_hang: str | None = None,
+        arguments: bool = True,
         aspects: str | Sequence[str] = (),
         sinks: Sequence[Sink | str] = (),
     ) -> None:
@@ -119,6 +120,8 @@ class RecordingOptions:
                 raise ValueError(
                     f"on_hang must be a command or a URL, got {on_hang!r}: {error}"
                 ) from error
+        if not isinstance(arguments, bool):
+            raise TypeError(f"arguments must be bool, got {arguments!r}")
         # No iterator, as options may be made more than once.
         if isinstance(sinks, str) or not isinstance(sinks, Sequence):
             raise TypeError(f"sinks must be a list of sinks, got {sinks!r}")
@@ -146,6 +149,7 @@ class RecordingOptions:
         self.compiled_phases = compiled_phases
         self.watchdog_s = watchdog_s
         self.on_hang = on_hang
+        self.arguments = arguments
 
     @property
     def history_spans_kept(self) -> int:

@@ -293,7 +293,7 @@ class Recording:
     def _begin(self) -> None:
         # How far the program's own frame is from here is known to native.start.
         options = self._options
-        facts = {**environment.gather(), **options.facts()}
+        facts = {**environment.gather(options.arguments), **options.facts()}
         for watcher in self.watchers.values():
             facts |= watcher.first_facts()
         try:
@@ -563,6 +563,8 @@ def record(options: RecordingOptions) -> Recording:
         on_hang: a command, or an http(s) URL, that then gets the JSON of `why`, once for all ranks:
             the command as its standard input, by no shell, and the URL by POST. Both have a minute,
             and whether they fail says the text of `why` alone.
+        arguments: keep the command line, with what looks like a secret masked (SECURITY.md). False
+            keeps none of it.
         aspects: names of aspects of installed plug-ins that are recorded as well.
         sinks: live sinks, which are told once a second what is new (`Recording.add_sink`), or names
             of sinks of installed plug-ins. They are opened when the block is entered, before

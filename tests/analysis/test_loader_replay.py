@@ -89,6 +89,10 @@ def test_the_replay_waits_as_a_simulation_does(
     assert found == sum(waits[-count:]) / count
 
 
+def test_a_queue_of_any_length_takes_no_time() -> None:
+    assert replayed_wait_ns([20], [10], [0], 1, 2**31) == 10
+
+
 @given(times, times)
 def test_without_workers_the_loop_waits_for_as_long_as_batches_take(
     making: list[int], using: list[int]

@@ -77,6 +77,9 @@ def test_a_program_that_fails_is_named_in_the_text(files: list[Path], tmp_path: 
     look_into(files[1], call)
     last = (tmp_path / "job.why.txt").read_text().splitlines()[-1]
     assert last.startswith(f"{call} failed: ") and "exit status 7" in last
+    look_into(files[1], f"{call} --password hidden")
+    last = (tmp_path / "job.why.txt").read_text().splitlines()[-1]
+    assert "hidden" not in last and last.count("--password ***") == 2
     look_into(files[1], "/no/such/program")
     assert "No such file" in (tmp_path / "job.why.txt").read_text().splitlines()[-1]
 

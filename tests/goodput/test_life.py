@@ -14,11 +14,14 @@ from pyinstrument_gpu.aspects.startup.data import Startup
 from pyinstrument_gpu.core.condition import Condition, ProcessState
 from pyinstrument_gpu.core.file.items import STEP_ITEM, columns
 from pyinstrument_gpu.core.file.shared_page import MOST_STEPS
+from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.steps import Steps
 from pyinstrument_gpu.errors import JobError
 from pyinstrument_gpu.goodput import life
+from pyinstrument_gpu.goodput import run_times as run_times_file
 from pyinstrument_gpu.goodput.attempts import newest_job
 from pyinstrument_gpu.goodput.life import job_life
+from pyinstrument_gpu.goodput.report import goodput_document
 from pyinstrument_gpu.goodput.run_times import run_times
 from pyinstrument_gpu.job.condition import ProcessObservation
 from tests.goodput.lives import (
@@ -156,6 +159,57 @@ def test_steps_that_are_no_longer_in_the_history(tmp_path: Path) -> None:
     lacking["startup"] = startup
     life = life_of(tmp_path, attempt(0, 10, start=20, gap_ns=2 * MS, parts=lacking))
     assert ms_of(life) == {"startup": 102, "productive": 100, "recomputed": 5, "outside": 20}
+
+
+def lacking(run: Run, lost: int, more: int = 0) -> dict[str, Any]:
+    """The parts of a run that has lost its first steps, and says that there were more before."""
+    steps = run.steps.array[lost:].copy()
+    steps["index"] += more
+    return {"steps": Steps(steps), "step_totals": run.step_totals}
+
+
+def test_steps_that_stand_together_count_as_by_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of very many that are lost only the last have rows of their own."""
+    gap_ns = 2 * MS
+    told = [{"at_ns": 0, "number": 0}, {"at_ns": 7 * (STEP_NS + gap_ns), "number": 20}]
+    phases = {"forward": [STEP_NS] * 40, "checkpoint": [0] * 10 + [STEP_NS] + [0] * 29}
+    runs = []
+    for at_ms, steps, lost, options in (
+        (0, 40, (25, 27), {"phases": phases, "step_numbers": told}),
+        (2000, 60, (50, 46), {"start": 30}),
+        (4000, 30, (20, 9), {}),
+    ):
+        for rank in range(2):
+            kind: dict[str, Any] = {"rank": rank, "ranks": 2, "gap_ns": gap_ns, **options}
+            whole = attempt(at_ms, steps, **kind)
+            runs.append(attempt(at_ms, steps, parts=lacking(whole, lost[rank]), **kind))
+    found, times_ms, rows = [], [], []
+    for most in (100_000, 3):
+        monkeypatch.setattr(run_times_file, "_MOST_LOST", most)
+        life = life_of(tmp_path, *runs)
+        document = goodput_document(life)
+        found.append((life.steps, document.attempts))
+        times_ms.append(ms_of(life))
+        rows.append([len(one.index) for one in life.attempts])
+    assert found[0] == found[1]
+    # The ranks did not lose the same steps, so the sum of a step's longest times is a bit less.
+    assert times_ms[0] == pytest.approx(times_ms[1], abs=2)
+    assert all(few < many for many, few in zip(*rows, strict=True))
+
+
+def test_size_of_numbers_in_a_file_takes_no_memory(tmp_path: Path) -> None:
+    """Rows are of the steps that are there; the others may be as many as they like."""
+    whole = attempt(0, 10)
+    first = attempt(0, 10, parts=lacking(whole, 0, more=2**32 - 100))
+    life = life_of(tmp_path, first, attempt(1000, 10, start=2**61))
+    assert life.steps.productive == 2**61 + 10
+    assert life.steps.unseen == 2**61 - (2**32 - 90)
+    assert len(life.attempts[0].index) < 101_000
+    document = goodput_document(life)
+    assert [one.steps for one in document.attempts] == [2**32 - 90, 10]
+    assert [one.last_step for one in document.attempts] == [2**32 - 91, 2**61 + 10]
 
 
 # Ranks

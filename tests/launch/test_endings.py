@@ -177,8 +177,8 @@ def test_without_a_report_the_program_has_the_last_word(tmp_path: Path) -> None:
     assert (with_us.returncode, with_us.stderr) == (1, without.stderr)
     assert Run.load(tmp_path / "run.gpurun").step_totals.count == 3
     write(tmp_path, "end.py", "pass")
-    said = launched(tmp_path, "--no-report", "end.py").stderr
-    assert said.startswith("\npyinstrument-gpu: no steps: ")
+    assert launched(tmp_path, "end.py").stderr.startswith("\npyinstrument-gpu: no steps: ")
+    assert launched(tmp_path, "--no-report", "end.py").stderr == ""
 
 
 def test_report_that_no_process_can_write_names_the_run_file(tmp_path: Path) -> None:
@@ -199,8 +199,8 @@ def test_report_that_no_process_can_write_names_the_run_file(tmp_path: Path) -> 
 
 
 def no_steps(folder: Path) -> str:
-    done = launched(folder, "--no-report", "main.py")
-    (found,) = re.findall("^pyinstrument-gpu: no steps: (.*)$", done.stderr, re.M)
+    done = launched(folder, "main.py")
+    (found,) = re.findall(r"^pyinstrument-gpu: no steps: (.*)\. Run file: ", done.stderr, re.M)
     # With a report, that is its verdict.
     verdict = document_of(Run.load(folder / "run.gpurun")).verdict
     assert verdict == f"No step ended: {found}."

@@ -381,6 +381,31 @@ def test_of_several_ranks_the_job_comes_first(tmp_path: Path) -> None:
     assert done.stderr.count("1 of 2 ranks") == 1
 
 
+def test_recursion_goes_as_deep_as_without(tmp_path: Path) -> None:
+    source = """
+        import sys
+
+        def depth(n):
+            try:
+                return depth(n + 1)
+            except RecursionError:
+                return n
+
+        print(depth(1))
+        sys.setrecursionlimit(700)
+    """
+    write(tmp_path, "deep.py", source)
+    assert 900 < int(check_same(tmp_path, "deep.py", imported="nothing").stdout) < 1000
+
+
+def test_quiet_is_quiet(tmp_path: Path) -> None:
+    write(tmp_path, "train.py", "")
+    for option in ("-q", "--quiet", "--no-report"):
+        done = launched(tmp_path, option, "train.py")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert not Run.load(tmp_path / "run.gpurun").step_totals.count
+
+
 def test_page_of_the_run(tmp_path: Path) -> None:
     pytest.importorskip("jinja2", reason="jinja2 is not installed")
     write(tmp_path, "train.py", "import os; os.mkdir('else'); os.chdir('else')")

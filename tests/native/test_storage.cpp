@@ -107,6 +107,22 @@ void test_locked_against_second_recorder(const TemporaryDirectory& directory) {
   CHECK_EQ(error_of(path, true), 0);
 }
 
+void test_discarding_takes_away_what_is_its_own(const TemporaryDirectory& directory) {
+  const std::string path = directory / "discarded";
+  {
+    FileStorage storage(path, false);
+    CHECK_EQ(write(storage, 0, "begin"), 0);
+    storage.discard();
+    CHECK(!std::filesystem::exists(path));
+    CHECK_EQ(write(storage, 0, "late"), EBADF);
+  }
+  FileStorage storage(path, false);
+  CHECK_EQ(unlink(path.c_str()), 0);
+  std::ofstream(path) << "precious";
+  storage.discard();
+  CHECK(contents(path) == "precious");
+}
+
 void test_abandoning_closes_the_file(const TemporaryDirectory& directory) {
   const std::string path = directory / "abandoned";
   FileStorage storage(path, false);
@@ -298,6 +314,7 @@ int main() {
   test_only_a_run_file_gives_way(directory);
   test_unwritable_path(directory);
   test_locked_against_second_recorder(directory);
+  test_discarding_takes_away_what_is_its_own(directory);
   test_abandoning_closes_the_file(directory);
   test_descriptor_is_high(directory);
   test_descriptor_that_was_taken(directory);

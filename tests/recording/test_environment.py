@@ -57,6 +57,38 @@ def test_revision_of_a_repository(tmp_path: Path) -> None:
     assert code_revision(worktree) == "c" * 40
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        "ref: {folder}/private",
+        "ref: ../private",
+        "ref: refs/../../private",
+        "ref: refs/heads/linked",
+        "ref: refs/heads/long",
+        "ref: HEAD",
+        "the text of any file",
+        "f" * 41,
+        "F" * 40,
+        "f" * 5000,
+    ],
+)
+def test_a_revision_is_a_hash_and_no_text_of_another_file(tmp_path: Path, head: str) -> None:
+    (tmp_path / "private").write_text("PRIVATE KEY\n")
+    heads = tmp_path / ".git" / "refs" / "heads"
+    heads.mkdir(parents=True)
+    (heads / "linked").symlink_to(tmp_path / "private")
+    (heads / "long").write_text("a" * 40 + " " * 5000)
+    (tmp_path / ".git" / "packed-refs").write_text(f"{'a' * 40} ../private\n")
+    (tmp_path / ".git" / "HEAD").write_text(head.format(folder=tmp_path) + "\n")
+    assert code_revision(tmp_path) is None
+
+
+def test_a_revision_may_be_a_sha256(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "HEAD").write_text("0f" * 32)
+    assert code_revision(tmp_path) == "0f" * 32
+
+
 def test_variables_that_matter_and_no_secret() -> None:
     environment = {
         "OMP_NUM_THREADS": "4",
@@ -66,6 +98,7 @@ def test_variables_that_matter_and_no_secret() -> None:
         "PYTHON_API_KEY": "hidden",
         "HF_TOKEN": "hidden",
         "TORCHELASTIC_RUN_ID": "7",
+        "OMP_ANYTHING": "hidden",
         "HOME": "/root",
     }
     assert variables(environment) == {

@@ -378,7 +378,7 @@ def test_arguments_are_checked_at_once(options: dict[str, object], message: str)
 
 @pytest.mark.parametrize("function", [pig.record, pig.start])
 def test_a_wrong_keyword_names_the_right_ones(function: Callable[..., pig.Recording]) -> None:
-    names = "flops, stacks, compiled_phases, watchdog_s, on_hang, aspects, sinks"
+    names = "flops, stacks, compiled_phases, watchdog_s, on_hang, arguments, aspects, sinks"
     with pytest.raises(TypeError, match=rf"^{function.__name__}\(\) .*'overwrit'.*{names}$"):
         function(overwrit=True)
 
@@ -386,6 +386,33 @@ def test_a_wrong_keyword_names_the_right_ones(function: Callable[..., pig.Record
 def test_record_and_start_say_what_they_take() -> None:
     assert inspect.signature(pig.record) == inspect.signature(pig.start)
     assert list(inspect.signature(pig.record).parameters)[:2] == ["path", "overwrite"]
+
+
+NO_ROOM = """
+import os, resource, sys
+import pyinstrument_gpu as pig
+
+folder = sys.argv[1]
+path = folder + "/train.gpurun"
+_, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+for overwrite in (False, True):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100 << 10, most))
+    try:
+        pig.start(path, overwrite=overwrite)
+    except pig.RunPathError as error:
+        assert "File too large" in str(error), error
+    else:
+        raise SystemExit("it has begun")
+    assert os.listdir(folder) == []
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    with pig.record(path):
+        pass
+    os.remove(path)
+"""
+
+
+def test_a_recording_that_could_not_begin_leaves_no_file(tmp_path: Path) -> None:
+    run_script(NO_ROOM, tmp_path)
 
 
 def test_limits_of_any_size() -> None:

@@ -16,6 +16,8 @@ from pyinstrument_gpu.parts.parts import Part, Sentence
 from pyinstrument_gpu.parts.words import counted, duration, small_percent
 
 _LEAST_SHARE = 0.01
+_OLDEST = 15
+"""The note of a collection is a number in the file. Interpreters have three generations."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,8 @@ class GarbageCollectionAspect(DocumentAspect[Run, GarbageCollectionTimes]):
             return
         intervals, amounts = run.noted_causes.of_kind(KIND)
         intervals["thread"] = -1
-        oldest = max(len(known.generations) - 1, int(intervals["note"].max(initial=0)))
+        oldest = min(int(intervals["note"].max(initial=0)), _OLDEST)
+        oldest = max(len(known.generations) - 1, oldest)
         yield Cause(
             name="garbage_collection",
             words="garbage collection",

@@ -37,6 +37,7 @@ _Number = Annotated[int, Meta(ge=0, lt=10**18)] | Annotated[float, Meta(ge=0, lt
 _From0 = Annotated[int, Meta(ge=0, lt=_PID_LIMIT)]
 _From1 = Annotated[int, Meta(ge=1, lt=_PID_LIMIT)]
 _Time = Annotated[int, Meta(ge=0, lt=LATEST_START_NS)]
+_Workers = Annotated[int, Meta(ge=0, lt=1 << 16)]  # each has a name, and is played again
 
 
 class _Clock(TypedDict, total=False):
@@ -118,9 +119,9 @@ class ProgramFacts(Struct, frozen=True, omit_defaults=True):
             with all others, as gloo does: then it waits until the last of them has come.
     """
 
-    loader_workers: Count | None = None
+    loader_workers: _Workers | None = None
     loader_pins: bool | None = None
-    loader_prefetch: Count | None = None
+    loader_prefetch: _From0 | None = None
     loader_persistent: bool | None = None
     other_streams: bool | None = None
     ranks: _From1 | None = None

@@ -74,6 +74,15 @@ def test_a_slow_step_is_explained_by_its_collection(advance: Callable[[int], Non
     assert found.note(row, 0) == "generation 2"
 
 
+def test_a_generation_of_any_number_takes_no_memory(advance: Callable[[int], None]) -> None:
+    with pig.record() as recording, pig.gpu_step():
+        advance(MS)
+        native.add_cause(KIND, 0, MS, note=2**32 - 2)
+    [cause] = GarbageCollectionAspect().causes(recording.run)
+    assert cause.intervals["note"].tolist() == [2**32 - 2]
+    assert len(cause.notes) == 16
+
+
 def test_what_a_program_calls_by_mistake_is_not_noted(advance: Callable[[int], None]) -> None:
     native.on_collection("start", {})  # before the recording
     with pig.record() as recording:

@@ -320,8 +320,11 @@ for step in pig.gpu_steps(range(100_000)):
         squares()
     with pig.gpu_phase("data"):
         wait()
-    phases = [node for node in native.stacks()["nodes"] if node[0] >= 0]
-    if sum(node[2] for node in phases) > 30:
+    roots, samples = [], {}
+    for number, (parent, place, own, _) in enumerate(native.stacks()["nodes"]):
+        roots.append(number if parent < 0 else roots[parent])
+        samples[roots[-1]] = samples.get(roots[-1], 0) + own
+    if sum(count > 10 for count in samples.values()) >= 2:
         break
 """
 
