@@ -17,7 +17,7 @@ from typing import Any
 
 from pyinstrument_gpu.native import DISABLED
 from pyinstrument_gpu.patching.problems import warn_of
-from pyinstrument_gpu.recording.options import RecordingOptions
+from pyinstrument_gpu.recording.options import RecordingOptions, with_settings
 from pyinstrument_gpu.recording.recording import Recording
 
 VARIABLE = "PYINSTRUMENT_GPU_RECORD"
@@ -32,7 +32,8 @@ def record_if_asked() -> None:
     text = os.environ.pop(VARIABLE)
     try:
         path = Path(text.replace("{pid}", str(os.getpid())))
-        recording = Recording(RecordingOptions(path))
+        options = with_settings(RecordingOptions, (path,), {}) or RecordingOptions(path)
+        recording = Recording(options)
         recording._give_way = lambda: _give_way(recording)
         recording._start()
     except Exception as error:

@@ -235,7 +235,7 @@ def _taking(
                 _check_call(function.__name__, make, *args, **kwargs)
                 raise
             # What the call says is right by itself: else settings would be blamed for it.
-            return function(options if DISABLED else _with_settings(make, args, kwargs) or options)
+            return function(options if DISABLED else with_settings(make, args, kwargs) or options)
 
         wrapper.__wrapped__ = make  # type: ignore[assignment]  # whose signature help() shows
         return wrapper
@@ -243,7 +243,7 @@ def _taking(
     return decorate
 
 
-def _with_settings(
+def with_settings(
     make: Callable[..., RecordingOptions], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> RecordingOptions | None:
     """The options with those settings that the call leaves open; None if there are none."""
