@@ -33,8 +33,8 @@ def test_no_small_file_has_one_user() -> None:
 ROOT = FOLDER.parent
 COUNTED = {".py", ".pyi", ".cpp", ".h", ".cu", ".cuh", ".js", ".css", ".jinja"}
 BUDGET = {
-    "pyinstrument_gpu": 67_900,
-    "pyinstrument_gpu/analysis": 7_400,
+    "pyinstrument_gpu": 68_050,
+    "pyinstrument_gpu/analysis": 7_550,
     "pyinstrument_gpu/aspects": 17_550,
     "pyinstrument_gpu/auto": 600,
     "pyinstrument_gpu/blame": 850,
@@ -67,8 +67,8 @@ BUDGET = {
     "csrc/modules": 600,
     "csrc/python": 5_500,
     "csrc/record": 6_350,
-    "tests": 87_000,
-    "tests/analysis": 5_000,
+    "tests": 87_150,
+    "tests/analysis": 5_150,
     "tests/aspects": 12_950,
     "tests/auto": 2_350,
     "tests/benchmarks": 950,

@@ -25,6 +25,7 @@ from pyinstrument_gpu.analysis import (
     gaps,
     host_timeline,
     loader_replay,
+    sampled_time,
     savings,
     step_kinds,
     step_times,
@@ -258,7 +259,7 @@ class Analysis:
         """The part of the time in "data" in which the loop waits for workers; None where it has
         none, or that is unknown."""
         has_workers = bool(self._run.program_facts.loader_workers)
-        return batches.waiting_share(self._run) if has_workers else None
+        return sampled_time.waiting_share(self._run, batches.BATCH_PHASE) if has_workers else None
 
     @cached_property
     def advice(self) -> list[Finding]:

@@ -15,7 +15,6 @@ waits, the time from one wait to the next is therefore the loop's own, and the c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +22,6 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.host_timeline import HostTimeline
 from pyinstrument_gpu.analysis.intervals import interval_at, quantiles
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.core.statistics import Scope
 
 READY_NS = 300_000
 """A batch that takes no longer was there already: what it takes to hand it over."""
@@ -52,35 +50,6 @@ MIN_STRETCHES = 3
 """The least number of stretches from one wait to the next that tell the capacity."""
 WAIT_SHARE = 0.5
 """The least share of these stretches that the loop must wait for them to be the loader's."""
-
-
-_WAITS = "torch/utils/data/dataloader.py"
-_WAITING = ("._try_get_data", "._get_data", "._next_data")
-_LEAST_SAMPLES = 20
-
-
-def waiting_share(run: Run) -> float | None:
-    """Return the part of the loop's time in the phase "data" in which it waits for a worker; the
-    rest is its own work, such as that of a generator around the loader. None where the stack of
-    its thread was sampled too seldom."""
-    stacks: Any = run.stacks
-    parents: dict[int, bool] = {}
-    times_ns = {True: 0, False: 0}
-    samples = 0
-    for number, node in enumerate(() if stacks is None else stacks.nodes):
-        if node.scope is not None:
-            is_in_steps = node.scope is Scope.STEP and node.place >= 0
-            if is_in_steps and stacks.paths[node.place] == BATCH_PHASE:
-                parents[number] = False
-        elif node.parent in parents:
-            file, function = stacks.functions[stacks.places[node.place][0]]
-            waits = file.endswith(_WAITS) and function.endswith(_WAITING)
-            parents[number] = parents[node.parent] or waits
-            times_ns[parents[number]] += node.time_ns
-            samples += node.samples
-    if samples < _LEAST_SAMPLES:
-        return None
-    return times_ns[True] / (times_ns[True] + times_ns[False])
 
 
 @dataclass(frozen=True)

@@ -136,6 +136,8 @@ def last_facts() -> dict[str, Any]:
     facts = torch_facts()
     with contextlib.suppress(Exception):  # of a program that changes them meanwhile
         facts.update(variables=variables(os.environ), packages=packages())
+        if "torch" in facts:
+            facts["torch_threads"] = int(sys.modules["torch"].get_num_threads())
     return facts
 
 

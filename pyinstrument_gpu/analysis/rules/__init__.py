@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 from pyinstrument_gpu import analysis, plugins
 from pyinstrument_gpu.analysis.advice import EDIT_SHARE, MIN_STEPS, Finding
 from pyinstrument_gpu.analysis.rules.case import Case
+from pyinstrument_gpu.analysis.rules.loader import kept_workers, loader_workers, no_workers
 from pyinstrument_gpu.analysis.rules.waits import (
     blocking_copies,
     evaluation_copies,
@@ -23,10 +24,11 @@ from pyinstrument_gpu.analysis.rules.waits import (
 )
 from pyinstrument_gpu.analysis.rules.work import (
     batch_size,
-    loader_workers,
+    fused_optimizer,
     occasional_phases,
     optimizer_host_time,
     precision,
+    too_many_threads,
 )
 from pyinstrument_gpu.core.run import Run
 
@@ -38,7 +40,11 @@ RULES: tuple[Callable[[Case], Iterable[Finding]], ...] = (
     logging_steps,
     occasional_phases,
     optimizer_host_time,
+    fused_optimizer,
     loader_workers,
+    no_workers,
+    kept_workers,
+    too_many_threads,
     batch_size,
     precision,
 )

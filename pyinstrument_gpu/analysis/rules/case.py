@@ -111,6 +111,11 @@ class Case:
             return 0.0
         return mean.time_ns if mean.computing_ns is None else mean.computing_ns
 
+    @property
+    def computing_by_path(self) -> dict[int, float]:
+        """The same of each phase."""
+        return {path: self.computing_ns(path) for path in self._means if path >= 0}
+
     @cached_property
     def all_computing_ns(self) -> float:
         """The time that the host computes in all phases and outside of them, per step."""

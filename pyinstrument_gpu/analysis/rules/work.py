@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules on the work of a step, and on what is done between steps: the loader, the size of batches,
-optimizers, precision, and phases that come only now and then."""
+"""Rules on the work of a step, and on what is done between steps: the size of batches, optimizers,
+threads, precision, and phases that come only now and then."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ import numpy as np
 
 from pyinstrument_gpu.analysis.advice import Finding
 from pyinstrument_gpu.analysis.bottleneck import Bottleneck
-from pyinstrument_gpu.analysis.intervals import interval_at
-from pyinstrument_gpu.analysis.rules.case import UNKNOWN, Case, Worth, guidance, worth_of
+from pyinstrument_gpu.analysis.rules.case import UNKNOWN, Case, Worth, guidance
 from pyinstrument_gpu.analysis.rules.occasions import Occasions
+from pyinstrument_gpu.analysis.sampled_time import one_by_one_share
 from pyinstrument_gpu.analysis.savings import Change
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.parts.words import duration
 
-NO_WAIT_SHARE = 0.01
-"""The share of the step below which batches wait for the loop."""
 MIN_SHARE = 0.01
 """The least share of the step that an optimizer takes on the host to be named."""
 _ADVICE = "use AMP or TF32"
@@ -30,51 +28,6 @@ _MAY_BE_ROLLOUTS = (
     "modules run without gradients, but in training mode, or without a loader and a loss, so "
     "training may need what they compute"
 )
-
-
-def loader_workers(case: Case) -> Iterator[Finding]:
-    """Yield how long the loader takes for a batch, and what the loop would wait with more workers.
-
-    The loop takes for a batch what its step takes without what the wait for data is worth.
-    """
-    saving, loader = case.saving(Change.DATA_WAIT), case.found.batches
-    if saving is None:
-        return
-    worth = worth_of(saving, case.found.savings)
-    if (share := case.found.waiting_share) is not None:
-        worth = worth._replace(low_ns=share * worth.low_ns, high_ns=share * worth.high_ns)
-    if case.found.premises.lacks_cores:
-        worth = worth._replace(low_ns=0.0)
-    if case.found.workers_may_lose:
-        worth = worth._replace(low_ns=0.0, high_ns=0.0)
-    takes = f"the host waits for data for {duration(saving.time_ns)} of a step"
-    inside = interval_at(case.steps["begin_ns"], case.steps["end_ns"], loader.asked_ns) >= 0
-    workers = case.found.premises.loader_workers
-    per_step = np.count_nonzero(inside) / len(case.steps)
-    if saving.time_ns < NO_WAIT_SHARE * case.step_ns or not per_step:
-        evidence = takes
-    elif workers is None:
-        evidence = f"{takes}; the number of workers is unknown"
-    elif (batch_ns := loader.interval_ns if workers else saving.time_ns / per_step) is None:
-        evidence = f"{takes}: too little, or too seldom, to tell how fast the loader is"
-    else:
-        loop_ns = (worth.of_ns - worth.high_ns) / per_step
-        evidence = (
-            f"a batch takes {duration(batch_ns)} to make, the loop needs one every "
-            f"{duration(loop_ns)}"
-        )
-        evidence += _with_more(case, workers)
-    more = ", prefetching or pinned memory" if case.has_device else " or prefetching"
-    yield guidance(f"use more loader workers{more}", None, *worth, evidence)
-
-
-def _with_more(case: Case, workers: int) -> str:
-    for one in case.found.loader_predictions:
-        if one.workers > workers:
-            least, most = duration(one.least_ns), duration(one.most_ns)
-            wait = least if least == most else f"{least} to {most}"
-            return f"; with {one.workers} it would wait {wait} for a batch"
-    return ""
 
 
 def batch_size(case: Case) -> Iterator[Finding]:
@@ -129,6 +82,51 @@ def optimizer_host_time(case: Case) -> Iterator[Finding]:
                 f"{run.paths[path]} takes {duration(host_ns)} of the host per step",
                 "Optimizer(fused=True)",
             )
+
+
+def fused_optimizer(case: Case) -> Iterator[Finding]:
+    """Yield the time of an optimizer on the CPU that goes over its parameters one by one, as it
+    does there unless it is told otherwise, if samples of the stack have seen that.
+
+    How much of it that saves depends on the parameters: on one machine it was from a fifth, of SGD,
+    to nine tenths, of AdamW. foreach=True, which torch takes by itself on a GPU, was slower for
+    some.
+    """
+    run = case.run
+    if run.environment.get("gpus") != []:
+        return
+    for path, mean_ns in case.computing_by_path.items():
+        name = run.names[run.path_names[path]].rstrip("0123456789 ")
+        if name != "optimizer" or mean_ns < MIN_SHARE * case.step_ns:
+            continue
+        share = one_by_one_share(run, run.paths[path])
+        if share:
+            yield guidance(
+                "use a fused optimizer",
+                None,
+                *Worth(0.0, share * mean_ns, case.step_ns),
+                f"{run.paths[path]} takes {duration(mean_ns)} of a step, and goes over the "
+                f"parameters one by one for {share:.0%} of that",
+                "Optimizer(fused=True), which Adam, AdamW, SGD and Adagrad have on the CPU",
+            )
+
+
+def too_many_threads(case: Case) -> Iterator[Finding]:
+    """Yield what steps waited for a processor where torch runs an operator on more threads than the
+    process has processors. All of it may be what these threads take from each other."""
+    threads, found = case.run.environment.get("torch_threads"), case.found.contention
+    cores = None if found is None else found.processors
+    if found is None or threads is None or cores is None or threads <= cores:
+        return
+    share = 0.0 if found.share is None else found.share
+    yield guidance(
+        "run no more threads than there are processors",
+        None,
+        *Worth(0.0, share * case.step_ns, case.step_ns),
+        f"torch uses {threads} threads on {cores} processor{'s' * (cores != 1)}, and steps wait "
+        f"for one for {share:.0%} of their time",
+        f"torch.set_num_threads({cores}), or OMP_NUM_THREADS={cores}",
+    )
 
 
 def precision(case: Case) -> Iterator[Finding]:

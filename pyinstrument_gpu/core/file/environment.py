@@ -143,6 +143,7 @@ class Environment(TypedDict, total=False):
     python: _Version
     platform: _Text
     cores: _From1
+    torch_threads: _From1
     torch: _Text
     cuda: _Text | None
     accelerator: _Text

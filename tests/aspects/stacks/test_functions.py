@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.batches import waiting_share
+from pyinstrument_gpu.analysis.sampled_time import waiting_share
 from pyinstrument_gpu.aspects.stacks.data import StackNode, Stacks
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
@@ -150,6 +150,6 @@ def test_time_outside_of_steps_leads_where_it_is_most() -> None:
 
 def test_the_loops_own_work_in_data_is_no_wait_for_workers() -> None:
     run = run_of({"data": {(TRAIN, WAIT): 30, (TRAIN, HOOK): 90}}, {"data": 0.8})
-    assert waiting_share(run) == 0.25
+    assert waiting_share(run, "data") == 0.25
     assert analysis.of(run).waiting_share is None  # it has no workers
-    assert waiting_share(run_of({"data": {(TRAIN, WAIT): 19}})) is None
+    assert waiting_share(run_of({"data": {(TRAIN, WAIT): 19}}), "data") is None

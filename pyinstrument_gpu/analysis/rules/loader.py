@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules on the loader: more workers, none, and those that are started again for each epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pyinstrument_gpu.analysis.advice import Finding
+from pyinstrument_gpu.analysis.batches import LOADER_PHASES
+from pyinstrument_gpu.analysis.intervals import interval_at
+from pyinstrument_gpu.analysis.rules.case import Case, Worth, guidance, worth_of
+from pyinstrument_gpu.analysis.savings import Change
+from pyinstrument_gpu.core.arrays import durations_ns_of
+from pyinstrument_gpu.parts.words import counted, duration
+
+NO_WAIT_SHARE = 0.01
+"""The share of the step below which batches wait for the loop."""
+_LEAST_STARTS = 2
+
+
+def loader_workers(case: Case) -> Iterator[Finding]:
+    """Yield how long the loader takes for a batch, and what the loop would wait with more workers.
+
+    The loop takes for a batch what its step takes without what the wait for data is worth.
+    """
+    saving, loader = case.saving(Change.DATA_WAIT), case.found.batches
+    if saving is None:
+        return
+    worth = worth_of(saving, case.found.savings)
+    if (share := case.found.waiting_share) is not None:
+        worth = worth._replace(low_ns=share * worth.low_ns, high_ns=share * worth.high_ns)
+    if case.found.premises.lacks_cores:
+        worth = worth._replace(low_ns=0.0)
+    if case.found.workers_may_lose:
+        worth = worth._replace(low_ns=0.0, high_ns=0.0)
+    takes = f"the host waits for data for {duration(saving.time_ns)} of a step"
+    inside = interval_at(case.steps["begin_ns"], case.steps["end_ns"], loader.asked_ns) >= 0
+    workers = case.found.premises.loader_workers
+    per_step = np.count_nonzero(inside) / len(case.steps)
+    if saving.time_ns < NO_WAIT_SHARE * case.step_ns or not per_step:
+        evidence = takes
+    elif workers is None:
+        evidence = f"{takes}; the number of workers is unknown"
+    elif (batch_ns := loader.interval_ns if workers else saving.time_ns / per_step) is None:
+        evidence = f"{takes}: too little, or too seldom, to tell how fast the loader is"
+    else:
+        loop_ns = (worth.of_ns - worth.high_ns) / per_step
+        evidence = (
+            f"a batch takes {duration(batch_ns)} to make, the loop needs one every "
+            f"{duration(loop_ns)}"
+        )
+        evidence += _with_more(case, workers)
+    more = ", prefetching or pinned memory" if case.has_device else " or prefetching"
+    yield guidance(f"use more loader workers{more}", None, *worth, evidence)
+
+
+def _with_more(case: Case, workers: int) -> str:
+    for one in case.found.loader_predictions:
+        if one.workers > workers:
+            least, most = duration(one.least_ns), duration(one.most_ns)
+            wait = least if least == most else f"{least} to {most}"
+            return f"; with {one.workers} it would wait {wait} for a batch"
+    return ""
+
+
+def no_workers(case: Case) -> Iterator[Finding]:
+    """Yield what the loop would save if it made its batches itself, where a worker makes one in
+    less time than the loop waits for it. Of programs without a GPU, which has nothing to do
+    meanwhile.
+
+    The loop makes a batch in no more time than a worker, which has to share the processors with it.
+    """
+    model = case.found.loader_model
+    if model is None or not model.workers or case.run.environment.get("gpus") != []:
+        return
+    # The rest of the time in "data" is the loop's own work.
+    share = case.found.waiting_share
+    waits_ns = model.wait_ns * (1.0 if share is None else share)
+    saved_ns = waits_ns - float(model.making_ns.mean())
+    if not model.explains_run or saved_ns <= 0:
+        return
+    yield guidance(
+        "load batches in the loop itself",
+        None,
+        *Worth(saved_ns, saved_ns, model.wait_ns / model.wait_share),
+        f"a worker makes a batch in {duration(float(model.making_ns.mean()))}, and the loop waits "
+        f"{duration(waits_ns)} for it to be handed over",
+        "DataLoader(num_workers=0)",
+    )
+
+
+def kept_workers(case: Case) -> Iterator[Finding]:
+    """Yield what it takes to start and to end the workers of a loader for each loop over it, but
+    for the first start and the last end. The wait for the first batch of each is a part of it: for
+    how much of that they start is not known."""
+    run, loader = case.run, case.found.batches
+    if not case.found.premises.loader_workers or not len(loader.asked_ns):
+        return
+    _, begin, end = LOADER_PHASES
+    starts, ends = (run.spans[run.are_named([name])[run.spans["path"]]] for name in (begin, end))
+    starts_ns, ends_ns = (durations_ns_of(spans, "host_") for spans in (starts, ends))
+    if len(starts_ns) < _LEAST_STARTS or not case.timeline.elapsed_ns:
+        return
+    first_ns = (loader.given_ns - loader.asked_ns)[loader.is_first]
+    again_ns = float(starts_ns[1:].sum() + ends_ns[:-1].sum())
+    steps = len(case.steps)
+    yield guidance(
+        "keep the loader's workers from epoch to epoch",
+        None,
+        *Worth(
+            again_ns / 2 / steps,
+            (again_ns + float(first_ns[1:].sum())) / steps,
+            case.timeline.elapsed_ns / steps,
+            "elapsed time",
+        ),
+        f"they were started {counted(len(starts_ns), 'time')}, which took {duration(again_ns)} in "
+        f"all, and the first batches of {len(first_ns)} loops {duration(float(first_ns.sum()))}",
+        "DataLoader(persistent_workers=True)",
+    )

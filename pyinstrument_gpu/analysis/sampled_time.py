@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The part of a phase's time in which the main thread was in certain functions, by samples of its
+stack. A share of samples holds however busy the machine is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pyinstrument_gpu.core.statistics import Scope
+
+if TYPE_CHECKING:  # what runs hold of aspects is found by their table
+    from pyinstrument_gpu.core.run import Run
+
+LEAST_SAMPLES = 20
+"""Fewer say nothing of a phase."""
+_WAITS_FILE = "torch/utils/data/dataloader.py"
+_WAITS = ("._try_get_data", "._get_data", "._next_data")
+_OPTIMIZERS = "torch/optim/"
+_ONE_BY_ONE = "_single_tensor_"
+
+
+def sampled_share(run: Run, phase: str, is_meant: Callable[[str, str], bool]) -> float | None:
+    """Return the part of the time of a phase in steps, phases inside it left out, in which a
+    function was at work, itself or by what it calls. None where samples are too few.
+
+    Args:
+        phase: its path.
+        is_meant: whether it is one of the functions; gets its file and its name.
+    """
+    stacks: Any = run.stacks
+    are_inside: dict[int, bool] = {}
+    time_ns = {True: 0, False: 0}
+    samples = 0
+    for number, node in enumerate(() if stacks is None else stacks.nodes):
+        if node.scope is not None:
+            is_in_steps = node.scope is Scope.STEP and node.place >= 0
+            if is_in_steps and stacks.paths[node.place] == phase:
+                are_inside[number] = False
+        elif node.parent in are_inside:
+            function = stacks.functions[stacks.places[node.place][0]]
+            are_inside[number] = are_inside[node.parent] or is_meant(*function)
+            time_ns[are_inside[number]] += node.time_ns
+            samples += node.samples
+    whole_ns = sum(time_ns.values())
+    return time_ns[True] / whole_ns if whole_ns and samples >= LEAST_SAMPLES else None
+
+
+def waiting_share(run: Run, phase: str) -> float | None:
+    """Return the part of the time in the phase in which the loop waits for a loader's worker; the
+    rest is its own work, such as that of a generator around the loader."""
+    return sampled_share(
+        run, phase, lambda file, name: file.endswith(_WAITS_FILE) and name.endswith(_WAITS)
+    )
+
+
+def one_by_one_share(run: Run, phase: str) -> float | None:
+    """Return the part of the time in the phase in which an optimizer of torch's goes over its
+    parameters one by one."""
+    return sampled_share(
+        run, phase, lambda file, name: _OPTIMIZERS in file and name.startswith(_ONE_BY_ONE)
+    )
