@@ -77,6 +77,20 @@ def places(program: Path) -> tuple[frozenset[int], frozenset[str]]:
     lines = frozenset(
         number for number, line in enumerate(text.splitlines(), 1) if _MARK.search(line)
     )
+    statements = [
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.stmt) and not hasattr(node, "body")
+    ]
+    # A statement over several lines is one place: of which of them a report speaks is the
+    # interpreter's.
+    lines |= {
+        line
+        for one in statements
+        for number in lines
+        if one.lineno <= number <= (one.end_lineno or 0)
+        for line in range(one.lineno, (one.end_lineno or 0) + 1)
+    }
     functions = set()
     for number in lines:
         around = [
@@ -110,7 +124,7 @@ def headline(report: str) -> str:
     first = " ".join(blocks[0])
     # The title ends with what the run ran on, and the verdict begins with a sentence.
     title = re.match(
-        r"\S+\.py, .*?(?:no GPU|GPUs?\b[^.]*?)(?:, \d+ loader workers?)?(?= [A-Z\d]|$)", first
+        r"\S+\.py, .*?(?:no GPU|GPUs?\b[^.]*?)(?:, \d+ loader workers?)?(?= [A-Z\d!]|$)", first
     )
     verdict = first[title.end() :].strip() if title else first
     worth = [block for block in blocks if block and block[0].startswith("Worth trying")]
@@ -175,5 +189,6 @@ def points(truth: Truth, report: str) -> int:
             return -2
     if named is not None:
         return 2
-    has_area = re.search(truth.area, plain) or re.search(truth.area, largest_phase(report))
+    area = re.compile(truth.area, re.IGNORECASE)
+    has_area = area.search(plain) or area.search(largest_phase(report))
     return 1 if has_area or is_named(truth, report) else 0

@@ -111,6 +111,13 @@ def contention(run: Run, totals: StepTotals | None = None) -> Contention | None:
     )
 
 
+def is_contended(run: Run) -> bool:
+    """Return whether steps waited for processors so long that savings are known roughly only. For
+    what an analysis is made of; others ask the analysis."""
+    found = contention(run)
+    return found is not None and found.is_large
+
+
 def _of_recording(found: CpuContention | None) -> dict[str, Any]:
     if found is None:
         return {}

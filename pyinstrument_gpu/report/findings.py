@@ -22,8 +22,10 @@ from pyinstrument_gpu.report.trends import trend_findings
 
 def findings(run: Run, file: str | None) -> tuple[Finding, ...]:
     """Return all that matters, in the order in which it does."""
-    failures = (one for aspect in aspects() for one in aspect.failures(run))
-    found = [*failures, *_worth_an_edit(run)]
+    of_aspects = (one for aspect in aspects() for one in aspect.failures(run))
+    # The times of a preview are not the program's, so nothing is worth what they say.
+    found = [one for one in of_aspects if one.high_ns is None or not run.syncs.is_as_if]
+    found += _worth_an_edit(run)
     if file is not None:
         named = f" {shlex.quote(file)}"
         found = [replace(one, look=one.look and one.look.replace(" RUN", named)) for one in found]

@@ -41,14 +41,16 @@ def trend_findings(run: Run) -> Iterator[Finding]:
 
 
 def _about(found: Trend) -> str:
+    """Return what is told in words of which "no more" can stand."""
     if found.since is None:
         is_growth = found.shape == "growth"
-        return "growth of the step over the run" if is_growth else "longer steps early in the run"
-    if found.is_epoch:
-        later = "after the first epoch" if found.shape == "jump" else "in the first epoch"
-        return f"longer steps {later}"
-    return f"longer steps {'from' if found.shape == 'jump' else 'before'} step {found.since:,}" + (
-        " on" if found.shape == "jump" else ""
+        return "growth of the step over the run" if is_growth else "slow steps early in the run"
+    if found.shape == "jump":
+        return "slowdown " + (
+            "after the first epoch" if found.is_epoch else f"at step {found.since:,}"
+        )
+    return "slow steps " + (
+        "in the first epoch" if found.is_epoch else f"before step {found.since:,}"
     )
 
 

@@ -49,19 +49,19 @@ def test_the_time_outside_phases_has_the_phase_before_it() -> None:
     [
         (
             0.05 * MS * np.arange(_STEPS)[::-1],
-            "longer steps early in the run",
+            "slow steps early in the run",
             "see what takes longer at first in forward (first called at train.py:27): a step takes "
             "27.1 ms in the first fifth of the run and 11.9 ms in the last",
         ),
         (
             np.where(np.arange(_STEPS) >= 150, 5 * MS, 0),
-            "longer steps from step 150 on",
+            "slowdown at step 150",
             "see what changes in forward (first called at train.py:27): a step takes 10.0 ms "
             "before step 150 and 15.0 ms from there on",
         ),
         (
             np.where(np.arange(_STEPS) < 150, 5 * MS, 0),
-            "longer steps before step 150",
+            "slow steps before step 150",
             "see what changes in forward (first called at train.py:27): a step takes 15.0 ms "
             "before step 150 and 10.0 ms from there on",
         ),

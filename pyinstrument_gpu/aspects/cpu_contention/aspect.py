@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.contention import Contention, step_waits_ns
+from pyinstrument_gpu.analysis.contention import Contention, is_contended, step_waits_ns
 from pyinstrument_gpu.aspects.cpu_contention.data import (
     DOCUMENT,
     THROTTLED_KIND,
@@ -108,7 +108,7 @@ class CpuContentionAspect(DocumentAspect[Run, Contention]):
             is_idle=True,
             is_essential=True,
             # A warning says so of the whole run.
-            is_advised=not analysis.of(run).is_contended,
+            is_advised=not is_contended(run),
         )
 
     def unknown(self, run: Run) -> Iterable[str]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from pyinstrument_gpu.analysis.contention import is_contended
 from pyinstrument_gpu.aspects.slow_step_causes import (
     COMPUTING_KIND,
     DISK_KIND,
@@ -80,7 +81,14 @@ class SlowStepCausesAspect(DocumentAspect[Run, None]):
         for kind, cause in _OF_STEPS.items():
             if kind != PRESSURE_KIND or known.has_pressure:
                 amounts = run.noted_causes.of_kind(kind)[1]
-                yield replace(cause, amounts=amounts, known=amounts["step"])
+                # A warning says so of the whole run.
+                is_said = kind == STEAL_KIND and is_contended(run)
+                yield replace(
+                    cause,
+                    amounts=amounts,
+                    known=amounts["step"],
+                    is_advised=cause.is_advised and not is_said,
+                )
         if not known.is_gil_seen:
             return
         intervals, looked_at = run.noted_causes.of_kind(GIL_KIND)
