@@ -33,7 +33,7 @@ def test_no_small_file_has_one_user() -> None:
 ROOT = FOLDER.parent
 COUNTED = {".py", ".pyi", ".cpp", ".h", ".cu", ".cuh", ".js", ".css", ".jinja"}
 BUDGET = {
-    "pyinstrument_gpu": 68_050,
+    "pyinstrument_gpu": 68_100,
     "pyinstrument_gpu/analysis": 7_550,
     "pyinstrument_gpu/aspects": 17_550,
     "pyinstrument_gpu/auto": 600,
@@ -67,7 +67,7 @@ BUDGET = {
     "csrc/modules": 600,
     "csrc/python": 5_500,
     "csrc/record": 6_350,
-    "tests": 87_150,
+    "tests": 87_200,
     "tests/analysis": 5_150,
     "tests/aspects": 12_950,
     "tests/auto": 2_350,

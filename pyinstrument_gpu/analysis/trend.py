@@ -218,11 +218,11 @@ def trend(
         for place in range(len(places_ns))
         if (one := _change_of_place(blocks, places_ns, place)) is not None
     ]
-    found = max(changes, key=lambda one: one.share, default=None)
-    if found is None:
+    # One that stays as it is changes against those that don't.
+    of_its_own = [one for one in changes if _has_changed(places_ns, one)]
+    found = max(of_its_own, key=lambda one: one.share, default=None)
+    if not changes:
         found = _even_change(blocks, places_ns)
-    elif not _has_changed(places_ns, found):
-        return None
     if found is None:
         return None
     change = found.change

@@ -6,19 +6,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.advice import BUSY_SHARE, HEADLINE_SHARE, MIN_STEPS, Finding
 from pyinstrument_gpu.analysis.step_times import outside_ns, startup_ns
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.aspect import aspects, where_in_program
 from pyinstrument_gpu.core.program_facts import CHILDREN
 from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.parts.words import capitalised, counted, duration, small_percent
 from pyinstrument_gpu.report.findings import Guides
 from pyinstrument_gpu.report.no_steps import no_steps
-from pyinstrument_gpu.report.phases import PhaseInSteps, overlap, phases_outside
+from pyinstrument_gpu.report.phases import PhaseInSteps, overlap
 
-_MOSTLY = 0.5
+_MOSTLY, _LITTLE = 0.5, 0.1
 _SKEWED = 0.2
 """How far mean and median lie apart, as a share of the mean, where one of them says too little."""
 
@@ -77,19 +81,33 @@ def verdict(
 
 def _elsewhere(run: Run) -> str:
     """Return where the time outside of steps goes, where that is most of what elapsed since the
-    first step began."""
-    startup = startup_ns(run) or 0
+    first step began. Samples of stacks may be of what came before it: they count where that is
+    little."""
+    startup = startup_ns(run)
+    if startup is None or analysis.of(run).step_totals.count < MIN_STEPS:
+        return ""
     elapsed_ns, between_ns = run.duration_ns - startup, outside_ns(run) - startup
     if between_ns <= _MOSTLY * elapsed_ns:
         return ""
     text = f"{small_percent(between_ns, elapsed_ns)} of the {duration(elapsed_ns)} since the first "
     text += "step began lies outside of steps"
-    outside = [one for one in phases_outside(run) if "/" not in one.path and not one.during_steps]
-    largest = max(outside, key=lambda one: one.total_ns, default=None)
-    if largest is None or largest.total_ns < _MOSTLY * between_ns:
-        return f"{text}{where_in_program(run, Scope.OUTSIDE, None)}. "
-    text += f", {small_percent(largest.total_ns, between_ns)} of it in {largest.path}"
-    return f"{text}{where_in_program(run, Scope.OUTSIDE, largest.path)}. "
+    spans = run.spans[(span_scopes(run.spans) == Scope.OUTSIDE) & (run.spans["host_end_ns"] >= 0)]
+    spans = spans[run.path_parents[spans["path"]] < 0]
+    is_before = spans["host_begin_ns"] < startup
+    times_ns = durations_ns_of(spans, "host_")
+    paths = len(run.paths)
+    before_ns, since_ns = (
+        np.bincount(spans["path"][chosen], times_ns[chosen], paths)
+        for chosen in (is_before, ~is_before)
+    )
+    largest = int(np.argmax(since_ns)) if paths else -1
+    if largest < 0 or not _MOSTLY * between_ns <= since_ns[largest] <= between_ns:
+        is_little = startup <= _LITTLE * between_ns
+        return text + (where_in_program(run, Scope.OUTSIDE, None) if is_little else "") + ". "
+    text += f", {small_percent(since_ns[largest], between_ns)} of it in {run.paths[largest]}"
+    is_little = before_ns[largest] <= _LITTLE * since_ns[largest]
+    where = where_in_program(run, Scope.OUTSIDE, run.paths[largest]) if is_little else ""
+    return f"{text}{where}. "
 
 
 def _takes(run: Run) -> str:

@@ -59,7 +59,7 @@ def test_beside_a_gpu_the_loop_is_not_told_to_make_its_batches() -> None:
     assert not found(run, "load batches in the loop itself")
 
 
-def epochs(count: int, workers: int) -> Run:
+def epochs(count: int, workers: int, is_kept: bool | None = False) -> Run:
     """So many epochs of five steps, before each of which workers start, and end behind it."""
     program = WatchedScript()
     for _ in range(count):
@@ -69,7 +69,8 @@ def epochs(count: int, workers: int) -> Run:
                 program.leaf("data", 2 * MS)
                 program.leaf("forward", 8 * MS)
         program.leaf("data end", 20 * MS)
-    return program.run(environment={"gpus": [], KEY: {"loader_workers": workers}})
+    facts = {"loader_workers": workers, "loader_persistent": is_kept}
+    return program.run(environment={"gpus": [], KEY: facts})
 
 
 def test_workers_are_kept_where_they_are_started_again_and_again() -> None:
@@ -81,6 +82,8 @@ def test_workers_are_kept_where_they_are_started_again_and_again() -> None:
     assert one.edit == "DataLoader(persistent_workers=True)"
     assert not found(epochs(1, workers=2), "keep the loader's workers")
     assert not found(epochs(4, workers=0), "keep the loader's workers")
+    for is_kept in (True, None):
+        assert not found(epochs(4, 2, is_kept), "keep the loader's workers")
 
 
 def test_an_optimizer_that_goes_over_its_parameters_one_by_one_is_fused() -> None:

@@ -187,3 +187,11 @@ def test_what_other_programs_do_to_half_of_the_steps_hides_no_growth() -> None:
     assert found is not None and found.place is not None
     assert (found.shape, found.place.path) == ("growth", OUTSIDE)
     assert found.per_step_ns == pytest.approx(0.02 * MS, rel=0.01)
+
+
+def test_a_place_that_stays_as_it_is_hides_no_jump_of_another() -> None:
+    times_ns = even(100, 10, 5)
+    times_ns[1, 50:] += 10 * MS
+    found = analysis.of(run_of(times_ns, ("forward",))).trend
+    assert found is not None and found.place is not None
+    assert (found.shape, found.since, found.place.path) == ("jump", 50, OUTSIDE)

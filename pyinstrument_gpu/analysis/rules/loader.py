@@ -96,12 +96,15 @@ def kept_workers(case: Case) -> Iterator[Finding]:
     for the first start and the last end. The wait for the first batch of each is a part of it: for
     how much of that they start is not known."""
     run, loader = case.run, case.found.batches
-    if not case.found.premises.loader_workers or not len(loader.asked_ns):
+    is_kept = run.program_facts.loader_persistent
+    if not case.found.premises.loader_workers or is_kept is not False:
         return
     _, begin, end = LOADER_PHASES
     starts, ends = (run.spans[run.are_named([name])[run.spans["path"]]] for name in (begin, end))
     starts_ns, ends_ns = (durations_ns_of(spans, "host_") for spans in (starts, ends))
-    if len(starts_ns) < _LEAST_STARTS or not case.timeline.elapsed_ns:
+    # Those of another loader can't be told from these.
+    are_its_own = len(starts_ns) == np.count_nonzero(loader.is_first)
+    if len(starts_ns) < _LEAST_STARTS or not are_its_own or not case.timeline.elapsed_ns:
         return
     first_ns = (loader.given_ns - loader.asked_ns)[loader.is_first]
     again_ns = float(starts_ns[1:].sum() + ends_ns[:-1].sum())

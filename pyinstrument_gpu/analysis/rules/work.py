@@ -118,7 +118,9 @@ def too_many_threads(case: Case) -> Iterator[Finding]:
     cores = None if found is None else found.processors
     if found is None or threads is None or cores is None or threads <= cores:
         return
-    share = 0.0 if found.share is None else found.share
+    share = found.share
+    if not share:
+        return
     yield guidance(
         "run no more threads than there are processors",
         None,

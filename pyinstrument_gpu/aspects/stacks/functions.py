@@ -38,7 +38,7 @@ def where_of_phase(run: Run, scope: Scope, phase: str | None) -> str | None:
     if tree is None or heaviest is None:
         return None
     line = run.name_of_line(heaviest.line)
-    if phase is not None and line == run.line_of_phase(run.paths.index(phase)):
+    if phase in run.paths and line == run.line_of_phase(run.paths.index(phase)):
         return None
     function = f"{_name(heaviest)}, " if _name(heaviest) else ""
     share = small_percent(heaviest.time_ns, tree.time_ns)
@@ -83,7 +83,7 @@ def faster_outside_phases(run: Run) -> Iterator[Finding]:
 def _heaviest(tree: PhaseTree) -> FunctionSamples | None:
     """Return the function that the tree consists of; None where there is none."""
     heaviest = next(iter(tree.functions()), None)
-    if tree.samples < LEAST_SAMPLES or heaviest is None:
+    if tree.samples < LEAST_SAMPLES or not tree.time_ns or heaviest is None:
         return None
     return heaviest if heaviest.time_ns >= _LEAST_SHARE * tree.time_ns else None
 

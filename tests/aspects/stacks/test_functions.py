@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
+from msgspec import structs
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.sampled_time import waiting_share
@@ -13,6 +14,7 @@ from pyinstrument_gpu.aspects.stacks.data import StackNode, Stacks
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.report.document import document_of
+from tests.helpers.made_script import WatchedScript
 from tests.helpers.timed_runs import MS, made_run, with_waits
 
 Line = tuple[str, str, int]
@@ -146,6 +148,29 @@ def test_time_outside_of_steps_leads_where_it_is_most() -> None:
     )
     run.duration_ns = 400 * MS
     assert document_of(run).verdict.startswith("A step takes 10.0 ms")
+
+
+def test_what_came_before_the_first_step_is_not_what_steps_are_interrupted_by() -> None:
+    """Samples do not say whether they are of the start-up."""
+    program = WatchedScript()
+    program.leaf("eval", 2_000 * MS)
+    for _ in range(6):
+        with program.step():
+            program.leaf("forward", 10 * MS)
+        program.leaf("eval", 40 * MS)
+    run = program.run(environment={"gpus": [], "cwd": "/home/me"})
+    run.stacks = stacks_of({"eval": {(TRAIN, HOOK): 50}}, Scope.OUTSIDE)
+    begin = "80% of the 300 ms since the first step began lies outside of steps, 100% of it in eval"
+    assert document_of(run).verdict.startswith(f"{begin}. A step takes")
+
+
+def test_samples_that_stand_for_no_time_name_nothing() -> None:
+    run = run_of({"": {(TRAIN, HOOK): 60}}, {"forward": 0.4})
+    assert run.stacks is not None
+    run.stacks = structs.replace(
+        run.stacks, nodes=tuple(structs.replace(one, time_ns=0) for one in run.stacks.nodes)
+    )
+    assert "of it in" not in document_of(run).verdict
 
 
 def test_the_loops_own_work_in_data_is_no_wait_for_workers() -> None:
