@@ -131,6 +131,39 @@ def unpriced(kind: str, about: str, evidence: str, edit: str | None, look: str) 
     return Finding(kind, about, None, None, None, None, None, None, evidence, edit, look)
 
 
+def twice_as_fast(
+    function: str,
+    line: str | None,
+    saved_ns: tuple[float, float, float],
+    of_ns: float,
+    evidence: str,
+) -> Finding:
+    """Return what it would save if a function of the program took half as long.
+
+    Args:
+        function: its name; "" for the program itself.
+        line: of the program in it; None where there is none.
+        saved_ns: per step: the likely saving, the most and the least.
+        of_ns: the time of a step.
+        evidence: what says so.
+    """
+    place = f"{function} ({line})" if function and line else function or line
+    likely_ns, high_ns, low_ns = saved_ns
+    return Finding(
+        kind="guide",
+        about=f"make {place} twice as fast",
+        low_ns=low_ns,
+        high_ns=high_ns,
+        likely_ns=likely_ns,
+        of_ns=of_ns,
+        of="step",
+        promised=None,
+        evidence=evidence,
+        edit=None,
+        look="pyinstrument-gpu report -v RUN",
+    )
+
+
 def in_order(found: Iterable[Finding]) -> list[Finding]:
     """Return what went wrong, what is worth an edit for certain, the largest saving first, then
     what may be. But doubts come before what is certain where they may save far more."""

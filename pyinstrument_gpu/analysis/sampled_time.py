@@ -4,7 +4,7 @@ stack. A share of samples holds however busy the machine is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyinstrument_gpu.core.statistics import Scope
@@ -14,10 +14,32 @@ if TYPE_CHECKING:  # what runs hold of aspects is found by their table
 
 LEAST_SAMPLES = 20
 """Fewer say nothing of a phase."""
+_DEVIATIONS = 2
+"""So many standard deviations a share may be off, as samples are few."""
 _WAITS_FILE = "torch/utils/data/dataloader.py"
 _WAITS = ("._try_get_data", "._get_data", "._next_data")
 _OPTIMIZERS = "torch/optim/"
 _ONE_BY_ONE = "_single_tensor_"
+
+
+def share_range(share: float, samples: int) -> tuple[float, float, float]:
+    """Return a share of so many samples, the likely one, the most and the least that it may be."""
+    doubt = _DEVIATIONS * (share * (1 - share) / samples) ** 0.5
+    return share, min(1.0, share + doubt), max(0.0, share - doubt)
+
+
+def nodes_of_phase(stacks: Any, phase: str) -> Iterator[tuple[int, int | None, Any]]:
+    """Yield the lines below a phase in steps, phases inside it left out, the outer ones first: the
+    number of each, that of the line around it or None, and its node."""
+    numbers: dict[int, int | None] = {}
+    for number, node in enumerate(() if stacks is None else stacks.nodes):
+        if node.scope is not None:
+            is_in_steps = node.scope is Scope.STEP and node.place >= 0
+            if is_in_steps and stacks.paths[node.place] == phase:
+                numbers[number] = None
+        elif node.parent in numbers:
+            yield number, numbers[node.parent], node
+            numbers[number] = number
 
 
 def sampled_share(run: Run, phase: str, is_meant: Callable[[str, str], bool]) -> float | None:
@@ -29,19 +51,14 @@ def sampled_share(run: Run, phase: str, is_meant: Callable[[str, str], bool]) ->
         is_meant: whether it is one of the functions; gets its file and its name.
     """
     stacks: Any = run.stacks
-    are_inside: dict[int, bool] = {}
+    are_inside: dict[int | None, bool] = {None: False}
     time_ns = {True: 0, False: 0}
     samples = 0
-    for number, node in enumerate(() if stacks is None else stacks.nodes):
-        if node.scope is not None:
-            is_in_steps = node.scope is Scope.STEP and node.place >= 0
-            if is_in_steps and stacks.paths[node.place] == phase:
-                are_inside[number] = False
-        elif node.parent in are_inside:
-            function = stacks.functions[stacks.places[node.place][0]]
-            are_inside[number] = are_inside[node.parent] or is_meant(*function)
-            time_ns[are_inside[number]] += node.time_ns
-            samples += node.samples
+    for number, around, node in nodes_of_phase(stacks, phase):
+        function = stacks.functions[stacks.places[node.place][0]]
+        are_inside[number] = are_inside[around] or is_meant(*function)
+        time_ns[are_inside[number]] += node.time_ns
+        samples += node.samples
     whole_ns = sum(time_ns.values())
     return time_ns[True] / whole_ns if whole_ns and samples >= LEAST_SAMPLES else None
 

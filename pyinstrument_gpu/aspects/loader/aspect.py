@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.advice import DOUBT_SHARE, Finding
+from pyinstrument_gpu.analysis.advice import DOUBT_SHARE, Finding, twice_as_fast
 from pyinstrument_gpu.analysis.batches import BATCH_PHASE
 from pyinstrument_gpu.analysis.loader_replay import Prediction
 from pyinstrument_gpu.aspects.loader import NAME
@@ -120,20 +120,13 @@ def _faster(run: Run, work: LoaderWork) -> Iterator[Finding]:
     if high_ns < DOUBT_SHARE * of_ns:
         return
     longest = work.stages[0]
-    yield Finding(
-        kind="guide",
-        about=f"make {longest.place.replace(', ', ' (', 1)}{')' * (longest.line is not None)} "
-        "twice as fast",
-        low_ns=low_ns,
-        high_ns=high_ns,
-        likely_ns=likely_ns,
-        of_ns=of_ns,
-        of="step",
-        promised=None,
-        evidence=f"it takes {small_percent(longest.share, 1)} of making a batch, by "
+    yield twice_as_fast(
+        longest.function,
+        longest.line,
+        (likely_ns, high_ns, low_ns),
+        of_ns,
+        f"it takes {small_percent(longest.share, 1)} of making a batch, by "
         f"{counted(work.samples, 'sample')}",
-        edit=None,
-        look="pyinstrument-gpu report -v RUN",
     )
 
 

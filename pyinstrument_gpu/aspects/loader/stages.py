@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from pyinstrument_gpu.analysis.sampled_time import nodes_of_phase
 from pyinstrument_gpu.aspects.loader.data import LineTime
 from pyinstrument_gpu.core.record import SourceLine, is_installed
-from pyinstrument_gpu.core.statistics import Scope
 
 _FETCH = "torch/utils/data/_utils/fetch.py"
 _PASSED = {
@@ -59,18 +59,13 @@ class LineTree(NamedTuple):
 
 def tree_of_phase(stacks: Any, phase: str) -> LineTree:
     """Return what the main thread did in a phase in steps, as far as it was sampled."""
-    numbers: dict[int, int] = {}
+    numbers: dict[int | None, int] = {None: -1}
     nodes: list[LineTime] = []
     samples = 0
-    for number, node in enumerate(() if stacks is None else stacks.nodes):
-        if node.scope is not None:
-            is_phase = node.scope is Scope.STEP and node.place >= 0
-            if is_phase and stacks.paths[node.place] == phase:
-                numbers[number] = -1
-        elif node.parent in numbers:
-            numbers[number] = len(nodes)
-            nodes.append(LineTime(numbers[node.parent], node.place, node.time_ns))
-            samples += node.samples
+    for number, around, node in nodes_of_phase(stacks, phase):
+        numbers[number] = len(nodes)
+        nodes.append(LineTime(numbers[around], node.place, node.time_ns))
+        samples += node.samples
     if not nodes:
         return LineTree((), (), ())
     return LineTree(stacks.functions, stacks.places, nodes, samples)

@@ -11,6 +11,7 @@ import numpy as np
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.batches import BATCH_PHASE
 from pyinstrument_gpu.analysis.loader_replay import LoaderModel, Prediction
+from pyinstrument_gpu.analysis.sampled_time import share_range
 from pyinstrument_gpu.aspects.loader.data import HungBatch, Loader, Loaders, WorkerTimes
 from pyinstrument_gpu.aspects.loader.stages import LineTree, stages_of, tree_of_phase
 from pyinstrument_gpu.core.run import Run
@@ -19,8 +20,6 @@ _MOST_STAGES = 10
 _LEAST_SHARE = 0.01
 """A stage that takes less is not named."""
 _LEAST_SAMPLES = 20
-_DEVIATIONS = 2
-"""So many standard deviations its share may be off, as samples are few."""
 LEAST_WAIT_SHARE = 0.02
 """A loader for which the loop waits less is not worth a word in a short report."""
 
@@ -42,10 +41,14 @@ class LoaderStage:
     batch_ns: float
 
     @property
+    def function(self) -> str:
+        """Its name, without the functions around it."""
+        return self.name.rpartition("<locals>.")[2].partition(":")[0]
+
+    @property
     def place(self) -> str:
         """The function and its line."""
-        name, _, _ = self.name.rpartition("<locals>.")[2].partition(":")
-        return name if self.line is None else f"{name}, {self.line}"
+        return self.function if self.line is None else f"{self.function}, {self.line}"
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,7 @@ class LoaderWork:
     def shares_of_longest(self) -> tuple[float, float, float]:
         """The share of a batch that its longest stage takes: the likely one, the most and the least
         by so many samples."""
-        return _with_doubt(self.stages[0].share, self.samples)
+        return share_range(self.stages[0].share, self.samples)
 
 
 def works_of(run: Run) -> tuple[LoaderWork, ...]:
@@ -154,13 +157,7 @@ def _predictions(
     found = analysis.of(run).loader_predictions
     if not found or not stages:
         return found
-    return *found, model.with_faster(stages[0].name, _with_doubt(stages[0].share, samples))
-
-
-def _with_doubt(share: float, samples: int) -> tuple[float, float, float]:
-    """Return a share of samples, the likely one, the most and the least that it may be."""
-    doubt = _DEVIATIONS * (share * (1 - share) / samples) ** 0.5
-    return share, min(1.0, share + doubt), max(0.0, share - doubt)
+    return *found, model.with_faster(stages[0].name, share_range(stages[0].share, samples))
 
 
 def _of_loop(run: Run) -> LoaderWork | None:

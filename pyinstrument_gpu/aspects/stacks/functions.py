@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.advice import EDIT_SHARE, Finding
+from pyinstrument_gpu.analysis.advice import EDIT_SHARE, Finding, twice_as_fast
+from pyinstrument_gpu.analysis.sampled_time import share_range
 from pyinstrument_gpu.aspects.stacks.data import Stacks
 from pyinstrument_gpu.aspects.stacks.tree import FunctionSamples, PhaseTree, phase_trees
 from pyinstrument_gpu.core.run import Run
@@ -25,8 +26,6 @@ _LEAST_SHARE = 0.25
 """A function that takes less of the time of a phase is not what it consists of."""
 _LEAST_SAVED_SHARE = 0.05
 """Of the step, that a function twice as fast has to save to be named."""
-_DEVIATIONS = 2
-_LOOK = "pyinstrument-gpu report -v RUN"
 
 
 def where_of_phase(run: Run, scope: Scope, phase: str | None) -> str | None:
@@ -58,25 +57,18 @@ def faster_outside_phases(run: Run) -> Iterator[Finding]:
     heaviest = None if tree is None else _heaviest(tree)
     if heaviest is None:
         return
-    share = heaviest.time_ns / sampled_ns
-    doubt = _DEVIATIONS * (share * (1 - share) / samples) ** 0.5
     of_ns = totals.duration.mean_ns
-    low_ns = analysis.of(run).certain_share * max(0.0, share - doubt) / 2 * of_ns
-    if low_ns < EDIT_SHARE * of_ns or share < 2 * _LEAST_SAVED_SHARE:
+    shares = share_range(heaviest.time_ns / sampled_ns, samples)
+    likely_ns, high_ns, low_ns = (share / 2 * of_ns for share in shares)
+    low_ns *= analysis.of(run).certain_share
+    if low_ns < EDIT_SHARE * of_ns or likely_ns < _LEAST_SAVED_SHARE * of_ns:
         return
-    line, name = _lines(run, heaviest), _name(heaviest)
-    yield Finding(
-        kind="guide",
-        about=f"make {name} ({line}) twice as fast" if name else f"make {line} twice as fast",
-        low_ns=low_ns,
-        high_ns=min(1.0, share + doubt) / 2 * of_ns,
-        likely_ns=share / 2 * of_ns,
-        of_ns=of_ns,
-        of="step",
-        promised=None,
-        evidence=f"it takes {small_percent(share, 1)} of the step, by {counted(samples, 'sample')}",
-        edit=None,
-        look=_LOOK,
+    yield twice_as_fast(
+        _name(heaviest),
+        _lines(run, heaviest),
+        (likely_ns, high_ns, low_ns),
+        of_ns,
+        f"it takes {small_percent(shares[0], 1)} of the step, by {counted(samples, 'sample')}",
     )
 
 
