@@ -344,9 +344,14 @@ def _edit(run: Run, saving: ReplayedSaving) -> str:
 
 def faster_loading(run: Run) -> str:
     """Return how to make batches come sooner. Without workers, other options are errors."""
+    call = run.setup_calls.only("loader")
+    place = "" if call is None else f" at {run.name_of_line(call.place)}"
     if run.program_facts.loader_workers == 0:
-        return "load batches ahead of the step in worker processes: DataLoader(num_workers=N)"
-    return "in the DataLoader, raise num_workers or prefetch_factor, or set persistent_workers=True"
+        return (
+            f"load batches ahead of the step in worker processes: DataLoader(num_workers=N){place}"
+        )
+    raised = "raise num_workers or prefetch_factor, or set persistent_workers=True"
+    return f"in the DataLoader{place}, {raised}"
 
 
 def _device_limit(run: Run, found: ReplayedSavings, entries: NDArray[np.void]) -> list[Finding]:

@@ -18,8 +18,6 @@ _DEVIATIONS = 2
 """So many standard deviations a share may be off, as samples are few."""
 _WAITS_FILE = "torch/utils/data/dataloader.py"
 _WAITS = ("._try_get_data", "._get_data", "._next_data")
-_OPTIMIZERS = "torch/optim/"
-_ONE_BY_ONE = "_single_tensor_"
 
 
 def share_range(share: float, samples: int) -> tuple[float, float, float]:
@@ -42,9 +40,12 @@ def nodes_of_phase(stacks: Any, phase: str) -> Iterator[tuple[int, int | None, A
             numbers[number] = number
 
 
-def sampled_share(run: Run, phase: str, is_meant: Callable[[str, str], bool]) -> float | None:
+def sampled_range(
+    run: Run, phase: str, is_meant: Callable[[str, str], bool]
+) -> tuple[float, float, float] | None:
     """Return the part of the time of a phase in steps, phases inside it left out, in which a
-    function was at work, itself or by what it calls. None where samples are too few.
+    function was at work, itself or by what it calls: the likely one, the most and the least that it
+    may be; 0 for each where no sample has it. None where samples are too few.
 
     Args:
         phase: its path.
@@ -60,20 +61,19 @@ def sampled_share(run: Run, phase: str, is_meant: Callable[[str, str], bool]) ->
         time_ns[are_inside[number]] += node.time_ns
         samples += node.samples
     whole_ns = sum(time_ns.values())
-    return time_ns[True] / whole_ns if whole_ns and samples >= LEAST_SAMPLES else None
+    if not whole_ns or samples < LEAST_SAMPLES:
+        return None
+    return share_range(time_ns[True] / whole_ns, samples)
+
+
+def _sampled_share(run: Run, phase: str, is_meant: Callable[[str, str], bool]) -> float | None:
+    found = sampled_range(run, phase, is_meant)
+    return None if found is None else found[0]
 
 
 def waiting_share(run: Run, phase: str) -> float | None:
     """Return the part of the time in the phase in which the loop waits for a loader's worker; the
     rest is its own work, such as that of a generator around the loader."""
-    return sampled_share(
+    return _sampled_share(
         run, phase, lambda file, name: file.endswith(_WAITS_FILE) and name.endswith(_WAITS)
-    )
-
-
-def one_by_one_share(run: Run, phase: str) -> float | None:
-    """Return the part of the time in the phase in which an optimizer of torch's goes over its
-    parameters one by one."""
-    return sampled_share(
-        run, phase, lambda file, name: _OPTIMIZERS in file and name.startswith(_ONE_BY_ONE)
     )

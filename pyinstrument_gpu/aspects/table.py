@@ -45,6 +45,7 @@ ASPECTS: tuple[AspectRow, ...] = (
     AspectRow(f"{_HERE}.garbage_collection", "watch"),
     AspectRow(f"{_HERE}.checkpoints_and_logging", "watch"),
     AspectRow(f"{_HERE}.slow_step_causes", "watch"),
+    AspectRow(f"{_HERE}.setup_calls", "watch"),
     AspectRow(f"{_HERE}.scalars", "watch"),
     AspectRow(f"{_HERE}.collectives", "watch"),
     AspectRow(f"{_HERE}.stalls", "watch"),

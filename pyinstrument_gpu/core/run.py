@@ -49,6 +49,7 @@ if TYPE_CHECKING:  # what runs hold of aspects is found by their table
     from pyinstrument_gpu.aspects.modules.data import Modules
     from pyinstrument_gpu.aspects.nonfinite.data import Nonfinite
     from pyinstrument_gpu.aspects.operations.data import Operations
+    from pyinstrument_gpu.aspects.setup_calls.data import SetupCalls
     from pyinstrument_gpu.aspects.slow_step_causes.data import SlowStepCauses
     from pyinstrument_gpu.aspects.stacks.data import Stacks
     from pyinstrument_gpu.aspects.stalls.data import Stall
@@ -130,6 +131,7 @@ class Run:
         cpu_contention: How the processors were used meanwhile, if that is known.
         garbage_collection: What Python's garbage collector did, if it was watched.
         checkpoints_and_logging: What wrote checkpoints and logs, if that was watched.
+        setup_calls: The lines that make loaders and optimizers, and set modes of torch.
         slow_step_causes: What was looked for that holds threads up, if anything was.
         nonfinite: The first value that was not finite, if that was looked for.
         collectives: The collective operations, if PyTorch's flight recorder was read.
@@ -150,6 +152,7 @@ class Run:
         compilations: Compilations | None
         energy: tuple[GpuEnergy, ...]
         graph_phases: GraphPhases | None
+        setup_calls: SetupCalls
         slow_step_causes: SlowStepCauses | None
         memory: Memory | None
         metric_names: tuple[str, ...]

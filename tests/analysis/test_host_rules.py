@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.advice import Finding
+from pyinstrument_gpu.analysis.advice import Finding, faster_loading
 from pyinstrument_gpu.analysis.loader_replay import LoaderModel, Processors
 from pyinstrument_gpu.analysis.rules import findings
 from pyinstrument_gpu.aspects.cpu_contention.data import CpuContention
+from pyinstrument_gpu.aspects.setup_calls.data import SetupCall, SetupCalls
 from pyinstrument_gpu.aspects.stacks.data import StackNode, Stacks
 from pyinstrument_gpu.core.program_facts import KEY
 from pyinstrument_gpu.core.run import Run
@@ -86,31 +87,99 @@ def test_workers_are_kept_where_they_are_started_again_and_again() -> None:
         assert not found(epochs(4, 2, is_kept), "keep the loader's workers")
 
 
+def sampled(
+    phase: str, function: tuple[str, str], seen: int, other: int, **environment: Any
+) -> Run:
+    """A run of which half is in a phase, and samples of that are in a function, or not."""
+    run = made_run([10 * MS] * 20, {phase: 0.5}, **{"gpus": [], **environment})
+    samples = [StackNode(0, place, count, count * MS) for place, count in ((0, seen), (1, other))]
+    run.stacks = Stacks(
+        is_sampled=True,
+        functions=(function, ("a.py", "main")),
+        places=((0, 1), (1, 2)),
+        nodes=(StackNode(-1, 0, 0, 0), *samples),
+        paths=(phase,),
+    )
+    return run
+
+
+ADAM = "/v/site-packages/torch/optim/adam.py", "_single_tensor_adam"
+SPREAD = 2 * (0.75 * 0.25 / 40) ** 0.5  # of a share of three quarters of 40 samples
+
+
 def test_an_optimizer_that_goes_over_its_parameters_one_by_one_is_fused() -> None:
-    functions = (("/v/site-packages/torch/optim/adam.py", "_single_tensor_adam"), ("a.py", "main"))
-
-    def sampled(seen: int, other: int) -> Run:
-        run = made_run([10 * MS] * 20, {"optimizer": 0.5}, gpus=[])
-        samples = [
-            StackNode(0, place, count, count * MS) for place, count in ((0, seen), (1, other))
-        ]
-        run.stacks = Stacks(
-            is_sampled=True,
-            functions=functions,
-            places=((0, 1), (1, 2)),
-            nodes=(StackNode(-1, 0, 0, 0), *samples),
-            paths=("optimizer",),
-        )
-        return run
-
-    (one,) = found(sampled(30, 10), "use a fused optimizer")
-    assert one.low_ns == 0
-    assert one.high_ns == pytest.approx(0.75 * 5 * MS)
-    assert not found(sampled(0, 40), "use a fused optimizer")
-    assert not found(sampled(10, 5), "use a fused optimizer")  # too few to tell
-    with_gpu = sampled(30, 10)
-    with_gpu.environment["gpus"] = ["a GPU"]
+    (one,) = found(sampled("optimizer", ADAM, 30, 10), "use a fused optimizer")
+    assert one.low_ns == pytest.approx(0.25 * (0.75 - SPREAD) * 5 * MS)
+    assert one.high_ns == pytest.approx((0.75 + SPREAD) * 5 * MS)
+    assert one.edit == "fused=True for the optimizer"
+    assert not found(sampled("optimizer", ADAM, 0, 40), "use a fused optimizer")
+    assert not found(sampled("optimizer", ADAM, 10, 5), "use a fused optimizer")  # too few to tell
+    with_gpu = sampled("optimizer", ADAM, 30, 10, gpus=["a GPU"])
     assert not found(with_gpu, "use a fused optimizer")
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamax"])
+def test_a_fused_optimizer_that_may_be_slower_or_is_not_there_is_not_advised(name: str) -> None:
+    function = f"/v/torch/optim/{name}.py", f"_single_tensor_{name}"
+    assert not found(sampled("optimizer", function, 30, 10), "use a fused optimizer")
+
+
+def test_an_edit_has_the_line_of_the_call_that_it_is_of() -> None:
+    run = sampled("optimizer", ADAM, 30, 10)
+    validation = SetupCall(kind="loader", call="DataLoader", file="a.py", line=4)
+    training = SetupCall(kind="loader", call="DataLoader", file="a.py", line=5, is_shuffled=True)
+    adam = SetupCall(kind="optimizer", call="Adam", file="a.py", line=7, dtypes=("float32",))
+    run.setup_calls = SetupCalls((validation, training, adam))
+    (one,) = found(run, "use a fused optimizer")
+    assert one.edit == "fused=True for the optimizer at a.py:7"
+    assert faster_loading(run).startswith("in the DataLoader at a.py:5, raise num_workers")
+    # Of two optimizers it can't be told which is meant.
+    run = sampled("optimizer", ADAM, 30, 10)
+    run.setup_calls = SetupCalls((adam, SetupCall(kind="optimizer", call="SGD", file="a", line=9)))
+    (one,) = found(run, "use a fused optimizer")
+    assert one.edit == "fused=True for the optimizer"
+
+
+TRACES = "/v/site-packages/torch/fx/traceback.py", "format_stack"
+
+
+def test_the_stack_traces_of_anomaly_detection_are_priced() -> None:
+    run = sampled("forward", TRACES, 30, 10)
+    mode = SetupCall(kind="anomaly", call="set_detect_anomaly", file="a.py", line=3)
+    run.setup_calls = SetupCalls((mode,))
+    (one,) = found(run, "switch the detection of anomalies off")
+    assert one.low_ns == pytest.approx((0.75 - SPREAD) * 5 * MS)
+    assert one.high_ns == pytest.approx((0.75 + SPREAD) * 5 * MS)
+    assert one.edit == "remove set_detect_anomaly at a.py:3"
+    beside = sampled("forward", TRACES, 30, 10, gpus=["a GPU"])
+    beside.setup_calls = run.setup_calls
+    assert [
+        one.low_ns for one in found(beside, "switch the detection") if one.high_ns is not None
+    ] == [0]
+    unknown = sampled("forward", TRACES, 1, 2)
+    unknown.setup_calls = run.setup_calls
+    assert [one.high_ns for one in found(unknown, "switch the detection")] == [None]
+    assert not found(sampled("forward", TRACES, 0, 40), "switch the detection")
+
+
+def test_double_precision_is_named_with_what_it_may_cost() -> None:
+    run = sampled("forward", TRACES, 0, 40)
+    adam = SetupCall(kind="optimizer", call="Adam", file="a.py", line=7, dtypes=("float64",))
+    run.setup_calls = SetupCalls((adam,))
+    (one,) = found(run, "use single precision")
+    assert (one.low_ns, one.high_ns) == (0, pytest.approx(0.6 * 5 * MS))
+    assert one.evidence.startswith("the parameters of Adam at a.py:7 are float64")
+    run = sampled("forward", TRACES, 0, 40)
+    run.setup_calls = SetupCalls((SetupCall(kind="optimizer", call="Adam", file="a.py", line=7),))
+    assert not found(run, "use single precision")
+
+
+def test_activations_that_are_computed_again_are_priced() -> None:
+    again = "/v/torch/utils/checkpoint.py", "_checkpoint_hook.__init__.<locals>.unpack_hook"
+    (one,) = found(sampled("backward", again, 30, 10), "keep activations")
+    assert one.low_ns == pytest.approx((0.75 - SPREAD) * 5 * MS)
+    assert not found(sampled("backward", again, 0, 40), "keep activations")
+    assert not found(sampled("backward", again, 30, 10, gpus=["a GPU"]), "keep activations")
 
 
 def test_threads_beyond_the_processors_may_be_what_steps_wait_for() -> None:

@@ -15,6 +15,7 @@ from pyinstrument_gpu import analysis, plugins
 from pyinstrument_gpu.analysis.advice import EDIT_SHARE, MIN_STEPS, Finding
 from pyinstrument_gpu.analysis.rules.case import Case
 from pyinstrument_gpu.analysis.rules.loader import kept_workers, loader_workers, no_workers
+from pyinstrument_gpu.analysis.rules.modes import anomaly_mode, double_precision, recomputation
 from pyinstrument_gpu.analysis.rules.waits import (
     blocking_copies,
     evaluation_copies,
@@ -45,6 +46,9 @@ RULES: tuple[Callable[[Case], Iterable[Finding]], ...] = (
     no_workers,
     kept_workers,
     too_many_threads,
+    anomaly_mode,
+    double_precision,
+    recomputation,
     batch_size,
     precision,
 )

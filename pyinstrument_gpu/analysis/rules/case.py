@@ -148,6 +148,12 @@ class Case:
         more = len(sites) - len(named)
         return ", ".join(named) + (f" and {more} more" if more else "")
 
+    def made_at(self, kind: str) -> str:
+        """Return where the program makes its loader or its optimizer, behind " at "; "" where that
+        was not seen, or several may be meant."""
+        call = self.run.setup_calls.only(kind)
+        return "" if call is None else f" at {self.run.name_of_line(call.place)}"
+
     def saving(
         self, change: Change, *, site: int = -1, path: int = -1, is_inside: bool = True
     ) -> ReplayedSaving | None:

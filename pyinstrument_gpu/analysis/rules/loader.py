@@ -87,7 +87,7 @@ def no_workers(case: Case) -> Iterator[Finding]:
         *Worth(saved_ns, saved_ns, model.wait_ns / model.wait_share),
         f"a worker makes a batch in {duration(float(model.making_ns.mean()))}, and the loop waits "
         f"{duration(waits_ns)} for it to be handed over",
-        "DataLoader(num_workers=0)",
+        f"DataLoader(num_workers=0){case.made_at('loader')}",
     )
 
 
@@ -120,5 +120,5 @@ def kept_workers(case: Case) -> Iterator[Finding]:
         ),
         f"they were started {counted(len(starts_ns), 'time')}, which took {duration(again_ns)} in "
         f"all, and the first batches of {len(first_ns)} loops {duration(float(first_ns.sum()))}",
-        "DataLoader(persistent_workers=True)",
+        f"DataLoader(persistent_workers=True){case.made_at('loader')}",
     )

@@ -5,6 +5,7 @@ threads, precision, and phases that come only now and then."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from pyinstrument_gpu.analysis.advice import Finding
 from pyinstrument_gpu.analysis.bottleneck import Bottleneck
 from pyinstrument_gpu.analysis.rules.case import UNKNOWN, Case, Worth, guidance
 from pyinstrument_gpu.analysis.rules.occasions import Occasions
-from pyinstrument_gpu.analysis.sampled_time import one_by_one_share
+from pyinstrument_gpu.analysis.sampled_time import sampled_range
 from pyinstrument_gpu.analysis.savings import Change
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.parts.words import duration
@@ -23,6 +24,13 @@ _ADVICE = "use AMP or TF32"
 MIN_OCCASIONS = 2
 MIN_OCCASIONS_SHARE = 0.01
 """The least share of the elapsed time that other phases have to take to be named."""
+_FUSED_SAVES = {
+    "_single_tensor_adam": 0.25,
+    "_single_tensor_adamw": 0.25,
+    "_single_tensor_adagrad": 0.1,
+}
+"""The functions of torch that go over parameters one by one, and the least part of their time that
+a fused optimizer saves on a CPU."""
 _EVALUATE = "evaluate half as often"
 _MAY_BE_ROLLOUTS = (
     "modules run without gradients, but in training mode, or without a loader and a loss, so "
@@ -80,7 +88,7 @@ def optimizer_host_time(case: Case) -> Iterator[Finding]:
                 None,
                 *Worth(0.0, min(host_ns, idle_ns), case.step_ns),
                 f"{run.paths[path]} takes {duration(host_ns)} of the host per step",
-                "Optimizer(fused=True)",
+                f"Optimizer(fused=True){case.made_at('optimizer')}",
             )
 
 
@@ -88,9 +96,9 @@ def fused_optimizer(case: Case) -> Iterator[Finding]:
     """Yield the time of an optimizer on the CPU that goes over its parameters one by one, as it
     does there unless it is told otherwise, if samples of the stack have seen that.
 
-    How much of it that saves depends on the parameters: on one machine it was from a fifth, of SGD,
-    to nine tenths, of AdamW. foreach=True, which torch takes by itself on a GPU, was slower for
-    some.
+    How much of it a fused one saves depends on the parameters: `_FUSED_SAVES` is what it was at
+    least in benchmarks/results/2026-11-29-fused-optimizers.md. SGD was slower with it in some
+    cases, and foreach=True, which torch takes by itself on a GPU, too: neither is advised.
     """
     run = case.run
     if run.environment.get("gpus") != []:
@@ -99,16 +107,27 @@ def fused_optimizer(case: Case) -> Iterator[Finding]:
         name = run.names[run.path_names[path]].rstrip("0123456789 ")
         if name != "optimizer" or mean_ns < MIN_SHARE * case.step_ns:
             continue
-        share = one_by_one_share(run, run.paths[path])
-        if share:
+        low_ns = high_ns = likely_ns = 0.0
+        for function, least in _FUSED_SAVES.items():
+            is_it = partial(_is_function, "torch/optim/", function)
+            found = sampled_range(run, run.paths[path], is_it)
+            if found is not None and found[0]:
+                likely_ns += found[0] * mean_ns
+                high_ns += found[1] * mean_ns
+                low_ns += found[2] * mean_ns * least
+        if likely_ns:
             yield guidance(
                 "use a fused optimizer",
                 None,
-                *Worth(0.0, share * mean_ns, case.step_ns),
+                *Worth(low_ns, min(high_ns, mean_ns), case.step_ns),
                 f"{run.paths[path]} takes {duration(mean_ns)} of a step, and goes over the "
-                f"parameters one by one for {share:.0%} of that",
-                "Optimizer(fused=True), which Adam, AdamW, SGD and Adagrad have on the CPU",
+                f"parameters one by one for {likely_ns / mean_ns:.0%} of that",
+                f"fused=True for the optimizer{case.made_at('optimizer')}",
             )
+
+
+def _is_function(folder: str, function: str, file: str, name: str) -> bool:
+    return name == function and folder in file
 
 
 def too_many_threads(case: Case) -> Iterator[Finding]:
@@ -127,7 +146,7 @@ def too_many_threads(case: Case) -> Iterator[Finding]:
         *Worth(0.0, share * case.step_ns, case.step_ns),
         f"torch uses {threads} threads on {cores} processor{'s' * (cores != 1)}, and steps wait "
         f"for one for {share:.0%} of their time",
-        f"torch.set_num_threads({cores}), or OMP_NUM_THREADS={cores}",
+        f"torch.set_num_threads({cores}){case.made_at('threads')}, or OMP_NUM_THREADS={cores}",
     )
 
 

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules on what a program has chosen for all of its work: anomaly detection, double precision, and
+activations that are computed twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from pyinstrument_gpu.analysis.advice import EDIT_SHARE, Finding
+from pyinstrument_gpu.analysis.rules.case import UNKNOWN, Case, Worth, guidance
+from pyinstrument_gpu.analysis.sampled_time import sampled_range
+from pyinstrument_gpu.parts.words import small_percent
+
+_SINGLE_SAVES = 0.6
+"""The most of a time that single precision saves: half by arithmetic and by memory, and a little
+where the data then fits into caches."""
+_CHECKPOINT_FILE = "torch/utils/checkpoint.py"
+
+
+def anomaly_mode(case: Case) -> Iterator[Finding]:
+    """Yield what the detection of anomalies takes: a stack trace for each operation, of which
+    samples of stacks tell the time, and a look at each gradient, which is a part of the backward
+    pass of unknown size."""
+    calls = tuple(case.run.setup_calls.of_kind("anomaly"))
+    _, high_ns, low_ns = _sampled_ns(
+        case, lambda file, name: file.endswith("torch/fx/traceback.py") and "format_stack" in name
+    )
+    if not calls and low_ns < EDIT_SHARE * case.step_ns:
+        return
+    about = "switch the detection of anomalies off"
+    lines = ", ".join(case.run.name_of_line(one.place) for one in calls[:2])
+    edit = f"remove {calls[0].call} at {lines}" if calls else "torch.autograd.set_detect_anomaly"
+    if not high_ns:
+        yield guidance(about, None, *UNKNOWN, f"it is on, by {lines}", edit)
+        return
+    share = small_percent(high_ns, case.step_ns)
+    checks_ns = sum(
+        time_ns
+        for path, time_ns in case.computing_by_path.items()
+        if case.run.names[case.run.path_names[path]] == "backward"
+    )
+    yield guidance(
+        about,
+        None,
+        *Worth(0.0 if case.has_device else low_ns, high_ns + checks_ns, case.step_ns),
+        f"the stack traces that it takes are up to {share} of the step, and the backward pass "
+        "looks at each gradient besides",
+        edit,
+    )
+
+
+def double_precision(case: Case) -> Iterator[Finding]:
+    """Yield what single precision may save where an optimizer's parameters are doubles. Only of
+    programs without a GPU is it known what their work takes."""
+    doubles = [one for one in case.run.setup_calls.of_kind("optimizer") if "float64" in one.dtypes]
+    if not doubles:
+        return
+    made = f"{doubles[0].call} at {case.run.name_of_line(doubles[0].place)}"
+    evidence = f"the parameters of {made} are float64"
+    if case.run.environment.get("gpus") != []:
+        yield guidance("use single precision", None, *UNKNOWN, evidence)
+        return
+    computing_ns = sum(case.computing_by_path.values())
+    yield guidance(
+        "use single precision",
+        None,
+        *Worth(0.0, _SINGLE_SAVES * computing_ns, case.step_ns),
+        f"{evidence}, and a step computes for {small_percent(computing_ns, case.step_ns)} of its "
+        "time; numbers of 32 bits take about half as long, and are less exact",
+        "make the model and its inputs float32: model.float()",
+    )
+
+
+def recomputation(case: Case) -> Iterator[Finding]:
+    """Yield what it takes to compute activations again in the backward pass, by samples of stacks:
+    that of `use_reentrant=False`, as the other kind runs a backward pass in the same function. Only
+    where there is no GPU that would do it."""
+    if case.run.environment.get("gpus") != []:
+        return
+    likely_ns, high_ns, low_ns = _sampled_ns(
+        case, lambda file, name: file.endswith(_CHECKPOINT_FILE) and name.endswith("unpack_hook")
+    )
+    if not low_ns or low_ns < EDIT_SHARE * case.step_ns:
+        return
+    yield guidance(
+        "keep activations instead of computing them again",
+        None,
+        *Worth(low_ns, high_ns, case.step_ns),
+        f"torch.utils.checkpoint computes them again for {small_percent(likely_ns, case.step_ns)} "
+        "of the step",
+        "call layers without torch.utils.checkpoint, as many as memory allows",
+    )
+
+
+def _sampled_ns(case: Case, is_meant: Callable[[str, str], bool]) -> tuple[float, float, float]:
+    """Return what some functions take of a step, by samples of its phases: the likely time, the
+    most and the least. 0 of phases with few samples."""
+    total_ns = [0.0, 0.0, 0.0]
+    for path, time_ns in case.computing_by_path.items():
+        shares = sampled_range(case.run, case.run.paths[path], is_meant)
+        for place, share in enumerate(shares or ()):
+            total_ns[place] += share * time_ns
+    likely_ns, high_ns, low_ns = total_ns
+    return likely_ns, high_ns, low_ns

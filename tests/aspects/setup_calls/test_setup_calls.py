@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lines that make loaders and optimizers, and set modes of torch."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import pytest
+import torch
+
+import pyinstrument_gpu as pig
+from pyinstrument_gpu.aspects.setup_calls.data import SetupCall, SetupCalls
+
+
+def line() -> int:
+    """The number of the line that calls this."""
+    return sys._getframe(1).f_lineno
+
+
+def calls_of(recording: pig.Recording) -> list[SetupCall]:
+    assert all(
+        Path(one.file).name == Path(__file__).name for one in recording.run.setup_calls.calls
+    )
+    return list(recording.run.setup_calls.calls)
+
+
+def test_loaders_and_optimizers_have_the_line_that_makes_them() -> None:
+    data = torch.utils.data.TensorDataset(torch.zeros(8, 2))
+    weights = [torch.zeros(2, requires_grad=True), torch.zeros(2, dtype=torch.float64)]
+    with pig.record() as recording:
+        first = line() + 1
+        torch.utils.data.DataLoader(data, shuffle=True)
+        torch.utils.data.DataLoader(data)
+        for _ in range(2):
+            torch.optim.AdamW(weights)
+    assert calls_of(recording) == [
+        SetupCall(kind="loader", call="DataLoader", file=__file__, line=first, is_shuffled=True),
+        SetupCall(kind="loader", call="DataLoader", file=__file__, line=first + 1),
+        SetupCall(
+            kind="optimizer",
+            call="AdamW",
+            file=__file__,
+            line=first + 3,
+            dtypes=("float32", "float64"),
+        ),
+    ]
+
+
+def test_a_call_that_fails_raises_what_it_raises_and_is_not_noted() -> None:
+    with pig.record() as recording:
+        with pytest.raises(ValueError, match="empty parameter list"):
+            torch.optim.SGD([])
+        torch.optim.SGD([torch.zeros(1)], lr=1)
+    assert [one.call for one in calls_of(recording)] == ["SGD"]
+
+
+def test_only_switching_anomaly_detection_on_is_noted() -> None:
+    with pig.record() as recording:
+        torch.autograd.set_detect_anomaly(False)
+        with torch.autograd.set_detect_anomaly(mode=True):
+            pass
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.autograd.detect_anomaly()
+        torch.set_num_threads(torch.get_num_threads())
+    found = [(one.kind, one.call) for one in calls_of(recording)]
+    assert found == [
+        ("anomaly", "set_detect_anomaly"),
+        ("anomaly", "detect_anomaly"),
+        ("threads", "torch.set_num_threads"),
+    ]
+
+
+def test_what_is_made_behind_the_recording_is_not_noted_and_is_as_it_was() -> None:
+    with pig.record() as recording:
+        pass
+    constructor = torch.optim.SGD.__init__
+    torch.optim.SGD([torch.zeros(1)], lr=1)
+    assert not calls_of(recording)
+    assert torch.optim.SGD.__init__ is constructor
+
+
+def test_of_several_lines_only_a_loader_that_shuffles_is_told() -> None:
+    training = SetupCall(kind="loader", call="DataLoader", file="a.py", line=1, is_shuffled=True)
+    validation = SetupCall(kind="loader", call="DataLoader", file="a.py", line=2)
+    assert SetupCalls((validation,)).only("loader") == validation
+    assert SetupCalls((training, validation)).only("loader") == training
+    assert SetupCalls((validation, validation)).only("loader") is None
+    assert SetupCalls((training, training)).only("loader") is None
+    assert SetupCalls((training,)).only("optimizer") is None
