@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.advice import BUSY_SHARE, HEADLINE_SHARE, MIN_STEPS, Finding
+from pyinstrument_gpu.analysis.advice import (
+    BUSY_SHARE,
+    EDIT_SHARE,
+    HEADLINE_SHARE,
+    MIN_STEPS,
+    Finding,
+)
+from pyinstrument_gpu.analysis.rules import MOST_UNPRICED, unpriced_share
 from pyinstrument_gpu.analysis.step_times import outside_ns, startup_ns
 from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.aspect import aspects, where_in_program
@@ -181,6 +188,11 @@ def _what_helps(
         return f"nothing{' else' if has_place else ''} that was considered is worth an edit"
     if analysis.of(run).is_contended:
         return "what a change could save can't be told on so busy a machine"
+    if (unpriced := unpriced_share(run)) > MOST_UNPRICED:
+        return (
+            f"no change that was considered saves {EDIT_SHARE:.0%} of it, and {unpriced:.0%} of it "
+            "is the program's own computing: run --modules --profile-steps 3 shows its operators"
+        )
     return "what a change could save is not known from this run"
 
 

@@ -644,7 +644,7 @@ def _without_waits() -> WatchedScript:
 
 
 def test_nothing_is_worth_an_edit() -> None:
-    run = _without_waits().run()
+    run = _without_waits().run(environment={})
 
     assert findings(run) == []
     assert is_nothing_worth_an_edit(run, [])
@@ -652,6 +652,15 @@ def test_nothing_is_worth_an_edit() -> None:
     assert not is_nothing_worth_an_edit(run, [guidance("unknown", None, *UNKNOWN, "")])
     whole = Worth(0, 0.01, 1)
     assert not is_nothing_worth_an_edit(run, [guidance("worth it", None, *whole, "")])
+
+
+def test_computing_that_has_no_price_may_be_worth_an_edit() -> None:
+    run = _without_waits().run()  # on the host, where no saving looks at what it computes
+
+    assert findings(run) == []
+    assert not is_nothing_worth_an_edit(run, [])
+    report = " ".join(run.report(width=100, color=False).split())
+    assert "no change that was considered saves 1% of it, and 100% of it is the program's" in report
 
 
 def test_what_was_not_recorded_may_be_worth_an_edit() -> None:
@@ -702,7 +711,7 @@ def test_the_report_says_what_advice_is_worth() -> None:
     assert section.split("\n\n")[0].splitlines() == [
         "read each value once (guides say 5-10 %): at most 0.1% of the step",
     ]
-    report = _without_waits().run().report(verbose=True, width=100, color=False)
+    report = _without_waits().run(environment={}).report(verbose=True, width=100, color=False)
     section = report.split("What guides advise, and what it is worth in this run\n")[1]
     assert section.split("\n\n")[0].splitlines() == [
         "Nothing here is worth an edit: no saving and no advice reaches 1%",

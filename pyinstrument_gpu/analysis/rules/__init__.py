@@ -82,17 +82,33 @@ def _findings(run: Run) -> list[Finding]:
     )
 
 
+MOST_UNPRICED = 0.1
+"""The share of the step that may be without a price where nothing is said to be worth an edit."""
+
+
+def unpriced_share(run: Run) -> float:
+    """Return the share of the step that the program computes itself, of which no saving and no
+    advice says what it could save: of programs without a GPU. Beside one, savings look at the
+    launches of each phase."""
+    case = Case(run, analysis.of(run))
+    if run.environment.get("gpus") != [] or not len(case.steps) or not case.step_ns:
+        return 0.0
+    return min(1.0, case.all_computing_ns / case.step_ns)
+
+
 def is_nothing_worth_an_edit(run: Run, found: list[Finding]) -> bool:
     """Return whether all that savings and these findings say is worth less than `EDIT_SHARE`.
 
-    Not where one of them can't tell, where something that may matter was not recorded, or where the
-    time that a step takes has no premise to rest on.
+    Not where one of them can't tell, where something that may matter was not recorded, where the
+    time that a step takes has no premise to rest on, or where more than a tenth of it has no price.
     """
     about = analysis.of(run)
     savings = about.savings
     if savings.steps < MIN_STEPS or not about.knows_waits or about.is_contended:
         return False
     if about.advice or about.doubts or about.trend is not None:
+        return False
+    if unpriced_share(run) > MOST_UNPRICED:
         return False
     if any(row.high_ns >= EDIT_SHARE * savings.whole_ns(row) > 0 for row in savings.rows):
         return False
