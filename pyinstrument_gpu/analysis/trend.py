@@ -57,6 +57,9 @@ _LEAST_OF_LOW = 0.5
 """Of the change, that the lower quartile of the steps has, too: else only more steps are slow."""
 _LEVEL_BLOCKS = 2
 """The fewest of a level."""
+_START = 0.2
+"""Of the blocks: a level that ends within them is how the program starts, such as with batches that
+workers have made ahead, unless it is the loader's first epoch."""
 _ON_THEIR_SIDE = 0.9
 """Of the blocks before and after a jump, nearer to their own level than to the other."""
 _USUAL = 1.5
@@ -231,13 +234,16 @@ def trend(
     if measured is not None and measured.is_like(change):
         change = measured
     rises, level = change.change_ns > 0, change.level
+    is_epoch = level is not None and _is_epoch(run, batches, blocks, level.first)
+    if level is not None and not is_epoch and level.first < _START * len(blocks.steps):
+        return None
     return Trend(
         shape=("growth" if rises else "fall") if level is None else ("jump" if rises else "drop"),
         early_ns=change.early_ns,
         late_ns=change.late_ns,
         per_step_ns=change.per_step_ns,
         since=None if level is None else _since(blocks, level.first),
-        is_epoch=level is not None and _is_epoch(run, batches, blocks, level.first),
+        is_epoch=is_epoch,
         more_ns=max(change.mean_ns - change.shortest_ns, 0.0),
         of_ns=change.mean_ns,
         place=_place(run, blocks, paths, found) if len(places_ns) else None,
