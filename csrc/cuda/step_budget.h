@@ -7,15 +7,16 @@
 #include <cstdint>
 #include <mutex>
 
+#include "base/drawn_step.h"
 #include "base/recent_median.h"
 #include "base/threads.h"
 
 namespace pig::cuda {
 
-/// Which steps are timed on the device: every k-th, so that the driver calls of a timed step cost
-/// at most `budget` of the time of k steps. Cost and step time are medians of the last steps, so
-/// that one slow step (a compilation, a checkpoint) does not count for many. The first steps are
-/// timed all: there is nothing yet to go by.
+/// Which steps are timed on the device: one of every k, so that the driver calls of a timed step
+/// cost at most `budget` of the time of k steps. Which of the k is drawn by chance. Cost and step
+/// time are medians of the last steps, so that one slow step (a compilation, a checkpoint) does not
+/// count for many. The first steps are timed all: there is nothing yet to go by.
 class StepBudget {
  public:
   /// budget: share of the step time; infinite: every step is timed.
@@ -24,7 +25,7 @@ class StepBudget {
     budget_ = budget;
     every_.store(1, std::memory_order_relaxed);
     typical_ns_.store(0, std::memory_order_relaxed);
-    untimed_ = 0;
+    drawn_.reset();
     timed_ = false;
     durations_ns_ = {};
     costs_ns_ = {};
@@ -33,8 +34,11 @@ class StepBudget {
   /// A step begins. Returns whether to time it.
   bool begin_step() {
     const std::lock_guard lock(lock_);
-    timed_ = ++untimed_ >= every_.load(std::memory_order_relaxed);
-    if (timed_) untimed_ = 0;
+    const uint32_t every = every_.load(std::memory_order_relaxed);
+    // A block that was far too long, as the first steps were unlike the others, is not waited for.
+    if (drawn_.is_over() || every <= drawn_.steps() / 2) drawn_.begin_block(every);
+    timed_ = drawn_.is_drawn();
+    drawn_.advance();
     return timed_;
   }
 
@@ -57,7 +61,7 @@ class StepBudget {
   /// place each time.
   void drop_step() {
     const std::lock_guard lock(lock_);
-    untimed_ = timed_ ? every_.load(std::memory_order_relaxed) : untimed_ - 1;
+    drawn_.go_back();
   }
 
   uint32_t every() const { return every_.load(std::memory_order_relaxed); }
@@ -71,7 +75,7 @@ class StepBudget {
   double budget_ = 0;
   std::atomic<uint32_t> every_{1};
   std::atomic<uint64_t> typical_ns_{0};
-  uint32_t untimed_ = 0;
+  DrawnStep drawn_;
   bool timed_ = false;
   RecentMedian durations_ns_;
   RecentMedian costs_ns_;

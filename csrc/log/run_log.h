@@ -29,9 +29,9 @@ struct RunState {
   };
   /// How the device is timed.
   struct Device {
-    uint32_t every;                                      ///< the device is timed in every k-th step
-    uint64_t records;                                    ///< events recorded
-    uint64_t record_ns;                                  ///< host time that took
+    uint32_t every;      ///< the device is timed in one of so many steps
+    uint64_t records;    ///< events recorded
+    uint64_t record_ns;  ///< host time that took
     std::vector<std::pair<uint32_t, uint64_t>> pending;  ///< spans not finished there, by path
   };
   bool final = false;

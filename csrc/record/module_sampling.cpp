@@ -18,17 +18,6 @@ constexpr uint32_t kFirstSteps = 3;
 /// Of long runs something is known, whatever it costs.
 constexpr double kMostSkipped = 1000;
 constexpr uint32_t kMostWeight = 0xFFFFFF;
-/// Not the program's generator, and the same on each rank: those that choose alike time the same
-/// steps, and do not wait for each other's in turn.
-constexpr uint64_t kSeed = 0x9E3779B97F4A7C15u;
-
-/// splitmix64, by Sebastiano Vigna (prng.di.unimi.it).
-uint64_t next_random(uint64_t& state) {
-  uint64_t z = state += 0x9E3779B97F4A7C15u;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return z ^ (z >> 31);
-}
 
 }  // namespace
 
@@ -37,8 +26,8 @@ ModuleSampling ModuleSampling::instance_;
 void ModuleSampling::reset(uint32_t epoch) {
   epoch_ = epoch;
   first_steps_ = kFirstSteps;
-  since_last_ = block_ = at_ = 0;
-  random_ = kSeed;
+  since_last_ = 0;
+  drawn_.reset();
   durations_ = {};
   costs_ = {};
 }
@@ -69,12 +58,8 @@ uint32_t ModuleSampling::weight() {
 }
 
 uint32_t ModuleSampling::drawn_weight() {
-  if (at_ == block_) {
-    at_ = 0;
-    block_ = every_ != 0 ? every_ : affordable_every();
-    drawn_ = static_cast<uint32_t>(next_random(random_) % block_);
-  }
-  return at_ == drawn_ ? block_ : 0;
+  if (drawn_.is_over()) drawn_.begin_block(every_ != 0 ? every_ : affordable_every());
+  return drawn_.is_drawn() ? drawn_.steps() : 0;
 }
 
 uint32_t ModuleSampling::affordable_every() const {
@@ -91,8 +76,8 @@ void ModuleSampling::step_ends() noexcept {
   since_last_ = open_weight_ != 0 ? 0 : since_last_ + 1;
   if (first_steps_ > 0) {
     --first_steps_;
-  } else if (at_ < block_) {
-    ++at_;
+  } else {
+    drawn_.advance();
   }
 }
 

@@ -6,11 +6,10 @@
 // with a Python object. So modules can be timed in some of the steps only. In the others, a call
 // of a module is passed through after a comparison.
 //
-// Which steps these are is drawn by chance, one of every k: a program does other things every so
-// many steps (it logs, it validates, it updates only every fourth time), with which every k-th step
-// would keep step. A step that is timed stands for k, which is noted with it, so that what is made
-// of the times of all such steps is true of all steps, whatever k was. The first few steps, which
-// are unlike the others, are all timed, and stand for themselves.
+// Which steps these are is drawn by chance, one of every k (base/drawn_step.h). A step that is
+// timed stands for k, which is noted with it, so that what is made of the times of all such steps
+// is true of all steps, whatever k was. The first few steps, which are unlike the others, are all
+// timed, and stand for themselves.
 //
 // k is given, or such that what the modules cost host and device is a small share of the time.
 // Where steps are timed on a device, it is these that modules are timed in, as far as this share
@@ -21,6 +20,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "base/drawn_step.h"
 #include "base/recent_median.h"
 #include "base/ticks.h"
 #include "hot/active_recording.h"
@@ -78,11 +78,7 @@ class ModuleSampling {
   uint32_t open_weight_ = 0;
   uint32_t since_last_ = 0;  ///< steps, by those that follow the device
 
-  // The block of steps of which one is drawn.
-  uint32_t block_ = 0;
-  uint32_t drawn_ = 0;
-  uint32_t at_ = 0;
-  uint64_t random_ = 0;
+  DrawnStep drawn_;
 
   uint64_t begin_ticks_ = 0;
   uint64_t cost_ticks_ = 0;

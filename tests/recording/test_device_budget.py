@@ -109,9 +109,9 @@ def test_a_stream_that_two_threads_use_in_the_step_shares_nothing(program: Progr
             assert program.marks() <= before + 1
 
 
-def test_short_steps_are_timed_every_kth(program: Program) -> None:
+def test_of_short_steps_one_of_every_k_is_timed_by_chance(program: Program) -> None:
     with program.recording(reading_ns=0, device_timing_budget=0.001) as recording:
-        for _ in range(200):
+        for _ in range(1000):
             with gpu_step(), program.phase("forward"):
                 program.cuda.advance(300_000)
         program.cuda.run_dry()
@@ -120,8 +120,13 @@ def test_short_steps_are_timed_every_kth(program: Program) -> None:
     # A timed step takes 303 us, of which a thousandth pays for a tenth of its two records.
     assert run.device_timing.every == math.ceil(2 * RECORD_NS / 0.001 / 300_000)
     steps = run.spans["step"][run.span_device_ns >= 0]
-    assert set(np.diff(steps)[1:].tolist()) == {run.device_timing.every}
-    assert len(run.spans) == 200
+    every = run.device_timing.every
+    later = steps[steps >= 100].astype(int)
+    assert np.diff(later).max() < 2 * every  # one of each block of so many
+    assert (later[2:] - later[:-2]).min() > every
+    # It keeps step with nothing that a program does every so many steps.
+    assert len(set((later % every).tolist())) > every // 2
+    assert len(run.spans) == 1000
 
 
 def test_a_short_first_step_does_not_decide_for_the_next(program: Program) -> None:
