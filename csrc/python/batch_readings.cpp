@@ -25,6 +25,9 @@ struct BatchReading {
   std::atomic<uint64_t> unknown_in = 0;
 };
 
+/// So many elements are read in some ten microseconds.
+constexpr int64_t kMostRead = 100'000;
+
 /// A borrowed reference, or null.
 PyObject* entry_of(PyObject* dictionary, PyObject* name) {
   PyObject* entry = PyDict_GetItemWithError(dictionary, name);
@@ -80,8 +83,68 @@ double tokens_without_padding_of(PyObject* batch) {
   return is_known ? static_cast<double>(set) : NAN;
 }
 
-constinit std::array<BatchReading, 2> batch_readings{
-    {{"tokens", tokens_of}, {"tokens_without_padding", tokens_without_padding_of}}};
+/// The first tensor of a batch with more than one dimension, with the elements of each of its rows.
+/// A batch is a tensor, or a tuple, list or dictionary of such things. A borrowed reference, or
+/// null.
+PyObject* rows_of(PyObject* batch, int64_t& rows, int64_t& of_row, int depth = 0) {
+  constexpr int kDeepest = 3;
+  if (tensor_inspector.has_columns(batch, rows, of_row)) return batch;
+  if (depth == kDeepest) return nullptr;
+  PyObject* found = nullptr;
+  if (PyTuple_Check(batch) || PyList_Check(batch)) {
+    for (Py_ssize_t i = 0; found == nullptr && i < PySequence_Fast_GET_SIZE(batch); ++i)
+      found = rows_of(PySequence_Fast_GET_ITEM(batch, i), rows, of_row, depth + 1);
+    return found;
+  }
+  PyObject* const fields = fields_of(batch);
+  PyObject *name, *field;
+  Py_ssize_t position = 0;
+  while (found == nullptr && fields != nullptr && PyDict_Next(fields, &position, &name, &field))
+    found = rows_of(field, rows, of_row, depth + 1);
+  Py_XDECREF(fields);
+  return found;
+}
+
+/// That tensor, from the first batch on whose samples have another size than those of the first:
+/// where all are alike, as images are, there is nothing to read. Null also where tokens say as
+/// much.
+PyObject* varying_rows_of(PyObject* batch, int64_t& elements) {
+  static uint32_t seen_in = 0;
+  static int64_t first_size = 0;
+  static bool do_vary = false;
+  const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
+  int64_t rows = 0, of_row = 0;
+  PyObject* const tensor = rows_of(batch, rows, of_row);
+  if (tensor == nullptr) return nullptr;
+  if (seen_in != epoch) {
+    seen_in = epoch;
+    first_size = of_row;
+    do_vary = false;
+  }
+  do_vary |= of_row != first_size;
+  elements = rows * of_row;
+  return do_vary && std::isnan(tokens_of(batch)) ? tensor : nullptr;
+}
+
+double elements_of(PyObject* batch) {
+  int64_t elements = 0;
+  return varying_rows_of(batch, elements) != nullptr ? static_cast<double>(elements) : NAN;
+}
+
+/// Those of its elements that are not zero, as padding is: of integers on the host.
+double elements_without_zeros_of(PyObject* batch) {
+  int64_t elements = 0, of_mask = 0, set = 0;
+  PyObject* const tensor = varying_rows_of(batch, elements);
+  const bool is_known =
+      tensor != nullptr && elements <= kMostRead && tensor_inspector.is_mask(tensor, of_mask, set);
+  return is_known ? static_cast<double>(set) : NAN;
+}
+
+constinit std::array<BatchReading, 4> batch_readings{
+    {{"tokens", tokens_of},
+     {"tokens_without_padding", tokens_without_padding_of},
+     {"batch_elements", elements_of},
+     {"batch_elements_without_zeros", elements_without_zeros_of}}};
 
 }  // namespace
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kinds of steps, what a kind takes, and which steps are slow for theirs.
 
-Steps of one kind do the same on as much: they have the same number of samples, items and tokens, as
-far as these are known, and the same of those phases that a good part of the steps has and a good
-part has not, as where two models are trained in turn. What fewer steps have makes no kind of its
-own, but may be the cause of their being slow.
+Steps of one kind do the same on as much: they have the same number of samples, items, tokens and
+elements of batches, as far as these are known, and the same of those phases that a good part of the
+steps has and a good part has not, as where two models are trained in turn. What fewer steps have
+makes no kind of its own, but may be the cause of their being slow.
 
 A step is slow if it takes longer than the median of its kind by more than noise: by more than six
 times the distance between the lower quartile and the median, and by a fifth: processors that are
@@ -25,7 +25,7 @@ from pyinstrument_gpu.core.arrays import distinct, durations_ns_of, groups, plac
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.core.statistics import Scope
-from pyinstrument_gpu.core.step_values import TOKENS, values_of_steps
+from pyinstrument_gpu.core.step_values import ELEMENTS, TOKENS, values_of_steps
 
 MIN_STEPS = 8
 """Of a kind, for its median to be one to compare with."""
@@ -122,10 +122,13 @@ def _median(values: NDArray[np.int64]) -> int:
 
 
 def _sizes(run: Run, steps: NDArray[np.void]) -> NDArray[np.float64]:
-    """Samples, items and tokens of each step; -1 unknown. Those that hardly repeat are rounded."""
-    tokens = np.nan_to_num(values_of_steps(run, TOKENS, steps), nan=-1.0)
+    """Samples, items, tokens and elements of each step; -1 unknown. Those that hardly repeat are
+    rounded."""
+    tokens, elements = (
+        np.nan_to_num(values_of_steps(run, name, steps), nan=-1.0) for name in (TOKENS, ELEMENTS)
+    )
     samples = np.where(np.isnan(steps["samples"]), -1.0, steps["samples"])
-    sizes = np.column_stack([samples, steps["items"].astype(float), tokens])
+    sizes = np.column_stack([samples, steps["items"].astype(float), tokens, elements])
     for column in sizes.T:
         _, which, counts = np.unique(column, return_inverse=True, return_counts=True)
         if len(column) and (counts[which.reshape(-1)] < MIN_STEPS).mean() > 0.5:
@@ -135,9 +138,9 @@ def _sizes(run: Run, steps: NDArray[np.void]) -> NDArray[np.float64]:
 
 
 def _size(sizes: NDArray[np.float64]) -> float:
-    """Return the sizes by which kinds are large or small: tokens, else samples or items."""
-    samples, items, tokens = sizes.tolist()
-    return float(next((one for one in (tokens, samples, items) if one > 0), 1.0))
+    """Return the size by which kinds are large: tokens, else elements, samples or items."""
+    samples, items, tokens, elements = sizes.tolist()
+    return float(next((one for one in (tokens, elements, samples, items) if one > 0), 1.0))
 
 
 def _ratio(one: float, other: float) -> float:

@@ -14,10 +14,12 @@ from pyinstrument_gpu.analysis.advice import Finding, faster_loading
 from pyinstrument_gpu.analysis.loader_replay import LoaderModel, Processors
 from pyinstrument_gpu.analysis.rules import findings
 from pyinstrument_gpu.aspects.cpu_contention.data import CpuContention
-from pyinstrument_gpu.aspects.setup_calls.data import SetupCall, SetupCalls
+from pyinstrument_gpu.aspects.setup_calls.data import CollateFunction, SetupCall, SetupCalls
 from pyinstrument_gpu.aspects.stacks.data import StackNode, Stacks
 from pyinstrument_gpu.core.program_facts import KEY
 from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.core.schema import METRIC_DTYPE
+from pyinstrument_gpu.core.step_values import ELEMENTS, WITHOUT_ZEROS
 from tests.helpers.made_script import WatchedScript
 from tests.helpers.timed_runs import made_run, with_waits
 
@@ -172,6 +174,54 @@ def test_double_precision_is_named_with_what_it_may_cost() -> None:
     run = sampled("forward", TRACES, 0, 40)
     run.setup_calls = SetupCalls((SetupCall(kind="optimizer", call="Adam", file="a.py", line=7),))
     assert not found(run, "use single precision")
+
+
+def with_sizes(sizes: Sequence[float], full: Sequence[float] | None) -> Run:
+    """A run whose steps take 1 ms for each element of their batch, of which some are no padding."""
+    run = made_run([size * MS for size in sizes], gpus=[])
+    columns = {ELEMENTS: sizes} | ({} if full is None else {WITHOUT_ZEROS: full})
+    run.metric_names = tuple(columns)
+    run.metrics = np.zeros(len(columns) * len(sizes), METRIC_DTYPE)
+    run.metrics["name"] = np.repeat(np.arange(len(columns)), len(sizes))
+    run.metrics["step"] = np.tile(np.arange(len(sizes)), len(columns))
+    run.metrics["value"] = np.concatenate([*columns.values()])
+    return run
+
+
+def test_batches_that_one_long_sample_pads_are_priced_by_what_is_padding() -> None:
+    sizes, full = [10.0] * 36 + [50.0] * 4, [10.0] * 36 + [10.0] * 4
+    run = with_sizes(sizes, full)
+    run.setup_calls = SetupCalls(
+        (
+            SetupCall(
+                kind="loader",
+                call="DataLoader",
+                file="a.py",
+                line=9,
+                collate=CollateFunction("collate", "a.py", 4),
+            ),
+        )
+    )
+    (one,) = found(run, "pad less")
+    assert (one.low_ns, one.high_ns) == (0, pytest.approx(0.8 * 4 * 40 * MS / 40))
+    assert one.edit is not None and one.edit.endswith(", by collate (a.py:4)")
+    assert "4 steps of 40 have batches of more than twice the usual size, 80% of" in one.evidence
+
+
+@pytest.mark.parametrize(
+    ("sizes", "full"),
+    [
+        ([10.0] * 36 + [50.0] * 4, None),  # what is padding is not known
+        ([10.0] * 36 + [50.0] * 4, [10.0] * 36 + [45.0] * 4),  # hardly any is
+        ([10.0] * 24 + [50.0] * 16, [10.0] * 40),  # they are no exceptions
+        ([10.0] * 39 + [50.0], [10.0] * 40),
+        ([10.0] * 8 + [50.0] * 2, [10.0] * 10),
+    ],
+)
+def test_large_batches_that_are_no_padding_are_not_named(
+    sizes: Sequence[float], full: Sequence[float] | None
+) -> None:
+    assert not found(with_sizes(sizes, full), "pad less")
 
 
 def test_activations_that_are_computed_again_are_priced() -> None:

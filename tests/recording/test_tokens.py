@@ -182,3 +182,47 @@ def test_wrong_tokens_are_an_error() -> None:
         pig.gpu_steps([], tokens=-1)
     with pytest.raises(TypeError, match="tokens must be a number or a function of the item"):
         pig.gpu_steps([], tokens="many")  # type: ignore[arg-type]
+
+
+def rows_of(*lengths: int, set_to: int = 0, kind: Any = torch.int64) -> list[Any]:
+    """Batches of two samples each, of which the first element of the first is 1."""
+    batches = [torch.full((2, length), set_to, dtype=kind) for length in lengths]
+    for batch in batches:
+        batch[0, 0] = 1
+    return batches
+
+
+def test_elements_of_batches_are_read_where_samples_differ_in_size() -> None:
+    run = recorded(rows_of(8, 8, 16, 8))
+    assert values_of(run, "batch_elements") == {2: 32, 3: 16}
+    assert values_of(run, "batch_elements_without_zeros") == {2: 1, 3: 1}
+    images = [torch.zeros(4, 3, 8, 8), torch.zeros(2, 3, 8, 8)]  # an epoch's last is smaller
+    assert recorded(images).metric_names == ()
+
+
+def test_elements_are_those_of_the_first_tensor_with_rows_wherever_it_is() -> None:
+    labels = torch.zeros(2)
+    for nest in (
+        lambda rows: (labels, rows),
+        lambda rows: [[rows], labels],
+        lambda rows: {"labels": labels, "text": rows},
+    ):
+        run = recorded([nest(rows) for rows in rows_of(4, 6)])
+        assert values_of(run, "batch_elements") == {1: 12}
+
+
+def test_zeros_are_counted_of_integers_and_of_batches_that_are_soon_read() -> None:
+    floats = recorded(rows_of(4, 6, kind=torch.float32))
+    assert floats.metric_names == ("step/batch_elements",)
+    assert recorded(rows_of(4, 60_000)).metric_names == ("step/batch_elements",)
+
+
+def test_where_tokens_are_known_elements_say_no_more() -> None:
+    run = recorded([batch_of(4), batch_of(4, 16)])
+    assert set(run.metric_names) == {"step/tokens"}
+
+
+def test_a_batch_that_contains_itself_is_looked_at_all_the_same() -> None:
+    batch: list[Any] = []
+    batch.append(batch)
+    assert recorded([batch, batch]).metric_names == ()

@@ -28,6 +28,7 @@ from pyinstrument_gpu.analysis.rules.work import (
     fused_optimizer,
     occasional_phases,
     optimizer_host_time,
+    padding,
     precision,
     too_many_threads,
 )
@@ -40,6 +41,7 @@ RULES: tuple[Callable[[Case], Iterable[Finding]], ...] = (
     evaluation_copies,
     logging_steps,
     occasional_phases,
+    padding,
     optimizer_host_time,
     fused_optimizer,
     loader_workers,

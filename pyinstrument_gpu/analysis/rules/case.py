@@ -154,6 +154,16 @@ class Case:
         call = self.run.setup_calls.only(kind)
         return "" if call is None else f" at {self.run.name_of_line(call.place)}"
 
+    @property
+    def collated_by(self) -> str:
+        """The program's function that makes a batch of samples, behind ", by "; "" where there is
+        none, or it was not seen."""
+        call = self.run.setup_calls.only("loader")
+        collate = None if call is None else call.collate
+        if collate is None:
+            return ""
+        return f", by {collate.function} ({self.run.name_of_line(collate.place)})"
+
     def saving(
         self, change: Change, *, site: int = -1, path: int = -1, is_inside: bool = True
     ) -> ReplayedSaving | None:

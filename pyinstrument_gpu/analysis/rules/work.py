@@ -15,8 +15,16 @@ from pyinstrument_gpu.analysis.rules.case import UNKNOWN, Case, Worth, guidance
 from pyinstrument_gpu.analysis.rules.occasions import Occasions
 from pyinstrument_gpu.analysis.sampled_time import sampled_range
 from pyinstrument_gpu.analysis.savings import Change
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.statistics import Scope
-from pyinstrument_gpu.parts.words import duration
+from pyinstrument_gpu.core.step_values import (
+    ELEMENTS,
+    TOKENS,
+    WITHOUT_PADDING,
+    WITHOUT_ZEROS,
+    values_of_steps,
+)
+from pyinstrument_gpu.parts.words import counted, duration, small_percent
 
 MIN_SHARE = 0.01
 """The least share of the step that an optimizer takes on the host to be named."""
@@ -31,6 +39,13 @@ _FUSED_SAVES = {
 }
 """The functions of torch that go over parameters one by one, and the least part of their time that
 a fused optimizer saves on a CPU."""
+MIN_SIZED_STEPS = 20
+LARGE, USUAL = 2.0, 1.25
+"""So many times the median, batches are large, and at most so many times it, usual."""
+MOST_LARGE = 0.25
+"""Of the steps. More are no exceptions."""
+MIN_PADDED = 0.3
+"""The least part of large batches that is padding."""
 _EVALUATE = "evaluate half as often"
 _MAY_BE_ROLLOUTS = (
     "modules run without gradients, but in training mode, or without a loader and a loss, so "
@@ -65,6 +80,40 @@ def batch_size(case: Case) -> Iterator[Finding]:
         f"{duration(fixed_ns)} of it in launch-bound phases ({names}), the same for any size as "
         "far as they launch; the gain on the device is unknown",
     )
+
+
+def padding(case: Case) -> Iterator[Finding]:
+    """Yield what steps with far larger batches than usual take more than the usual ones, as far as
+    these batches are padding: one long sample pads all others of its batch. Zeros count as padding
+    where no mask says what is.
+    """
+    run, steps = case.run, case.steps
+    durations_ns = durations_ns_of(steps)
+    for with_it, without_it in ((TOKENS, WITHOUT_PADDING), (ELEMENTS, WITHOUT_ZEROS)):
+        sizes, full = (values_of_steps(run, name, steps) for name in (with_it, without_it))
+        known = ~np.isnan(sizes) & ~np.isnan(full)
+        if np.count_nonzero(known) < MIN_SIZED_STEPS:
+            continue
+        usual_size = float(np.median(sizes[known]))
+        is_large = known & (sizes > LARGE * usual_size)
+        is_usual = known & (sizes <= USUAL * usual_size)
+        count = np.count_nonzero(is_large)
+        if not MIN_OCCASIONS <= count <= MOST_LARGE * np.count_nonzero(known):
+            continue
+        usual_ns, large_ns = durations_ns[is_usual].mean(), durations_ns[is_large].mean()
+        padded = 1 - full[is_large].sum() / sizes[is_large].sum()
+        if large_ns < USUAL * usual_ns or padded < MIN_PADDED:
+            continue
+        more_ns = padded * float((durations_ns[is_large] - usual_ns).sum())
+        share = small_percent(durations_ns[is_large].sum(), durations_ns.sum())
+        yield guidance(
+            "pad less: put samples of like length into a batch",
+            None,
+            *Worth(0.0, more_ns / len(steps), case.step_ns),
+            f"{counted(count, 'step')} of {len(steps):,} have batches of more than twice the usual "
+            f"size, {padded:.0%} of them padding, and take {share} of the time of all steps",
+            f"sort samples by length before they are put into batches{case.collated_by}",
+        )
 
 
 def optimizer_host_time(case: Case) -> Iterator[Finding]:

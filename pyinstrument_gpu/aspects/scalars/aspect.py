@@ -30,7 +30,7 @@ from pyinstrument_gpu.core.live import SERIES, LiveView, LiveWindow
 from pyinstrument_gpu.core.phase_tree import MAX_PATHS
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import METRIC_DTYPE, metrics_by_name
-from pyinstrument_gpu.core.step_values import TOKENS, WITHOUT_PADDING
+from pyinstrument_gpu.core.step_values import SIZES
 from pyinstrument_gpu.parts.choice import Choice, Sorts, as_recorded, sparkline
 from pyinstrument_gpu.parts.parts import Curves, Part, Row, Sentence, curve_data, table
 from pyinstrument_gpu.parts.words import UNKNOWN, counted, printable, time_text
@@ -262,11 +262,12 @@ class ScalarsAspect(Aspect[Run, tuple[Metric, ...]]):
         return metrics(run)
 
     def summary(self, metrics: tuple[Metric, ...], document: ReportedRun) -> Iterable[Part]:
-        # Tokens have a line of their own, per second.
+        # Tokens have a line of their own, per second. Elements are there for what is said of slow
+        # steps.
         shown = [
             f"{one.name} {one.last:.4g}"
             for one in metrics
-            if one.last is not None and one.name not in (TOKENS, WITHOUT_PADDING)
+            if one.last is not None and one.name not in SIZES
         ]
         if shown:
             more = len(shown) - _MOST_IN_SUMMARY

@@ -15,6 +15,18 @@ from pyinstrument_gpu.core.record import SourceLine
 _Text = Annotated[str, Meta(max_length=MOST_TEXT)]
 
 
+class CollateFunction(Struct, frozen=True):
+    """A function of the program that makes a batch of samples."""
+
+    function: _Text
+    file: _Text
+    line: Count
+
+    @property
+    def place(self) -> SourceLine:
+        return SourceLine(self.file, self.line, self.function)
+
+
 class SetupCall(Struct, frozen=True, kw_only=True):
     """A line of the program that makes a loader or an optimizer, or sets a mode of torch.
 
@@ -24,6 +36,7 @@ class SetupCall(Struct, frozen=True, kw_only=True):
         file, line: where it stands.
         is_shuffled: of a loader, whether its batches are drawn at random, as those that are trained
             on are as a rule.
+        collate: of a loader, its `collate_fn`, if that is a function in Python that is not torch's.
         dtypes: of an optimizer, the types of its parameters, such as "float32".
     """
 
@@ -32,6 +45,7 @@ class SetupCall(Struct, frozen=True, kw_only=True):
     file: _Text
     line: Count
     is_shuffled: bool = False
+    collate: CollateFunction | None = None
     dtypes: Annotated[tuple[_Text, ...], Meta(max_length=MOST_CALLS)] = ()
 
     @property

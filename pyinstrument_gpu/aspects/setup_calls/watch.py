@@ -84,6 +84,7 @@ class SetupWatch(Watcher):
             call = type(args[0]).__name__[:MOST_TEXT]
             if kind == "loader":
                 known["is_shuffled"] = "Random" in type(args[0].sampler).__name__
+                known["collate"] = _collate(args[0].collate_fn)
             elif kind == "optimizer":
                 known["dtypes"] = sorted(_dtypes(args[0]))
             elif call == "set_detect_anomaly" and not sys.modules["torch"].is_anomaly_enabled():
@@ -115,6 +116,18 @@ def _functions() -> Iterator[tuple[str, Any]]:
     for found in set(vars(torch.optim).values()):
         if isinstance(found, type) and issubclass(found, base) and "__init__" in vars(found):
             yield "optimizer", found.__init__
+
+
+def _collate(function: Any) -> dict[str, Any] | None:
+    code = getattr(function, "__code__", None)
+    if code is None or str(function.__module__).startswith("torch."):
+        return None
+    name = function.__qualname__.rpartition("<locals>.")[2][:MOST_TEXT]
+    return {
+        "function": name,
+        "file": code.co_filename[-MOST_TEXT:],
+        "line": code.co_firstlineno,
+    }
 
 
 def _dtypes(optimizer: Any) -> set[str]:

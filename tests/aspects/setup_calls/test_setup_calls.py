@@ -5,12 +5,17 @@ from __future__ import annotations
 
 import sys
 import warnings
+from typing import Any
 
 import pytest
 import torch
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.aspects.setup_calls.data import SetupCall, SetupCalls
+from pyinstrument_gpu.aspects.setup_calls.data import (
+    CollateFunction,
+    SetupCall,
+    SetupCalls,
+)
 
 
 def line() -> int:
@@ -42,6 +47,21 @@ def test_loaders_and_optimizers_have_the_line_that_makes_them() -> None:
             dtypes=("float32", "float64"),
         ),
     ]
+
+
+def collate(samples: list[Any]) -> Any:
+    return torch.stack(samples)
+
+
+def test_a_loader_has_the_function_of_the_program_that_makes_its_batches() -> None:
+    rows = torch.zeros(8, 2)
+    with pig.record() as recording:
+        torch.utils.data.DataLoader(rows, collate_fn=collate)
+        torch.utils.data.DataLoader(rows, collate_fn=torch.stack)
+        torch.utils.data.DataLoader(rows)
+    line = collate.__code__.co_firstlineno
+    made = [one.collate for one in calls_of(recording)]
+    assert made == [CollateFunction("collate", __file__, line), None, None]
 
 
 def test_a_call_that_fails_raises_what_it_raises_and_is_not_noted() -> None:
