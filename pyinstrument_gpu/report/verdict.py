@@ -56,7 +56,8 @@ def verdict(
         decided = None if section is None else aspect.verdict(section)
         if decided is not None:
             return decided
-    takes, totals = _elsewhere(run) + _takes(run), analysis.of(run).step_totals
+    elsewhere, totals = _elsewhere(run), analysis.of(run).step_totals
+    takes = elsewhere + _takes(run)
     most = max(phases, key=lambda one: one.self_ns or 0.0, default=None)
     most_ns = 0.0 if most is None or most.self_ns is None else most.self_ns
     between_ns = (analysis.of(run).attribution.outside_phases_ns or 0) / totals.count
@@ -83,6 +84,8 @@ def verdict(
     else:
         helps = _what_helps(run, findings, guides, bool(where))
     end = "" if run.complete else "; the recording was not stopped, so its end is not here"
+    if elsewhere and not findings:
+        return f"{takes}{end}."  # what could be saved in steps is not what matters
     return f"{takes}; {helps}{end}."
 
 
@@ -114,6 +117,8 @@ def _elsewhere(run: Run) -> str:
     text += f", {small_percent(since_ns[largest], between_ns)} of it in {run.paths[largest]}"
     is_little = before_ns[largest] <= _LITTLE * since_ns[largest]
     where = where_in_program(run, Scope.OUTSIDE, run.paths[largest]) if is_little else ""
+    line = run.line_of_phase(largest)
+    where = where or (f" (first called at {line})" if line else "")
     return f"{text}{where}. "
 
 

@@ -148,6 +148,14 @@ class Case:
         more = len(sites) - len(named)
         return ", ".join(named) + (f" and {more} more" if more else "")
 
+    def first_called(self, names: Collection[str]) -> str | None:
+        """Return which of these phases is called at which line first; None where that was not
+        noted."""
+        for path, name in enumerate(self.run.path_names):
+            if self.run.names[name] in names and (line := self.run.line_of_phase(path)):
+                return f"{self.run.names[name]}, first called at {line}"
+        return None
+
     def made_at(self, kind: str) -> str:
         """Return where the program makes its loader or its optimizer, behind " at "; "" where that
         was not seen, or several may be meant."""

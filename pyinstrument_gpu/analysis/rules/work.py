@@ -4,7 +4,8 @@ threads, precision, and phases that come only now and then."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,7 +13,11 @@ import numpy as np
 from pyinstrument_gpu.analysis.advice import Finding
 from pyinstrument_gpu.analysis.bottleneck import Bottleneck
 from pyinstrument_gpu.analysis.rules.case import UNKNOWN, Case, Worth, guidance
-from pyinstrument_gpu.analysis.rules.occasions import Occasions
+from pyinstrument_gpu.analysis.rules.occasions import (
+    CHECKPOINT_PHASES,
+    EVALUATION_PHASES,
+    Occasions,
+)
 from pyinstrument_gpu.analysis.sampled_time import sampled_range
 from pyinstrument_gpu.analysis.savings import Change
 from pyinstrument_gpu.core.arrays import durations_ns_of
@@ -48,8 +53,10 @@ MIN_PADDED = 0.3
 """The least part of large batches that is padding."""
 _EVALUATE = "evaluate half as often"
 _MAY_BE_ROLLOUTS = (
-    "modules run without gradients, but in training mode, or without a loader and a loss, so "
-    "training may need what they compute"
+    "modules run without gradients, but in training mode, so training may need what they compute"
+)
+_MAY_BE_TARGETS = (
+    "there is neither a loader nor a loss in them, so training may need what they compute"
 )
 
 
@@ -97,7 +104,7 @@ def padding(case: Case) -> Iterator[Finding]:
         usual_size = float(np.median(sizes[known]))
         is_large = known & (sizes > LARGE * usual_size)
         is_usual = known & (sizes <= USUAL * usual_size)
-        count = np.count_nonzero(is_large)
+        count = int(np.count_nonzero(is_large))
         if not MIN_OCCASIONS <= count <= MOST_LARGE * np.count_nonzero(known):
             continue
         usual_ns, large_ns = durations_ns[is_usual].mean(), durations_ns[is_large].mean()
@@ -233,22 +240,26 @@ def occasional_phases(case: Case) -> Iterator[Finding]:
     """Yield evaluations, checkpoints and the like: their share of the elapsed time, and what half
     as often would save."""
     timeline = case.timeline
-    kinds = {
-        _EVALUATE: timeline.evaluations(),
-        "save checkpoints half as often": timeline.checkpoints(),
-    }
+    kinds = [
+        (_EVALUATE, timeline.evaluations(), EVALUATION_PHASES),
+        ("save checkpoints half as often", timeline.checkpoints(), CHECKPOINT_PHASES),
+    ]
     for name, occasions in timeline.others(MIN_OCCASIONS_SHARE).items():
-        kinds[f'run "{name}" half as often'] = occasions
-    for advice, occasions in kinds.items():
+        kinds.append((f'run "{name}" half as often', occasions, (name,)))
+    for advice, occasions, names in kinds:
         if len(occasions) < MIN_OCCASIONS:
             continue
-        if advice == _EVALUATE and timeline.may_be_rollouts():
-            yield guidance(advice, None, *UNKNOWN, _MAY_BE_ROLLOUTS)
-        else:
-            yield _half_as_often(case, advice, occasions)
+        found = _half_as_often(case, advice, occasions, names)
+        if advice == _EVALUATE and timeline.are_in_training_mode():
+            found = guidance(advice, None, *UNKNOWN, _MAY_BE_ROLLOUTS)
+        elif advice == _EVALUATE and timeline.may_be_rollouts() and found.low_ns is not None:
+            found = replace(found, low_ns=0.0, evidence=f"{found.evidence}; {_MAY_BE_TARGETS}")
+        yield found
 
 
-def _half_as_often(case: Case, advice: str, occasions: Occasions) -> Finding:
+def _half_as_often(
+    case: Case, advice: str, occasions: Occasions, names: Collection[str]
+) -> Finding:
     if lost := case.found.span_losses.spans:
         return guidance(advice, None, *UNKNOWN, f"{lost:,} spans are missing from the history")
     if not occasions.are_known:
@@ -264,6 +275,5 @@ def _half_as_often(case: Case, advice: str, occasions: Occasions) -> Finding:
     each = " to ".join(
         dict.fromkeys(duration(time_ns / len(occasions)) for time_ns in (low_ns, high_ns))
     )
-    return guidance(
-        advice, None, *worth, f"{len(occasions):,} times in {steps:,} steps, {each} each"
-    )
+    evidence = f"{len(occasions):,} times in {steps:,} steps, {each} each"
+    return guidance(advice, None, *worth, evidence, case.first_called(names))

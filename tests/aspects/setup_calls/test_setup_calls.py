@@ -54,7 +54,7 @@ def collate(samples: list[Any]) -> Any:
 
 
 def test_a_loader_has_the_function_of_the_program_that_makes_its_batches() -> None:
-    rows = torch.zeros(8, 2)
+    rows = torch.utils.data.TensorDataset(torch.zeros(8, 2))
     with pig.record() as recording:
         torch.utils.data.DataLoader(rows, collate_fn=collate)
         torch.utils.data.DataLoader(rows, collate_fn=torch.stack)
