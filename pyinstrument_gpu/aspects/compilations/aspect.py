@@ -43,6 +43,8 @@ _DYNAMIC = (
     "for that dimension"
 )
 _CONSTANT = "keep constant what the reason names, or raise the limit if the versions are few"
+_AROUND_MODULES = "torch/_dynamo/external_utils.py"
+_MODULE = "a compiled module"
 _LOOK = 'TORCH_LOGS="recompiles,graph_breaks" python PROGRAM'
 
 
@@ -206,7 +208,7 @@ def _functions(run: Run, found: Compilations) -> tuple[CompiledFunction, ...]:
         inductor = [one.inductor_ns for one in own if one.inductor_ns is not None]
         functions.append(
             CompiledFunction(
-                function=place[2],
+                function=_MODULE if _is_of_module(limit or own[0]) else place[2],
                 place=_place(run, limit or own[0]),
                 compilations=sum(one.kind == DYNAMO for one in own),
                 recompilations=len(compiled_again),
@@ -233,9 +235,22 @@ def _reasons(texts: Sequence[str]) -> tuple[RecompilationReason, ...]:
     return tuple(RecompilationReason(first[key], count) for key, count in counts.most_common())
 
 
+def _is_of_module(of: CompiledPlace) -> bool:
+    """Return whether it is torch's function around a module of torch's own, such as `Sequential`,
+    that was given to `torch.compile`."""
+    return of.file is not None and of.file.endswith(_AROUND_MODULES)
+
+
 def _place(run: Run, of: CompiledPlace) -> str | None:
+    """Return where a function is; of a module of torch's own, where the program calls it first."""
     if of.file is None or of.line is None:
         return None
+    if _is_of_module(of):
+        lines = (
+            run.line_of_phase(path) for path in np.flatnonzero(run.are_named(["forward"])).tolist()
+        )
+        if line := next(filter(None, lines), None):
+            return f"called at {line}"
     return run.name_of_line(SourceLine(of.file, of.line, of.function or ""))
 
 
@@ -330,7 +345,9 @@ class CompilationsAspect(DocumentAspect[Run, CompilationTimes]):
         names = [
             "a function that torch did not name"
             if one.function is None
-            else printable(f"{one.function} ({_place(run, one)})")
+            else printable(
+                f"{_MODULE if _is_of_module(one) else one.function} ({_place(run, one)})"
+            )
             for one in found.compilations
         ]
         yield Cause(

@@ -57,6 +57,21 @@ def test_one_compilation_is_one_line() -> None:
     assert not advised(document)
 
 
+def test_a_module_of_torch_is_named_by_the_line_that_calls_it() -> None:
+    found = without_limit(compilations([6]))
+    inner = [
+        replace(one, function="inner", file="/v/torch/_dynamo/external_utils.py", line=68)
+        for one in found.compilations
+    ]
+    run = run_with(replace(found, compilations=tuple(inner)), 2, steps=1000)
+    assert (
+        "of a compiled module (/v/torch/_dynamo/external_utils.py:68)"
+        in sentences(document_of(run))[0]
+    )
+    run.environment["phase_lines"] = [{"phase": "forward", "file": "/p/train.py", "line": 9}]
+    assert sentences(document_of(run))[0].endswith("of a compiled module (called at /p/train.py:9)")
+
+
 @pytest.mark.parametrize("found", [None, NOTHING])
 def test_nothing_is_said_of_nothing(found: Compilations | None) -> None:
     document = document_of(run_with(found))
