@@ -25,7 +25,19 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.aspects.collectives.data import ProcessGroup
 from pyinstrument_gpu.aspects.stalls.data import Stall
 from pyinstrument_gpu.core.condition import ProgramEnd
-from pyinstrument_gpu.job.condition import FRESH_NS, idle_ns, long_ns, open_stall, stuck_ns
+from pyinstrument_gpu.job.condition import (
+    CLOCK_ERROR_NS,
+    FRESH_NS,
+    gave_up_in_step,
+    idle_ns,
+    long_ns,
+    lost_peer,
+    machines_of,
+    monotonic_ns,
+    open_stall,
+    stuck_ns,
+    waited_until_ns,
+)
 from pyinstrument_gpu.job.job import Job, RankData
 from pyinstrument_gpu.parts.words import counted
 
@@ -158,6 +170,7 @@ def waits(job: Job, ended: Collection[int]) -> tuple[Wait, ...]:
                 is_exact = rank.complete or open_stall(rank) is not None
                 lasts[number] = GroupPosition(group, is_exact)
     found = [_wait_in_group(group, lasts, ranks, ended) for group, lasts in by_group.items()]
+    found += [_late_in_group(group, lasts, ranks) for group, lasts in by_group.items()]
     known = [wait for wait in found if wait is not None]
     known += _waits_for_peers(ranks)
     if not ended and not any(wait.is_long for wait in known):
@@ -289,12 +302,54 @@ def _wait_in_group(
         # It has gone on since: it did not wait for it, or the other's file is older.
         if created_ns < 0 or (step is not None and step.begin_ns > created_ns):
             continue
-        waited_ns[number] = max(0, rank.duration_ns - created_ns)
+        waited_ns[number] = max(0, waited_until_ns(rank) - created_ns)
     if not waited_ns:
         return None
     is_long = any(time_ns > long_ns(ranks[number]) for number, time_ns in waited_ns.items())
     longest_ns = max(waited_ns.values())
     return Wait(group.label, least + 1, operation, behind, tuple(waited_ns), longest_ns, is_long)
+
+
+def _late_in_group(
+    group: ProcessGroup, lasts: Mapping[int, GroupPosition], ranks: Mapping[int, RankData]
+) -> Wait | None:
+    """Return the wait of those that gave up in an operation for those that asked for it only after
+    that, by the clock of their machine."""
+    machines = machines_of(ranks[number] for number in lasts)
+    given_up = [
+        (until_ns, number)
+        for number in lasts
+        if lost_peer(ranks[number])
+        and number in machines
+        and (until_ns := monotonic_ns(ranks[number], waited_until_ns(ranks[number]))) is not None
+    ]
+    if not given_up:
+        return None
+    until_ns, first = min(given_up)
+    last = lasts[first]
+    behind, waited_ns = [], {}
+    for number in lasts:
+        rank = ranks[number]
+        asked = _asked(rank, group, last.sequence)
+        if asked is None or machines.get(number) != machines[first]:
+            continue
+        asked_ns = monotonic_ns(rank, asked[0])
+        if asked_ns is not None and asked_ns > until_ns + CLOCK_ERROR_NS:
+            behind.append(number)
+        elif lost_peer(rank):
+            waited_ns[number] = max(0, waited_until_ns(rank) - asked[0])
+    if not behind or first not in waited_ns:
+        return None
+    is_long = any(time_ns > long_ns(ranks[number]) for number, time_ns in waited_ns.items())
+    return Wait(
+        group.label,
+        last.sequence,
+        last.operation,
+        tuple(behind),
+        tuple(waited_ns),
+        max(waited_ns.values()),
+        is_long,
+    )
 
 
 def _asked(rank: RankData, group: ProcessGroup, sequence: int) -> tuple[int, str] | None:
@@ -367,7 +422,7 @@ def _wait_by_steps(ranks: Sequence[RankData]) -> Wait | None:
     if not behind:
         behind = [rank for rank in ranks if _is_earlier_than_others(rank, ranks)]
         ahead = [rank for rank in ranks if rank not in behind]
-    waiting = [rank for rank in ahead if rank.end.is_step_open]
+    waiting = [rank for rank in ahead if rank.end.is_step_open or gave_up_in_step(rank)]
     if not behind or not waiting:
         return None
     waited_ns = {rank.rank: stuck_ns(rank) for rank in waiting}
