@@ -3,6 +3,8 @@
 
 What may be concluded, and from what:
 
+* A rank that has finished asks for nothing more, so who waits for it waits for ever, whatever the
+  others did in the meantime. And if all ranks wait, they wait for one that is not there.
 * Ranks that ask for different operations under one number are no longer at the same place of the
   program: who is ahead may have left one out. By then numbers don't say who waits for whom.
 * A rank for which others have waited for long is the one to look at, unless it waits itself. If its
@@ -34,11 +36,20 @@ from pyinstrument_gpu.job.condition import (
     machines_of,
     monotonic_end_ns,
     monotonic_ns,
+    open_stall,
     stuck_ns,
     waited_until_ns,
 )
 from pyinstrument_gpu.job.job import Job, RankData
-from pyinstrument_gpu.job.waits import Mismatch, Wait, last_collectives, mismatch, waits
+from pyinstrument_gpu.job.waits import (
+    Mismatch,
+    Wait,
+    function_of,
+    last_collectives,
+    mismatch,
+    wait_for_missing,
+    waits,
+)
 
 _FAR_LONGER = 5
 """So many steps' time others wait for a rank that most likely stopped first."""
@@ -53,7 +64,11 @@ class Outcome(str, enum.Enum):
     STOPPED_FIRST = "stopped first"
     """One rank stopped, and what the others did came of that, or after it."""
     HELD_UP = "held up"
-    """The others wait for one rank, which lived on."""
+    """The others wait for one rank, which lived on; or all others have finished."""
+    FINISHED_EARLY = "finished early"
+    """Others have asked for an operation that ranks which finished never asked for."""
+    ABSENT = "absent"
+    """All ranks wait for one of which there is no run."""
     DEADLOCK = "deadlock"
     """Ranks wait for each other."""
     MISMATCH = "mismatch"
@@ -90,8 +105,9 @@ class Conclusion:
         conditions: how each rank is.
         waits: who waits for whom.
         mismatch: of operations.
-        suspects: the ranks between which it can't be told, that wait for each other, or that are
-            ahead of those that asked for another operation.
+        suspects: the ranks between which it can't be told, that wait for each other, that are ahead
+            of those that asked for another operation, or that finished early or are absent, if
+            these are several.
         doubt: why not; None if somebody is named, or nobody need be.
         likely_rank: which of the suspects most likely stopped first; None if none is likelier.
         lost_peers: those whose exception says that another rank did not answer.
@@ -173,6 +189,9 @@ def ending(job: Job, observations: Mapping[int, ProcessObservation] | None = Non
         waiting = {rank for wait in long_waits for rank in wait.waiting}
         behind = {rank for wait in long_waits for rank in wait.behind}
         roots = sorted(behind - waiting)
+        early = [rank for rank in roots if conditions[rank] is Condition.FINISHED]
+        if early:
+            return concluded(*_named(Outcome.FINISHED_EARLY, early))
         if not roots:
             return concluded(Outcome.DEADLOCK, suspects=sorted(behind))
         if len(roots) > 1:
@@ -187,10 +206,22 @@ def ending(job: Job, observations: Mapping[int, ProcessObservation] | None = Non
         return concluded(Outcome.STOPPED_FIRST if has_gone else Outcome.HELD_UP, root.rank)
     if differs is not None:
         return concluded(Outcome.MISMATCH, suspects=differs.ahead)
-    if ended:
+    for_missing = wait_for_missing(job, set(hanging) >= ranks.keys())
+    if for_missing is not None:
+        found += (for_missing,)
+        return concluded(*_named(Outcome.ABSENT, for_missing.behind))
+    # These have hung until they were killed.
+    hung = [rank.rank for rank in ended if rank.rank not in lost_peers and open_stall(rank)]
+    if ended and (hanging or len(hung) < len(ended)):
         return concluded(*_first(ended, conditions, found, job))
+    hanging += hung
     if hanging:
-        if job.world_size == 1:
+        have_finished = all(
+            one in (Condition.FINISHED, Condition.ENDED)
+            for number, one in conditions.items()
+            if number not in hanging
+        )
+        if len(hanging) == 1 and have_finished and _hangs_alone(ranks[hanging[0]], job):
             return concluded(Outcome.HELD_UP, hanging[0])
         return concluded(Outcome.UNKNOWN, suspects=hanging, doubt=Doubt.NOBODY_BEHIND)
     if Condition.RUNNING in conditions.values():
@@ -204,6 +235,19 @@ def _has_ended(
     """Return whether it has stopped other than by finishing, as far as can be seen."""
     lives = rank.rank in seen and seen[rank.rank].process is ProcessState.ALIVE
     return condition.has_ended and not (condition is Condition.UNWRITTEN and lives)
+
+
+def _named(
+    outcome: Outcome, ranks: Sequence[int]
+) -> tuple[Outcome, int | None, tuple[int, ...], Doubt | None]:
+    """Return the outcome with one rank that is named, or several."""
+    return (outcome, ranks[0], (), None) if len(ranks) == 1 else (outcome, None, (*ranks,), None)
+
+
+def _hangs_alone(rank: RankData, job: Job) -> bool:
+    """Return whether a rank beside those that finished does not wait for one of them."""
+    stall = open_stall(rank)
+    return not job.missing and (stall is None or function_of(stall) is None)
 
 
 def _was_gone(
@@ -262,6 +306,23 @@ def _waited_for(
     return Outcome.UNKNOWN, None, suspects or tuple(sorted(lost)), Doubt.OUTLIVED
 
 
+def _finished_early(
+    found: Sequence[Wait], conditions: Mapping[int, Condition], job: Job, lost: Sequence[RankData]
+) -> list[int]:
+    """Return which of the ranks that others waited for when they ended had finished."""
+    given_up = {rank.rank for rank in lost}
+    early = set()
+    for wait in found:
+        if not given_up & {*wait.waiting}:
+            continue
+        early |= {rank for rank in wait.behind if conditions[rank] is Condition.FINISHED}
+        # A program may go on when its recording has ended.
+        are_all = len({*wait.waiting, *wait.behind}) == job.world_size
+        if are_all and all(conditions[rank] is Condition.ENDED for rank in wait.behind):
+            early |= {*wait.behind}
+    return sorted(early)
+
+
 def _have_all_asked(ranks: Sequence[RankData]) -> bool:
     """Return whether the ranks have asked for the same last operation of some group."""
     positions = [{one.group: one.sequence for one in last_collectives(rank)} for rank in ranks]
@@ -277,11 +338,16 @@ def _first(
     """Return which of the ranks that ended was the first, or for which others gave up."""
     lost = [rank for rank in ended if lost_peer(rank)]
     candidates = [rank for rank in ended if rank not in lost]
+    first_lost = {one: rank for rank, one in machines_of(_by_end(lost)[::-1]).items()}
+    firsts = [rank for rank in lost if rank.rank in first_lost.values()]
+    outlived = [rank for rank in candidates if _outlived_ns(rank, firsts, conditions)]
+    early = _finished_early(found, conditions, job, lost)
+    if early and len(outlived) == len(candidates):
+        return _named(Outcome.FINISHED_EARLY, early)
     if not candidates:
         if job.world_size > 1:
             return Outcome.UNKNOWN, None, tuple(rank.rank for rank in lost), Doubt.LOST_PEERS
         candidates = list(ended)
-    outlived = [rank for rank in candidates if _outlived_ns(rank, lost, conditions)]
     candidates = [rank for rank in candidates if rank not in outlived]
     if not candidates:
         return _waited_for(outlived, found, job, ended)
@@ -314,6 +380,10 @@ def _first(
     on_machines = {machines.get(rank) for rank in possible}
     is_one = len(on_machines) == 1 and None not in on_machines
     return Outcome.UNKNOWN, None, possible, Doubt.TOO_CLOSE if is_one else Doubt.MACHINES
+
+
+def _by_end(ranks: Sequence[RankData]) -> list[RankData]:
+    return sorted(ranks, key=lambda rank: monotonic_ns(rank, waited_until_ns(rank)) or 0)
 
 
 def _likeliest(
@@ -359,7 +429,7 @@ def _earliest_end_ns(rank: RankData) -> int | None:
 def _next_on_machine(
     number: int | None, ended: Sequence[RankData], ranks: Mapping[int, RankData]
 ) -> tuple[int | None, int | None]:
-    if number is None:
+    if number is None or number not in ranks:
         return None, None
     machines = machines_of([ranks[number], *ended])
     first_ns = monotonic_end_ns(ranks[number])

@@ -35,6 +35,11 @@ _ALIKE = (
 )
 
 
+_UNEVEN = (
+    "had fewer steps, as with fewer batches: give each rank as many (a DistributedSampler does, or "
+    "drop_last=True where only the last ones differ), or put the loop into `with model.join():` of "
+    "DistributedDataParallel."
+)
 _FRAME = re.compile(r'\s*File "(.+)", line (\d+),? in (.+)')
 
 
@@ -103,6 +108,10 @@ class EndingWords:
             text = f"{ranks_text(self._found.suspects)} {wait} for each other"
         elif outcome is Outcome.MISMATCH:
             text = self._mismatch()
+        elif outcome is Outcome.FINISHED_EARLY:
+            text = self._finished_early()
+        elif outcome is Outcome.ABSENT:
+            text = self._absent()
         else:
             text = f"can't tell {self._doubt()}"
         if self._job.missing and outcome in (Outcome.STOPPED_FIRST, Outcome.HELD_UP):
@@ -112,8 +121,8 @@ class EndingWords:
     def evidence(self) -> Iterator[str]:
         """Yield the evidence for that."""
         found = self._found
-        if found.rank is not None:
-            yield from self._evidence_of(self._ranks[found.rank])
+        if found.rank in self._ranks:
+            yield from self._evidence_of(self._named())
         is_first = found.outcome is Outcome.STOPPED_FIRST
         if found.outcome is Outcome.HELD_UP and found.rank is not None:
             yield from self._order(self._ranks[found.rank])
@@ -138,8 +147,12 @@ class EndingWords:
                 f"{self._place_of(behind)}: an operation may be left out there, or be one too many "
                 f"on {ranks_text(behind)}."
             )
+            if self._left_loop(behind, differs.ahead):
+                yield f"The loop of {ranks_text(behind)} {_UNEVEN}"
+        early = self._early()
         told = [wait for wait in found.waits if wait.is_long]
-        told += [] if found.rank is None else self._waits_for(found.rank)
+        told += [wait for rank in early or [found.rank] for wait in self._waits_for(rank)]
+        told = [wait for wait in told if {*wait.behind} <= self._ranks.keys()]
         for wait in found.waits:
             # Under other numbers they need not have waited for each other.
             if wait in told and differs is None:
@@ -167,6 +180,56 @@ class EndingWords:
             )
         if self._job.missing:
             yield f"There is no run of {ranks_text(self._job.missing)}."
+
+    def _early(self) -> tuple[int, ...]:
+        """Return the ranks that finished early."""
+        if self._found.outcome is not Outcome.FINISHED_EARLY:
+            return ()
+        return self._found.suspects if self._found.rank is None else (self._found.rank,)
+
+    def _left_loop(self, ranks: Sequence[int], others: Sequence[int]) -> bool:
+        """Return whether the loop of some ranks had ended before steps that others began."""
+        ends, began = ([self._ranks[rank].end.step for rank in some] for some in (ranks, others))
+        least = min((-1 if step is None else step.index for step in began), default=-1)
+        return all(
+            step is not None and step.end_ns >= 0 and step.complete and step.index < least
+            for step in ends
+        )
+
+    def _finished_early(self) -> str:
+        early = self._early()
+        waits = [wait for wait in self._waits_for(early[0]) if wait.waiting]
+        wait = max(waits, key=lambda one: one.waited_ns)
+        who, others = ranks_text(early), ranks_text(wait.waiting)
+        has_finished = self._found.conditions[early[0]] is Condition.FINISHED
+        subject = who if has_finished else f"the recording of {who}"
+        verb, never = ("finished", "never did") if has_finished else ("ended", "had not by then")
+        text = f"{subject} {verb} {place_of(self._ranks[early[0]])}"
+        have = "has" if len(wait.waiting) == 1 else "have"
+        had, waited = (have, f"{have} waited") if self._is_going_on else ("had", "waited")
+        lost = {*wait.waiting} <= {*self._found.lost_peers}
+        for_long = "" if lost else f", and {waited} {duration(wait.waited_ns)}"
+        if wait.operation is not None:
+            asked = "come to" if wait.group is None else "asked for"
+            did = f"{had} {asked} {_operation(wait)}, which {who} {never}{for_long}"
+            return f"{text}; {others} {did}"
+        did_not_answer = ", and another rank did not answer" if lost else for_long
+        return f"{text}; {others} went on to step {wait.sequence}{did_not_answer}"
+
+    def _absent(self) -> str:
+        wait = self._found.waits[-1]
+        are, have = (
+            "is" if len(wait.behind) == 1 else "are",
+            "has" if len(wait.waiting) == 1 else "have",
+        )
+        text = f"{ranks_text(wait.behind)} {are} missing: {ranks_text(wait.waiting)}"
+        if wait.operation is None:
+            return f"{text} ended because a rank that is not among them did not answer"
+        waited = f"{have} waited" if self._is_going_on else "waited"
+        return (
+            f"{text} {waited} {duration(wait.waited_ns)} in {_operation(wait)} for a rank that is "
+            "not among them"
+        )
 
     def _finished(self) -> str:
         codes = [ProgramEnd.of(rank.environment).exit_code for rank in self._job.ranks]
@@ -238,11 +301,19 @@ class EndingWords:
         stuck = duration(stuck_ns(rank))
         if self._is_alone:
             usual = usual_words(rank.step_ns)
-            return f"the program hangs, {place_of(rank)}: nothing has happened for {stuck}{usual}"
+            return f"the program {self._hangs()}, {place_of(rank)}: {self._nothing(stuck)}{usual}"
         place, then = place_of(rank), self._then(rank)
         if then:
             place += self._line_and_time(rank)
         waits = self._waits_for(rank.rank)
+        if not waits and not self._gave_up():
+            others = sorted(self._ranks.keys() - {rank.rank})
+            have = "has" if len(others) == 1 else "have"
+            have = have if self._is_going_on else "had"
+            return (
+                f"rank {rank.rank} {self._hangs()}, {place}: {self._nothing(stuck)}. "
+                f"{capitalised(ranks_text(others))} {have} finished"
+            )
         if not waits:
             return f"rank {rank.rank} held up the job, {place}: {self._who_gave_up()} for it{then}"
         wait = max(waits, key=lambda one: one.waited_ns)
@@ -269,14 +340,17 @@ class EndingWords:
             gave_up = f", and {ranks_text(lost)} gave up"
         return f"{text}: {for_it} in {_operation(wait)}{gave_up}{then}"
 
-    def _waits_for(self, rank: int) -> list[Wait]:
+    def _waits_for(self, rank: int | None) -> list[Wait]:
         """Return the waits for a rank that are long, or ended when others gave up."""
-        gave_up = self._gave_up()
+        gave_up = {*self._found.lost_peers} if self._early() else self._gave_up()
         return [
             one
             for one in self._found.waits
             if rank in one.behind and (one.is_long or gave_up & {*one.waiting})
         ]
+
+    def _waiting_for(self, rank: int) -> list[int]:
+        return sorted({one for wait in self._waits_for(rank) for one in wait.waiting})
 
     def _gave_up(self) -> set[int]:
         """Return the ranks that gave up when who is named was still there."""
@@ -317,8 +391,7 @@ class EndingWords:
                 "by the clock of their machine."
             )
             return
-        waiting = {one for wait in self._waits_for(rank.rank) for one in wait.waiting}
-        lost = sorted(waiting & {*found.lost_peers})
+        lost = sorted({*self._waiting_for(rank.rank)} & {*found.lost_peers})
         machines = machines_of(self._ranks[one] for one in (rank.rank, *lost))
         if lost and all(machines.get(one) != machines.get(rank.rank, -1) for one in lost):
             who = ranks_text(lost)
@@ -329,6 +402,15 @@ class EndingWords:
 
     def _who_gave_up(self) -> str:
         return f"{ranks_text(sorted(self._gave_up()))} gave up waiting"
+
+    def _hangs(self) -> str:
+        return "hangs" if self._is_going_on else "hung"
+
+    def _nothing(self, stuck: str) -> str:
+        """Return for how long nothing has happened, or had."""
+        if self._is_going_on:
+            return f"nothing has happened for {stuck}"
+        return f"nothing had happened for {stuck} when it was ended"
 
     def _place_of(self, ranks: Sequence[int]) -> str:
         """Return some ranks, and where the first of them is."""
@@ -367,8 +449,9 @@ class EndingWords:
             return f"which rank holds up the job: {who} are behind"
         if found.doubt is Doubt.NOBODY_BEHIND:
             stuck_for_ns = min(stuck_ns(self._ranks[rank]) for rank in found.suspects)
+            waits, has = ("waits", "has") if self._is_going_on else ("waited", "had")
             return (
-                f"what the job waits for: nothing has happened for {duration(stuck_for_ns)} on "
+                f"what the job {waits} for: nothing {has} happened for {duration(stuck_for_ns)} on "
                 f"{who}, and no rank is known to be behind"
             )
         if found.doubt is Doubt.LOST_PEERS:
@@ -413,6 +496,10 @@ class EndingWords:
         if condition in (Condition.CUT_OFF, Condition.LOST) and not self._gave_up():
             yield _ALIKE
         if self._is_alone:
+            return
+        if self._early() and self._left_loop([rank.rank], self._waiting_for(rank.rank)):
+            yield f"Its loop {_UNEVEN}"
+        if self._early():
             return
         waited_ns = max((one.waited_ns for one in self._waits_for(rank.rank)), default=None)
         if waited_ns is None:

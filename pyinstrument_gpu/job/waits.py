@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.aspects.collectives.data import ProcessGroup
-from pyinstrument_gpu.aspects.stalls.data import Stall
+from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
 from pyinstrument_gpu.core.condition import ProgramEnd
 from pyinstrument_gpu.job.condition import (
     CLOCK_ERROR_NS,
@@ -384,9 +384,13 @@ def _wait_by_calls(ranks: Sequence[RankData]) -> Wait | None:
     behind = []
     for rank in ranks:
         stall = open_stall(rank)
+        if rank.complete and not rank.end.is_step_open and rank.collectives.groups:
+            continue  # it has been where the others meet, and may have been wherever they are
         if stall is None and idle_ns(rank) > FRESH_NS:
             return None
-        function = None if stall is None else _function_of(stall)
+        function = None if stall is None else function_of(stall)
+        if stall is not None and function is None and any(map(_may_wait, stall.groups)):
+            return None
         if function is None:
             behind.append(rank.rank)
         else:
@@ -399,7 +403,46 @@ def _wait_by_calls(ranks: Sequence[RankData]) -> Wait | None:
     return Wait(None, -1, name, tuple(behind), tuple(functions), waited_ns, True)
 
 
-def _function_of(stall: Stall) -> str | None:
+def wait_for_missing(job: Job, are_alive: bool) -> Wait | None:
+    """Return the wait of all ranks that are there for those that are missing; None unless all have
+    waited at one time.
+
+    Args:
+        are_alive: whether all are there now, and hang.
+    """
+    since_ns, until_ns, stalls = [], [], []
+    for rank in job.ranks:
+        stall = open_stall(rank)
+        function = None if stall is None else function_of(stall)
+        at_ns = monotonic_ns(rank, waited_until_ns(rank))
+        if (function is None and not lost_peer(rank)) or at_ns is None:
+            return None
+        since_ns.append(at_ns - stuck_ns(rank))
+        until_ns.append(at_ns)
+        stalls += [] if function is None else [function]
+    machines = machines_of(job.ranks)
+    are_beside = len(machines) == len(job.ranks) and len({*machines.values()}) == 1
+    were_together = are_beside and max(since_ns) < min(until_ns)
+    if not job.missing or not (are_alive or were_together):
+        return None
+    waiting = tuple(rank.rank for rank in job.ranks)
+    waited_ns = max(map(stuck_ns, job.ranks))
+    positions = [{(one.group, one.sequence) for one in last_collectives(r)} for r in job.ranks]
+    common = positions[0].intersection(*positions[1:])
+    operation = max(stalls, key=stalls.count, default=None)
+    group, sequence = min(common, key=lambda one: one[0].name) if common else (None, -1)
+    is_call = any((stall := open_stall(rank)) is not None and stall.call for rank in job.ranks)
+    if group is None or sequence < 0 or is_call:
+        return Wait(None, -1, operation, tuple(job.missing), waiting, waited_ns, True)
+    return Wait(group.label, sequence, operation, tuple(job.missing), waiting, waited_ns, True)
+
+
+def _may_wait(progress: GroupProgress) -> bool:
+    """Return whether it is not known if the last operation of a group has ended."""
+    return progress.enqueued is not None and progress.completed is None
+
+
+def function_of(stall: Stall) -> str | None:
     """Return what the rank waits in: a function of torch.distributed, or an operation."""
     if stall.call is not None:
         return stall.call.function

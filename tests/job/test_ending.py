@@ -204,8 +204,9 @@ def test_all_lost_another_rank() -> None:
     )
     document = said(of, GONE, GONE)
     assert document.verdict == (
-        "Can't tell which rank stopped first: ranks 0-1 ended because another rank did not answer."
+        "Rank 2 is missing: ranks 0-1 ended because a rank that is not among them did not answer."
     )
+    assert outcome(document) == ("absent", 2, ())
     assert document.evidence[-1] == "There is no run of rank 2."
 
 
