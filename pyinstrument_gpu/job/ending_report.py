@@ -149,7 +149,7 @@ class JobEnding:
         outcome: in a word.
         rank: who is named; missing if nobody is.
         suspects: the ranks between which it can't be told, that wait for each other, that are ahead
-            of those that asked for another operation, or several that finished early or are missing.
+            of those that asked for another operation, that finished early or that are missing.
         likely_rank: which of them most likely stopped first; missing if none is likelier.
         evidence: what the verdict rests on, in sentences.
         job: the launcher's id of it.

@@ -173,7 +173,7 @@ def waits(job: Job, ended: Collection[int]) -> tuple[Wait, ...]:
     found += [_late_in_group(group, lasts, ranks) for group, lasts in by_group.items()]
     known = [wait for wait in found if wait is not None]
     known += _waits_for_peers(ranks)
-    if not ended and not any(wait.is_long for wait in known):
+    if not any(wait.is_long for wait in known):
         by_calls = _wait_by_calls(job.ranks)
         known += [] if by_calls is None else [by_calls]
     is_all_exact = bool(by_group) and all(

@@ -211,3 +211,32 @@ def test_a_job_that_hung_and_was_killed_is_told_as_one_that_hangs() -> None:
         "The program hung, in data of step 21: nothing had happened for 22.0 s when it was ended; "
         "a step takes 100 ms at the median."
     )
+
+
+def test_who_did_not_come_to_where_the_ranks_meet_is_known_after_a_kill() -> None:
+    of = job(*(looked(starting(number), None if number == 1 else MEETS) for number in range(3)))
+    document = said(of, GONE, GONE, GONE)
+    assert document.verdict == (
+        "Rank 1 held up the job, before the first step: ranks 0 and 2 waited 31.0 s for it in "
+        "init_process_group of torch.distributed."
+    )
+    assert outcome(document) == ("held up", 1, ())
+    assert [one.waits_for for one in document.ranks] == [(), (1,), (1,)]
+    # It was at work when it was killed with them.
+    busy = replace(starting(1), end=replace(starting(1).end, active_ns=59 * S))
+    document = said(job(of.ranks[0], busy, of.ranks[2]), GONE, GONE, GONE)
+    assert document.rank == 1
+    # The others gave up by a timeout of the store.
+    lost = looked(starting(0), MEETS)
+    lost = replace(
+        lost,
+        complete=True,
+        environment={**lost.environment, "program_end": {"exit_code": 1, "lost_peer": True}},
+    )
+    later = replace(of.ranks[1], duration_ns=62 * S)
+    document = said(job(lost, later), GONE, GONE)
+    assert outcome(document) == ("held up", 1, ())
+    assert document.verdict.endswith(
+        "rank 0 waited 31.0 s for it in init_process_group of torch.distributed and gave up; then "
+        "rank 1 was ended."
+    )
