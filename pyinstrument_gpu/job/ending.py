@@ -201,7 +201,7 @@ def ending(job: Job, observations: Mapping[int, ProcessObservation] | None = Non
             roots = gone
         root = ranks[roots[0]]
         has_gone = conditions[root.rank] is Condition.STOPPED or (
-            conditions[root.rank].has_ended and _was_gone(root, long_waits, ended, conditions)
+            conditions[root.rank].has_ended and _was_gone(root, long_waits, job, ended, conditions)
         )
         return concluded(Outcome.STOPPED_FIRST if has_gone else Outcome.HELD_UP, root.rank)
     if differs is not None:
@@ -253,6 +253,7 @@ def _hangs_alone(rank: RankData, job: Job) -> bool:
 def _was_gone(
     rank: RankData,
     long_waits: Sequence[Wait],
+    job: Job,
     ended: Sequence[RankData],
     conditions: Mapping[int, Condition],
 ) -> bool:
@@ -262,10 +263,19 @@ def _was_gone(
     waiting = {number for wait in found for number in wait.waiting}
     if _outlived_ns(rank, [one for one in ended if one.rank in waiting], conditions):
         return False
+    machines, gone_ns = machines_of(job.ranks), _latest_end_ns(rank, conditions) or 0
+    beside = [
+        one
+        for one in job.ranks
+        if one.rank in waiting and machines.get(one.rank, -1) == machines.get(rank.rank)
+    ]
+    if open_stall(rank) is not None and all(
+        (_earliest_end_ns(one) or 0) < gone_ns for one in beside
+    ):
+        return False  # it hung, and nobody is known to have been there longer
     lived_ns = stuck_ns(rank)
     created_ns = rank.collectives.events["created_ns"]
-    machines = machines_of([rank, *ended])
-    if len(created_ns) and not {machines.get(one) for one in waiting} & {machines.get(rank.rank)}:
+    if len(created_ns) and not beside:
         # It may have done something all the time, and been ended when they gave up.
         lived_ns = max(lived_ns, rank.duration_ns - int(created_ns.max()))
     return lived_ns + LAG_NS < max(wait.waited_ns for wait in found)

@@ -222,6 +222,11 @@ def test_who_did_not_come_to_where_the_ranks_meet_is_known_after_a_kill() -> Non
     )
     assert outcome(document) == ("held up", 1, ())
     assert [one.waits_for for one in document.ranks] == [(), (1,), (1,)]
+    # It began to hang later than they to wait, and was killed with them.
+    [stall] = of.ranks[1].stalls
+    late = replace(of.ranks[1], stalls=(structs.replace(stall, since_ns=stall.since_ns + 2 * S),))
+    document = said(job(of.ranks[0], late, of.ranks[2]), GONE, GONE, GONE)
+    assert outcome(document) == ("held up", 1, ())
     # It was at work when it was killed with them.
     busy = replace(starting(1), end=replace(starting(1).end, active_ns=59 * S))
     document = said(job(of.ranks[0], busy, of.ranks[2]), GONE, GONE, GONE)
