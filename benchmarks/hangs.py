@@ -78,7 +78,7 @@ CASES = {
     "uneven data": Case("rank 1 has fewer batches", ["finished early"], [1], None),
     "uneven data, 3": Case("rank 1 has fewer batches", ["finished early"], [1], None, 3),
     "uneven data, barrier": Case(
-        "rank 1 has fewer batches, and waits in a barrier", ["mismatch"], [0], None
+        "rank 1 has fewer batches, and waits in a barrier", ["mismatch"], [0]
     ),
     "last one": Case("rank 1 hangs when the others have finished", ["held up"], [1], 20, 3),
     "timeout": Case(
@@ -289,6 +289,7 @@ def program(case: str, reached: Path) -> None:
         optimizer.step()
         time.sleep(0.01)
     if case == "uneven data, barrier":
+        reached.touch()
         dist.barrier()
     if case == "last one" and rank == 1:
         reached.touch()

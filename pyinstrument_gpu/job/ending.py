@@ -8,7 +8,8 @@ What may be concluded, and from what:
 * Ranks that ask for different operations under one number are no longer at the same place of the
   program: who is ahead may have left one out. By then numbers don't say who waits for whom.
 * A rank for which others have waited for long is the one to look at, unless it waits itself. If its
-  own file shows less time in which nothing happened than the others waited, it had stopped by then.
+  own file shows less time in which nothing happened than the others waited, it had stopped by then,
+  unless its watchdog saw it hang, or it was still there when they gave up.
 * An exception that says that another rank did not answer is never the first. A rank that was still
   there when others gave up has not ended before them, so they waited for it, or for another such.
 * Of two ranks that stopped, one was first if its file can't be of a time as late as the other's.
