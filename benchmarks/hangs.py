@@ -299,7 +299,7 @@ def program(case: str, reached: Path) -> None:
 def said(name: str) -> tuple[dict[str, Any], float]:
     """What `why` says of one job, and how long after it happened it was asked."""
     case = CASES[name]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         reached = Path(folder) / "reached"
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         command += ["--nproc-per-node", str(case.ranks), "-m", "pyinstrument_gpu", "run"]
