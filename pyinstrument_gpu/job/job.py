@@ -77,11 +77,11 @@ class FunctionTime:
     all that it calls in libraries.
 
     Attributes:
-        path: the phase, or what it is called outside of phases and between steps.
+        path: the phase, or what it is called outside of phases.
         function: its file and name, alike on all ranks.
         name: the function and the line in it: "augment (train.py:44)".
         samples: how many there are.
-        time_ns: that they stand for, per step of the run.
+        time_ns: their share of the samples in steps, of a mean step.
     """
 
     path: str

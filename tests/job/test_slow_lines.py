@@ -9,12 +9,11 @@ import pytest
 
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.job.analysis import of
-from pyinstrument_gpu.job.findings import BETWEEN_STEPS, OUTSIDE_PHASES, Pattern, Straggler
+from pyinstrument_gpu.job.findings import OUTSIDE_PHASES
 from pyinstrument_gpu.job.gather import rank_data
 from pyinstrument_gpu.job.job import FunctionTime, Job
-from pyinstrument_gpu.job.slow_lines import with_line
 from pyinstrument_gpu.job.verdict import job_findings, job_verdict
-from tests.aspects.stacks.test_functions import CONV, TRAIN, stacks_of
+from tests.aspects.stacks.test_functions import CONV, TRAIN, Phases, stacks_of
 from tests.helpers.job_files import rank_environment, rank_run
 from tests.helpers.simulated_job import MS, Slow, simulated_job
 
@@ -75,31 +74,22 @@ def test_otherwise_none_is(late: tuple[FunctionTime, ...], usual: tuple[Function
 
 def test_few_samples_may_be_chance() -> None:
     job = simulated_job(2, 1000, SLOW)
-    for samples, named in ((9, False), (20, True)):
-        slow = replace(in_data("read", samples), time_ns=200.0 * MS)
-        usual = replace(in_data("other", 5), time_ns=1.0 * MS)
-        assert (line_of(sampled(job, (usual,), (slow,)))[0] is not None) is named
+    rest = in_data("read", 25)
+    for samples, named in ((4, False), (6, False), (40, True)):
+        slow = replace(in_data("augment", samples), time_ns=200.0 * MS)
+        found = line_of(sampled(job, (in_data("read", 40),), (rest, slow)))
+        assert (found[0] is not None) is named
 
 
-@pytest.mark.parametrize(("samples", "is_named"), [(150, True), (500, False)])
-def test_between_steps_what_came_before_them_is_not_meant(samples: int, is_named: bool) -> None:
-    """The function may have been at work there."""
-    job = simulated_job(2, 1000, SLOW)
-    late = (in_data("evaluate", samples, BETWEEN_STEPS),)
-    job = sampled(job, (in_data("main", 50, BETWEEN_STEPS),), late)
-    straggler = Straggler(1, Pattern.ALWAYS, BETWEEN_STEPS, 90, 30.0 * MS, 1.0, None, (1,))
-    found = with_line(of(job).joined, straggler)
-    assert found is not None
-    assert (found.line is not None) is is_named
-
-
-def test_samples_of_a_run_are_kept_by_phase() -> None:
+def test_a_share_of_the_samples_in_steps_is_one_of_their_time() -> None:
+    """Samples may not have been taken all the time."""
     environment = rank_environment(0, cwd="/home/me")
     run = rank_run(0, {"data": [10 * MS] * 20}, environment=environment)
-    run.stacks = stacks_of({"data": {(TRAIN, AUGMENT, CONV): 30}, "": {(TRAIN,): 5}}, Scope.STEP)
-    kept = rank_data(run).functions
-    assert [(one.path, one.name, one.samples) for one in kept] == [
-        ("data", "Set.augment (data.py:44)", 30),
-        (OUTSIDE_PHASES, "main (train.py:30)", 5),
-    ]
-    assert kept[0].time_ns == 30 * 20 * MS / 20
+    in_steps: Phases = {"data": {(TRAIN, AUGMENT, CONV): 25}, "": {(TRAIN,): 5}}
+    run.stacks = stacks_of(in_steps, Scope.STEP)
+    [data, outside] = rank_data(run).functions
+    assert (data.path, data.name, data.samples) == ("data", "Set.augment (data.py:44)", 25)
+    assert (outside.path, outside.name) == (OUTSIDE_PHASES, "main (train.py:30)")
+    assert (data.time_ns, outside.time_ns) == pytest.approx((10 * MS * 25 / 30, 10 * MS * 5 / 30))
+    run.stacks = stacks_of(in_steps, Scope.OUTSIDE)
+    assert rank_data(run).functions == ()
