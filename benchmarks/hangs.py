@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `why` says of real jobs that hang, die or only take long, of which the truth is known.
 
-`python -m benchmarks.hangs [--case CASE...] [--beside 2]`
+`python -m benchmarks.hangs [--only CASE...] [--beside 2]`
 
 Each case is a job of two or three ranks with gloo on this machine, under torchrun and
 `pyinstrument-gpu run --watchdog 10`. `why` is asked while the job hangs, or when it has ended. The
@@ -46,6 +46,9 @@ class Case:
         named: the rank that may be named, or those that may be suspected; none for nobody.
         after_s: so long after it has happened `why` is asked; None: when the job has ended.
         ranks: how many there are.
+        is_killed: whether all are killed before `why` is asked.
+        absent: the rank whose file is taken away before that.
+        timeout_s: after which operations give up.
     """
 
     truth: str
@@ -53,11 +56,54 @@ class Case:
     named: Collection[int] = ()
     after_s: float | None = 20
     ranks: int = 2
+    is_killed: bool = False
+    absent: int | None = None
+    timeout_s: int = 1800
 
 
 CASES = {
     "before init": Case("rank 1 never calls init_process_group", ["held up"], [1], 45),
     "after DDP": Case("rank 1 hangs after DDP was built", ["held up"], [1], 45),
+    "before init, killed": Case(
+        "rank 1 never calls init_process_group; all are killed",
+        ["held up"],
+        [1],
+        45,
+        is_killed=True,
+    ),
+    "absent": Case("rank 2 never comes, and has no file", ["absent"], [2], 45, 3, absent=2),
+    "absent, killed": Case(
+        "the same; all are killed", ["absent"], [2], 45, 3, is_killed=True, absent=2
+    ),
+    "uneven data": Case("rank 1 has fewer batches", ["finished early"], [1], None),
+    "uneven data, 3": Case("rank 1 has fewer batches", ["finished early"], [1], None, 3),
+    "uneven data, barrier": Case(
+        "rank 1 has fewer batches, and waits in a barrier", ["mismatch"], [0]
+    ),
+    "last one": Case("rank 1 hangs when the others have finished", ["held up"], [1], 20, 3),
+    "timeout": Case(
+        "rank 1 hangs in a lock; the others give up after 20 s",
+        ["held up"],
+        [1],
+        None,
+        timeout_s=20,
+    ),
+    "timeout, 3": Case(
+        "rank 1 hangs in a lock; the others give up after 20 s",
+        ["held up"],
+        [1],
+        None,
+        3,
+        timeout_s=20,
+    ),
+    "timeout, evaluation": Case(
+        "rank 0 evaluates for 40 s; the others give up after 20 s",
+        ["held up"],
+        [0],
+        None,
+        3,
+        timeout_s=20,
+    ),
     "slow first step": Case("the first step takes 10.4 s; rank 1 hangs", ["held up"], [1]),
     "forward": Case("rank 1 hangs in forward", ["held up"], [1]),
     "forward, busy": Case("rank 1 loops in forward", ["held up"], [1]),
@@ -110,6 +156,8 @@ AT_RANK_1: dict[str, Callable[[], object]] = {
     "forward": wait_forever,
     "forward, busy": loop_forever,
     "lock": wait_for_own_lock,
+    "timeout": wait_for_own_lock,
+    "timeout, 3": wait_for_own_lock,
     "GIL": lambda: ctypes.PyDLL(None).sleep(1000),
     "SIGSTOP": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
@@ -143,6 +191,8 @@ def rest() -> None:
 
 def program(case: str, reached: Path) -> None:
     """What each rank runs."""
+    import datetime
+
     import torch
     import torch.distributed as dist
 
@@ -165,14 +215,17 @@ def program(case: str, reached: Path) -> None:
                 wait_forever()
             yield torch.randn(16, 64)
 
-    if rank == 1 and case in ("before init", "raise, before init", "slow start"):
+    never_comes = (rank == 2 and case.startswith("absent")) or (
+        rank == 1 and case.startswith("before init")
+    )
+    if never_comes or (rank == 1 and case in ("raise, before init", "slow start")):
         reached.touch()
         time.sleep(20 if case == "slow start" else 0)
         if case == "raise, before init":
             raise_error()
-        if case == "before init":
+        if never_comes:
             wait_forever()
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=CASES[case].timeout_s))
     net = Model(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 64))
     model = torch.nn.parallel.DistributedDataParallel(net)
     if rank == 1 and case == "after DDP":
@@ -208,7 +261,8 @@ def program(case: str, reached: Path) -> None:
             dist.barrier()
         if case == "recv chain":
             wait_forever() if rank == 0 else dist.recv(values, 0)
-        if case == "evaluation" or (case == "evaluation, rank 0" and rank == 0):
+        is_by_rank_0 = case in ("evaluation, rank 0", "timeout, evaluation")
+        if case == "evaluation" or (is_by_rank_0 and rank == 0):
             evaluate()
         if case == "quiet evaluation":
             idle(80)
@@ -220,21 +274,32 @@ def program(case: str, reached: Path) -> None:
 
     for step, batch in enumerate(batches()):
         net.step = step
+        if case.startswith("uneven data") and rank == 1 and step == AT:
+            break
+        if case == "last one" and step == AT + 10:
+            break
         if step == 0 and case == "slow first step":
             time.sleep(10.4)
-        if step == AT and case not in AT_RANK_1 and case != "loader":
+        goes_on = case in (*AT_RANK_1, "loader", "last one") or case.startswith("uneven data")
+        if step == AT and not goes_on:
             at_step()
         loss = model(batch).pow(2).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         time.sleep(0.01)
+    if case == "uneven data, barrier":
+        reached.touch()
+        dist.barrier()
+    if case == "last one" and rank == 1:
+        reached.touch()
+        wait_forever()
 
 
 def said(name: str) -> tuple[dict[str, Any], float]:
     """What `why` says of one job, and how long after it happened it was asked."""
     case = CASES[name]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         reached = Path(folder) / "reached"
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         command += ["--nproc-per-node", str(case.ranks), "-m", "pyinstrument_gpu", "run"]
@@ -259,6 +324,10 @@ def said(name: str) -> tuple[dict[str, Any], float]:
                     time.sleep(0.1)
                 time.sleep(case.after_s)
                 asked_s = case.after_s
+            if case.is_killed:
+                end_session(job)
+            for file in Path(folder).glob(f"*rank{case.absent}.gpurun"):
+                file.unlink()
             why = [sys.executable, "-m", "pyinstrument_gpu", "why", "--json", folder]
             done = subprocess.run(why, env=environment, capture_output=True, check=True, text=True)
         finally:
@@ -269,6 +338,8 @@ def said(name: str) -> tuple[dict[str, Any], float]:
 
 def end_session(job: subprocess.Popen[bytes]) -> None:
     """End torchrun and its ranks, each of which is the first of a session of its own."""
+    if job.poll() is not None:
+        return
     children = Path(f"/proc/{job.pid}/task/{job.pid}/children")
     ranks = children.read_text().split() if children.exists() else []
     for pid in [*map(int, ranks), job.pid]:
@@ -299,7 +370,7 @@ def row(name: str) -> tuple[str, bool]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--case", action="append", choices=CASES)
+    parser.add_argument("--case", "--only", action="append", choices=CASES)
     parser.add_argument("--beside", type=int, default=1, help="so many jobs at a time")
     arguments = parser.parse_args()
     names = arguments.case or list(CASES)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is said of real jobs of which it is known who is slow.
 
-`python -m benchmarks.stragglers [--case NAME...] [--folder RUNS] [--output FILE]`
+`python -m benchmarks.stragglers [--only NAME...] [--folder RUNS] [--output FILE]`
 
 The ranks of each case train with gloo on this machine (benchmarks/slow_job.py), under torchrun and
 `pyinstrument-gpu run`, and some of them sleep. The table says who did, and what the job's report
@@ -174,6 +174,7 @@ class Outcome:
         verdict: its sentence.
         is_right: whether the ranks are the right ones.
         phase: whether the phase is: "right", "none", "wrong"; "" if none has to be said.
+        line: whether the line is in the function that sleeps, likewise.
         is_false: whether ranks are named that are not slow.
         step_ms, costs_ms: the mean step, and what the report says that it costs.
         processor_share: which share of its time a step waits for a processor.
@@ -185,6 +186,7 @@ class Outcome:
     verdict: str
     is_right: bool
     phase: str
+    line: str
     is_false: bool
     step_ms: float | None
     costs_ms: float | None
@@ -206,9 +208,14 @@ def outcome(case: Case, job: Job) -> Outcome:
     late = found.late_start
     if late is not None:
         said += f"; rank {late.rank} late at the start"
-    is_right, phase = ranks == case.slow, ""
+    is_right, phase, line = ranks == case.slow, "", ""
     if one is not None and case.phase:
         phase = "none" if one.path is None else "right" if one.path == case.phase else "wrong"
+        sleeps = "Samples.__iter__ " if case.phase == "data" else "pause "
+        line = "none"
+        if one.line is not None:
+            said += f", {one.line}"
+            line = "right" if one.line.startswith(sleeps) else "wrong"
     if case.says == "late":
         is_right = one is None and late is not None and (late.rank,) == case.slow
     if case.says == "named" and how == "told":
@@ -222,6 +229,7 @@ def outcome(case: Case, job: Job) -> Outcome:
         verdict=job_document_of(job).verdict,
         is_right=is_right,
         phase=phase,
+        line=line,
         is_false=not {*ranks} <= {*case.slow},
         step_ms=None if step_ns is None else step_ns / 1e6,
         costs_ms=None if loss_ns is None else loss_ns / 1e6,
@@ -236,6 +244,8 @@ def row(case: Case, one: Outcome) -> str:
     right = "**false**" if one.is_false else "right" if one.is_right else "missed"
     if one.is_right and one.phase in ("none", "wrong"):
         right += ", no phase" if one.phase == "none" else ", **wrong phase**"
+    if one.line in ("none", "wrong"):
+        right += ", no line" if one.line == "none" else ", **wrong line**"
     return (
         f"| {one.name} | {one.truth} | {one.said} | {step} | {case.costs_ms:.0f} | {costs} "
         f"| {waits} | {right} |"
@@ -244,7 +254,7 @@ def row(case: Case, one: Outcome) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--case", action="append", choices=CASES, metavar="NAME")
+    parser.add_argument("--case", "--only", action="append", choices=CASES, metavar="NAME")
     parser.add_argument("--folder", type=Path, help="where runs are kept, and taken from")
     parser.add_argument("--output", type=Path, help="a JSON file with all that was said")
     arguments = parser.parse_args()

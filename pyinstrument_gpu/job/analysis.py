@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from dataclasses import replace
 from functools import cached_property
 from weakref import WeakKeyDictionary
 
@@ -24,6 +25,7 @@ from pyinstrument_gpu.job.findings import (
 from pyinstrument_gpu.job.job import Job
 from pyinstrument_gpu.job.joined import Joined, MatchedGroup, joined, matched
 from pyinstrument_gpu.job.own_work import HowKnown, OwnWork
+from pyinstrument_gpu.job.slow_lines import with_line
 
 _analyses: MutableMapping[Job, JobAnalysis] = WeakKeyDictionary()
 
@@ -62,7 +64,12 @@ class JobAnalysis:
     @cached_property
     def stragglers(self) -> Stragglers:
         """The ranks that are waited for."""
-        return stragglers.stragglers(self.joined, self._work)
+        found = stragglers.stragglers(self.joined, self._work)
+        return replace(
+            found,
+            straggler=with_line(self.joined, found.straggler),
+            hint=with_line(self.joined, found.hint),
+        )
 
     @property
     def work_of_steps(self) -> tuple[NDArray[np.int64], NDArray[np.float64]] | str:

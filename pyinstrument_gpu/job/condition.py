@@ -29,6 +29,8 @@ machine that is busy."""
 FIRST_STEPS = 10
 """In these programs are compiled, memory is allocated and caches are filled: they say little of how
 long later ones take."""
+CLOCK_ERROR_NS = 10_000_000
+"""By how much the times of two runs may be wrong next to each other, on one machine."""
 _LEAST_LONG_NS = 10**9
 LEAST_HANGING_NS = 10 * 10**9
 _LEAST_HANGING_AT_START_NS = 90 * 10**9
@@ -58,10 +60,15 @@ def machines_of(ranks: Iterable[RankData], most_apart_ns: int = SAME_BOOT_NS) ->
     return found
 
 
+def monotonic_ns(rank: RankData, moment_ns: int) -> int | None:
+    """Return a moment of its run by the monotonic clock of its machine; None unknown."""
+    run_began_ns = began_ns(_anchor(rank), "monotonic_ns")
+    return None if run_began_ns is None else run_began_ns + moment_ns
+
+
 def monotonic_end_ns(rank: RankData) -> int | None:
     """Return its last heartbeat, by the monotonic clock of its machine; None unknown."""
-    run_began_ns = began_ns(_anchor(rank), "monotonic_ns")
-    return None if run_began_ns is None else run_began_ns + rank.duration_ns
+    return monotonic_ns(rank, rank.duration_ns)
 
 
 def _anchor(rank: RankData) -> Mapping[str, int]:
@@ -108,9 +115,14 @@ def condition_of(rank: RankData, observation: ProcessObservation) -> Condition:
 def long_ns(rank: RankData) -> int:
     """Return from when on it is long to wait for others: three times what the slowest 1 % of its
     steps take, and at least a second; 10 s where no step is known."""
-    if not len(rank.step_ns):
+    steps, step_ns = rank.steps, rank.step_ns
+    last = rank.end.step
+    if last is not None and not last.complete:
+        # It may have waited in the step that an exception has cut short.
+        step_ns, steps = step_ns[steps != last.index], steps[steps != last.index]
+    if not len(step_ns):
         return LEAST_HANGING_NS
-    return max(_LEAST_LONG_NS, _usual_long_ns(rank.steps, rank.step_ns))
+    return max(_LEAST_LONG_NS, _usual_long_ns(steps, step_ns))
 
 
 def hanging_ns(steps: NDArray[np.int64], step_ns: NDArray[np.int64]) -> int:
@@ -138,23 +150,52 @@ def idle_ns(rank: RankData) -> int:
     return min(stuck_ns(rank), max(0, rank.duration_ns - rank.end.active_ns))
 
 
+def waited_until_ns(rank: RankData) -> int:
+    """Return until when it may have waited for others: until its last heartbeat, or until it gave
+    up and an exception left its step."""
+    step = rank.end.step
+    return step.end_ns if step is not None and gave_up_in_step(rank) else rank.duration_ns
+
+
+def gave_up_in_step(rank: RankData) -> bool:
+    """Return whether its last step was left by an exception that says that another rank did not
+    answer."""
+    return lost_peer(rank) and was_cut_short(rank)
+
+
+def lost_peer(rank: RankData) -> bool:
+    """Return whether its program ended because another rank did not answer."""
+    return ProgramEnd.of(rank.environment).lost_peer
+
+
+def was_cut_short(rank: RankData) -> bool:
+    """Return whether its last step was left by an exception or a break."""
+    step = rank.end.step
+    return step is not None and step.end_ns >= 0 and not step.complete
+
+
 def stuck_ns(rank: RankData) -> int:
-    """Return how long nothing had happened at its last heartbeat that is in its file: no step or
-    innermost phase had begun, no collective operation had been asked for, and its watchdog had seen
-    nothing else."""
-    end, stall = rank.end, open_stall(rank)
+    """Return how long nothing had happened that is in its file at its last heartbeat, or when it
+    gave up: no step or innermost phase had begun, no collective operation had been asked for, and
+    its watchdog had seen nothing else."""
+    end, stall, until_ns = rank.end, open_stall(rank), waited_until_ns(rank)
     moments = [0, end.path_begin_ns, 0 if stall is None else stall.since_ns]
     if end.step is not None:
-        moments += [end.step.begin_ns, end.step.end_ns]
+        moments += [end.step.begin_ns, 0 if gave_up_in_step(rank) else end.step.end_ns]
     created_ns = rank.collectives.events["created_ns"]
     moments.append(int(created_ns.max(initial=0)))
-    return max(0, rank.duration_ns - max(moments))
+    return max(0, until_ns - max(moments))
 
 
 def open_stall(of: RankData | Run) -> Stall | None:
-    """Return what its watchdog saw, if nothing has happened since; None otherwise."""
+    """Return what its watchdog saw, if nothing has happened since, or only that it gave up; None
+    otherwise."""
     stall = of.stalls[-1] if of.stalls else None
-    return stall if stall is not None and stall.ended_ns is None else None
+    if stall is None or stall.ended_ns is None:
+        return stall
+    if isinstance(of, Run) or not lost_peer(of):
+        return None
+    return stall if stall.ended_ns >= waited_until_ns(of) else None
 
 
 def _hangs(rank: RankData) -> bool:

@@ -148,8 +148,8 @@ class JobEnding:
         verdict: in one sentence.
         outcome: in a word.
         rank: who is named; missing if nobody is.
-        suspects: the ranks between which it can't be told, that wait for each other, or that are
-            ahead of those that asked for another operation.
+        suspects: the ranks between which it can't be told, that wait for each other, that are ahead
+            of those that asked for another operation, that finished early or that are missing.
         likely_rank: which of them most likely stopped first; missing if none is likelier.
         evidence: what the verdict rests on, in sentences.
         job: the launcher's id of it.

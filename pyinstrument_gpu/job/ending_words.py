@@ -3,17 +3,24 @@
 
 from __future__ import annotations
 
+import ntpath
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
 
 from pyinstrument_gpu.core.condition import Condition, ProgramEnd
+from pyinstrument_gpu.core.record import is_installed
 from pyinstrument_gpu.job.condition import (
     FIRST_STEPS,
     FRESH_NS,
     LAG_NS,
     ProcessObservation,
     idle_ns,
+    machines_of,
     monotonic_end_ns,
+    open_stall,
     stuck_ns,
+    was_cut_short,
 )
 from pyinstrument_gpu.job.ending import Conclusion, Doubt, Outcome
 from pyinstrument_gpu.job.job import Job, RankData
@@ -26,6 +33,26 @@ _ALIKE = (
     "SIGKILL, SIGTERM, the kernel's out-of-memory killer, a crash of native code and a lost "
     "machine look alike in a file, which is up to 100 ms behind its process."
 )
+
+
+_UNEVEN = (
+    "had fewer steps, as with fewer batches: give each rank as many (a DistributedSampler does, or "
+    "drop_last=True where only the last ones differ), or put the loop into `with model.join():` of "
+    "DistributedDataParallel."
+)
+_FRAME = re.compile(r'\s*File "(.+)", line (\d+),? in (.+)')
+
+
+def line_of(rank: RankData) -> str | None:
+    """Return the innermost line of the program in which its watchdog saw that nothing happened:
+    "load (train.py:30)". None if there is no such line, or something has happened since."""
+    stall = open_stall(rank)
+    lines = [] if stall is None or not stall.stacks else stall.stacks[0][1].splitlines()
+    for found in map(_FRAME.fullmatch, lines):
+        if found is not None and not is_installed(found[1]):
+            line = f"{ntpath.basename(found[1])}:{found[2]}"  # it knows both separators
+            return line if found[3].startswith("<") else f"{found[3]} ({line})"
+    return None
 
 
 def place_of(rank: RankData) -> str:
@@ -81,6 +108,10 @@ class EndingWords:
             text = f"{ranks_text(self._found.suspects)} {wait} for each other"
         elif outcome is Outcome.MISMATCH:
             text = self._mismatch()
+        elif outcome is Outcome.FINISHED_EARLY:
+            text = self._finished_early()
+        elif outcome is Outcome.ABSENT:
+            text = self._absent()
         else:
             text = f"can't tell {self._doubt()}"
         if self._job.missing and outcome in (Outcome.STOPPED_FIRST, Outcome.HELD_UP):
@@ -90,9 +121,11 @@ class EndingWords:
     def evidence(self) -> Iterator[str]:
         """Yield the evidence for that."""
         found = self._found
-        if found.rank is not None:
-            yield from self._evidence_of(self._ranks[found.rank])
+        if found.rank in self._ranks:
+            yield from self._evidence_of(self._named())
         is_first = found.outcome is Outcome.STOPPED_FIRST
+        if found.outcome is Outcome.HELD_UP and found.rank is not None:
+            yield from self._order(self._ranks[found.rank])
         if is_first and found.next_rank is not None and found.earlier_ns is not None:
             yield (
                 f"Its last heartbeat is {duration(found.earlier_ns)} before that of rank "
@@ -114,9 +147,15 @@ class EndingWords:
                 f"{self._place_of(behind)}: an operation may be left out there, or be one too many "
                 f"on {ranks_text(behind)}."
             )
+            if self._left_loop(behind, differs.ahead):
+                yield f"The loop of {ranks_text(behind)} {_UNEVEN}"
+        early = self._early()
+        told = [wait for wait in found.waits if wait.is_long]
+        told += [wait for rank in early or [found.rank] for wait in self._waits_for(rank)]
+        told = [wait for wait in told if {*wait.behind} <= self._ranks.keys()]
         for wait in found.waits:
             # Under other numbers they need not have waited for each other.
-            if wait.is_long and differs is None:
+            if wait in told and differs is None:
                 yield self._wait(wait)
         others = [wait for wait in found.waits if not wait.is_long]
         if others and found.outcome is Outcome.UNKNOWN:
@@ -124,7 +163,7 @@ class EndingWords:
         cut_short = [
             rank.rank
             for rank in self._job.ranks
-            if found.conditions[rank.rank] is Condition.ENDED and _was_cut_short(rank)
+            if found.conditions[rank.rank] is Condition.ENDED and was_cut_short(rank)
         ]
         if cut_short and not self._is_alone:
             yield (
@@ -141,6 +180,56 @@ class EndingWords:
             )
         if self._job.missing:
             yield f"There is no run of {ranks_text(self._job.missing)}."
+
+    def _early(self) -> tuple[int, ...]:
+        """Return the ranks that finished early."""
+        if self._found.outcome is not Outcome.FINISHED_EARLY:
+            return ()
+        return self._found.suspects if self._found.rank is None else (self._found.rank,)
+
+    def _left_loop(self, ranks: Sequence[int], others: Sequence[int]) -> bool:
+        """Return whether the loop of some ranks had ended before steps that others began."""
+        ends, began = ([self._ranks[rank].end.step for rank in some] for some in (ranks, others))
+        least = min((-1 if step is None else step.index for step in began), default=-1)
+        return all(
+            step is not None and step.end_ns >= 0 and step.complete and step.index < least
+            for step in ends
+        )
+
+    def _finished_early(self) -> str:
+        early = self._early()
+        waits = [wait for wait in self._waits_for(early[0]) if wait.waiting]
+        wait = max(waits, key=lambda one: one.waited_ns)
+        who, others = ranks_text(early), ranks_text(wait.waiting)
+        has_finished = self._found.conditions[early[0]] is Condition.FINISHED
+        subject = who if has_finished else f"the recording of {who}"
+        verb, never = ("finished", "never did") if has_finished else ("ended", "had not by then")
+        text = f"{subject} {verb} {place_of(self._ranks[early[0]])}"
+        have = "has" if len(wait.waiting) == 1 else "have"
+        had, waited = (have, f"{have} waited") if self._is_going_on else ("had", "waited")
+        lost = {*wait.waiting} <= {*self._found.lost_peers}
+        for_long = "" if lost else f", and {waited} {duration(wait.waited_ns)}"
+        if wait.operation is not None:
+            asked = "come to" if wait.group is None else "asked for"
+            did = f"{had} {asked} {_operation(wait)}, which {who} {never}{for_long}"
+            return f"{text}; {others} {did}"
+        did_not_answer = ", and another rank did not answer" if lost else for_long
+        return f"{text}; {others} went on to step {wait.sequence}{did_not_answer}"
+
+    def _absent(self) -> str:
+        wait = self._found.waits[-1]
+        are, have = (
+            "is" if len(wait.behind) == 1 else "are",
+            "has" if len(wait.waiting) == 1 else "have",
+        )
+        text = f"{ranks_text(wait.behind)} {are} missing: {ranks_text(wait.waiting)}"
+        if wait.operation is None:
+            return f"{text} ended because a rank that is not among them did not answer"
+        waited = f"{have} waited" if self._is_going_on else "waited"
+        return (
+            f"{text} {waited} {duration(wait.waited_ns)} in {_operation(wait)} for a rank that is "
+            "not among them"
+        )
 
     def _finished(self) -> str:
         codes = [ProgramEnd.of(rank.environment).exit_code for rank in self._job.ranks]
@@ -212,22 +301,116 @@ class EndingWords:
         stuck = duration(stuck_ns(rank))
         if self._is_alone:
             usual = usual_words(rank.step_ns)
-            return f"the program hangs, {place_of(rank)}: nothing has happened for {stuck}{usual}"
-        waits = [one for one in self._found.waits if one.is_long and rank.rank in one.behind]
+            return f"the program {self._hangs()}, {place_of(rank)}: {self._nothing(stuck)}{usual}"
+        place, then = place_of(rank), self._then(rank)
+        if then:
+            place += self._line_and_time(rank)
+        waits = self._waits_for(rank.rank)
+        if not waits and not self._gave_up():
+            others = sorted(self._ranks.keys() - {rank.rank})
+            have = "has" if len(others) == 1 else "have"
+            have = have if self._is_going_on else "had"
+            return (
+                f"rank {rank.rank} {self._hangs()}, {place}: {self._nothing(stuck)}. "
+                f"{capitalised(ranks_text(others))} {have} finished"
+            )
+        if not waits:
+            return f"rank {rank.rank} held up the job, {place}: {self._who_gave_up()} for it{then}"
         wait = max(waits, key=lambda one: one.waited_ns)
         holds = "holds" if self._is_going_on else "held"
         waited = "waited"
         if self._is_going_on:
             waited = "has waited" if len(wait.waiting) == 1 else "have waited"
-        text = f"rank {rank.rank} {holds} up the job, {place_of(rank)}"
+        text = f"rank {rank.rank} {holds} up the job, {place}"
         for_it = f"{ranks_text(wait.waiting)} {waited} {duration(wait.waited_ns)} for it"
         if wait.group is None and wait.operation is None:
             is_behind = "is" if self._is_going_on else "was"
+            has = "has" if self._is_going_on or not then else "had"
+            gave_up = ", which gave up" if then else ""
             return (
-                f"rank {rank.rank} {is_behind} behind, {place_of(rank)}: nothing has happened for "
-                f"{duration(wait.waited_ns)} on {ranks_text(wait.waiting)}, further on"
+                f"rank {rank.rank} {is_behind} behind, {place}: nothing {has} happened for "
+                f"{duration(wait.waited_ns)} on {ranks_text(wait.waiting)}, further on{gave_up}"
+                f"{then}"
             )
-        return f"{text}: {for_it} in {_operation(wait)}"
+        gave_up = ""
+        lost = [one for one in wait.waiting if one in self._gave_up()]
+        if lost and set(lost) == {*wait.waiting}:
+            gave_up = " and gave up"
+        elif lost:
+            gave_up = f", and {ranks_text(lost)} gave up"
+        return f"{text}: {for_it} in {_operation(wait)}{gave_up}{then}"
+
+    def _waits_for(self, rank: int | None) -> list[Wait]:
+        """Return the waits for a rank that are long, or ended when others gave up."""
+        gave_up = {*self._found.lost_peers} if self._early() else self._gave_up()
+        return [
+            one
+            for one in self._found.waits
+            if rank in one.behind and (one.is_long or gave_up & {*one.waiting})
+        ]
+
+    def _waiting_for(self, rank: int) -> list[int]:
+        return sorted({one for wait in self._waits_for(rank) for one in wait.waiting})
+
+    def _gave_up(self) -> set[int]:
+        """Return the ranks that gave up when who is named was still there."""
+        return {*self._found.gave_up} & {*self._found.lost_peers}
+
+    def _then(self, rank: RankData) -> str:
+        """Return what became of who is named after others gave up, as the end of a sentence."""
+        if not self._gave_up():
+            return ""
+        condition = self._found.conditions[rank.rank]
+        if condition in (Condition.CUT_OFF, Condition.LOST):
+            return f"; then rank {rank.rank} was ended"
+        too = ", too" if rank.rank in self._found.lost_peers else ""
+        return f"; then rank {rank.rank} failed{too}" if condition is Condition.FAILED else ""
+
+    def _line_and_time(self, rank: RankData) -> str:
+        """Return in which line of the program it did nothing, and from when on."""
+        line = line_of(rank)
+        if line is None and stuck_ns(rank) < FRESH_NS:
+            return ""
+        since = ""
+        if rank.began_realtime_ns is not None:
+            at_ns = rank.began_realtime_ns + rank.duration_ns - stuck_ns(rank)
+            moment = datetime.fromtimestamp(at_ns // 10**9, timezone.utc)
+            since = f", from {moment:%H:%M:%S} UTC on"
+        if line is None:
+            return since
+        return f", in {line}{since}" if line.endswith(")") else f" ({line}){since}"
+
+    def _order(self, rank: RankData) -> Iterator[str]:
+        """Yield when the others gave up, next to its own end."""
+        found = self._found
+        if found.outlived_ns is not None and found.gave_up:
+            first = min(found.gave_up, key=lambda one: monotonic_end_ns(self._ranks[one]) or 0)
+            gave_up = "gave up" if first in found.lost_peers else "ended"
+            yield (
+                f"It was still there {duration(found.outlived_ns)} after rank {first} {gave_up}, "
+                "by the clock of their machine."
+            )
+            return
+        lost = sorted({*self._waiting_for(rank.rank)} & {*found.lost_peers})
+        machines = machines_of(self._ranks[one] for one in (rank.rank, *lost))
+        if lost and all(machines.get(one) != machines.get(rank.rank, -1) for one in lost):
+            who = ranks_text(lost)
+            yield (
+                f"It ran on another machine than {who}, and clocks of two machines can't be "
+                f"compared: whether it was ended before {who} gave up, or after that, is not known."
+            )
+
+    def _who_gave_up(self) -> str:
+        return f"{ranks_text(sorted(self._gave_up()))} gave up waiting"
+
+    def _hangs(self) -> str:
+        return "hangs" if self._is_going_on else "hung"
+
+    def _nothing(self, stuck: str) -> str:
+        """Return for how long nothing has happened, or had."""
+        if self._is_going_on:
+            return f"nothing has happened for {stuck}"
+        return f"nothing had happened for {stuck} when it was ended"
 
     def _place_of(self, ranks: Sequence[int]) -> str:
         """Return some ranks, and where the first of them is."""
@@ -266,12 +449,27 @@ class EndingWords:
             return f"which rank holds up the job: {who} are behind"
         if found.doubt is Doubt.NOBODY_BEHIND:
             stuck_for_ns = min(stuck_ns(self._ranks[rank]) for rank in found.suspects)
+            waits, has = ("waits", "has") if self._is_going_on else ("waited", "had")
             return (
-                f"what the job waits for: nothing has happened for {duration(stuck_for_ns)} on "
+                f"what the job {waits} for: nothing {has} happened for {duration(stuck_for_ns)} on "
                 f"{who}, and no rank is known to be behind"
             )
         if found.doubt is Doubt.LOST_PEERS:
-            return f"which rank stopped first: {who} ended because another rank did not answer"
+            lost = [self._ranks[rank] for rank in found.suspects]
+            are_apart = len({*machines_of(lost).values()}) > 1
+            apart = ", and ran on machines whose clocks can't be compared" if are_apart else ""
+            return (
+                f"which rank stopped first: {who} ended because another rank did not answer{apart}"
+            )
+        if found.doubt is Doubt.OUTLIVED and found.outlived_ns is not None:
+            were = "which was" if len(found.suspects) == 1 else "which were"
+            return (
+                f"which rank held up the job: {ranks_text(found.gave_up)} gave up "
+                f"{duration(found.outlived_ns)} before the last heartbeat of {who}, {were} ended "
+                "after that"
+            )
+        if found.doubt is Doubt.OUTLIVED:
+            return f"what the job waited for: {who} gave up, though all had asked"
         if len(found.suspects) == 1:
             return f"whether {who} stopped: its file could not be written to its end"
         return f"{between}: a file could not be written to its end"
@@ -295,14 +493,15 @@ class EndingWords:
                 f"{size(event.request_bytes)} were asked for and {size(event.free_bytes)} of "
                 f"{size(event.limit_bytes)} were free."
             )
-        if condition in (Condition.CUT_OFF, Condition.LOST):
+        if condition in (Condition.CUT_OFF, Condition.LOST) and not self._gave_up():
             yield _ALIKE
         if self._is_alone:
             return
-        waited_ns = max(
-            (one.waited_ns for one in self._found.waits if one.is_long and rank.rank in one.behind),
-            default=None,
-        )
+        if self._early() and self._left_loop([rank.rank], self._waiting_for(rank.rank)):
+            yield f"Its loop {_UNEVEN}"
+        if self._early():
+            return
+        waited_ns = max((one.waited_ns for one in self._waits_for(rank.rank)), default=None)
         if waited_ns is None:
             return
         stuck = duration(stuck_ns(rank))
@@ -334,6 +533,11 @@ class EndingWords:
                 f"{capitalised(behind)} did not get as far in the steps as {waiting}, where "
                 f"nothing had happened for {waited}."
             )
+        if {*wait.waiting} <= self._gave_up():
+            return (
+                f"{capitalised(waiting)} had asked for {_operation(wait)}, and gave up {waited} "
+                f"later; {behind} had not."
+            )
         return (
             f"{capitalised(waiting)} had asked for {_operation(wait)}, the earliest {waited} "
             f"before its last heartbeat; {behind} had not."
@@ -346,11 +550,6 @@ class EndingWords:
     def _named(self) -> RankData:
         assert self._found.rank is not None
         return self._ranks[self._found.rank]
-
-
-def _was_cut_short(rank: RankData) -> bool:
-    step = rank.end.step
-    return step is not None and step.end_ns >= 0 and not step.complete
 
 
 def _operation(wait: Wait) -> str:

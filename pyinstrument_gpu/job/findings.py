@@ -55,6 +55,9 @@ class Straggler:
         ranks: the numbers of all of them.
         host: the machine of which they are all ranks, if they are several.
         group: the process group of which they are, if they are several and not those of a machine.
+        line: the function and line of the program in which the delay in `path` arises, by samples
+            of the ranks' stacks; None if that is unknown.
+        line_ns: how much longer it is there than the others, per step.
     """
 
     rank: int
@@ -67,6 +70,8 @@ class Straggler:
     ranks: tuple[int, ...] = ()
     host: str | None = None
     group: str | None = None
+    line: str | None = None
+    line_ns: float | None = None
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.core.steps import Step
 from pyinstrument_gpu.errors import JobError, RunFileError, RunFileVersionError
 from pyinstrument_gpu.job.job import Job, RankData, RankWaits, RunEnd
+from pyinstrument_gpu.job.slow_lines import functions_of
 from pyinstrument_gpu.parts.words import ranks_text, reasons_of_ranks
 
 _LAST_STEPS = 5
@@ -178,6 +179,7 @@ def rank_data(run: Run, file: str | None = None) -> RankData:
         waits=_waits(run, steps, spans, paths),
         stalls=run.stalls,
         end=run_end(run),
+        functions=functions_of(run),
     )
 
 

@@ -71,6 +71,26 @@ class RankWaits(ArrayFields):
     collectives: NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class FunctionTime:
+    """The time of a rank's main thread in a function of the program, by samples of its stack, with
+    all that it calls in libraries.
+
+    Attributes:
+        path: the phase, or what it is called outside of phases.
+        function: its file and name, alike on all ranks.
+        name: the function and the line in it: "augment (train.py:44)".
+        samples: how many there are.
+        time_ns: their share of the samples in steps, of a mean step.
+    """
+
+    path: str
+    function: tuple[str, str]
+    name: str
+    samples: int
+    time_ns: float
+
+
 @dataclass(frozen=True, eq=False)
 class RankData(ArrayFields):
     """The data that are kept of one rank's run. Arrays have a column for each step in `steps`.
@@ -105,6 +125,8 @@ class RankData(ArrayFields):
         waits: these; None if they were not looked for.
         stalls: what its watchdog saw.
         end: where it was when its file was last written.
+        functions: of the program, those with most time in each phase; none if its stack was not
+            sampled.
     """
 
     rank: int
@@ -130,6 +152,7 @@ class RankData(ArrayFields):
     waits: RankWaits | None = None
     stalls: tuple[Stall, ...] = ()
     end: RunEnd = field(default_factory=RunEnd)
+    functions: tuple[FunctionTime, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, repr=False)

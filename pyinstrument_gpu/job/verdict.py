@@ -168,6 +168,11 @@ def _straggler(job: Job, step_ns: float | None, stragglers: Stragglers) -> Itera
     chance = ""
     if found.p_value is not None:
         chance = f" (probability {found.p_value:.2g} if all ranks were alike)"
+    line = ""
+    if found.line is not None and found.line_ns is not None:
+        it_is = "it is" if len(found.ranks) == 1 else "they are"
+        more = f"{duration(found.line_ns)} more of each step than the others"
+        line = f"; {it_is} in {found.line} for {more}"
     yield JobFinding(
         kind="straggler",
         about=f"{_name(found)} {'is late' if found.path == PROCESSOR else slower}{where}",
@@ -175,7 +180,7 @@ def _straggler(job: Job, step_ns: float | None, stragglers: Stragglers) -> Itera
         of_ns=step_ns,
         evidence=(
             f"{comes} in {found.steps:,} of {counted(stragglers.steps, 'step')}, "
-            f"{duration(found.lateness_ns)} after the {_next(found)} on average{chance}"
+            f"{duration(found.lateness_ns)} after the {_next(found)} on average{chance}{line}"
         ),
         look=None if of_file is None else f"pyinstrument-gpu report {shlex.quote(of_file)}",
     )
@@ -315,7 +320,8 @@ def _who(stragglers: Stragglers) -> str:
         cost = small_percent(hint.lateness_ns, stragglers.step_ns)
         return (
             f"{capitalised(_name(hint))} held up the others in {steps}, by {delay} on average, "
-            f"{small_percent(hint.path_share, 1)} of that {where_text(hint.path)}, which costs "
+            f"{small_percent(hint.path_share, 1)} of that {where_text(hint.path)}{_in_line(hint)}, "
+            f"which costs "
             f"{cost} of the time; so few delays may be chance"
         )
     if pattern is Pattern.UNKNOWN or (found is None and pattern.is_of_one_rank):
@@ -331,7 +337,8 @@ def _who(stragglers: Stragglers) -> str:
         if found.path is None:
             text += "and the runs can't tell in which phase"
         else:
-            text += f"{small_percent(found.path_share, 1)} of that {where_text(found.path)}"
+            share = small_percent(found.path_share, 1)
+            text += f"{share} of that {where_text(found.path)}{_in_line(found)}"
         return text + _loss(stragglers) + _busy(stragglers, "; besides, ")
     if stragglers.is_busy:
         busy = _busy(stragglers, "No rank can be named, as the machine is busy: ")
@@ -348,6 +355,10 @@ def _name(found: Straggler) -> str:
     of = "" if found.host is None else f", those of host {found.host},"
     of = of if found.group is None else f", those of group {found.group},"
     return ranks_text(found.ranks) + of
+
+
+def _in_line(found: Straggler) -> str:
+    return "" if found.line is None else f", in {found.line}"
 
 
 def _next(found: Straggler) -> str:

@@ -23,9 +23,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.aspects.collectives.data import ProcessGroup
-from pyinstrument_gpu.aspects.stalls.data import Stall
+from pyinstrument_gpu.aspects.stalls.data import GroupProgress, Stall
 from pyinstrument_gpu.core.condition import ProgramEnd
-from pyinstrument_gpu.job.condition import FRESH_NS, idle_ns, long_ns, open_stall, stuck_ns
+from pyinstrument_gpu.job.condition import (
+    CLOCK_ERROR_NS,
+    FRESH_NS,
+    gave_up_in_step,
+    idle_ns,
+    long_ns,
+    lost_peer,
+    machines_of,
+    monotonic_ns,
+    open_stall,
+    stuck_ns,
+    waited_until_ns,
+)
 from pyinstrument_gpu.job.job import Job, RankData
 from pyinstrument_gpu.parts.words import counted
 
@@ -158,9 +170,10 @@ def waits(job: Job, ended: Collection[int]) -> tuple[Wait, ...]:
                 is_exact = rank.complete or open_stall(rank) is not None
                 lasts[number] = GroupPosition(group, is_exact)
     found = [_wait_in_group(group, lasts, ranks, ended) for group, lasts in by_group.items()]
+    found += [_late_in_group(group, lasts, ranks) for group, lasts in by_group.items()]
     known = [wait for wait in found if wait is not None]
     known += _waits_for_peers(ranks)
-    if not ended and not any(wait.is_long for wait in known):
+    if not any(wait.is_long for wait in known):
         by_calls = _wait_by_calls(job.ranks)
         known += [] if by_calls is None else [by_calls]
     is_all_exact = bool(by_group) and all(
@@ -289,12 +302,54 @@ def _wait_in_group(
         # It has gone on since: it did not wait for it, or the other's file is older.
         if created_ns < 0 or (step is not None and step.begin_ns > created_ns):
             continue
-        waited_ns[number] = max(0, rank.duration_ns - created_ns)
+        waited_ns[number] = max(0, waited_until_ns(rank) - created_ns)
     if not waited_ns:
         return None
     is_long = any(time_ns > long_ns(ranks[number]) for number, time_ns in waited_ns.items())
     longest_ns = max(waited_ns.values())
     return Wait(group.label, least + 1, operation, behind, tuple(waited_ns), longest_ns, is_long)
+
+
+def _late_in_group(
+    group: ProcessGroup, lasts: Mapping[int, GroupPosition], ranks: Mapping[int, RankData]
+) -> Wait | None:
+    """Return the wait of those that gave up in an operation for those that asked for it only after
+    that, by the clock of their machine."""
+    machines = machines_of(ranks[number] for number in lasts)
+    given_up = [
+        (until_ns, number)
+        for number in lasts
+        if lost_peer(ranks[number])
+        and number in machines
+        and (until_ns := monotonic_ns(ranks[number], waited_until_ns(ranks[number]))) is not None
+    ]
+    if not given_up:
+        return None
+    until_ns, first = min(given_up)
+    last = lasts[first]
+    behind, waited_ns = [], {}
+    for number in lasts:
+        rank = ranks[number]
+        asked = _asked(rank, group, last.sequence)
+        if asked is None or machines.get(number) != machines[first]:
+            continue
+        asked_ns = monotonic_ns(rank, asked[0])
+        if asked_ns is not None and asked_ns > until_ns + CLOCK_ERROR_NS:
+            behind.append(number)
+        elif lost_peer(rank):
+            waited_ns[number] = max(0, waited_until_ns(rank) - asked[0])
+    if not behind or first not in waited_ns:
+        return None
+    is_long = any(time_ns > long_ns(ranks[number]) for number, time_ns in waited_ns.items())
+    return Wait(
+        group.label,
+        last.sequence,
+        last.operation,
+        tuple(behind),
+        tuple(waited_ns),
+        max(waited_ns.values()),
+        is_long,
+    )
 
 
 def _asked(rank: RankData, group: ProcessGroup, sequence: int) -> tuple[int, str] | None:
@@ -329,9 +384,13 @@ def _wait_by_calls(ranks: Sequence[RankData]) -> Wait | None:
     behind = []
     for rank in ranks:
         stall = open_stall(rank)
+        if rank.complete and not rank.end.is_step_open and rank.collectives.groups:
+            continue  # it has been where the others meet, and may have been wherever they are
         if stall is None and idle_ns(rank) > FRESH_NS:
             return None
-        function = None if stall is None else _function_of(stall)
+        function = None if stall is None else function_of(stall)
+        if stall is not None and function is None and any(map(_may_wait, stall.groups)):
+            return None
         if function is None:
             behind.append(rank.rank)
         else:
@@ -344,7 +403,46 @@ def _wait_by_calls(ranks: Sequence[RankData]) -> Wait | None:
     return Wait(None, -1, name, tuple(behind), tuple(functions), waited_ns, True)
 
 
-def _function_of(stall: Stall) -> str | None:
+def wait_for_missing(job: Job, are_alive: bool) -> Wait | None:
+    """Return the wait of all ranks that are there for those that are missing; None unless all have
+    waited at one time.
+
+    Args:
+        are_alive: whether all are there now, and hang.
+    """
+    since_ns, until_ns, stalls = [], [], []
+    for rank in job.ranks:
+        stall = open_stall(rank)
+        function = None if stall is None else function_of(stall)
+        at_ns = monotonic_ns(rank, waited_until_ns(rank))
+        if (function is None and not lost_peer(rank)) or at_ns is None:
+            return None
+        since_ns.append(at_ns - stuck_ns(rank))
+        until_ns.append(at_ns)
+        stalls += [] if function is None else [function]
+    machines = machines_of(job.ranks)
+    are_beside = len(machines) == len(job.ranks) and len({*machines.values()}) == 1
+    were_together = are_beside and max(since_ns) < min(until_ns)
+    if not job.missing or not (are_alive or were_together):
+        return None
+    waiting = tuple(rank.rank for rank in job.ranks)
+    waited_ns = max(map(stuck_ns, job.ranks))
+    positions = [{(one.group, one.sequence) for one in last_collectives(r)} for r in job.ranks]
+    common = positions[0].intersection(*positions[1:])
+    operation = max(stalls, key=stalls.count, default=None)
+    group, sequence = min(common, key=lambda one: one[0].name) if common else (None, -1)
+    is_call = any((stall := open_stall(rank)) is not None and stall.call for rank in job.ranks)
+    if group is None or sequence < 0 or is_call:
+        return Wait(None, -1, operation, tuple(job.missing), waiting, waited_ns, True)
+    return Wait(group.label, sequence, operation, tuple(job.missing), waiting, waited_ns, True)
+
+
+def _may_wait(progress: GroupProgress) -> bool:
+    """Return whether it is not known if the last operation of a group has ended."""
+    return progress.enqueued is not None and progress.completed is None
+
+
+def function_of(stall: Stall) -> str | None:
     """Return what the rank waits in: a function of torch.distributed, or an operation."""
     if stall.call is not None:
         return stall.call.function
@@ -367,7 +465,7 @@ def _wait_by_steps(ranks: Sequence[RankData]) -> Wait | None:
     if not behind:
         behind = [rank for rank in ranks if _is_earlier_than_others(rank, ranks)]
         ahead = [rank for rank in ranks if rank not in behind]
-    waiting = [rank for rank in ahead if rank.end.is_step_open]
+    waiting = [rank for rank in ahead if rank.end.is_step_open or gave_up_in_step(rank)]
     if not behind or not waiting:
         return None
     waited_ns = {rank.rank: stuck_ns(rank) for rank in waiting}

@@ -116,7 +116,18 @@ def balanced(ranks: int = 4) -> MadeJob:
 def one_late() -> MadeJob:
     """Rank 3 of 4 loads 30 ms longer than the others, who wait for it in "backward"."""
     ranks = tuple(rank_of(number, (40 if number == 3 else 10) * MS) for number in range(4))
-    late = Straggler(3, Pattern.ALWAYS, "data", 96, 29.5 * MS, 0.98, 1e-12, (3,))
+    late = Straggler(
+        3,
+        Pattern.ALWAYS,
+        "data",
+        96,
+        29.5 * MS,
+        0.98,
+        1e-12,
+        (3,),
+        line="augment (train.py:44)",
+        line_ns=28.7 * MS,
+    )
     slow: dict[str, Any] = {
         "slowest_rank": 3,
         "work_ns": 40.0 * MS,

@@ -12,18 +12,29 @@ from msgspec import structs
 
 from pyinstrument_gpu.aspects.collectives.data import Collectives
 from pyinstrument_gpu.aspects.memory.data import OutOfMemory
-from pyinstrument_gpu.aspects.stalls.data import DistributedCall, GroupProgress, Stall
-from pyinstrument_gpu.core.condition import ProcessState
+from pyinstrument_gpu.aspects.stalls.data import GroupProgress
 from pyinstrument_gpu.core.file.json_document import PathName
 from pyinstrument_gpu.job.condition import ProcessObservation
-from pyinstrument_gpu.job.ending_report import JobEnding, ending_report, job_ending
-from pyinstrument_gpu.job.job import Job, RankData
-from tests.helpers.job_endings import MS, S, collectives, group, job, rank
-
-GONE = ProcessObservation(ProcessState.GONE, 60 * S)
-ALIVE = ProcessObservation(ProcessState.ALIVE, 50 * MS)
-HELD = ProcessObservation(ProcessState.STOPPED, 31 * S)
-MUTE = ProcessObservation(ProcessState.ALIVE, 31 * S)
+from pyinstrument_gpu.job.ending_report import ending_report
+from pyinstrument_gpu.job.job import RankData
+from tests.helpers.job_endings import (
+    ALIVE,
+    GONE,
+    HELD,
+    MS,
+    MUTE,
+    S,
+    asked,
+    collectives,
+    group,
+    job,
+    looked,
+    outcome,
+    rank,
+    said,
+    stalled,
+    starting,
+)
 
 ALIKE = (
     "SIGKILL, SIGTERM, the kernel's out-of-memory killer, a crash of native code and a lost "
@@ -33,16 +44,6 @@ BY_STEPS = (
     "Collective operations were not recorded, so who waits for whom is judged by steps and phases "
     "alone."
 )
-
-
-def said(of: Job, *observations: ProcessObservation) -> JobEnding:
-    return job_ending(
-        of, {one.rank: sight for one, sight in zip(of.ranks, observations, strict=True)}
-    )
-
-
-def outcome(document: JobEnding) -> tuple[str, int | None, tuple[int, ...]]:
-    return document.outcome, document.rank, document.suspects
 
 
 # One rank that stopped
@@ -203,8 +204,9 @@ def test_all_lost_another_rank() -> None:
     )
     document = said(of, GONE, GONE)
     assert document.verdict == (
-        "Can't tell which rank stopped first: ranks 0-1 ended because another rank did not answer."
+        "Rank 2 is missing: ranks 0-1 ended because a rank that is not among them did not answer."
     )
+    assert outcome(document) == ("absent", 2, ())
     assert document.evidence[-1] == "There is no run of rank 2."
 
 
@@ -221,46 +223,6 @@ def test_a_file_that_could_not_be_written_says_nothing_of_its_end() -> None:
 
 
 # Who waits for whom
-
-
-def asked(
-    number: int,
-    last: int,
-    stuck_ns: int,
-    path: str = "backward/allreduce",
-    is_watched: bool = True,
-    **parts: Any,
-) -> RankData:
-    """A rank that has asked for so many operations, a step each, the last where it is now.
-
-    Args:
-        is_watched: whether its watchdog has noticed that nothing happens.
-    """
-    made = rank(number, step=last, path=path, stuck_ns=stuck_ns, **parts)
-    events = [(i, i * 100 * MS + 80 * MS, "all_reduce") for i in range(last)]
-    if path == "backward/allreduce":
-        events.append((last, made.duration_ns - stuck_ns, "all_reduce"))
-    made = replace(made, collectives=collectives(*events))
-    return stalled(made, events[-1][0]) if is_watched and stuck_ns > S else made
-
-
-def stalled(of: RankData, *enqueued: int, stacks: tuple[tuple[str, str], ...] = ()) -> RankData:
-    """The same, with what its watchdog saw: the last operation of each group."""
-    groups = of.collectives.groups or (group((0, 1)),)
-    progress = tuple(
-        GroupProgress(one.name, last, None, None, "all_reduce")
-        for one, last in zip(groups, enqueued, strict=True)
-    )
-    since_ns = of.end.path_begin_ns
-    stall = Stall(
-        since_ns=since_ns,
-        noticed_ns=since_ns + 30 * S,
-        limit_ns=30 * S,
-        step=41,
-        stacks=stacks,
-        groups=progress,
-    )
-    return replace(of, stalls=(stall,))
 
 
 def test_one_is_behind_and_lives() -> None:
@@ -426,25 +388,6 @@ def test_all_hang_and_nobody_is_behind() -> None:
         "Can't tell what the job waits for: nothing has happened for 31.0 s on ranks 0-2, and no "
         "rank is known to be behind."
     )
-
-
-def looked(of: RankData, call: tuple[str, int | None] | None) -> RankData:
-    """The same, with what its watchdog saw: the function of torch.distributed that it is in."""
-    stall = Stall(
-        since_ns=of.duration_ns - 31 * S,
-        noticed_ns=of.duration_ns - S,
-        limit_ns=30 * S,
-        step=-1,
-        stacks=(("MainThread", "forward" if call is None else call[0]),),
-        call=None if call is None else DistributedCall(*call),
-    )
-    return replace(of, stalls=(stall,))
-
-
-def starting(number: int) -> RankData:
-    """A rank that has begun no step."""
-    made = rank(number, step=0, path=None, at_ns=60 * S)
-    return replace(made, end=replace(made.end, step=None))
 
 
 def test_one_does_not_come_to_where_the_ranks_meet() -> None:

@@ -80,6 +80,12 @@ def _heaviest(tree: PhaseTree) -> FunctionSamples | None:
     return heaviest if heaviest.time_ns >= _LEAST_SHARE * tree.time_ns else None
 
 
+def name_of_function(run: Run, function: FunctionSamples) -> str:
+    """Return a function and its lines: "augment (train.py:44)"."""
+    name = _name(function)
+    return f"{name} ({_lines(run, function)})" if name else _lines(run, function)
+
+
 def _name(function: FunctionSamples) -> str:
     """Return the name of a function; "" for the program itself."""
     name = function.line.function.rpartition("<locals>.")[2]

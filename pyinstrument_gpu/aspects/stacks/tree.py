@@ -37,6 +37,7 @@ class FunctionSamples:
 
     line: SourceLine
     last: int
+    samples: int
     time_ns: int
 
 
@@ -102,11 +103,12 @@ class PhaseTree:
         found = []
         for (file, name), known in lines.items():
             time_ns, heaviest = sum(one.time_ns for one in known), known[0]
+            samples = sum(one.samples for one in known)
             numbers = sorted(one.line.line for one in known)
             if 2 * heaviest.time_ns >= time_ns:
                 numbers = [heaviest.line.line]
             first = SourceLine(file, numbers[0], name)
-            found.append(FunctionSamples(first, numbers[-1], time_ns))
+            found.append(FunctionSamples(first, numbers[-1], samples, time_ns))
         return sorted(found, key=lambda one: (-one.time_ns, one.line.file, one.line.line))
 
     def line(self, place: int) -> SourceLine:
