@@ -87,7 +87,7 @@ def test_places_are_all_lines_of_a_marked_statement_and_its_function(tmp_path: P
     program.write_text(
         "def sharpen(x):\n    return sum(\n        x\n    )  # cause\n\nsharpen([1])\n"
     )
-    assert places(program) == ({2, 3, 4}, {"sharpen"})
+    assert places(program) == (frozenset({2, 3, 4}), frozenset({"sharpen"}))
     assert "cause" not in unmarked(program)
 
 
