@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.contention import is_contended
+from pyinstrument_gpu.analysis.contention import is_contended, step_waits_ns
 from pyinstrument_gpu.aspects.slow_step_causes import (
     COMPUTING_KIND,
     DISK_KIND,
@@ -19,8 +20,9 @@ from pyinstrument_gpu.aspects.slow_step_causes import (
     STEAL_KIND,
 )
 from pyinstrument_gpu.aspects.slow_step_causes.data import SlowStepCauses
+from pyinstrument_gpu.core.arrays import durations_ns_of, places_in
 from pyinstrument_gpu.core.aspect import DocumentAspect
-from pyinstrument_gpu.core.cause import Cause, Precedence
+from pyinstrument_gpu.core.cause import Cause, Precedence, amounts_of
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.words import printable
 
@@ -83,6 +85,8 @@ class SlowStepCausesAspect(DocumentAspect[Run, None]):
                 amounts = run.noted_causes.of_kind(kind)[1]
                 # A warning says so of the whole run.
                 is_said = kind == STEAL_KIND and is_contended(run)
+                if kind == COMPUTING_KIND:
+                    yield _asleep(run, amounts)
                 yield replace(
                     cause,
                     amounts=amounts,
@@ -110,6 +114,30 @@ class SlowStepCausesAspect(DocumentAspect[Run, None]):
         known: SlowStepCauses | None = run.slow_step_causes
         if known is not None and not known.is_gil_seen:
             yield "Waits for the GIL: the kernel does not tell in which system call a thread waits."
+
+
+def _asleep(run: Run, ran: NDArray[np.void]) -> Cause:
+    """Return the time in which a step's thread neither ran nor waited for a processor, where that
+    is known; what other virtual machines took is not in it. It comes before what the thread
+    computed, which is a part of other causes, and leaves to others what they may explain."""
+    steps = run.steps.closed
+    place = places_in(steps["index"], ran["step"])
+    ran, steps = ran[place >= 0], steps[place[place >= 0]]
+    stolen = run.noted_causes.of_kind(STEAL_KIND)[1]
+    times_ns = durations_ns_of(steps) - ran["time_ns"]
+    times_ns -= np.nan_to_num(step_waits_ns(run, steps)).astype(np.int64)
+    of_stolen = places_in(steps["index"], stolen["step"])
+    np.subtract.at(times_ns, of_stolen[of_stolen >= 0], stolen["time_ns"][of_stolen >= 0])
+    return Cause(
+        name="asleep",
+        words="asleep, waiting for a lock, a disk or a timer",
+        remedy="see which line waits: the samples of the stack in report -v",
+        precedence=Precedence.REST,
+        amounts=amounts_of(steps["index"], np.maximum(times_ns, 0)),
+        known=steps["index"],
+        is_advised=False,
+        is_idle=True,
+    )
 
 
 ASPECT = SlowStepCausesAspect()

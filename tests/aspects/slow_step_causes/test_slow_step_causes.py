@@ -132,6 +132,12 @@ def test_a_thread_that_neither_ran_nor_waited_nor_slept_had_no_processor(
     found = {step: ns for step, ns in amounts(causes["steal"]).items() if step % 5 == 0}
     assert found
     assert found == {step: 15 * MS - ran_ns[step] for step in found}
+    # Of 20 ms it has waited for a processor for 5: the rest is what others took, or sleep.
+    asleep_ns = amounts(causes["asleep"])
+    assert all(asleep_ns[step] == 0 for step in found)
+    others = ran_ns.keys() - found.keys() - {0}
+    long_ones = {step for step in others if step % 5 == 0}
+    assert all(asleep_ns[step] == 15 * MS - ran_ns[step] for step in long_ones)
 
 
 def test_where_nothing_is_to_be_seen_nothing_is_said(
@@ -141,7 +147,8 @@ def test_where_nothing_is_to_be_seen_nothing_is_said(
     (proc / "pressure" / "memory").unlink()
     with pig.record() as recording:
         usual_steps(advance)
-    assert [*causes_of(recording)] == ["steal", "page_faults", "disk_pages", "computing"]
+    names = ["steal", "page_faults", "disk_pages", "asleep", "computing"]
+    assert [*causes_of(recording)] == names
     assert "Waits for the GIL" in next(iter(ASPECT.unknown(recording.run)))
 
 
