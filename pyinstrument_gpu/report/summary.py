@@ -109,7 +109,7 @@ def _what_ran(document: Document) -> str:
     run = document.run
     program = _program(run)
     facts = [program] if program else []
-    facts.append(f"{counted(document.step_count, 'step')} in {duration(run.duration_ns)}")
+    facts.append(f"{document.step_words} in {duration(run.duration_ns)}")
     facts += place_facts(run)
     if run.gpus and not run.device_timing:
         facts.append("device timing off")
