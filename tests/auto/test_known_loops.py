@@ -416,7 +416,11 @@ def policy_updated_from_the_first_iteration_on() -> None:
 
 @known([CRITIC + POLICY, CRITIC + "fnnflzb", "o" + POLICY, *[CRITIC, CRITIC + POLICY] * 2])
 def policy_updated_in_functions_of_functions() -> None:
-    delayed_policy(0, lambda update: [update() for _ in range(1)].clear())
+    def once(update: Callable[[], None]) -> None:
+        for _ in range(1):
+            update()
+
+    delayed_policy(0, once)
 
 
 @known(["zflbozflb", "o", *["zflbo"] * 2, *["zflbp"] * 4])
@@ -450,8 +454,8 @@ def second_optimizer_that_never_steps() -> None:
 
 
 def residual(net: nn.Module, x: Tensor) -> Tensor:
-    y = net(x)
-    return torch.autograd.grad(y, x, torch.ones_like(y), create_graph=True)[0] + y
+    y: Tensor = net(x)
+    return y + torch.autograd.grad(y, x, torch.ones_like(y), create_graph=True)[0]
 
 
 @known(["o"] * 5 + ["p"], outside={"eval": 1, "forward": 1, "backward": 2})
@@ -459,7 +463,7 @@ def equation_solved_with_one_optimizer_after_another() -> None:
     """Whose residual is looked at before, and after the end."""
     net, x = network(1, 1), torch.linspace(0, 1, 8).reshape(-1, 1).requires_grad_()
 
-    def closure() -> Tensor:
+    def closure() -> Any:
         optimizer.zero_grad()
         loss = residual(net, x).pow(2).mean()
         loss.backward()
@@ -484,7 +488,7 @@ def forces_that_are_tested_by_derivatives() -> None:
 
     def forces(inputs: Tensor) -> Tensor:
         inputs.requires_grad_()
-        energy = model(inputs).sum()
+        energy: Tensor = model(inputs).sum()
         return torch.autograd.grad(energy, inputs, create_graph=True)[0]
 
     for inputs, _ in loader:

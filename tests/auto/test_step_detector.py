@@ -99,7 +99,8 @@ def perform(
     d: the training loader has an item; . : it has none. w: it starts its workers. v and , : those
     of another loader. V: of another one under no_grad. z: clear gradients. h: copy to the device.
     f: forward. e: forward without training. b: backward. g: derivatives that are not accumulated.
-    >, <: from here on the program is behind its update, or before it in another iteration. Other letters: the step of an optimizer.
+    >, <: from here on the program is behind its update, or before it in another iteration. Other
+    letters: the step of an optimizer.
     s: something that does not concern the detector. $: the end.
     """
     calls: dict[str, Callable[[], None]] = {
