@@ -393,6 +393,56 @@ def loss_of(x):
     assert "the program places nothing on a device" in verdict(run)
 
 
+OF_A_CLASS = """
+import torch
+
+class Image(torch.Tensor):
+    pass
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+net = torch.nn.Linear(2, 1).to(device)
+def loss_of(x):
+    image = x.as_subclass(Image).to(device)
+    return net(image).sum()
+"""
+
+
+def test_tensors_of_a_class_of_their_own_are_named(tmp_path: Path) -> None:
+    """What they would wait for is not known, which is not the same as nothing."""
+    run, _ = previewed(OF_A_CLASS + LOOP, tmp_path)
+    assert verdict(run) == (
+        "A preview on the host: it did not follow tensors of class Image, so where its steps "
+        "would wait for a GPU is not known; 1 other line would once, or outside steps; not all of "
+        "this is certain."
+    )
+    report = run.report(width=200)
+    assert "Not certain: tensors of class Image were not followed, at " in report
+    assert "In allow_sync regions" not in run.report(verbose=True)
+
+
+@pytest.mark.parametrize("package", ["tensordict", "transformers"])
+def test_only_known_functions_of_libraries_place_what_they_are_given(
+    package: str, tmp_path: Path
+) -> None:
+    """Another `to` may serve a buffer that lies on the host."""
+    library = tmp_path / "site-packages" / package / "base.py"
+    library.parent.mkdir(parents=True)
+    library.write_text("def to(x, device):\n    return x.to(device=device)\n")
+    source = f"""
+import pathlib
+import torch
+space = {{"__name__": "{package}.base"}}
+exec(compile(pathlib.Path("{library}").read_text(), "{library}", "exec"), space)
+net = torch.nn.Linear(2, 1)
+def loss_of(x):
+    return net(space["to"](x, torch.device("cpu"))).sum()
+"""
+    run, _ = previewed(source + LOOP, tmp_path)
+    is_known = package == "transformers"
+    assert ((8, "h2d_pageable") in waits(run)) is is_known
+    assert ("places nothing on a device" in verdict(run)) is not is_known
+
+
 def test_training_beside_what_was_placed_is_doubted(tmp_path: Path) -> None:
     source = """
 import torch
