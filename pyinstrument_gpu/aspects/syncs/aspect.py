@@ -249,13 +249,16 @@ class SyncsAspect(Aspect[Run, SyncsSection]):
         """The lines that cost most; of a preview, those that would wait, as that is what it is
         for."""
         if syncs.is_preview:
-            sites = syncs.sites[:_MOST_IN_SUMMARY]
-            counts = [site.count_per_step for site in sites]
-            per_step = [UNKNOWN if count is None else f"{count:.2f}" for count in counts]
-            rows = [
-                Row(site.line, [site.what, count, "steps" if site.is_of_steps else "once"])
-                for site, count in zip(sites, per_step, strict=True)
-            ]
+            # What a line calls may wait at several lines of a library.
+            calls: dict[tuple[str, str], list[SyncLine]] = {}
+            for site in syncs.sites:
+                calls.setdefault((site.line, site.what), []).append(site)
+            rows = []
+            for (line, what), sites in [*calls.items()][:_MOST_IN_SUMMARY]:
+                counts = [site.count_per_step for site in sites]
+                per_step = UNKNOWN if None in counts else f"{sum(filter(None, counts)):.2f}"
+                is_of_steps = any(site.is_of_steps for site in sites)
+                rows.append(Row(line, [what, per_step, "steps" if is_of_steps else "once"]))
             if rows:
                 headers = ["would wait for a GPU", "call", "per step", "in"]
                 yield table(headers, [rows], whole_names=True)

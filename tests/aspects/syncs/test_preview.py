@@ -462,6 +462,27 @@ def loss_of(x):
     )
 
 
+def test_a_line_that_waits_at_several_lines_of_a_library_is_one(tmp_path: Path) -> None:
+    library = tmp_path / "site-packages" / "library.py"
+    library.parent.mkdir()
+    library.write_text("def read(x):\n    x.item()\n    x.item()\n    return x.item()\n")
+    source = f"""
+import pathlib
+import torch
+space = {{"__name__": "library"}}
+exec(compile(pathlib.Path("{library}").read_text(), "{library}", "exec"), space)
+net = torch.nn.Linear(2, 1).to("cuda" if torch.cuda.is_available() else "cpu")
+def loss_of(x):
+    loss = net.weight.sum()
+    space["read"](loss)
+    return loss
+"""
+    run, _ = previewed(source + LOOP, tmp_path)
+    lines = [line.split() for line in run.report(width=200).splitlines()]
+    rows = [line[1:] for line in lines if line and line[0].endswith("program.py:9")]
+    assert rows == [[".item()", "3.00", "steps"]]
+
+
 def test_lines_of_steps_come_before_those_that_wait_once(tmp_path: Path) -> None:
     source = """
 import torch
