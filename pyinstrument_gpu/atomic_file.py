@@ -33,7 +33,8 @@ def atomic_write(path: str | os.PathLike[str], *, follow_links: bool = True) -> 
             yield sink
         os.replace(part, target)
     except BaseException as error:
-        if isinstance(error, OSError) and error.filename == str(part):
-            error.filename, error.filename2 = os.fspath(path), None  # the name that was asked for
+        # The name that was asked for. That a disk is full has none.
+        if isinstance(error, OSError) and error.filename in (None, str(part)):
+            error.filename, error.filename2 = os.fspath(path), None
         part.unlink(missing_ok=True)
         raise

@@ -2,9 +2,12 @@
 """Files are written by `atomic_write`, which follows no link that somebody has put in the way."""
 
 import ast
+import errno
 import re
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from pyinstrument_gpu.atomic_file import atomic_write
 from tests.test_import_circles import FOLDER
@@ -62,3 +65,11 @@ def test_what_others_have_put_under_a_name_is_replaced(tmp_path: Path) -> None:
         assert not is_there or precious.read_text() == "precious"
         precious.unlink(missing_ok=True)
         name.unlink()
+
+
+def test_a_full_disk_is_told_with_the_name_that_was_asked_for(tmp_path: Path) -> None:
+    name = tmp_path / "page.html"
+    with pytest.raises(OSError) as raised, atomic_write(name):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert raised.value.filename == str(name)
+    assert [*tmp_path.iterdir()] == []

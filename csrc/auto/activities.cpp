@@ -84,7 +84,7 @@ class ModuleCall final : public Activity {
     if (call.subject == forward_) {
       session.detector().runs_forward();
     } else {
-      session.detector().evaluates();
+      session.detector().evaluates(call.subject == eval_);
     }
   }
 
@@ -162,16 +162,26 @@ class NextItem final : public Activity {
 class BackwardPass final : public Activity {
   const Phase* phase_of(LoopSession&, const ObservedCall&) override { return phase_; }
 
-  void announce(LoopSession& session, const ObservedCall&) override {
-    session.detector().runs_backward();
+  void announce(LoopSession& session, const ObservedCall& call) override {
+    if (accumulates(call)) {
+      session.detector().runs_backward();
+    } else {
+      session.detector().differentiates();
+    }
   }
 
-  void ended(LoopSession& session, const ObservedCall&, PyObject*) override {
-    session.look_at_eval_calls();
+  void ended(LoopSession& session, const ObservedCall& call, PyObject*) override {
+    if (accumulates(call)) session.look_at_eval_calls();
     StepDetector& detector = session.detector();
     // One of another thread may be a part of the loop's own, whose updates it must not take.
     if (!detector.counts_here()) return;
     detector.ends_backward(std::exchange(session.has_updated_in_backward, false));
+  }
+
+  /// Whether it leaves gradients in parameters, as `torch.autograd.grad` does not.
+  static bool accumulates(const ObservedCall& call) {
+    static PyObject* const name = PyUnicode_InternFromString("accumulate_grad");
+    return call.keywords == nullptr || PyDict_GetItem(call.keywords, name) != Py_False;
   }
 
   const Phase* const phase_ = phase_named("backward");

@@ -26,12 +26,12 @@ bool observe_calls(py::handle function, std::string_view kind) {
 
 void begin_loop(const py::type& loss_type, py::handle is_grad_enabled, py::handle has_parameters,
                 py::handle samples_of, py::handle loader_options, py::handle times_written,
-                py::handle is_trained_in_eval_mode, py::handle note_line, uint64_t main_thread,
-                py::handle on_step_end) {
-  LoopSession::instance().begin(
-      {loss_type.ptr(), is_grad_enabled.ptr(), has_parameters.ptr(), samples_of.ptr(),
-       loader_options.ptr(), times_written.ptr(), is_trained_in_eval_mode.ptr()},
-      main_thread, on_step_end.ptr(), note_line.ptr());
+                py::handle is_trained_in_eval_mode, py::handle are_of_one_iteration,
+                py::handle note_line, uint64_t main_thread, py::handle on_step_end) {
+  LoopSession::instance().begin({loss_type.ptr(), is_grad_enabled.ptr(), has_parameters.ptr(),
+                                 samples_of.ptr(), loader_options.ptr(), times_written.ptr(),
+                                 is_trained_in_eval_mode.ptr(), are_of_one_iteration.ptr()},
+                                main_thread, on_step_end.ptr(), note_line.ptr());
 }
 
 void end_loop() {
@@ -64,7 +64,8 @@ void add_auto_functions(py::module_& module) {
   module.def("observe_calls", &observe_calls, "function"_a, "kind"_a);
   module.def("begin_loop", &begin_loop, py::kw_only(), "loss_type"_a, "is_grad_enabled"_a,
              "has_parameters"_a, "samples_of"_a, "loader_options"_a, "times_written"_a,
-             "is_trained_in_eval_mode"_a, "note_line"_a, "main_thread"_a, "on_step_end"_a);
+             "is_trained_in_eval_mode"_a, "are_of_one_iteration"_a, "note_line"_a, "main_thread"_a,
+             "on_step_end"_a);
   module.def("end_loop", &end_loop);
   module.def("end_open_step", [] {
     LoopSession& session = LoopSession::instance();

@@ -80,7 +80,7 @@ void LoopSession::begin(const LoopQuestions& questions, uint64_t main_thread, Py
     // Kept for good: other threads may still be asking those of before.
     for (PyObject* each : {questions.loss_type, questions.is_grad_enabled, questions.has_parameters,
                            questions.samples_of, questions.loader_options, questions.times_written,
-                           questions.is_trained_in_eval_mode})
+                           questions.is_trained_in_eval_mode, questions.are_of_one_iteration})
       Py_INCREF(each);
     ask_ = questions;
   }
@@ -89,6 +89,8 @@ void LoopSession::begin(const LoopQuestions& questions, uint64_t main_thread, Py
   iterators_.clear();
   optimizers_.clear();
   eval_calls_.clear();
+  update_place_ = {};
+  seen_apart_.clear();
   has_updated_in_backward = has_failed_ = false;
   PyObject* const before[] = {on_step_end_, on_first_call_};
   on_step_end_ = on_step_end != Py_None ? Py_NewRef(on_step_end) : nullptr;
@@ -371,6 +373,25 @@ void LoopSession::step_has_ended() {
   ++callbacks_;
   answer(PyObject_CallNoArgs(on_step_end.ptr()));
   --callbacks_;
+}
+
+std::optional<bool> LoopSession::goes_on_after_update() {
+  constexpr size_t kMostSeen = 64;
+  ProgramPlace here;
+  here.take();
+  std::optional<ProgramPlace::Apart> apart = update_place_.until(here);
+  if (!apart) return std::nullopt;
+  if (apart->now < apart->before) return false;
+  for (const auto& [places, answer] : seen_apart_)
+    if (places.code.is(apart->code) && places.before == apart->before && places.now == apart->now)
+      return answer;
+  const ErrorAside aside;
+  const py::object answered = answer(PyObject_CallFunction(
+      ask_.are_of_one_iteration, "Oii", apart->code.ptr(), apart->before, apart->now));
+  if (!answered) return std::nullopt;
+  if (seen_apart_.size() == kMostSeen) seen_apart_.clear();
+  seen_apart_.push_back({std::move(*apart), answered.is(py::bool_(true))});
+  return seen_apart_.back().are_of_one_iteration;
 }
 
 const Phase* phase_named(const char* name) {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "auto/eval_calls.h"
+#include "auto/program_place.h"
 #include "base/ticks.h"
 #include "python/object_table.h"
 #include "python/phase_type.h"
@@ -35,6 +36,8 @@ struct LoopQuestions {
   /// (optimizer) -> a number that is another one after an update
   PyObject* times_written;
   PyObject* is_trained_in_eval_mode;  ///< (module) -> bool, after a backward pass
+  /// (code, instruction, later instruction) -> bool, whether one iteration may have both
+  PyObject* are_of_one_iteration;
 
   bool operator==(const LoopQuestions&) const = default;
 };
@@ -154,6 +157,8 @@ class LoopSession final : private StepPort {
   void step_is_fed(uint64_t loader) override;
   size_t optimizer_count() override;
   void step_has_ended() override;
+  void update_is_here() override { update_place_.take(); }
+  std::optional<bool> goes_on_after_update() override;
 
   bool is_active_ = false;
   bool has_failed_ = false;
@@ -168,6 +173,12 @@ class LoopSession final : private StepPort {
   ObjectTable<Iterator> iterators_;
   ObjectTable<Optimizer> optimizers_;
   EvalCalls eval_calls_;
+  ProgramPlace update_place_;
+  struct SeenApart {
+    ProgramPlace::Apart places;
+    bool are_of_one_iteration;
+  };
+  std::vector<SeenApart> seen_apart_;
   std::vector<Update> updates_;  ///< outermost first; of all threads
   PyObject* kept_error_ = nullptr;
   std::vector<bool> noted_;  ///< by number of a phase, whether its line is

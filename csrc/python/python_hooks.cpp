@@ -98,7 +98,10 @@ PendingHook pending_hooks[5] = {{0}, {1}, {2}, {3}, {4}};
 
 struct StepCall {
   PyObject* function;
-  uint64_t after;
+  int64_t after;
+  /// The index of the step from which `after` counts, once that is known. Steps that begin can't be
+  /// counted instead, as some are dropped.
+  int64_t first = -1;
 };
 
 // Guarded by the GIL.
@@ -114,7 +117,7 @@ void run_due_hooks() {
 
 void call_before_step(PyObject* function, uint64_t after) {
   const bool is_added = with_memory(false, [=] {
-    waiting_calls->push_back({function, after});
+    waiting_calls->push_back({function, static_cast<int64_t>(after)});
     return true;
   });
   if (is_added) Py_INCREF(function);
@@ -136,8 +139,10 @@ void run_step_calls() {
     return true;
   });
   if (!has_room) return;  // before the next one
-  std::erase_if(*waiting_calls, [&due](StepCall& call) {
-    if (call.after-- > 0) return false;
+  const int64_t next = parts().steps().next_index();
+  std::erase_if(*waiting_calls, [&due, next](StepCall& call) {
+    if (call.first < 0) call.first = next;
+    if (next - call.first < call.after) return false;
     due.push_back(call.function);
     return true;
   });
@@ -145,6 +150,9 @@ void run_step_calls() {
     call_unraisably(function);
     Py_DECREF(function);
   }
+  // What they have asked for comes after this step.
+  for (StepCall& call : *waiting_calls)
+    if (call.first < 0) call.first = next + 1;
 }
 
 }  // namespace pig

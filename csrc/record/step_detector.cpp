@@ -87,9 +87,10 @@ void StepDetector::runs_forward() {
   was_run_ = true;
 }
 
-void StepDetector::evaluates() {
+void StepDetector::evaluates(bool in_eval_mode) {
   if (!counts_here()) return;
-  if (state_ == State::kUpdated && all_have_updated()) {
+  // Without gradients it may be a target network, for an optimizer that does not always step.
+  if (state_ == State::kUpdated && (in_eval_mode ? all_have_updated() : is_over())) {
     end(true, StepEnd::kNowUnlessLast);
   } else if (state_ == State::kTraining && is_exhausted_) {
     end(false, StepEnd::kAtUpdate);
@@ -104,6 +105,15 @@ void StepDetector::runs_backward() {
   make_certain();
 }
 
+void StepDetector::differentiates() {
+  if (port_.optimizer_count() == 0) return runs_backward();
+  if (!hears(Shown::kPass)) return;
+  end_if_done();
+  if (!was_evaluated_) open();
+  // What follows the loop, and an evaluation of forces, have such derivatives, too.
+  if (was_run_ && !feeders_.empty()) make_certain();
+}
+
 void StepDetector::ends_backward(bool has_updated) {
   if (!counts_here() || (!has_updated && port_.optimizer_count() != 0)) return;
   optimizer_seen_ = optimizer_seen_.value_or(false) || has_updated;
@@ -112,6 +122,7 @@ void StepDetector::ends_backward(bool has_updated) {
 
 void StepDetector::begins_update(uint64_t optimizer) {
   if (!hears(Shown::kUpdate)) return;
+  if (some_lag_) end_if_done();
   end_if_updated_by(optimizer);
   make_certain();
 }
@@ -200,7 +211,7 @@ void StepDetector::come_back(uint64_t loader) {
 /// Returns whether the step has ended.
 bool StepDetector::end_if_done() {
   const bool waits_for_loader = !feeders_.empty() && returns_to_loader_;
-  if (state_ != State::kUpdated || waits_for_loader || !all_have_updated()) return false;
+  if (state_ != State::kUpdated || waits_for_loader || !is_over()) return false;
   end(true, StepEnd::kNowUnlessLast);
   return true;
 }
@@ -209,9 +220,18 @@ bool StepDetector::end_if_done() {
 void StepDetector::end_if_updated_by(uint64_t updater) {
   if (state_ != State::kUpdated || !has_updated(updater)) return;
   returns_to_loader_ &= feeders_.empty();
+  some_lag_ = some_lag_ || updates_ < port_.optimizer_count();
   const bool was_cleared = was_cleared_;
   end(true);
   if (open()) was_cleared_ = was_cleared;  // by what the step before already has
+}
+
+/// Whether what comes now, after an update, belongs to the next iteration of the loop. One
+/// optimizer that does not step in each is told by where the program is.
+bool StepDetector::is_over() {
+  if (some_lag_ && updates_ < port_.optimizer_count())
+    if (const std::optional<bool> goes_on = port_.goes_on_after_update()) return !*goes_on;
+  return all_have_updated();
 }
 
 /// Whether there are as many updates as in the step before, or at first one of each.
@@ -239,6 +259,7 @@ void StepDetector::note_update(uint64_t updater) {
   add_update(updater);
   state_ = State::kUpdated;
   port_.step_note_update(token_);
+  if (some_lag_) port_.update_is_here();
 }
 
 void StepDetector::make_certain() {

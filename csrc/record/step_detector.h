@@ -44,6 +44,12 @@ class StepPort {
   virtual size_t optimizer_count() = 0;
   /// After each step that ended, while none is open.
   virtual void step_has_ended() = 0;
+
+  /// The update that was just made is the one that `goes_on_after_update` asks for.
+  virtual void update_is_here() {}
+  /// Whether what the program does now comes behind that update in the same iteration of its loop.
+  /// Nothing where that can't be told.
+  virtual std::optional<bool> goes_on_after_update() { return std::nullopt; }
 };
 
 /// A set of the numbers that were added last. When there are too many, the one whose addition is
@@ -136,10 +142,12 @@ class StepDetector {
   void copies_to_device();
   /// A module that is being trained runs.
   void runs_forward();
-  /// A module runs that is not being trained.
-  void evaluates();
+  /// A module runs that is not being trained, in eval mode or else without gradients.
+  void evaluates(bool in_eval_mode = true);
 
   void runs_backward();
+  /// Derivatives are asked for that are accumulated nowhere (`torch.autograd.grad`).
+  void differentiates();
   /// After a backward pass. `has_updated`: optimizers have stepped in it. Where there is no
   /// optimizer, the program updates its parameters itself, which can't be seen, after each of them.
   void ends_backward(bool has_updated);
@@ -173,6 +181,7 @@ class StepDetector {
   void come_back(uint64_t loader);
   bool end_if_done();
   void end_if_updated_by(uint64_t updater);
+  bool is_over();
   bool all_have_updated() const;
   bool has_updated(uint64_t updater) const;
   void add_update(uint64_t updater);
@@ -210,6 +219,7 @@ class StepDetector {
   bool returns_to_loader_ = true;  ///< after the first update that follows an item
   bool had_unfed_steps_ = false;
   size_t updates_per_step_ = 0;  ///< 0: no step has ended yet
+  bool some_lag_ = false;        ///< an optimizer has stepped twice before all others have
   RecentNumbers trained_on_{kMostLoaders};
   uint64_t steps_ = 0;  ///< opened so far
   /// By optimizer the last step that it has updated in. Never emptied for a step: those like the

@@ -122,7 +122,13 @@ class StepTracker final : public Part {
       windows_.back().second = next_;
       profiled_below_.store(next_, std::memory_order_release);
     }
-    return static_cast<int64_t>(next_) - static_cast<int64_t>(dropped_.size());
+    return index_below(next_);
+  }
+
+  /// The index of the next step, if it is not dropped.
+  int64_t next_index() const {
+    const std::lock_guard lock(mutex_);
+    return index_below(next_);
   }
 
   /// From any thread. At most two loads and comparisons, but for spans of steps before the newest
@@ -291,8 +297,7 @@ class StepTracker final : public Part {
   /// The number that users see: dropped steps have none.
   int64_t index_of(uint32_t serial) const {
     const std::lock_guard lock(mutex_);
-    const auto below = std::lower_bound(dropped_.begin(), dropped_.end(), serial);
-    return static_cast<int64_t>(serial) - (below - dropped_.begin());
+    return index_below(serial);
   }
 
  private:
@@ -346,6 +351,10 @@ class StepTracker final : public Part {
     (is_profiled ? profiled_totals_ : totals_).add(step);
   }
 
+  int64_t index_below(uint32_t serial) const {
+    const auto below = std::lower_bound(dropped_.begin(), dropped_.end(), serial);
+    return static_cast<int64_t>(serial) - (below - dropped_.begin());
+  }
   bool is_in_window(uint32_t serial) const {
     return std::any_of(windows_.rbegin(), windows_.rend(), [serial](const auto& window) {
       return serial >= window.first && serial < window.second;

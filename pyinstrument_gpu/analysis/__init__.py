@@ -34,7 +34,7 @@ from pyinstrument_gpu.analysis import (
 )
 from pyinstrument_gpu.analysis.advice import Finding
 from pyinstrument_gpu.analysis.correlation_points import Premises, premises
-from pyinstrument_gpu.analysis.gaps import Updates
+from pyinstrument_gpu.analysis.gaps import Training, Updates
 from pyinstrument_gpu.analysis.savings import Change, ReplayedSaving, ReplayedSavings
 from pyinstrument_gpu.analysis.time_budget import TimeBudget, TimeBudgetEntries, mean_time_budget
 from pyinstrument_gpu.core.run import Run
@@ -99,6 +99,14 @@ class Analysis:
     def updates(self) -> Updates | None:
         """The steps of optimizers, where several step unequally often."""
         return gaps.updates(self._run, self.step_totals)
+
+    @cached_property
+    def trainings(self) -> tuple[Training, ...]:
+        """The steps by optimizer, where each has one and these differ."""
+        steps = self.whole_steps[self.whole_steps["end_ns"] >= 0]
+        return gaps.trainings(
+            self._run, steps[~step_times.were_profiled(self._run, steps["index"])]
+        )
 
     @cached_property
     def attribution(self) -> step_times.Attribution:

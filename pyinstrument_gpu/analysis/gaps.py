@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time that the phases of a step don't show: gaps, which no phase covers, and updates."""
+"""Time that the phases of a step don't show: gaps, which no phase covers, updates and trainings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.core.arrays import groups
+from pyinstrument_gpu.core.arrays import distinct, durations_ns_of, groups
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.core.statistics import Scope
@@ -87,8 +87,8 @@ def _outermost(run: Run, steps: NDArray[np.void]) -> tuple[NDArray[np.void], NDA
 class Updates:
     """The updates of several optimizers, which step unequally often.
 
-    A step has one update of each optimizer at most. Without a loader, one that steps only now and
-    then makes a step of its own, so that there may be more steps than updates of any optimizer.
+    A step has one update of each optimizer at most. One that steps only now and then may make a
+    step of its own, so that there may be more steps than updates of any optimizer.
 
     Attributes:
         counts: how often each has stepped, the most first.
@@ -111,6 +111,52 @@ def updates(run: Run, totals: StepTotals) -> Updates | None:
     if len(set(counts)) < 2 or counts[0] >= totals.count or not _take_turns(run, by_name):
         return None
     return Updates(tuple(counts), totals.duration.total_ns / counts[0])
+
+
+def optimizer_paths(run: Run) -> NDArray[np.bool_]:
+    """Return for each path whether it is the step of an optimizer."""
+    names = (path.rpartition("/")[2] for path in run.paths)
+    return np.array([_OPTIMIZER.fullmatch(name) is not None for name in names], dtype=bool)
+
+
+@dataclass(frozen=True)
+class Training:
+    """The steps of a run with several trainings that one optimizer updates in, and no other.
+
+    Attributes:
+        optimizer: its phase.
+        steps: how many.
+        step_ns: their mean.
+        backward_passes: how many a step has in the optimizer's closure, on average.
+    """
+
+    optimizer: str
+    steps: int
+    step_ns: float
+    backward_passes: float
+
+
+def trainings(run: Run, steps: NDArray[np.void]) -> tuple[Training, ...]:
+    """Return the trainings that these steps (rows of `Run.steps.array`) are divided into, one after
+    the other; none where a step has no optimizer or several, or these take turns."""
+    spans = run.spans[
+        (span_scopes(run.spans) == Scope.STEP) & np.isin(run.spans["step"], steps["index"])
+    ]
+    of_optimizers = spans[optimizer_paths(run)[spans["path"]]]
+    pairs = distinct(of_optimizers["step"] << 40 | of_optimizers["path"].astype(np.int64))
+    step_of, paths = pairs >> 40, pairs & ((1 << 40) - 1)
+    turns = np.count_nonzero(np.diff(paths))
+    if not turns or turns >= len(np.unique(paths)) or not np.array_equal(step_of, steps["index"]):
+        return ()
+    closures = run.are_named(["backward"]) & (run.path_parents >= 0)
+    durations_ns = durations_ns_of(steps)
+    found = []
+    for path, chosen in sorted(groups(paths), key=lambda one: one[1].min()):
+        of_path = spans["path"][closures[spans["path"]]]
+        passes = np.count_nonzero(run.path_parents[of_path] == path) / len(chosen)
+        mean_ns = float(durations_ns[np.isin(steps["index"], step_of[chosen])].mean())
+        found.append(Training(run.paths[path], len(chosen), mean_ns, passes))
+    return tuple(found)
 
 
 def _take_turns(run: Run, names: Iterable[str]) -> bool:

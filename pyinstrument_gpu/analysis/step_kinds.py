@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.analysis.gaps import optimizer_paths
 from pyinstrument_gpu.analysis.intervals import quantiles
 from pyinstrument_gpu.analysis.step_times import kept_steps, span_losses, were_profiled
 from pyinstrument_gpu.core.arrays import distinct, durations_ns_of, groups, places_in
@@ -158,14 +159,15 @@ def _turns(run: Run, steps: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArra
     place = places_in(steps["index"], spans["step"])
     spans, place = spans[place >= 0], place[place >= 0]
     found = []
-    for _, chosen in groups(spans["path"]):
+    are_optimizers = optimizer_paths(run)
+    for path, chosen in groups(spans["path"]):
         has = np.zeros(len(steps), dtype=bool)
         has[place[chosen]] = True
         share = np.count_nonzero(has & is_kept) / max(count, 1)
-        if TURN_SHARE <= share <= 1 - TURN_SHARE:
-            found.append(has)
-    found.sort(key=np.count_nonzero, reverse=True)
-    for bit, has in enumerate(found[:_MOST_TURNS]):
+        if TURN_SHARE <= share <= 1 - TURN_SHARE or (are_optimizers[path] and 0 < share < 1):
+            found.append((bool(are_optimizers[path]), np.count_nonzero(has), has))
+    found.sort(key=lambda one: one[:2], reverse=True)
+    for bit, (_, _, has) in enumerate(found[:_MOST_TURNS]):
         turns[has] |= 1 << bit
         is_told = is_kept
     return turns, is_told

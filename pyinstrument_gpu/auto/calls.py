@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import CodeType
 from typing import Any
 
 import torch
@@ -114,6 +116,7 @@ def begin_loop(
         loader_options=options_of,
         times_written=_times_written,
         is_trained_in_eval_mode=_is_trained_in_eval_mode,
+        are_of_one_iteration=_are_of_one_iteration,
         note_line=note_line,
         main_thread=main_thread,
         on_step_end=on_step_end,
@@ -178,6 +181,19 @@ def _is_trained_in_eval_mode(module: nn.Module) -> bool:
         return not module.training and any(
             parameter.is_leaf and parameter.grad is not None for parameter in module.parameters()
         )
+
+
+_JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
+
+
+def _are_of_one_iteration(code: CodeType, instruction: int, later: int) -> bool:
+    """Return whether an instruction and one behind it are in the same loops of their function, so
+    that the second comes in the iteration of the first."""
+    loops: dict[int, int] = {}  # from the instruction that they jump back to
+    for one in dis.get_instructions(code):
+        if one.opcode in _JUMPS and one.argval < one.offset:
+            loops[one.argval] = max(one.offset, loops.get(one.argval, 0))
+    return all(later <= end for begin, end in loops.items() if begin <= instruction <= end)
 
 
 def _some(things: Sequence[Any]) -> Sequence[Any]:

@@ -107,6 +107,10 @@ class Aspect(Generic[RunT, SectionData]):
         there is nothing that most readers would want to know. Arguments are as in `parts`."""
         return ()
 
+    def share_of_run(self, section: SectionData, document: ReportedRun) -> float:
+        """Return the share of the elapsed time that `summary` is about, if it is about one."""
+        return 0.0
+
     def first_parts(self, section: SectionData) -> Iterable[Part]:
         """Return what matters so much that it stands before everything else."""
         return ()

@@ -46,7 +46,10 @@ class SyncKind(enum.IntEnum):
     PRESUMED = 22
     """Of a preview, and no wait: nothing had been moved to a device, so a tensor was taken to lie
     there because it comes from a parameter."""
-    OTHER = 23
+    UNFOLLOWED = 23
+    """Of a preview, and no wait: a tensor whose class is not followed. The site names that class as
+    its function."""
+    OTHER = 24
     """Of a newer version."""
 
     @property

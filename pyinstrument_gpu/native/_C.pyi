@@ -1,6 +1,7 @@
 """The interface of the native module: everything Python may ask of it."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import CodeType
 from typing import Any, TypeVar, final
 
 _T = TypeVar("_T")
@@ -56,6 +57,7 @@ def begin_loop(
     loader_options: Callable[[Any], tuple[object, ...] | None],
     times_written: Callable[[Any], int],
     is_trained_in_eval_mode: Callable[[Any], bool],
+    are_of_one_iteration: Callable[[CodeType, int, int], bool],
     note_line: Callable[[str], None],
     main_thread: int,
     on_step_end: Callable[[], None] | None,

@@ -12,6 +12,7 @@ from pyinstrument_gpu.analysis.advice import Finding
 from pyinstrument_gpu.analysis.time_budget import TimeBudget
 from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.parts.words import counted
 from pyinstrument_gpu.report.findings import Guides, findings, guides
 from pyinstrument_gpu.report.notes import notes, unknown
 from pyinstrument_gpu.report.phases import (
@@ -88,6 +89,13 @@ class Document:
     @property
     def step_count(self) -> int:
         return 0 if self.steps is None else self.steps.count
+
+    @property
+    def step_words(self) -> str:
+        """How many steps there were, with those that times leave out."""
+        profiled = 0 if self.steps is None else self.steps.profiled
+        text = counted(self.step_count + profiled, "step")
+        return f"{text} ({profiled:,} of them profiled)" if profiled else text
 
     @property
     def duration_ns(self) -> int:

@@ -68,7 +68,7 @@ def _phases(of: Document) -> Iterator[Part]:
 
 
 SECTIONS = (
-    Section("heading", lambda of: heading(of.run, of.step_count, of.verdict)),
+    Section("heading", lambda of: heading(of.run, of.step_words, of.verdict)),
     Section("phases", _phases, _has_times),
     Section("device", device_parts, _has_times),
     Section("time_budget", lambda of: time_budget_parts(of.time_budget, of.steps), _has_steps),

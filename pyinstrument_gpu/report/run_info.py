@@ -92,8 +92,8 @@ def place_facts(run: RunInfo) -> Iterator[str]:
         yield counted(run.loader_workers, "loader worker")
 
 
-def heading(run: RunInfo, steps: int, verdict: str) -> Iterator[Sentence]:
-    """Yield what was recorded, how many steps of it ended, and what it says."""
+def heading(run: RunInfo, steps: str, verdict: str) -> Iterator[Sentence]:
+    """Yield what was recorded, how many steps it had, and what it says."""
     if run.command:
         yield Sentence(printable(shlex.join(run.command)), "title")
     facts = []
@@ -106,7 +106,7 @@ def heading(run: RunInfo, steps: int, verdict: str) -> Iterator[Sentence]:
         facts.append("device timing off")
     yield Sentence(printable(", ".join(facts)))
     yield Sentence(
-        f"{counted(steps, 'step')} in {duration(run.duration_ns)}, "
+        f"{steps} in {duration(run.duration_ns)}, "
         + ("complete" if run.is_complete else "incomplete")
     )
     yield Sentence(printable(verdict), "title")

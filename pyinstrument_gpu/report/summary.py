@@ -40,6 +40,10 @@ _MOST_WARNINGS = 3
 _MOST_OUTSIDE = 2
 _SHOWN_PHASE_SHARE = 0.05
 """A phase that takes more of the step is shown before lines on other things."""
+_SMALL_PHASE_SHARE = 0.01
+"""One that takes less gives way to them."""
+_SHARE_THAT_STAYS = 0.5
+"""A line on more of the elapsed time is the last to give way."""
 _PROGRAM_LENGTH = 40
 
 
@@ -66,8 +70,14 @@ def summary(document: Document, width: int) -> list[Part]:
     """The parts of the report, of which those of least weight give way until all of them fit on a
     screen of that width."""
     parts: list[Part] = []
-    large = [one for one in document.phases if (one.share or 0.0) >= _SHOWN_PHASE_SHARE]
-    for size in _sizes(len([*_of_aspects(document, come_first=True)]), len(large)):
+    shares = [one.share or 0.0 for one in document.phases]
+    large, small = (
+        sum(share >= least for share in shares)
+        for least in (_SHOWN_PHASE_SHARE, _SMALL_PHASE_SHARE)
+    )
+    weights = [line.weight for line in _lines(document)]
+    stay = min(sum(weight > 0 for weight in weights), _MOST_ASKED)
+    for size in _sizes(stay, weights.count(_IS_MOST), large, small):
         found = summary_of(document, *size)
         parts = [*found.ran, *found.verdict]
         for block in (found.times, found.tries, found.others):
@@ -78,18 +88,24 @@ def summary(document: Document, width: int) -> list[Part]:
     return parts
 
 
-def _sizes(asked: int, large: int) -> Iterator[tuple[int, int, int]]:
+def _sizes(stay: int, most: int, large: int, not_small: int) -> Iterator[tuple[int, int, int]]:
     """Yield how many phases, things to try and other lines are shown: from all on, the phases give
-    way to a few, then the lines, of which those that somebody asked for stay, then what is left.
-    Of the phases large ones stay as long as there is room beside the fewest of other things."""
+    way to a few, and to those that are not small, then the lines, of which some stay, then what is
+    left but for those on most of the run. Of the phases large ones remain as long as there is room
+    beside the fewest of other things."""
     yield from ((max(phases, large), _MOST_TRIES, _MOST_LINES_ON) for phases in range(12, 7, -1))
-    least, few = min(asked, _MOST_ASKED), max(7, large)
-    yield from ((few, _MOST_TRIES, lines) for lines in range(_MOST_LINES_ON, max(least, 2) - 1, -1))
+    few = max(7, large)
+    not_small = min(max(3, not_small), few)
+    yield from ((phases, _MOST_TRIES, _MOST_LINES_ON) for phases in range(few, not_small - 1, -1))
+    few = not_small
+    lines = range(_MOST_LINES_ON, max(stay, 2) - 1, -1)
+    yield from ((few, _MOST_TRIES, count) for count in lines)
     for phases in range(6, 2, -1):
-        yield max(phases, min(large, few)), _MOST_TRIES, max(least, 2)
-    yield from ((phases, _MOST_TRIES, max(least, 1)) for phases in range(few, 2, -1))
-    yield from ((3, tries, max(least, 1)) for tries in range(_MOST_TRIES, 0, -1))
-    yield from ((3, tries, 1) for tries in (1, 0))
+        yield min(few, max(phases, large)), _MOST_TRIES, max(stay, 2)
+    yield from ((phases, _MOST_TRIES, max(stay, 1)) for phases in range(few, 2, -1))
+    yield from ((3, tries, max(stay, 1)) for tries in range(_MOST_TRIES, 0, -1))
+    most = max(min(most, stay), 1)
+    yield from ((phases, tries, most) for tries in (1, 0) for phases in (3, 2, 1))
 
 
 def summary_of(
@@ -101,7 +117,7 @@ def summary_of(
         verdict=[*_verdict(document)],
         times=[*_times(document, phases)],
         tries=[*_worth_trying(document, tries)],
-        others=[*islice(_lines(document), lines)],
+        others=[line.part for line in _heaviest(document, lines)],
     )
 
 
@@ -109,7 +125,7 @@ def _what_ran(document: Document) -> str:
     run = document.run
     program = _program(run)
     facts = [program] if program else []
-    facts.append(f"{counted(document.step_count, 'step')} in {duration(run.duration_ns)}")
+    facts.append(f"{document.step_words} in {duration(run.duration_ns)}")
     facts += place_facts(run)
     if run.gpus and not run.device_timing:
         facts.append("device timing off")
@@ -267,26 +283,54 @@ def gain(one: Finding) -> str:
     return f"saves {high if low == high else f'{low} to {high}'} of the {one.of}"
 
 
-def _lines(document: Document) -> Iterator[Part]:
+_IS_ASKED_FOR = 1
+_IS_MOST = 2
+"""It is about most of the elapsed time."""
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line on something else.
+
+    Attributes:
+        weight: those of less give way first.
+    """
+
+    part: Part
+    weight: int = 0
+
+
+def _heaviest(document: Document, most: int) -> Iterator[_Line]:
+    """Yield so many lines at most, in their order."""
+    lines = [*_lines(document)]
+    ranked = sorted(range(len(lines)), key=lambda place: -lines[place].weight)
+    yield from (lines[place] for place in sorted(ranked[:most]))
+
+
+def _lines(document: Document) -> Iterator[_Line]:
     """Yield what else there is to say, in a line for each thing."""
     yield from _of_aspects(document, come_first=True)
-    if document.steps is not None and not document.run.is_preview:
-        yield Sentence(printable(_outside(document, document.steps)))
-        yield from slow_summary(document.slow_steps)
+    steps, duration_ns = document.steps, document.run.duration_ns
+    if steps is not None and not document.run.is_preview:
+        is_most = steps.outside_ns > _SHARE_THAT_STAYS * duration_ns
+        yield _Line(Sentence(printable(_outside(document, steps))), _IS_MOST * is_most)
+        yield from map(_Line, slow_summary(document.slow_steps))
     yield from _of_aspects(document, come_first=False)
     cost = document.recorder.share_of_step
     if cost is not None and not document.run.is_preview:
         share = small_percent(cost, 1)
         share = f"less than {share[1:]}" if share.startswith("<") else f"about {share}"
-        yield Sentence(f"Recording: {share} of the step", "note")
+        yield _Line(Sentence(f"Recording: {share} of the step", "note"))
 
 
-def _of_aspects(document: Document, come_first: bool) -> Iterator[Part]:
+def _of_aspects(document: Document, come_first: bool) -> Iterator[_Line]:
     for aspect in aspects():
         section = document.sections.get(aspect.name)
         is_shown = aspect.in_preview or not document.run.is_preview
         if section and is_shown and aspect.comes_first == come_first:
-            yield from aspect.summary(section, document)
+            is_most = aspect.share_of_run(section, document) > _SHARE_THAT_STAYS
+            for part in aspect.summary(section, document):
+                yield _Line(part, _IS_MOST if is_most else _IS_ASKED_FOR * come_first)
 
 
 def _outside(document: Document, steps: StepTimes) -> str:

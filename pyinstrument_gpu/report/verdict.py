@@ -16,6 +16,7 @@ from pyinstrument_gpu.analysis.advice import (
     MIN_STEPS,
     Finding,
 )
+from pyinstrument_gpu.analysis.gaps import Training
 from pyinstrument_gpu.analysis.rules import MOST_UNPRICED, unpriced_share
 from pyinstrument_gpu.analysis.step_times import outside_ns, startup_ns
 from pyinstrument_gpu.core.arrays import durations_ns_of
@@ -32,6 +33,8 @@ from pyinstrument_gpu.report.phases import PhaseInSteps, overlap
 _MOSTLY, _LITTLE = 0.5, 0.1
 _SKEWED = 0.2
 """How far mean and median lie apart, as a share of the mean, where one of them says too little."""
+
+_MOST_TRAININGS = 3
 
 
 def verdict(
@@ -126,6 +129,8 @@ def _takes(run: Run) -> str:
     about = analysis.of(run)
     mean_ns = about.step_totals.duration.mean_ns
     takes = f"A step takes {duration(mean_ns)}"
+    if 1 < len(about.trainings) <= _MOST_TRAININGS:
+        return f"{takes} on average, {' and '.join(map(_of_training, about.trainings))}"
     median_ns = next(iter(about.step_quantiles.duration_ns), None)
     if median_ns is not None and abs(mean_ns - median_ns) > _SKEWED * mean_ns:
         takes += f" on average ({duration(median_ns)} in the median)"
@@ -135,6 +140,13 @@ def _takes(run: Run) -> str:
         takes += f" (the optimizers step {', '.join(counts)} and {last} times"
         takes += f" in {counted(about.step_totals.count, 'step')})"
     return takes
+
+
+def _of_training(one: Training) -> str:
+    text = f"{duration(one.step_ns)} in {counted(one.steps, 'step')} of {one.optimizer}"
+    if one.backward_passes <= 1:
+        return text
+    return f"{text} ({one.backward_passes:,.4g} backward passes each)"
 
 
 def _between(run: Run, phases: Sequence[PhaseInSteps], between_ns: float, step_ns: float) -> str:

@@ -58,6 +58,8 @@ def test_means_totals_and_shares(windows: list[tuple[int, int]]) -> None:
         f"All times leave out {count} profiled steps, which took 40.0 ms on average, 30.0 ms "
         "more than others"
     ).replace("1 profiled steps", "1 profiled step") in report
+    for text in (report, run.report(width=200)):
+        assert f"30 steps ({count} of them profiled) in " in text
     steps = document_of(run).steps
     assert steps is not None
     assert (steps.profiled, steps.profiled_mean_ns, steps.mean_ns) == (count, 40 * MS, 10 * MS)

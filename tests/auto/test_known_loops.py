@@ -368,6 +368,137 @@ def generator_trained_with_every_eleventh_batch() -> None:
             networks.train_generator()
 
 
+def delayed_policy(
+    start: int, part: Callable[[Callable[[], None]], None] = lambda it: it()
+) -> None:
+    """As SAC and TD3 do: a critic is updated in every iteration, the policy in every second one."""
+    actor, critic, target = network(3, 3), network(3, 3), network(3, 3)
+    critic_optimizer, policy_optimizer = sgd(critic), sgd(actor)
+
+    def update_critic() -> None:
+        actor(torch.randn(1, 3))  # the rollout
+        x = torch.randn(BATCH, 3)
+        with torch.no_grad():
+            y = target(actor(x))
+        loss = functional.mse_loss(critic(x), y)
+        critic_optimizer.zero_grad()
+        loss.backward()
+        critic_optimizer.step()
+
+    def update_policy() -> None:
+        with torch.no_grad():
+            target(torch.randn(BATCH, 3))
+        loss = -critic(actor(torch.randn(BATCH, 3))).mean()
+        policy_optimizer.zero_grad()
+        loss.backward()
+        policy_optimizer.step()
+
+    for iteration in range(start, start + 7):
+        part(update_critic)
+        if iteration % 2 == 0:
+            part(update_policy)
+
+
+CRITIC, POLICY = "fnnflzbo", "nffzbp"
+
+
+# As one of two optimizers may be the first half of each step, the loop shows only where the first
+# one steps again that it does so alone.
+@known([CRITIC + "fnnflzb", "o" + POLICY, *[CRITIC, CRITIC + POLICY] * 2, CRITIC])
+def policy_updated_from_the_second_iteration_on() -> None:
+    delayed_policy(1)
+
+
+@known([CRITIC + POLICY, CRITIC + "fnnflzb", "o" + POLICY, *[CRITIC, CRITIC + POLICY] * 2])
+def policy_updated_from_the_first_iteration_on() -> None:
+    delayed_policy(0)
+
+
+@known([CRITIC + POLICY, CRITIC + "fnnflzb", "o" + POLICY, *[CRITIC, CRITIC + POLICY] * 2])
+def policy_updated_in_functions_of_functions() -> None:
+    def once(update: Callable[[], None]) -> None:
+        for _ in range(1):
+            update()
+
+    delayed_policy(0, once)
+
+
+@known(["zflbozflb", "o", *["zflbo"] * 2, *["zflbp"] * 4])
+def two_trainings_one_after_the_other() -> None:
+    model = network()
+    optimizers = sgd(model), torch.optim.Adam(model.parameters())
+    for _ in range(4):
+        optimizers[0].zero_grad()
+        loss_of(model, one_batch()).backward()
+        optimizers[0].step()
+    for _ in range(4):
+        optimizers[1].zero_grad()
+        loss_of(model, one_batch()).backward()
+        optimizers[1].step()
+
+
+@known(["zflbofeezflb", "of", "zflbof", "zflbo"], outside={"eval": 6, "forward": 1})
+def second_optimizer_that_never_steps() -> None:
+    model = network()
+    optimizer, other = sgd(model), sgd(model)
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss_of(model, one_batch()).backward()
+        optimizer.step()
+        model(torch.randn(BATCH, 3))  # to log something
+        model.eval()
+        for _ in range(2):
+            model(torch.randn(BATCH, 3))
+        model.train()
+    del other
+
+
+def residual(net: nn.Module, x: Tensor) -> Tensor:
+    y: Tensor = net(x)
+    return y + torch.autograd.grad(y, x, torch.ones_like(y), create_graph=True)[0]
+
+
+@known(["o"] * 5 + ["p"], outside={"eval": 1, "forward": 1, "backward": 2})
+def equation_solved_with_one_optimizer_after_another() -> None:
+    """Whose residual is looked at before, and after the end."""
+    net, x = network(1, 1), torch.linspace(0, 1, 8).reshape(-1, 1).requires_grad_()
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = residual(net, x).pow(2).mean()
+        loss.backward()
+        return loss
+
+    adam = torch.optim.Adam(net.parameters(), 1e-3)
+    optimizer: torch.optim.Optimizer = adam
+    for _ in range(5):
+        optimizer.step(closure)
+    net.eval()
+    residual(net, x)
+    net.train()
+    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=4)
+    optimizer.step(closure)
+    residual(net, x)
+
+
+@known(["dfblbo"] * 2, 8, {"data start": 2, "data": 2, "eval": 2, "backward": 2, "data end": 2})
+def forces_that_are_tested_by_derivatives() -> None:
+    model, loader = network(3, 1), batches(2)
+    optimizer = sgd(model)
+
+    def forces(inputs: Tensor) -> Tensor:
+        inputs.requires_grad_()
+        energy: Tensor = model(inputs).sum()
+        return torch.autograd.grad(energy, inputs, create_graph=True)[0]
+
+    for inputs, _ in loader:
+        functional.mse_loss(forces(inputs), torch.zeros(BATCH, 3)).backward()
+        optimizer.step()
+    model.eval()
+    for inputs, _ in loader:
+        forces(inputs)
+
+
 # No loader
 
 

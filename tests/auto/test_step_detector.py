@@ -25,12 +25,14 @@ class Log:
     Attributes:
         optimizers: how many there are.
         on_begin, on_end: called when a step begins, and after it has ended.
+        goes_on: whether the program is behind its last update in the same iteration, if known.
     """
 
     def __init__(self, optimizers: int = 0) -> None:
         self.optimizers = optimizers
         self.on_begin: Callable[[], None] = lambda: None
         self.on_end: Callable[[], None] = lambda: None
+        self.goes_on: bool | None = None
         self.text = ""
         self.items = 0
         self.samples: list[float] = []
@@ -77,6 +79,9 @@ class Log:
     def step_has_ended(self) -> None:
         self.on_end()
 
+    def goes_on_after_update(self) -> bool | None:
+        return self.goes_on
+
 
 def detector_of(log: Log) -> StepDetector:
     """A detector whose training thread is this one."""
@@ -93,7 +98,9 @@ def perform(
 
     d: the training loader has an item; . : it has none. w: it starts its workers. v and , : those
     of another loader. V: of another one under no_grad. z: clear gradients. h: copy to the device.
-    f: forward. e: forward without training. b: backward. Other letters: the step of an optimizer.
+    f: forward. e: forward without training. b: backward. g: derivatives that are not accumulated.
+    >, <: from here on the program is behind its update, or before it in another iteration. Other
+    letters: the step of an optimizer.
     s: something that does not concern the detector. $: the end.
     """
     calls: dict[str, Callable[[], None]] = {
@@ -103,6 +110,7 @@ def perform(
         "f": detector.runs_forward,
         "e": detector.evaluates,
         "b": detector.runs_backward,
+        "g": detector.differentiates,
         "$": detector.finish,
     }
     for activity in activities.replace(" ", ""):
@@ -125,7 +133,10 @@ def steps_of(activities: str, optimizers: str = "o") -> str:
     log = Log(len(optimizers))
 
     def write(text: str) -> None:
-        log.text += text
+        if text in "<>":
+            log.goes_on = text == ">"
+        else:
+            log.text += text
 
     perform(detector_of(log), activities, optimizers, write)
     return " ".join(log.text.split())
@@ -178,6 +189,12 @@ def steps_of(activities: str, optimizers: str = "o") -> str:
         ("f wdfbo dfbo .", "f~ w dfbo| dfbo|"),
         ("ff$", "ff~"),
         ("dfbo df$", "dfbo| df!"),
+        # Derivatives that are used to train, and others.
+        ("fgbo fgbo fg$", "fgbo| fgbo| fg~"),
+        ("dfgo dfgo .", "dfgo| dfgo|"),
+        ("dfgdfgo dfgdfgo .", "dfgdfgo| dfgdfgo|"),
+        ("dfgbo dfgbo . vegveg, dfgbo .", "dfgbo| dfgbo| veg~ veg~ dfgbo|"),
+        ("fo eg fo g$", "fo| eg fo| g~"),
         # Nothing but an optimizer.
         ("oo$", "o| o|="),
     ],
@@ -196,6 +213,13 @@ def test_loops_with_one_optimizer(loop: str, expected: str) -> None:
         ("dfbx dfbx dfbxfby dfbx .", "xy", "dfbx| dfbx| dfbxfby| dfbx|"),
         ("dfbx VeV, dfbx .", "xy", "dfbx| VeV dfbx|"),
         ("fbx" * 4 + "$", "xy", "fbxfb| x| fbx| fbx|="),
+        # Where the loop shows that it goes on.
+        ("fbx" * 2 + "<" + "fbx>fby<" * 2 + "$", "xy", "fbxfb| x| fbxfby| fbxfby|="),
+        (
+            "fbx" * 2 + "<" + "fbx<fbx>efby<" * 2 + "$",
+            "xy",
+            "fbxfb| x| fbx| fbx| e fby| fbx| fbx| e fby|=",
+        ),
         # Each of them many times.
         ("zfbx" * 3 + "zfby" * 3 + "$", "xy", "zfbxzfb| x| zfbx| zfby| zfby| zfby|="),
     ],

@@ -37,6 +37,7 @@ def test_steps_of_a_program_are_profiled(tmp_path: Path) -> None:
     assert "Operations (profiled steps 7-8): " in run.report(verbose=True, width=80)
     assert run.operations is not None
     assert run.operations.profiled == ((7, 8),)
+    assert "profiler" not in done.stderr  # Kineto's own lines
     assert run.notes == ()
     calls = {one.path: one.calls for one in run.operations.operations if one.name == "aten::addmm"}
     assert calls == {"forward": 2}

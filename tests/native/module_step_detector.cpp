@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "record/step_detector.h"
@@ -30,6 +31,9 @@ class PythonPort : public pig::StepPort {
   void step_drop(int64_t token) override { port_.attr("step_drop")(token); }
   size_t optimizer_count() override { return port_.attr("optimizer_count")().cast<size_t>(); }
   void step_has_ended() override { port_.attr("step_has_ended")(); }
+  std::optional<bool> goes_on_after_update() override {
+    return port_.attr("goes_on_after_update")().cast<std::optional<bool>>();
+  }
 
  private:
   py::object port_;
@@ -60,8 +64,9 @@ PYBIND11_MODULE(_step_detector, module, pybind11::mod_gil_not_used()) {
       .def("follows_update", &Detector::follows_update)
       .def("copies_to_device", &Detector::copies_to_device)
       .def("runs_forward", &Detector::runs_forward)
-      .def("evaluates", &Detector::evaluates)
+      .def("evaluates", &Detector::evaluates, py::arg("in_eval_mode") = true)
       .def("runs_backward", &Detector::runs_backward)
+      .def("differentiates", &Detector::differentiates)
       .def("ends_backward", &Detector::ends_backward, py::arg("has_updated"))
       .def("begins_update", &Detector::begins_update)
       .def("ends_update", &Detector::ends_update)

@@ -2,8 +2,10 @@
 """Our functions that are called between two steps."""
 
 import signal
+from typing import Any
 
 import pytest
+import torch
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.native import native
@@ -81,3 +83,26 @@ def test_what_a_signal_handler_raises_in_a_call_reaches_the_program(error: BaseE
         signal.signal(signal.SIGUSR1, previous)
     assert raised.value is error
     assert len(recording.run.steps.array) == 1
+
+
+def test_a_step_that_turns_out_to_be_none_does_not_count() -> None:
+    """The loop asks its loader for one item more than there are."""
+    calls: list[str] = []
+
+    def ask_for_the_next() -> None:
+        calls.append("before the fourth")
+        native.call_before_step(lambda: calls.append("before the fifth"))
+
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    loader: Any = torch.utils.data.DataLoader(torch.ones(3, 2))  # type: ignore[arg-type]
+    with pig.record() as recording, pig.auto_phases():
+        native.call_before_step(ask_for_the_next, after=3)
+        for _ in range(2):
+            for x in loader:
+                model(x).sum().backward()
+                optimizer.step()
+                calls.append("step")
+    assert len(recording.run.steps) == 6
+    steps = ["step"] * 6
+    assert calls == [*steps[:3], "before the fourth", "step", "before the fifth", *steps[4:]]

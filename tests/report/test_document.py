@@ -449,6 +449,24 @@ def test_trainings_one_after_the_other_have_no_common_update() -> None:
     assert "update" not in document_of(script.run()).verdict
 
 
+def test_successive_trainings_are_told_apart() -> None:
+    """As where Adam is followed by one call of L-BFGS, which is no cause of its being slow."""
+    script = Script()
+    for _ in range(99):
+        with script.step(), script.phase("optimizer"):
+            script.leaf("backward", 3 * MS)
+    with script.step(), script.phase("optimizer 2"):
+        for _ in range(301):
+            script.leaf("backward", 3 * MS)
+    document = document_of(script.run())
+    assert document.verdict.startswith(
+        "A step takes 12.0 ms on average, 3.00 ms in 99 steps of optimizer and 903 ms in 1 step of "
+        "optimizer 2 (301 backward passes each), of which"
+    )
+    assert document.findings == ()
+    assert document.slow_steps is None
+
+
 def test_optimizers_that_step_unequally_have_the_time_of_an_update() -> None:
     """An actor that is updated with every other update of its critic, each in a step of its own."""
     script = Script()

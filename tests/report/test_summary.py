@@ -72,10 +72,10 @@ def test_only_three_notes_are_shown() -> None:
 
 
 def test_what_somebody_asked_for_comes_before_the_rest() -> None:
-    """And other lines give way to it, if there are many."""
+    """And other lines give way to it, if there are many, but for what explains most of the run."""
     *_, last = "\n".join(lines(RUNS["all"]())).split("\n\n")
     assert [line.partition(" ")[0] for line in last.splitlines()] == [
-        *("Modules:", "Profiled", "Energy", "More:")
+        *("Modules:", "Profiled", "Energy", "Start-up:", "imported,", "More:")
     ]
 
 
@@ -104,3 +104,23 @@ def test_how_a_program_failed_is_said(end: dict[str, object], note: str | None) 
     run = training()
     run.environment = {**run.environment, "program_end": end}
     assert [line for line in lines(run) if "Ended" in line] == [note] * (note is not None)
+
+
+def test_what_explains_most_of_the_run_gives_way_last() -> None:
+    """A start-up of 150 s stands before phases of a hundredth of a step."""
+    script = Script()
+    script.work(150_000 * MS)
+    for _ in range(12):
+        with script.step():
+            for name in ("forward", "backward"):
+                script.leaf(name, 40 * MS)
+            for small in range(9):
+                script.leaf(f"small {small}", MS // 10)
+    run = script.run()
+    for words, small, others in ((1, 6, 1), (10, 3, 1), (20, 1, 0)):
+        run.notes = tuple(f"note {number}: {'many words ' * words}" for number in range(3))
+        shown = lines(run)
+        assert len(shown) <= MOST_LINES
+        assert any(line.startswith("Outside steps: 150 s of 151 s (99%)") for line in shown)
+        assert sum(line.startswith("small") for line in shown) == small
+        assert sum(line.startswith("Recording:") for line in shown) == others

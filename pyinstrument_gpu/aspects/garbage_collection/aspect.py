@@ -106,6 +106,7 @@ class GarbageCollectionAspect(DocumentAspect[Run, GarbageCollectionTimes]):
             amounts=amounts,
             known=run.noted_causes.known(run.steps.closed),
             notes=tuple(f"generation {number}" for number in range(oldest + 1)),
+            is_advised=not known.is_managed,
         )
 
     def unknown(self, run: Run) -> Iterator[str]:

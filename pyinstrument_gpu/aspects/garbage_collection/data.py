@@ -29,7 +29,9 @@ class GarbageCollection(Struct, frozen=True):
     Attributes:
         generations: the youngest first.
         is_whole: whether each collection was seen. A program may clear `gc.callbacks`.
+        is_managed: whether the program had the collector disabled, or has frozen objects.
     """
 
     generations: Annotated[tuple[Generation, ...], Meta(max_length=16)]
     is_whole: bool
+    is_managed: bool = False

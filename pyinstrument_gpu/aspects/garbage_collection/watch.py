@@ -18,10 +18,11 @@ class GarbageCollectionWatch(Watcher):
 
     name = DOCUMENT
     _is_whole = True
+    _is_managed = False
 
     def begin(self, recording: ActiveRecording) -> None:
         """Note every collection from now on."""
-        self._before = gc.get_stats()
+        self._before, self._frozen = gc.get_stats(), gc.get_freeze_count()
         super().begin(recording)
         gc.callbacks.append(native.on_collection)
 
@@ -32,6 +33,7 @@ class GarbageCollectionWatch(Watcher):
 
     def document(self) -> dict[str, Any]:
         self._is_whole &= native.on_collection in gc.callbacks
+        self._is_managed |= not gc.isenabled() or gc.get_freeze_count() > self._frozen
         generations = [
             {
                 "count": now["collections"] - before["collections"],
@@ -39,7 +41,11 @@ class GarbageCollectionWatch(Watcher):
             }
             for now, before in zip(gc.get_stats(), self._before, strict=True)
         ]
-        return {"generations": generations, "is_whole": self._is_whole}
+        return {
+            "generations": generations,
+            "is_whole": self._is_whole,
+            "is_managed": self._is_managed,
+        }
 
 
 def watcher(options: object) -> Watcher:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.batches import LOADER_PHASES
+from pyinstrument_gpu.analysis.gaps import optimizer_paths
 from pyinstrument_gpu.analysis.intervals import interval_at
 from pyinstrument_gpu.analysis.slow_places import steps_with_spans
 from pyinstrument_gpu.analysis.step_kinds import TURN_SHARE
@@ -93,7 +94,11 @@ def _rare_paths(run: Run, spans: NDArray[np.void]) -> NDArray[np.int64]:
     """The paths that so few steps have that they make no kind of step."""
     pairs = distinct(spans["path"].astype(np.int64) << 40 | spans["step"])
     paths, counts = np.unique(pairs >> 40, return_counts=True)
-    rare: NDArray[np.int64] = paths[counts < TURN_SHARE * len(run.steps.closed)]
+    # The step of an optimizer, with its closure, makes a kind of step.
+    trains = optimizer_paths(run)
+    for path, parent in enumerate(run.path_parents.tolist()):
+        trains[path] |= parent >= 0 and trains[parent]
+    rare: NDArray[np.int64] = paths[(counts < TURN_SHARE * len(run.steps.closed)) & ~trains[paths]]
     return rare
 
 

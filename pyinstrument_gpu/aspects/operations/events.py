@@ -77,6 +77,15 @@ class Events:
     device: list[DeviceEvent]
     launches: list[int]
 
+    def begun(self, when: Callable[[int], bool]) -> Events:
+        """Return those of the host that began at such times, and what they launched."""
+        others = {event.correlation for event in self.host if not when(event.begin_ns)}
+        return Events(
+            [event for event in self.host if event.correlation not in others],
+            [event for event in self.device if event.operator not in others],
+            [operator for operator in self.launches if operator not in others],
+        )
+
 
 def events_of(
     kineto_events: Iterable[Any], flops_of: Callable[[Any], CallFlops | None] | None = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The phase that each thread was in at each moment of a window, and the window's steps."""
+"""The phase that each thread was in at each moment of a window, and when its steps were open."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
+
+import numpy as np
 
 from pyinstrument_gpu.core.file.blocks import BlockType
 from pyinstrument_gpu.core.file.items import SPAN_ITEM, STEP_ITEM
@@ -30,17 +32,26 @@ class WindowLog(NamedTuple):
 
     Attributes:
         phases: of spans that ended in the window, or were open at its end.
-        steps: the index of each step that ended in the window, ascending.
+        steps: the begin and end of each step that began in the window, by the run's clock,
+            ascending. One that has not ended ends at infinity.
         missed_spans: how many spans of the whole run are not here because there were too many.
     """
 
     phases: PhaseTimeline
-    steps: list[int]
+    steps: list[tuple[float, float]]
     missed_spans: int
 
+    def is_in_step(self, run_ns: float) -> bool:
+        """Return whether one of the window's steps was open at a time."""
+        place = bisect_right(self.steps, (run_ns, math.inf))
+        return place > 0 and run_ns < self.steps[place - 1][1]
 
-def read_window(before: bytes, since: bytes) -> WindowLog:
+
+def read_window(before: bytes, since: bytes, first: int) -> WindowLog:
     """Read the log of a window: what it had at the begin, with the names so far, and at the end.
+
+    Args:
+        first: the index of its first step.
 
     Raises:
         RunFileDamagedError: it makes no sense.
@@ -61,11 +72,18 @@ def read_window(before: bytes, since: bytes) -> WindowLog:
     spans = [
         PhaseSpan(threads[thread], tables.paths[path], *place) for thread, path, *place in rows
     ]
-    indices = log.indices(blocks.records(BlockType.STEPS, STEP_ITEM).items["serial"])
+    closed = blocks.records(BlockType.STEPS, STEP_ITEM).items
+    # The record of the step before may be younger than the window.
+    closed = closed[log.indices(closed["serial"]) >= first]
+    steps: list[tuple[float, float]] = closed[["begin_ns", "end_ns"]].tolist()
+    still = log.state.open_step
+    if still is not None and log.indices(np.array([still.serial]))[0] >= first:
+        # It may have ended, and its record waits for what follows.
+        own = ended[(ended["thread"] == still.thread) & (ended["host_begin_ns"] >= still.begin_ns)]
+        outside = own["host_begin_ns"][log.indices(own["step"]) < 0]
+        steps.append((still.begin_ns, outside.min() if len(outside) else math.inf))
     return WindowLog(
-        PhaseTimeline(spans),
-        sorted(indices[indices >= 0].tolist()),
-        max(0, log.state.spans - spans_before - len(ended)),
+        PhaseTimeline(spans), steps, max(0, log.state.spans - spans_before - len(ended))
     )
 
 

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from pyinstrument_gpu.native import native
 
 _INJECTED_BY = ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
 """Variables by which a tool that holds CUPTI has itself loaded: Nsight Systems and others."""
+
+_KINETO_LEVEL = "KINETO_LOG_LEVEL"
 
 
 class ProfilerInUse(Exception):
@@ -53,7 +56,8 @@ class TorchProfiler:
             experimental_config=torch._C._profiler._ExperimentalConfig(profile_all_threads=True),
         )
         self._is_stopped = False
-        self._profile.__enter__()
+        with _quiet_kineto():
+            self._profile.__enter__()
         self._stand_guard(gives_way)
 
     def stop(self) -> None:
@@ -100,6 +104,20 @@ class TorchProfiler:
 
         self._stand_down = stand_down
         profile_type._prepare_trace = prepare_trace
+
+
+@contextlib.contextmanager
+def _quiet_kineto() -> Iterator[None]:
+    """Kineto has a line for each begin and end of a profiler, which would be none of the program's.
+    It asks for its level once, when a process first starts a profiler."""
+    if _KINETO_LEVEL in os.environ:
+        yield
+        return
+    os.putenv(_KINETO_LEVEL, "9")  # and not in os.environ, which is the program's
+    try:
+        yield
+    finally:
+        os.unsetenv(_KINETO_LEVEL)
 
 
 def _why_not(torch: Any) -> str | None:

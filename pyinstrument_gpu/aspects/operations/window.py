@@ -166,13 +166,18 @@ class ProfileWindow:
             measuring = self._measuring.pop()
         except IndexError:
             return
-        notes = [] if note is None else [note]
+        notes: list[str] = []
         try:
-            self._say_which(native.set_profiled(False))
+            end = native.set_profiled(False)
+            self._say_which(end)
+            # One that is open will be longer than what was seen of it.
+            whole = max(0, end - self._first - (native.open_place()[1] >= self._first))
+            if note is not None and whole < self.steps:
+                notes.append(note)
             ended_ns = time.perf_counter_ns()
             measuring.timer.cancel()
             measuring.profiler.stop()
-            content = self._what_was_seen(measuring, notes)
+            content = self._what_was_seen(measuring, whole, notes)
             if self.trace is not None:
                 try:
                     measuring.profiler.save(self.trace)
@@ -196,10 +201,11 @@ class ProfileWindow:
         window = ((self._first, end - 1),) if end > self._first else ()
         self.document.set(replace(content, profiled=others + window))
 
-    def _what_was_seen(self, measuring: _Measuring, notes: list[str]) -> Operations:
+    def _what_was_seen(self, measuring: _Measuring, whole: int, notes: list[str]) -> Operations:
+        """Return the sums over what began in the profiled steps, of which so many are whole."""
         native.harvest()
-        clocks = native.read_clocks()
-        log = read_window(measuring.before, measuring.subscription.take())
+        run_ns_of = wall_to_run(measuring.clocks, native.read_clocks())
+        log = read_window(measuring.before, measuring.subscription.take(), self._first)
         counting, flops_of = None, None
         if self.flops:
             with OwnImports():  # here, as they need torch
@@ -224,13 +230,9 @@ class ProfileWindow:
             notes.append(
                 "torch's profiler has seen no work of the GPU: another tool may hold CUPTI"
             )
-        operations = attribute(
-            events,
-            log.phases,
-            wall_to_run(measuring.clocks, clocks),
-            max(1, len(log.steps)),
-            counting,
-        )
+        # What lies between the steps and behind the last one is no part of them.
+        events = events.begun(lambda wall_ns: log.is_in_step(run_ns_of(wall_ns)))
+        operations = attribute(events, log.phases, run_ns_of, max(1, whole), counting)
         flops = None
         if counting is not None:
             device = peaks.device_name()
@@ -238,9 +240,9 @@ class ProfileWindow:
             flops = Flops(counting.counts(), without_formula, device, peaks.peaks_of(device))
         return Operations(
             profiled=self.document.content.profiled,
-            first_step=log.steps[0] if log.steps else None,
-            last_step=log.steps[-1] if log.steps else None,
-            steps=len(log.steps),
+            first_step=self._first if whole else None,
+            last_step=self._first + whole - 1 if whole else None,
+            steps=whole,
             operations=operations,
             device=device_use(events.device),
             flops=flops,

@@ -226,10 +226,12 @@ class StartupAspect(DocumentAspect[Run, StartupTimes]):
     def section(self, run: Run) -> StartupTimes | None:
         return startup_times(run)
 
+    def share_of_run(self, times: StartupTimes, document: ReportedRun) -> float:
+        return times.total_ns / max(1, document.duration_ns + _before_ns(times))
+
     def summary(self, times: StartupTimes, document: ReportedRun) -> Iterator[Part]:
         """Yield a line where it is long, and most of it is known."""
-        whole_ns = document.duration_ns + _before_ns(times)
-        if times.total_ns < max(_LEAST_NS, _LEAST_SHARE * whole_ns):
+        if times.total_ns < _LEAST_NS or self.share_of_run(times, document) < _LEAST_SHARE:
             return
         before_ns = sum(one.time_ns for one in times.parts if one.part == _BEFORE)
         if 2 * (before_ns + times.not_covered_ns) > times.total_ns:

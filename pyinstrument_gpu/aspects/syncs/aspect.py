@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,8 @@ _DOUBTS = {
         ".numpy() of a tensor on a GPU is an error, unless the program copies it to the host first"
     ),
 }
-_NO_WAITS = {SyncKind.UNPLACED, SyncKind.PRESUMED}
+_NO_WAITS = {SyncKind.UNPLACED, SyncKind.PRESUMED, SyncKind.UNFOLLOWED}
+_MOST_CLASSES = 3
 _NOTHING_PLACED = (
     "Not known: nothing that the program does places a tensor on a GPU, as far as the preview can "
     "see. For it to tell, move the model and its data with .to(device), where device is "
@@ -99,6 +100,7 @@ class SyncsSection:
         watched_steps: how many of these were watched. What stands per step is a mean of all.
         allowed: waits in `allow_sync` regions, which are in no site.
         lost: waits that were not kept, so that blocked times of phases are unknown.
+        not_followed: classes of tensors that a preview has met and not followed.
         doubts: what a preview could not know.
     """
 
@@ -109,6 +111,7 @@ class SyncsSection:
     watched_steps: int
     allowed: int
     lost: int
+    not_followed: tuple[str, ...]
     doubts: tuple[str, ...]
 
 
@@ -178,6 +181,7 @@ class SyncsAspect(Aspect[Run, SyncsSection]):
                 if site.is_allowed and site.kind not in _NO_WAITS
             ),
             lost=found.dropped,
+            not_followed=tuple(_not_followed(run)),
             doubts=tuple(_doubts(run)),
         )
 
@@ -245,13 +249,16 @@ class SyncsAspect(Aspect[Run, SyncsSection]):
         """The lines that cost most; of a preview, those that would wait, as that is what it is
         for."""
         if syncs.is_preview:
-            sites = syncs.sites[:_MOST_IN_SUMMARY]
-            counts = [site.count_per_step for site in sites]
-            per_step = [UNKNOWN if count is None else f"{count:.2f}" for count in counts]
-            rows = [
-                Row(site.line, [site.what, count, "steps" if site.is_of_steps else "once"])
-                for site, count in zip(sites, per_step, strict=True)
-            ]
+            # What a line calls may wait at several lines of a library.
+            calls: dict[tuple[str, str], list[SyncLine]] = {}
+            for site in syncs.sites:
+                calls.setdefault((site.line, site.what), []).append(site)
+            rows = []
+            for (line, what), sites in [*calls.items()][:_MOST_IN_SUMMARY]:
+                counts = [site.count_per_step for site in sites]
+                per_step = UNKNOWN if None in counts else f"{sum(filter(None, counts)):.2f}"
+                is_of_steps = any(site.is_of_steps for site in sites)
+                rows.append(Row(line, [what, per_step, "steps" if is_of_steps else "once"]))
             if rows:
                 headers = ["would wait for a GPU", "call", "per step", "in"]
                 yield table(headers, [rows], whole_names=True)
@@ -344,12 +351,27 @@ def _site(
     )
 
 
+def _not_followed(run: Run) -> list[str]:
+    """Return the classes of tensors that were not followed, each once."""
+    sites = (site for site in run.syncs.sites if site.totals.count)
+    return [*dict.fromkeys(site.function for site in sites if site.kind is SyncKind.UNFOLLOWED)]
+
+
+def _classes(names: Sequence[str]) -> str:
+    more = [f"and {len(names) - _MOST_CLASSES:,} more"] if len(names) > _MOST_CLASSES else []
+    which = ", ".join([*names[:_MOST_CLASSES], *more])
+    return f"tensors of {'class' if len(names) == 1 else 'the classes'} {printable(which)}"
+
+
 def _doubts(run: Run) -> Iterator[str]:
     if run.syncs.is_as_if and not run.steps_ended and run.environment.get(CHILDREN, 0.0) > 0:
         yield _CHILDREN
     elif not run.syncs.is_placed:
         yield _NOTHING_PLACED
-    for kind, reason in _DOUBTS.items():
+    doubts = dict(_DOUBTS)
+    if names := _not_followed(run):
+        doubts[SyncKind.UNFOLLOWED] = f"{_classes(names)} were not followed"
+    for kind, reason in doubts.items():
         sites = [site for site in run.syncs.sites if site.kind is kind and site.totals.count]
         if sites:
             first = run.name_of_line(sites[0].program)
@@ -368,6 +390,9 @@ def preview_verdict(syncs: SyncsSection) -> str:
     if of_steps:
         lines = counted(len(of_steps), "line")
         would = f"{lines} of its steps would make it wait for a GPU, how long is unknown"
+    elif syncs.not_followed:
+        would = f"it did not follow {_classes(syncs.not_followed)}, so where its steps would wait "
+        would += "for a GPU is not known"
     once = f"; {counted(len(others), 'other line')} would once, or outside steps" if others else ""
     doubts = "; not all of this is certain" if syncs.doubts else ""
     return f"A preview on the host: {would}{once}{doubts}."

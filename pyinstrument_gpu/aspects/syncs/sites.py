@@ -25,6 +25,16 @@ def site_of(frame: FrameType, kind: SyncKind, flags: int) -> int | None:
     return _sites[key]
 
 
+def site_of_class(frame: FrameType, kind: SyncKind, flags: int, name: str) -> int | None:
+    """The site where the program has tensors of a class; None when there are too many."""
+    program, _ = frames_of_call(frame)
+    file, line, _ = _line_of(program)
+    key = (file, line, name, kind | flags)
+    if key not in _sites:
+        _sites[key] = _new_site(*key)
+    return _sites[key]
+
+
 def _line_of(frame: FrameType) -> tuple[str, int, str]:
     return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
 

@@ -16,6 +16,7 @@ from pyinstrument_gpu.core.file.items import CAUSE_ITEM, NONE
 from pyinstrument_gpu.core.file.state import State
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.native import native
+from pyinstrument_gpu.report.document import document_of
 from tests.helpers.clock import fake_clock
 from tests.helpers.run_items import written
 
@@ -72,6 +73,39 @@ def test_a_slow_step_is_explained_by_its_collection(advance: Callable[[int], Non
     assert found.parts_ns[row].tolist() == [40 * MS]
     assert found.unexplained_ns.tolist() == [2 * MS]
     assert found.note(row, 0) == "generation 2"
+
+
+def slowed_by_collections(advance: Callable[[int], None], manage: Callable[[], None]) -> Run:
+    with pig.record() as recording:
+        for step in range(40):
+            with pig.gpu_step():
+                advance(MS)
+                if step % 10 == 5:
+                    collect(advance, 40 * MS)
+                if step == 5:
+                    manage()
+    return recording.run
+
+
+def test_who_manages_the_collector_is_not_told_to(
+    advance: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen, is_enabled = [0], [True]
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: frozen[0])
+    monkeypatch.setattr(gc, "isenabled", lambda: is_enabled[0])
+
+    def advised(is_frozen: bool, is_disabled: bool) -> list[str]:
+        frozen[0], is_enabled[0] = 0, True
+
+        def manage() -> None:
+            frozen[0], is_enabled[0] = int(is_frozen), not is_disabled
+
+        run = slowed_by_collections(advance, manage)
+        return [one.about for one in document_of(run).findings]
+
+    assert advised(is_frozen=False, is_disabled=False) == ["garbage collection"]
+    assert advised(is_frozen=True, is_disabled=False) == []
+    assert advised(is_frozen=False, is_disabled=True) == []
 
 
 def test_a_generation_of_any_number_takes_no_memory(advance: Callable[[int], None]) -> None:

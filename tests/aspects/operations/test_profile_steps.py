@@ -4,13 +4,14 @@
 import gzip
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import analysis
@@ -376,6 +377,85 @@ def test_other_steps_asked_for_meanwhile_are_not_profiled() -> None:
                 pig.profile_steps(1)
 
     assert seen(train(before=ask)).profiled == ((1, 3),)
+
+
+LINEAR = 2 * 8 * 8
+"""FLOP of a row in `one_layer`: its pass forward, and as many for its weights backward."""
+
+
+def one_layer(
+    batches: Iterable[torch.Tensor], epochs: int = 1, tested_after: tuple[int, ...] = ()
+) -> Run:
+    """Train one layer, whose steps are found; evaluate three times after some of them."""
+    with pig.record(flops=True) as recording, pig.auto_phases():
+        model = nn.Linear(8, 8)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(epochs):
+            for number, batch in enumerate(batches):
+                model(batch).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                if number in tested_after:
+                    model.eval()
+                    with torch.no_grad():
+                        for test in of_one_size(3):
+                            model(test)
+                    model.train()
+    return recording.run
+
+
+def growing(count: int) -> list[torch.Tensor]:
+    """Batches, of which the one of step k has k + 1 rows."""
+    return [torch.ones(step + 1, 8) for step in range(count)]
+
+
+def of_one_size(count: int) -> DataLoader[Any]:
+    return DataLoader(torch.ones(11 * count, 8), batch_size=11)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        lambda: one_layer(growing(20)),
+        lambda: one_layer(DataLoader(growing(20), batch_size=None)),  # type: ignore[arg-type]
+        lambda: one_layer(growing(11)),  # the recording ends with that step
+        lambda: one_layer(growing(20), tested_after=(9,)),
+        lambda: one_layer(growing(20), tested_after=(10,)),
+        lambda: one_layer(growing(11), tested_after=(10,)),
+        lambda: one_layer(of_one_size(20), tested_after=(9, 10)),
+        # Epochs end before that step, or where another one would have been.
+        lambda: one_layer(of_one_size(4), epochs=4),
+        lambda: one_layer(of_one_size(5), epochs=4, tested_after=(4,)),
+        lambda: one_layer(of_one_size(10), epochs=2, tested_after=(9,)),
+        lambda: one_layer(of_one_size(11), epochs=2),
+    ],
+)
+def test_operations_are_those_of_the_step_that_times_leave_out(loop: Callable[[], Run]) -> None:
+    run = loop()
+    found = seen(run)
+    assert (found.profiled, found.first_step, found.last_step) == (((10, 10),), 10, 10)
+    assert (found.steps, run.notes) == (1, ())
+    assert found.flops is not None
+    flops = {one.path: one.flops for one in found.flops.counts}
+    assert flops == {"forward": 11 * LINEAR, "backward": 11 * LINEAR}
+    assert not {one.path for one in found.operations} & {"eval", "data start"}
+
+
+def test_several_steps_with_something_between_them() -> None:
+    def ask(step: int) -> None:
+        if step == 0:
+            pig.profile_steps(3)
+
+    ones = torch.ones(2, 2)
+    with pig.record() as recording:
+        for step in range(6):
+            ones.exp()
+            with pig.gpu_step():
+                ask(step)
+                ones.log()
+    found = seen(recording.run)
+    assert (found.profiled, found.steps) == (((1, 3),), 3)
+    assert {one.name: one.calls for one in found.operations} == {"aten::log": 1}
 
 
 def test_wrong_arguments_raise_at_the_call(tmp_path: Path) -> None:

@@ -393,6 +393,56 @@ def loss_of(x):
     assert "the program places nothing on a device" in verdict(run)
 
 
+OF_A_CLASS = """
+import torch
+
+class Image(torch.Tensor):
+    pass
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+net = torch.nn.Linear(2, 1).to(device)
+def loss_of(x):
+    image = x.as_subclass(Image).to(device)
+    return net(image).sum()
+"""
+
+
+def test_tensors_of_a_class_of_their_own_are_named(tmp_path: Path) -> None:
+    """What they would wait for is not known, which is not the same as nothing."""
+    run, _ = previewed(OF_A_CLASS + LOOP, tmp_path)
+    assert verdict(run) == (
+        "A preview on the host: it did not follow tensors of class Image, so where its steps "
+        "would wait for a GPU is not known; 1 other line would once, or outside steps; not all of "
+        "this is certain."
+    )
+    report = run.report(width=200)
+    assert "Not certain: tensors of class Image were not followed, at " in report
+    assert "In allow_sync regions" not in run.report(verbose=True)
+
+
+@pytest.mark.parametrize("package", ["tensordict", "transformers"])
+def test_only_known_functions_of_libraries_place_what_they_are_given(
+    package: str, tmp_path: Path
+) -> None:
+    """Another `to` may serve a buffer that lies on the host."""
+    library = tmp_path / "site-packages" / package / "base.py"
+    library.parent.mkdir(parents=True)
+    library.write_text("def to(x, device):\n    return x.to(device=device)\n")
+    source = f"""
+import pathlib
+import torch
+space = {{"__name__": "{package}.base"}}
+exec(compile(pathlib.Path("{library}").read_text(), "{library}", "exec"), space)
+net = torch.nn.Linear(2, 1)
+def loss_of(x):
+    return net(space["to"](x, torch.device("cpu"))).sum()
+"""
+    run, _ = previewed(source + LOOP, tmp_path)
+    is_known = package == "transformers"
+    assert ((8, "h2d_pageable") in waits(run)) is is_known
+    assert ("places nothing on a device" in verdict(run)) is not is_known
+
+
 def test_training_beside_what_was_placed_is_doubted(tmp_path: Path) -> None:
     source = """
 import torch
@@ -410,6 +460,27 @@ def loss_of(x):
     assert "or are trained while others lie there, so the preview may be wrong" in run.report(
         width=200
     )
+
+
+def test_a_line_that_waits_at_several_lines_of_a_library_is_one(tmp_path: Path) -> None:
+    library = tmp_path / "site-packages" / "library.py"
+    library.parent.mkdir()
+    library.write_text("def read(x):\n    x.item()\n    x.item()\n    return x.item()\n")
+    source = f"""
+import pathlib
+import torch
+space = {{"__name__": "library"}}
+exec(compile(pathlib.Path("{library}").read_text(), "{library}", "exec"), space)
+net = torch.nn.Linear(2, 1).to("cuda" if torch.cuda.is_available() else "cpu")
+def loss_of(x):
+    loss = net.weight.sum()
+    space["read"](loss)
+    return loss
+"""
+    run, _ = previewed(source + LOOP, tmp_path)
+    lines = [line.split() for line in run.report(width=200).splitlines()]
+    rows = [line[1:] for line in lines if line and line[0].endswith("program.py:9")]
+    assert rows == [[".item()", "3.00", "steps"]]
 
 
 def test_lines_of_steps_come_before_those_that_wait_once(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from pyinstrument_gpu.aspects.syncs.preview.patches import Patches, keep_warning
 from pyinstrument_gpu.aspects.syncs.preview.placement import PLAIN, Placement, size_of, storage_key
 from pyinstrument_gpu.aspects.syncs.preview.source_call import kind_of_read
 from pyinstrument_gpu.aspects.syncs.preview.waiting_operators import MAY_MIX, READ, kind_of_wait
-from pyinstrument_gpu.aspects.syncs.sites import site_of
+from pyinstrument_gpu.aspects.syncs.sites import site_of, site_of_class
 from pyinstrument_gpu.core.sync_kind import ALLOWED, COPY_KINDS, SyncKind
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.hooks import Arguments, Hooks, Options, QuickCheck
@@ -37,9 +37,14 @@ from pyinstrument_gpu.patching.tensor_device import is_non_blocking, target_of_t
 
 _lift = torch.ops.aten.lift_fresh.default
 _NO_DOUBT = {*MAY_MIX, torch.ops.aten.detach.default}
-_PLACING = {"send_to_device", "batch_to", "_prepare_input", "to", "move_data_to_device"}
-"""Functions of libraries (Accelerate, Lightning, Transformers) that move the tensors they are
-given to the device."""
+_PLACING = {
+    "accelerate": {"send_to_device"},
+    "lightning": {"batch_to", "move_data_to_device"},
+    "lightning_fabric": {"batch_to", "move_data_to_device"},
+    "pytorch_lightning": {"batch_to", "move_data_to_device"},
+    "transformers": {"_prepare_input", "to"},
+}
+"""Functions of packages that move the tensors they are given to the device."""
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 _AROUND_MODES = (os.path.join(_TORCH, "_dynamo") + os.sep, os.path.join(_TORCH, "_compile.py"))
 _DDP = os.path.join(_TORCH, "nn", "parallel", "distributed.py")
@@ -148,6 +153,9 @@ class Preview:
         if self._thread.inside:
             return tensors
         kind = kind_of_wait(operator, args, kwargs, self._placement) if any(there) else None
+        if any(there) and self._placement.has_moved:
+            for tensor in _tensors((*args, *kwargs.values()), _is_unfollowed):
+                self._doubt_class(tensor, _calling_frame())
         if kind is not None:
             frame = _calling_frame()
             if operator in READ:
@@ -219,11 +227,23 @@ class Preview:
         **kwargs: Any,
     ) -> Any:
         result = original(tensor, *args, **kwargs)
-        if self._is_listening and type(tensor) in PLAIN and type(result) in PLAIN:
+        if self._is_listening and _is_unfollowed(tensor):
+            unheard(None, self._doubt_moved, caller(sys._getframe(1)), tensor, args, kwargs)
+        elif self._is_listening and type(tensor) in PLAIN and type(result) in PLAIN:
             frame = caller(sys._getframe(1))
             # Without it, the result is right, in the wrong place.
             return unheard(result, self._move, to_host, frame, tensor, result, args, kwargs)
         return result
+
+    def _doubt_moved(
+        self,
+        frame: FrameType,
+        tensor: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        if self._target(frame, args, kwargs):
+            self._doubt_class(tensor, frame)
 
     def _move(
         self,
@@ -258,7 +278,8 @@ class Preview:
         target = target_of_to(args, kwargs)
         if target is None or target.type == "meta":
             return None
-        moves = is_of_program(frame) or frame.f_code.co_name in _PLACING
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        moves = is_of_program(frame) or frame.f_code.co_name in _PLACING.get(package, ())
         undecided = True if moves else None
         return is_device(frame, self._placement, undecided=undecided, position=0)
 
@@ -377,7 +398,14 @@ class Preview:
 
     def _doubt(self, kind: SyncKind, frame: FrameType) -> None:
         """Note, once a line, what the preview can't know there."""
-        site = site_of(frame, kind, ALLOWED)
+        self._doubt_at(site_of(frame, kind, ALLOWED))
+
+    def _doubt_class(self, tensor: Any, frame: FrameType) -> None:
+        """Note, once a line, that it met such a tensor."""
+        name = type(tensor).__name__
+        self._doubt_at(site_of_class(frame, SyncKind.UNFOLLOWED, ALLOWED, name))
+
+    def _doubt_at(self, site: int | None) -> None:
         if site is not None and site not in self._doubts:
             self._doubts.add(site)
             native.sync_end(site, None, 0)
@@ -426,15 +454,24 @@ def _is_unplaced(tensors: list[torch.Tensor], there: list[bool]) -> bool:
     return is_recorded and any(tensor.is_leaf and tensor.requires_grad for tensor in of_host)
 
 
-def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    """The tensors that are followed among some values, and in what contains them."""
+def _is_followed(value: Any) -> bool:
+    return type(value) in PLAIN
+
+
+def _is_unfollowed(value: Any) -> bool:
+    """Return whether it is a tensor of a class of its own."""
+    return issubclass(type(value), torch.Tensor) and type(value) not in PLAIN
+
+
+def _tensors(values: Any, are: Callable[[Any], bool] = _is_followed) -> Iterator[torch.Tensor]:
+    """The tensors that are such among some values, and in what contains them."""
     for value in values:
-        if type(value) in PLAIN:
+        if are(value):
             yield value
         elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
+            yield from _tensors(value, are)
         elif isinstance(value, dict):
-            yield from _tensors(value.values())
+            yield from _tensors(value.values(), are)
 
 
 def _elements(values: Any) -> Iterator[torch.Tensor]:
