@@ -33,13 +33,13 @@ def test_no_small_file_has_one_user() -> None:
 ROOT = FOLDER.parent
 COUNTED = {".py", ".pyi", ".cpp", ".h", ".cu", ".cuh", ".js", ".css", ".jinja"}
 BUDGET = {
-    "pyinstrument_gpu": 68_100,
+    "pyinstrument_gpu": 68_700,
     "pyinstrument_gpu/analysis": 7_600,
     "pyinstrument_gpu/aspects": 17_550,
     "pyinstrument_gpu/auto": 600,
     "pyinstrument_gpu/blame": 850,
     "pyinstrument_gpu/cli": 2_100,
-    "pyinstrument_gpu/core": 6_600,
+    "pyinstrument_gpu/core": 6_700,
     "pyinstrument_gpu/export": 2_650,
     "pyinstrument_gpu/gate": 1_000,
     "pyinstrument_gpu/goodput": 1_650,
@@ -55,7 +55,7 @@ BUDGET = {
     "pyinstrument_gpu/recording": 3_000,
     "pyinstrument_gpu/report": 3_500,
     "pyinstrument_gpu/sinks": 1_100,
-    "pyinstrument_gpu/watch": 1_750,
+    "pyinstrument_gpu/watch": 1_800,
     "csrc": 26_350,
     "csrc/auto": 1_300,
     "csrc/base": 750,
@@ -67,7 +67,7 @@ BUDGET = {
     "csrc/modules": 600,
     "csrc/python": 5_500,
     "csrc/record": 6_350,
-    "tests": 87_200,
+    "tests": 87_900,
     "tests/analysis": 5_150,
     "tests/aspects": 12_950,
     "tests/auto": 2_350,
@@ -97,7 +97,7 @@ BUDGET = {
     "tests/report": 2_200,
     "tests/sinks": 2_150,
     "tests/snapshots": 300,
-    "tests/watch": 1_600,
+    "tests/watch": 1_650,
 }
 """The most lines that the sources of a folder have, those of its own and of folders below it. A
 number is raised only in a commit that says what else got smaller."""
