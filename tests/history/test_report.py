@@ -70,6 +70,17 @@ def test_a_commit_that_made_the_backward_pass_slower(tmp_path: Path) -> None:
     assert len(lines) <= 20
 
 
+def test_a_regression_that_was_mended(tmp_path: Path) -> None:
+    def since(number: int) -> dict[str, Any]:
+        slower = {"backward": 1.08} if 20 <= number < 40 else {}
+        return {"revision": f"{number // 10 + 1:02x}" * 20, **slower}
+
+    saved(tmp_path, weeks(60, since, seed=5))
+    mended, made = history(tmp_path, columns=400).stdout.splitlines()[1:3]
+    assert mended.startswith("Since 11 Dec, commit 05050505: backward -7.")
+    assert made.startswith("Since 21 Nov, commit 03030303: backward +8.")
+
+
 def test_torch_changed_at_the_same_point(tmp_path: Path) -> None:
     found = the_change(tmp_path, lambda n: change(n, torch="2.10.0"))
     assert found["changed"] == [{"what": "torch version", "before": ["2.9.0"], "after": ["2.10.0"]}]
