@@ -218,9 +218,9 @@ def _cuts(
     scores = _scores(values, codes)
     stride = max(1, count // _MOST_CUTS)
     weights, pairs = _weights(scores, codes, stride), _Pairs(scores, codes, stride)
-    inflations = _inflations(scores, codes)
     sums = np.cumsum(scores, axis=0)
-    single = np.abs(sums[:-1] * weights) / np.sqrt(inflations)
+    single = np.abs(sums[:-1] * weights)
+    single /= np.sqrt(_inflations(scores, codes, single.argmax(axis=0)[:, None] + 1))
     pair = pairs.statistics(sums[None])[0]
     if pair.size:
         inflations_of_pairs = _inflations(scores, codes, pairs.cuts[pair.argmax(axis=0)])
@@ -242,7 +242,7 @@ def _cuts(
         two = _unexplained(scores[:, lead], codes, [first, second])
         one = _unexplained(scores[:, lead], codes, [place])
         gain = count * math.log(max(one, 1e-9) / max(two, 1e-9)) / inflations_of_pairs[lead]
-        if single[:, lead].max() <= threshold or gain > _OF_A_CUT * math.log(count):
+        if gain > _OF_A_CUT * math.log(count):
             return {
                 first: _changed_at(first, values[:second], strata[:second], changed),
                 second: _changed_at(second - first, values[first:], strata[first:], changed),
