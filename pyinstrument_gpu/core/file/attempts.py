@@ -3,8 +3,10 @@
 
 Runs with one id of a launcher (torchrun's run id with one program, Slurm's job id with one command)
 are of one job. So are runs of one command in one folder that follow each other, as where somebody
-submits a job again. Options that say where to go on from are no part of a command. Attempts also
-have the names that recordings give them, "job.rank0.gpurun" and then "job.restart1.rank0.gpurun".
+submits a job again. Options that say where to go on from are no part of a command, and where a run
+itself tells that steps were done before it, no other option keeps it apart from the job that it
+goes on with. Attempts also have the names that recordings give them, "job.rank0.gpurun" and then
+"job.restart1.rank0.gpurun".
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pyinstrument_gpu.core.clocks import SAME_BOOT_NS, began_ns
 from pyinstrument_gpu.core.condition import ProgramEnd
-from pyinstrument_gpu.core.job_membership import is_of_a_job, not_one_job
+from pyinstrument_gpu.core.job_membership import is_of_a_job, not_one_job, program_of
 from pyinstrument_gpu.errors import JobError, RunFileError
 
 if TYPE_CHECKING:
@@ -26,13 +29,17 @@ if TYPE_CHECKING:
 EARLIER = "left out: runs of"
 _ATTEMPT = re.compile(r"\.(?:requeue|restart)\d+(?=\.)")
 _RANK = re.compile(r"rank[-_=.]?(\d+)", re.IGNORECASE)
-_RESUME = re.compile(
-    r"-{0,2}[\w.-]*(?:resum|restart|continu|resto[re]|ckpt|checkpoint)[^=]*(=.*)?", re.I
-)
+_GO_ON = "resum|restart|continu|resto[re]"
+_RESUME = re.compile(rf"-{{0,2}}[\w.-]*(?:{_GO_ON}|ckpt|checkpoint)[^=]*(=.*)?", re.I)
+_FROM_RESUME = re.compile(rf"-{{0,2}}[\w.-]+=(?:{_GO_ON})\w*", re.I)
+"""As `--init_from=resume`."""
 _LATE_START_NS = 10**9
 """So long after the others of its machine have ended a rank may begin, and be of their attempt."""
 _CLOCKS_APART_NS = 60 * 10**9
 """By so much the clocks of machines may differ before attempts of two are taken to overlap."""
+_CLOCK_WAS_SET_NS = 10**8
+"""By less than this a clock is not set, but brought to run faster or slower for a while, as is the
+monotonic one then."""
 _MOST_NAMES = 8
 
 
@@ -154,8 +161,9 @@ def attempt_with(path: Path, found: Sequence[tuple[Path, Run]]) -> list[Path]:
 
 
 def known_runs(paths: Iterable[Path]) -> tuple[list[tuple[Path, Run]], list[Path]]:
-    """The runs that say which they are and when they began, each once and the earliest first; and
-    the files of which nothing is known."""
+    """The runs that say which they are and when they began, each once and the earliest first, with
+    the wall clock of a machine as if it had been set at no time since it was started; and the files
+    of which nothing is known."""
     found: dict[str, tuple[Path, Run]] = {}
     unknown = []
     for path in paths:
@@ -164,6 +172,7 @@ def known_runs(paths: Iterable[Path]) -> tuple[list[tuple[Path, Run]], list[Path
             unknown.append(path)
         else:
             found.setdefault(run.environment.get("run_id", str(path)), (path, run))
+    _put_on_one_clock([run for _, run in found.values()])
     return sorted(found.values(), key=lambda one: _begin_ns(one[1])), unknown
 
 
@@ -184,6 +193,8 @@ def jobs_of(
     for files in _named_alike(found):
         keys = [key for path, run in files.files.values() for key in keys_of(path, run)]
         job = next((job_of[key] for key in keys if key in job_of), [])
+        if not job and files.goes_on and _command(files.runs[0]) in keys:
+            job = _continued(files, jobs)
         attempt = next((one for one in reversed(job) if one.takes(files)), None)
         for other in job:
             may_be = other is not attempt and any(one.takes(files) for one in [other, *other.parts])
@@ -202,6 +213,24 @@ def jobs_of(
             job.append(files)
         job_of |= dict.fromkeys(keys, job)
     return jobs
+
+
+def _continued(files: AttemptFiles, jobs: Sequence[list[AttemptFiles]]) -> list[AttemptFiles]:
+    """The job of the same program and folder with which an attempt goes on that tells so; empty if
+    there is none, or several from which its options don't tell it."""
+    own = {*(_command(files.runs[0]) or ())}
+
+    def words_of(job: list[AttemptFiles]) -> set[str]:
+        return {*(_command(job[-1].runs[0]) or ())}
+
+    at_place = [
+        job
+        for job in jobs
+        if _place(job[-1].runs[0]) == _place(files.runs[0]) and not job[-1].overlaps(files)
+    ]
+    # Those with more options or fewer, rather than with others.
+    alike = [job for job in at_place if own <= words_of(job) or own >= words_of(job)] or at_place
+    return alike[0] if len(alike) == 1 else []
 
 
 def _named_alike(found: Sequence[tuple[Path, Run]]) -> list[AttemptFiles]:
@@ -273,6 +302,37 @@ def _begin_ns(run: Run) -> int:
     return run.began_realtime_ns or 0
 
 
+def _put_on_one_clock(runs: Sequence[Run]) -> None:
+    """Give runs of one start of a machine the wall clock that its last run had: the monotonic clock
+    can't be set. How much that is, is in their environment as `clock_set_ns`."""
+    by_boot: dict[tuple[Any, ...], list[tuple[int, int, Run]]] = {}
+    for run in runs:
+        facts = run.environment
+        since_boot_ns = began_ns(facts.get("anchor", {}), "monotonic_ns")
+        if since_boot_ns is None or "host" not in facts:
+            continue
+        since_boot_ns += facts.get("asleep_ns", 0)
+        booted_ns = _begin_ns(run) - since_boot_ns
+        key: tuple[Any, ...] = (facts["host"], facts.get("boot_id"))
+        if "boot_id" not in facts:
+            # One start, if the clock says nothing else.
+            others = (
+                other
+                for other, ((_, its_ns, _), *_) in by_boot.items()
+                if other[0] == facts["host"] and abs(its_ns - booted_ns) < SAME_BOOT_NS
+            )
+            key = next(others, (facts["host"], booted_ns))
+        by_boot.setdefault(key, []).append((since_boot_ns, booted_ns, run))
+    for of_boot in by_boot.values():
+        _, last_ns, _ = max(of_boot, key=lambda one: one[0])
+        for _, booted_ns, run in of_boot:
+            set_ns = last_ns - booted_ns
+            if abs(set_ns) >= _CLOCK_WAS_SET_NS:
+                anchor = run.environment["anchor"]
+                anchor = {**anchor, "realtime_ns": anchor["realtime_ns"] + set_ns}
+                run.environment = {**run.environment, "anchor": anchor, "clock_set_ns": set_ns}
+
+
 def _rank(run: Run) -> int:
     rank: int = run.environment.get("rank", 0)
     return rank
@@ -295,7 +355,12 @@ def _launcher_id(run: Run) -> tuple[str, str, Hashable] | None:
     return None
 
 
-def _command(run: Run) -> Hashable | None:
+def _place(run: Run) -> Hashable:
+    """The program, and the folder in which it was started."""
+    return program_of(run), run.environment.get("cwd")
+
+
+def _command(run: Run) -> tuple[str, ...] | None:
     """The program's words, without those that say where to go on from, and its folder."""
     given = run.environment.get("arguments") or run.environment.get("command")
     if not given or "cwd" not in run.environment:
@@ -305,6 +370,12 @@ def _command(run: Run) -> Hashable | None:
     for word in given:
         if is_value and not word.startswith("-"):
             is_value = False
+            continue
+        if words and (
+            _FROM_RESUME.fullmatch(word)
+            or (_FROM_RESUME.fullmatch(f"{words[-1]}={word}") and words[-1].startswith("-"))
+        ):
+            words = words if "=" in word else words[:-1]
             continue
         option = _RESUME.fullmatch(word) if words else None  # the first is the program
         is_value = option is not None and option[1] is None and word.startswith("-")
