@@ -237,8 +237,11 @@ def stragglers(joined: Joined, work: OwnWork | str) -> Stragglers:
         return _unknown(joined, len(work.steps), DEVICES)
     if hidden and pattern == Pattern.BALANCED:
         return _unknown(joined, len(work.steps), hidden)
-    if straggler is None and work.processor_ns is None and work.is_busy:
-        return _unknown(joined, len(work.steps), _BUSY.format(share=work.thread_share))
+    if work.processor_ns is None and work.is_busy:
+        # These waits may be what makes a rank late in one phase as well, but for a longer delay.
+        waits_ns = (work.thread_share or 0.0) * step_ns
+        if straggler is None or straggler.lateness_ns <= waits_ns:
+            return _unknown(joined, len(work.steps), _BUSY.format(share=work.thread_share))
     return Stragglers(
         pattern=pattern,
         straggler=straggler,

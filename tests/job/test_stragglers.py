@@ -189,6 +189,9 @@ def test_where_threads_wait_much_and_too_few_steps_tell_it_nobody_is_named() -> 
     assert "up to 28% of their time" in (of(busy(0.28, **slower)).stragglers.reason or "")
     # In one phase alone, it is no competition for the processors.
     assert found(busy(0.28, extra_ns={"data": 200 * MS})) == (Pattern.ALWAYS, 1, "data")
+    # As long as such waits are, a delay in one phase says nothing either.
+    assert found(busy(0.09, extra_ns={"data": 20 * MS})) == (Pattern.ALWAYS, 1, "data")
+    assert found(busy(0.28, extra_ns={"data": 20 * MS})) == (Pattern.UNKNOWN,)
 
 
 def test_on_a_busy_machine_a_rank_is_named_that_is_late_without_its_waits() -> None:
