@@ -290,6 +290,10 @@ def test_a_few_long_stalls_are_told_without_a_name() -> None:
     assert (stragglers.hint.rank, stragglers.hint.path) == (1, "forward")
     assert stragglers.hint.steps == 4
     assert stragglers.hint.lateness_ns == pytest.approx(4 / 199 * 800 * MS, rel=0.02)
+    # Also on a busy machine, where nobody waits as long as a step for a processor.
+    first, second = job.ranks
+    busy = of(replace(job, ranks=(replace(first, thread_wait_share=0.28), second))).stragglers
+    assert (busy.pattern, busy.hint) == (Pattern.SOME_STEPS, stragglers.hint)
 
 
 def test_what_a_straggler_costs() -> None:
