@@ -116,7 +116,8 @@ def test_missing_ranks_are_named(folder: Path) -> None:
     ("facts", "reason"),
     [
         ({"name": "other", "job": "8"}, "are not two ranks of one job: the run ids differ"),
-        ({"name": "other"}, "are not two ranks of one job: both have the same rank"),
+        ({"name": "other"}, "are not two ranks of one job: the run ids differ (7 and none)"),
+        ({"name": "other", "job": "7"}, "are not two ranks of one job: both have the same rank"),
         ({"run_id": "0" * 16}, "are the same run: give it once"),
     ],
 )

@@ -140,8 +140,9 @@ def of_last_attempts(paths: Sequence[Path]) -> tuple[list[Path], list[list[Path]
         one
         for job in jobs_of(found, _keys_of_ranks)
         for number, one in enumerate(job[:-1], start=1)
-        # Without a launcher's id, what goes on at one time is two jobs.
-        if one.job is not None or not any(map(one.overlaps, job[number:]))
+        # Where neither a launcher nor names count attempts, what goes on at one time is two jobs.
+        if one.job is not None
+        or not any(one.overlaps(later) and one.marks == later.marks for later in job[number:])
     ]
     earlier.sort(key=lambda one: one.begin_ns)
     files = [one.paths for one in earlier]
