@@ -48,6 +48,8 @@ MIN_RUNS = 6
 all runs of one side in one mode and all of the other side in the other in 2 * 0.5**n of the cases.
 That is below 5 % from six on."""
 _RECORD_IN_TURN = "Record in turn, in an order that changes at random, as `gate` does"
+_LONGEST = 20.0
+"""Of logarithms of ratios: what is beyond is as good as infinite, and yet a number."""
 _UNEVEN_CALLS = 0.1
 _UNEVEN_SHARE = 0.001
 _NEVER = Outside(0.0, 0.0)
@@ -529,30 +531,38 @@ def _relative(
     confidence: float,
     in_pairs: bool,
 ) -> tuple[float, tuple[float, float] | None, float | None]:
-    """The relative change of the mean, its interval, and the smallest effect that shows."""
+    """The relative change of the mean, its interval, and the smallest effect that shows.
+
+    The interval is one of the logarithm of the ratio: no change is below -100 %, and to be twice as
+    slow is as much as to be twice as fast.
+    """
     before, after = sides
-    base = float(before.mean()) or math.inf
-    change = float(after.mean()) / base - 1
+    if min(before.min(), after.min()) <= 0:
+        return float(after.mean()) / (float(before.mean()) or math.inf) - 1, None, None
+    logs = np.log(before), np.log(after)
+    change = math.log(after.mean() / before.mean())
     if in_pairs:
-        change = paired(before / base, after / base).mean
-    error, freedom = _error(before / base, after / base, noise_percent, in_pairs)
+        change = paired(*logs).mean
+    error, freedom = _error(before, after, noise_percent, in_pairs)
     if error is None:
-        return change, None, None
+        return math.expm1(change), None, None
     reach, smallest = _reach(error, freedom, confidence)
-    interval = (change - reach, change + reach)
+    low, high = change - reach, change + reach
     if order.is_in_turn is False:
         # A drift would count as a change. So the interval also holds what is left without one.
-        without_drift = order.difference(np.concatenate([before, after]) / base)
+        without_drift = order.difference(np.concatenate(logs))
         if without_drift is None:
-            return change, None, None
+            return math.expm1(change), None, None
         middle, drift_error, drift_freedom = without_drift
         drift_reach, drift_smallest = _reach(max(drift_error, error), drift_freedom, confidence)
-        interval = (
-            min(interval[0], middle - drift_reach),
-            max(interval[1], middle + drift_reach),
-        )
+        low, high = min(low, middle - drift_reach), max(high, middle + drift_reach)
         smallest = max(smallest, drift_smallest)
-    return change, interval, smallest
+    return math.expm1(change), (_as_change(low), _as_change(high)), _as_change(smallest)
+
+
+def _as_change(log_ratio: float) -> float:
+    """Return the relative change to times that are so much longer by their logarithm."""
+    return math.expm1(min(log_ratio, _LONGEST))
 
 
 def _reach(error: float, freedom: float, confidence: float) -> tuple[float, float]:
@@ -567,15 +577,17 @@ def _error(
     noise_percent: float | None,
     in_pairs: bool,
 ) -> tuple[float | None, float]:
-    """The standard error of the difference of the means (None: not known) and the degrees of
-    freedom."""
-    error, freedom = paired(before, after)[1:] if in_pairs else welch(before, after)
+    """The standard error of the logarithm of the ratio of the means (None: not known) and the
+    degrees of freedom; where they are no pairs, as that of means divided by themselves."""
+    if in_pairs:
+        error, freedom = paired(np.log(before), np.log(after))[1:]
+    else:
+        error, freedom = welch(before / before.mean(), after / after.mean())
     if noise_percent is None:
         if len(before) + len(after) < MIN_RUNS:
             error = None
     else:
-        ratio = float(after.mean())
-        floor = noise_percent / 100 * math.sqrt(1 / len(before) + ratio**2 / len(after))
+        floor = noise_percent / 100 * math.sqrt(1 / len(before) + 1 / len(after))
         if error is None or floor > error:
             error, freedom = floor, math.inf
     return error, freedom

@@ -46,6 +46,10 @@ class Repository:
         self.git_folder = Path(self._git("rev-parse", "--path-format=absolute", "--git-common-dir"))
         self.subfolder = self._git("rev-parse", "--show-prefix")
 
+    def uncommitted(self) -> list[str]:
+        """Return the files that git has, and whose changes no commit has."""
+        return self._git("diff", "--name-only", "HEAD", "--").splitlines()
+
     def commits(self, good: str, bad: str) -> list[Commit]:
         """Return the commits from the good one to the bad one, by first parents, so that a merge is
         one change.

@@ -70,7 +70,7 @@ def _change_text(found: GateResult) -> str:
     name = f"{phase.path} outside steps" if phase.is_outside else phase.path
     if not phase.before_ns:
         return f"{name} is new"
-    low, high = (end / phase.before_ns for end in phase.interval_ns)
+    low, high = (max(-1.0, end / phase.before_ns) for end in phase.interval_ns)
     return f"{name} {_percents(phase.change_ns / phase.before_ns, low, high)}"
 
 

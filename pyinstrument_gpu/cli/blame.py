@@ -28,6 +28,9 @@ from pyinstrument_gpu.cli.gate import (
     write_json,
 )
 from pyinstrument_gpu.gate.sides import CommandSide, editable_packages
+from pyinstrument_gpu.parts.words import printable
+
+_MOST_FILES = 5
 
 
 @click.command()
@@ -126,6 +129,9 @@ def blame(
             )
             context.exit(EXIT_SIGNAL + signal.SIGINT)
     print(summary.text(result))
+    if changed := repository.uncommitted():
+        files = ", ".join(changed[:_MOST_FILES]) + (", ..." if len(changed) > _MOST_FILES else "")
+        print(printable(f"Uncommitted changes are not part of what was run: {files}"))
     if names := ", ".join(editable_packages(repository.root)):
         print(
             f"Warning: {names}: installed in editable mode from here. Unless the program finds the "

@@ -7,6 +7,7 @@ checks here may still be from several jobs.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from itertools import permutations
 from typing import Any, Protocol
@@ -36,6 +37,12 @@ def is_of_a_job(run: Recorded) -> bool:
     return "rank" in run.environment and run.environment.get("world_size", 1) > 1
 
 
+def program_of(run: Recorded) -> str | None:
+    """Return the name of the program's file, without its folder; None if it is not known."""
+    arguments = run.environment.get("arguments")
+    return os.path.basename(arguments[0]) if arguments else None
+
+
 def same_run_twice(runs: Sequence[Recorded], names: Sequence[str]) -> str | None:
     """Return in words which of the runs, called by these names, are one and the same; None if none
     are known to be."""
@@ -47,9 +54,10 @@ def same_run_twice(runs: Sequence[Recorded], names: Sequence[str]) -> str | None
 def not_one_job(runs: Sequence[Recorded], names: Sequence[str]) -> str | None:
     """Return in words which of the runs can't be ranks of the same job; None if none are known.
 
-    Ranks of a job agree on how many they are and on torchrun's run id. They are different ranks,
-    and on one machine none ends long before another begins, nor at all where torchrun has restarted
-    them in between. Runs that are no ranks of a job of several are not looked at.
+    Ranks of a job agree on how many they are, on the name of their program, and on the launcher's
+    id, which all or none of them have. They are different ranks, and on one machine none ends long
+    before another begins, nor at all where torchrun has restarted them in between. Runs that are no
+    ranks of a job of several are not looked at.
     """
     named = [
         (name, run)
@@ -58,11 +66,16 @@ def not_one_job(runs: Sequence[Recorded], names: Sequence[str]) -> str | None:
     ]
     names, runs = [name for name, _ in named], [run for _, run in named]
 
-    def facts(key: str) -> list[Any]:
-        return [run.environment.get(key) for run in runs]
+    def facts(key: str, unknown: str | None = None) -> list[Any]:
+        return [run.environment.get(key, unknown) for run in runs]
 
-    for key, what in (("world_size", "numbers of ranks"), ("job", "run ids")):
-        unlike = _first_two_unlike(names, facts(key))
+    for values, what in (
+        (facts("world_size"), "numbers of ranks"),
+        (facts("job", "none"), "run ids"),
+        (facts("slurm_job", "none"), "Slurm jobs"),
+        ([program_of(run) for run in runs], "programs"),
+    ):
+        unlike = _first_two_unlike(names, values)
         if unlike is not None:
             name, other, value, other_value = unlike
             return _apart(name, other, f"the {what} differ ({value} and {other_value})")

@@ -5,8 +5,10 @@ job begins, unless the next one says that it goes on."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
+from pyinstrument_gpu.core.clocks import SAME_BOOT_NS, booted_ns
 from pyinstrument_gpu.core.file.attempts import (
     AttemptFiles,
     jobs_of,
@@ -16,7 +18,7 @@ from pyinstrument_gpu.core.file.attempts import (
 )
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import JobError, RunFileError
-from pyinstrument_gpu.parts.words import counted
+from pyinstrument_gpu.parts.words import counted, time_text
 
 
 def newest_job(paths: Sequence[Path]) -> tuple[list[AttemptFiles], list[str]]:
@@ -57,7 +59,43 @@ def newest_job(paths: Sequence[Path]) -> tuple[list[AttemptFiles], list[str]]:
 def joined_by(attempts: Sequence[AttemptFiles]) -> str:
     """Return how it is known that attempts are of one job."""
     first, *others = {one.job for one in attempts}
-    return "by their command and folder" if others or not first else f"by {first[0]} {first[1]}"
+    if first and not others:
+        return f"by {first[0]} {first[1]}"
+    keys = [
+        {*keys_of_job(path, run)} for one in attempts for path, run in [*one.files.values()][:1]
+    ]
+    if all(not one.isdisjoint(later) for one, later in pairwise(keys)):
+        return "by their command and folder"
+    return "by their program and folder, and as a later one tells that it goes on"
+
+
+def clock_notes(attempts: Sequence[AttemptFiles]) -> list[str]:
+    """Return what is to be said of clocks that were set between attempts."""
+    notes: dict[str, None] = {}
+    booted: dict[str, list[tuple[int, bool]]] = {}
+    for number, attempt in enumerate(attempts, 1):
+        for facts in (run.environment for run in attempt.runs):
+            host, its_ns = facts.get("host"), booted_ns(facts.get("anchor", {}))
+            if "clock_set_ns" in facts:
+                notes[
+                    f"the clock of {host} was set by {time_text(abs(facts['clock_set_ns']))} after "
+                    f"attempt {number} began: its times are by the monotonic clock"
+                ] = None
+            if host is None or its_ns is None:
+                continue
+            its_ns -= facts.get("asleep_ns", 0)
+            before = booted.setdefault(host, [])
+            if (
+                before
+                and abs(before[-1][0] - its_ns) >= SAME_BOOT_NS
+                and not ("boot_id" in facts and before[-1][1])
+            ):
+                notes[
+                    f"the clock of {host} was set, or {host} was started again, before attempt "
+                    f"{number}: how long nothing ran before it is known by the wall clock alone"
+                ] = None
+            before.append((its_ns, "boot_id" in facts))
+    return [*notes]
 
 
 def _why_not(path: Path) -> str:

@@ -44,7 +44,7 @@ class Bucket(enum.IntEnum):
 
 _WORDS = {
     Bucket.PRODUCTIVE: "productive steps",
-    Bucket.RECOMPUTED: "steps computed again",
+    Bucket.RECOMPUTED: "steps again or cut off",
     Bucket.STARTUP: "start-up",
     Bucket.CHECKPOINT: "checkpoints",
     Bucket.EVALUATION: "evaluation",

@@ -26,7 +26,7 @@ from pyinstrument_gpu.core.file.attempts import AttemptFiles
 from pyinstrument_gpu.core.file.shared_page import last_steps
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import JobError, RunFileError
-from pyinstrument_gpu.goodput.attempts import joined_by, newest_job
+from pyinstrument_gpu.goodput.attempts import clock_notes, joined_by, newest_job
 from pyinstrument_gpu.goodput.division import (
     Bucket,
     Division,
@@ -199,6 +199,7 @@ def job_life(paths: Sequence[Path], look: Callable[[Run, Path], ProcessObservati
             notes.append("left out: an attempt of which no run can be read")
     if not attempts:
         raise JobError("\n    ".join(["no run of the job can be read", *notes]))
+    notes += clock_notes(job)
     numbered, steps, notes_of_numbers = numbered_attempts(attempts)
     for number, (one, later) in enumerate(pairwise(attempts), 1):
         if later.begin_ns < one.end_ns:
@@ -224,9 +225,10 @@ def attempt_times(
     environments: dict[int, Mapping[str, Any]] = {}
     ranks: list[RankData] = []
     notes = []
-    for rank, (path, _) in sorted(files.files.items()):
+    for rank, (path, known) in sorted(files.files.items()):
         try:
             run = Run.load(path)
+            run.environment = {**run.environment, "anchor": known.environment.get("anchor", {})}
         except (OSError, RunFileError) as error:
             notes.append(f"left out: {path}: {str(error).removeprefix(f'{path}: ')}")
             continue

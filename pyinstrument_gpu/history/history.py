@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.differences import (
     CODE,
+    COMMAND_LINE,
     Difference,
     Differences,
     differences_of_facts,
@@ -28,6 +29,7 @@ from pyinstrument_gpu.history.change_points import (
     holds_within,
     visible_shift,
 )
+from pyinstrument_gpu.history.configurations import configurations
 from pyinstrument_gpu.history.store import read_runs
 from pyinstrument_gpu.report.plain import rounded
 
@@ -44,6 +46,7 @@ _NEXT_RUNS = 20
 """On either side of a change, whose environments are compared."""
 _WEEK_US = 7 * 86_400 * 10**6
 _STRATUM = ("host", "gpus", "torch", "ranks")
+_SIZES = ("samples_per_step", "tokens_per_step")
 _EXPLANATIONS = {
     "torch version": "torch",
     "host": "host",
@@ -125,6 +128,7 @@ class ProgramHistory:
         last_week: how many runs are of the last seven days, behind the newest change.
         visible: the relative change in the time per step of these that would probably have been
             found; missing where there are too few runs.
+        configurations: what sets each apart, where the runs have several in turn.
     """
 
     program: str
@@ -136,6 +140,7 @@ class ProgramHistory:
     changes: tuple[HistoryChange, ...]
     last_week: int
     visible: float | None
+    configurations: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -188,6 +193,8 @@ class ProgramRuns:
         columns: of the store, by name.
         series: the numbers that are looked at.
         points: where they changed, and whether within one host and torch.
+        configuration: of each run, its number.
+        configurations: what sets each apart, if there are several.
         last_week: how many of them are of its last seven days, without a change before.
         visible: the shift of the first series in these that would probably have been found.
     """
@@ -195,6 +202,8 @@ class ProgramRuns:
     columns: dict[str, NDArray[Any]]
     series: tuple[Series, ...]
     points: tuple[tuple[ChangePoint, bool], ...]
+    configuration: NDArray[np.int64]
+    configurations: tuple[str, ...]
     last_week: int
     visible: float | None
 
@@ -244,19 +253,27 @@ def _program_runs(
     of_phases = {name: one[is_there] for name, one in phases.items()} | {"run": of_runs[is_there]}
     series += _series_of_phases(of_phases, columns["step_ns"])
     series = [one for one in series if np.isfinite(one.compared).sum() >= 2 * FEWEST_RUNS]
+    commands = [json.loads(facts).get(COMMAND_LINE) for facts in columns["facts"].tolist()]
+    sizes = {name.replace("_", " "): columns[name].astype(np.float64) for name in _SIZES}
+    configuration, texts = configurations(commands, sizes)
     if not series:
-        return ProgramRuns(columns, (), (), 0, None)
+        return ProgramRuns(columns, (), (), configuration, texts, 0, None)
     values = np.column_stack([one.compared for one in series])
     keys = np.array([str([columns[name][i] for name in _STRATUM]) for i in range(len(values))])
-    strata = np.unique(keys, return_inverse=True)[1]
-    shares = [(strata, error)]
-    if strata.max():
-        # What changes together with host or torch is no change within either.
-        shares = [(strata, error / 2), (np.zeros_like(strata), error / 2)]
+    on_host = np.unique(keys, return_inverse=True)[1]
+    strata = np.unique(on_host * len(keys) + configuration, return_inverse=True)[1]
+    # What changes together with host, torch or the configuration is no change within either.
+    everywhere = np.zeros_like(strata)
+    looked_at = [(strata, True), (on_host, True), (everywhere, False)]
+    shares = [
+        one
+        for number, one in enumerate(looked_at)
+        if not any((one[0] == other).all() for other, _ in looked_at[:number])
+    ]
     points: list[tuple[ChangePoint, bool]] = []
-    for number, (codes, share) in enumerate(shares):
-        for point in change_points(values, codes, share):
-            points = _merged(points, point, number == 0)
+    for codes, is_within in shares:
+        for point in change_points(values, codes, error / len(shares)):
+            points = _merged(points, point, is_within)
     places = [0, *(point.place for point, _ in points), len(values)]
     around = tuple(
         (
@@ -272,8 +289,12 @@ def _program_runs(
     began_us = columns["began_us"]
     late = max([place for place in places if place < len(values)])
     after = int((began_us[late:] >= began_us[-1] - _WEEK_US).sum())
-    shift = visible_shift(values[late:, 0], strata[late:], after, values.shape[1], shares[0][1])
-    return ProgramRuns(columns, tuple(series), around, after, shift)
+    shift = visible_shift(
+        values[late:, 0], strata[late:], after, values.shape[1], error / len(shares)
+    )
+    return ProgramRuns(
+        columns, tuple(series), around, configuration, texts, last_week=after, visible=shift
+    )
 
 
 def _merged(
@@ -345,6 +366,7 @@ def _program_history(of: ProgramRuns) -> ProgramHistory:
         visible=None
         if of.visible is None
         else max(LEAST_CHANGE, of.series[0].change_of(of.visible)),
+        configurations=of.configurations,
     )
 
 
@@ -428,7 +450,7 @@ def _is_apart(one: Difference, runs: int) -> bool:
 
 def _batch_changes(of: ProgramRuns, before: range, after: range) -> Iterator[Difference]:
     """Yield changes of the batch: steps that have another size are no longer the same steps."""
-    for name in ("samples_per_step", "tokens_per_step"):
+    for name in _SIZES:
         sides = [of.columns[name][side.start : side.stop] for side in (before, after)]
         if all(len(side) and np.isfinite(side).all() for side in sides):
             one, other = (median(side.tolist()) for side in sides)
@@ -437,19 +459,24 @@ def _batch_changes(of: ProgramRuns, before: range, after: range) -> Iterator[Dif
 
 
 def _series_changes(of: ProgramRuns, point: ChangePoint) -> Iterator[SeriesChange]:
+    place, codes = point.place - point.begin, of.configuration[point.begin : point.end]
+    # The values are those of one configuration, that which most runs on both sides have.
+    on_both = np.minimum(
+        *(np.bincount(one, minlength=codes.max() + 1) for one in (codes[:place], codes[place:]))
+    )
+    is_shown = codes == on_both.argmax() if on_both.max() >= FEWEST_RUNS else codes >= 0
     for one in point.series:
         series = of.series[one.series]
         change = series.change_of(one.shift)
         if abs(change) < LEAST_CHANGE:
             continue
         interval = None if one.interval is None else [*map(series.change_of, one.interval)]
-        before = series.values[point.begin : point.place]
-        after = series.values[point.place : point.end]
+        values = np.where(is_shown, series.values[point.begin : point.end], np.nan)
         yield SeriesChange(
             name=series.name,
             unit=series.unit,
-            before=float(np.nanmedian(before)),
-            after=float(np.nanmedian(after)),
+            before=float(np.nanmedian(values[:place])),
+            after=float(np.nanmedian(values[place:])),
             change=change,
             low=None if interval is None else interval[0],
             high=None if interval is None else interval[1],

@@ -62,7 +62,7 @@ def program_parts(program: ProgramHistory, most: int) -> Iterator[Part]:
     yield Sentence(
         printable(
             f"{program.program}: {counted(program.runs, 'run')} on "
-            f"{counted(program.hosts, 'host')}, {began} to {ended}"
+            f"{counted(program.hosts, 'host')}{_in_turn(program)}, {began} to {ended}"
         ),
         "title",
     )
@@ -85,6 +85,15 @@ def program_parts(program: ProgramHistory, most: int) -> Iterator[Part]:
     rows = [_row(one) for one in shown[0].series[:_MOST_SERIES]]
     yield from _visible(program)
     yield table([f"change of {_day(shown[0].since, program)}", "before", "after"], [rows])
+
+
+def _in_turn(program: ProgramHistory) -> str:
+    texts = program.configurations
+    if not texts:
+        return ""
+    more = len(texts) - _MOST_FACTS
+    named = "; ".join(texts[:_MOST_FACTS]) + (f" and {more} more" if more > 0 else "")
+    return f" in {counted(len(texts), 'configuration')} ({named})"
 
 
 def _visible(program: ProgramHistory) -> Iterator[Sentence]:

@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ import numpy as np
 from pyinstrument_gpu.analysis.differences import facts_of
 from pyinstrument_gpu.analysis.run_sample import RunSample, run_samples
 from pyinstrument_gpu.atomic_file import atomic_write
-from pyinstrument_gpu.core.file.attempts import identity
+from pyinstrument_gpu.core.file.attempts import identity, named
 from pyinstrument_gpu.core.file.run_files import left_out
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
@@ -82,7 +82,8 @@ def add_runs(store: Path, files: Sequence[Path]) -> tuple[int, list[str]]:
     schema = pa.schema([(name, _type(pa, kind)) for name, kind in (_OF_RUN | _OF_PHASE).items()])
     store.mkdir(parents=True, exist_ok=True)
     known = _known(store)
-    added, reasons, going_on = 0, {}, 0
+    added, reasons = 0, {}
+    going_on: list[Path] = []
     for file in files:
         about = identity(file)
         if about is not None and about.environment.get("rank", 0) > 0:
@@ -92,7 +93,7 @@ def add_runs(store: Path, files: Sequence[Path]) -> tuple[int, list[str]]:
             continue
         try:
             if about is not None and not about.complete and _goes_on(file):
-                going_on += 1
+                going_on.append(file)
                 continue
             run = Run.load(file)
             if run_id is None or run.began_realtime_ns is None:
@@ -108,8 +109,14 @@ def add_runs(store: Path, files: Sequence[Path]) -> tuple[int, list[str]]:
     if len(singles) >= _MOST_FILES:
         _join(pa, store, singles)
     notes = left_out(reasons)
+    if reasons:
+        notes.append(f"to hear of {_them(reasons)} no more, remove {_them(reasons)}")
     if going_on:
-        notes.append(f"left for the next time: {counted(going_on, 'run')} that may go on")
+        count = counted(len(going_on), "run")
+        notes.append(
+            f"left for the next time: {count} that may go on, as the file was written less than a "
+            f"minute ago: {named(going_on)}"
+        )
     return added, notes
 
 
@@ -138,8 +145,13 @@ def _type(pa: Any, kind: str) -> Any:
     return pa.timestamp("us", tz="UTC") if kind.startswith("timestamp") else pa.type_for_alias(kind)
 
 
+def _them(files: Sized) -> str:
+    return "the file" if len(files) == 1 else "these files"
+
+
 def _goes_on(file: Path) -> bool:
-    return time.time() - os.stat(file).st_mtime < _GOES_ON_S
+    # Nothing has been written at a time that is still to come: such a file was copied or cut.
+    return abs(time.time() - os.stat(file).st_mtime) < _GOES_ON_S
 
 
 def rows_of(run: Run) -> Iterator[dict[str, Any]]:
@@ -239,5 +251,8 @@ def _selected(files: str, columns: str, condition: str) -> dict[str, Any]:
                 return found
             except duckdb.Error as error:
                 if not left or not isinstance(error, duckdb.IOException):
-                    raise JobError(f"no history can be read from {files}: {error}") from error
+                    raise JobError(
+                        f"no history can be read from {files}: {error}\nA file that was cut short "
+                        "can be removed: its runs are read again from their run files"
+                    ) from error
     raise AssertionError

@@ -23,7 +23,7 @@ from pyinstrument_gpu.aspects.collectives.data import Collectives, ProcessGroup
 from pyinstrument_gpu.core.arrays import distinct, durations_ns_of
 from pyinstrument_gpu.core.file.attempts import earlier_left_out, of_last_attempts
 from pyinstrument_gpu.core.file.run_files import files_in, left_out
-from pyinstrument_gpu.core.job_membership import not_one_job, same_run_twice
+from pyinstrument_gpu.core.job_membership import not_one_job, program_of, same_run_twice
 from pyinstrument_gpu.core.record import OpenPhase
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SpanFlag, span_scopes
@@ -50,6 +50,7 @@ _FACTS = {
     "python": "versions of Python",
     "version": "versions of pyinstrument_gpu",
 }
+_OF_JOB = ("job", "world_size", "restarts")
 _RANK_IN_NAME = re.compile(r"rank[._-]?(\d+)")
 _NO_FILE = "there is no run file of it"
 _MOST_MISSING = 100_000
@@ -353,8 +354,10 @@ def _numbers(ranks: Sequence[RankData], sizes: Sequence[int]) -> list[str]:
 def _jobs(ranks: Sequence[RankData]) -> list[str]:
     """The jobs that the runs seem to be of, a line each."""
     jobs: dict[tuple[Any, ...], list[list[RankData]]] = {}
-    for rank in sorted(ranks, key=lambda rank: rank.began_realtime_ns or 0):
-        key = tuple(rank.environment.get(name) for name in ("job", "world_size", "restarts"))
+    # Of jobs of one command at one time, those in one folder belong together.
+    folders = {rank.file: str(Path(rank.file or "").parent) for rank in ranks}
+    for rank in sorted(ranks, key=lambda rank: (folders[rank.file], rank.began_realtime_ns or 0)):
+        key = *(rank.environment.get(name) for name in _OF_JOB), program_of(rank)
         of_key = jobs.setdefault(key, [[]])
         newest = of_key[-1]
         if any(other.rank == rank.rank for other in newest) or (
@@ -364,7 +367,7 @@ def _jobs(ranks: Sequence[RankData]) -> list[str]:
             of_key.append(newest)
         newest.append(rank)
     lines = []
-    for (job, world_size, restarts), found in jobs.items():
+    for (job, world_size, restarts, _), found in jobs.items():
         for of_job in found:
             said = [] if job is None else [f"job {job}"]
             said += [] if world_size is None else [f"{world_size} ranks"]

@@ -237,8 +237,17 @@ def stragglers(joined: Joined, work: OwnWork | str) -> Stragglers:
         return _unknown(joined, len(work.steps), DEVICES)
     if hidden and pattern == Pattern.BALANCED:
         return _unknown(joined, len(work.steps), hidden)
-    if straggler is None and work.processor_ns is None and work.is_busy:
-        return _unknown(joined, len(work.steps), _BUSY.format(share=work.thread_share))
+    if work.processor_ns is None and work.is_busy:
+        # These waits may be what makes a rank late, in one phase as well: always by as much as they
+        # are, or now and then, but hardly by more than a step.
+        found, least_ns = straggler or hint, step_ns
+        delay_ns = 0.0 if found is None else found.lateness_ns
+        if found is not None and found.pattern is Pattern.ALWAYS:
+            least_ns *= work.thread_share or 0.0
+        elif found is not None:
+            delay_ns *= len(work.steps) / found.steps
+        if delay_ns <= least_ns:
+            return _unknown(joined, len(work.steps), _BUSY.format(share=work.thread_share))
     return Stragglers(
         pattern=pattern,
         straggler=straggler,

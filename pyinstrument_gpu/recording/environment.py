@@ -8,6 +8,7 @@ import contextlib
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
@@ -82,6 +83,7 @@ _VARIABLES = {
 end. Others are not recorded: a name of any other may be that of a secret."""
 _SITE = re.compile(r"(.*/(?:site|dist)-packages)/")
 _DRIVER = "/sys/module/nvidia/version"
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _COMMIT = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 _MAX_PACKED = 64 << 20
 _OVERHEAD_BATCHES = 7
@@ -115,6 +117,7 @@ def gather(arguments: bool = True) -> dict[str, Any]:
         number = launcher_number(key.upper())
         if number is not None:
             facts[key] = number
+    facts.update(_boot())
     job = os.environ.get("TORCHELASTIC_RUN_ID", "none")
     if job != "none":  # which is torchrun's own default, for every job
         facts["job"] = job
@@ -129,6 +132,17 @@ def gather(arguments: bool = True) -> dict[str, Any]:
         facts["revision"] = revision
     facts.update(torch_facts())
     return facts
+
+
+def _boot() -> dict[str, Any]:
+    """Return what tells the starts of a machine apart, and how long it has slept since this one:
+    times by the monotonic clock of one start can be compared, however the wall clock is set."""
+    try:
+        boot_id = Path(_BOOT_ID).read_text().strip()
+        asleep_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+    except (OSError, UnicodeDecodeError, AttributeError):
+        return {}
+    return {"boot_id": boot_id, "asleep_ns": max(0, asleep_ns)}
 
 
 def last_facts() -> dict[str, Any]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyinstrument_gpu.analysis.compare import MIN_RUNS, Comparison, PhaseChange, TimeChange
-from pyinstrument_gpu.analysis.differences import Difference, Differences
+from pyinstrument_gpu.analysis.differences import COMMAND_LINE, Difference, Differences
 from pyinstrument_gpu.analysis.memory_change import MemoryChange
 from pyinstrument_gpu.analysis.run_sample import OUTSIDE_PHASES, FinalValue
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, Table, table
@@ -124,6 +125,26 @@ def comparison_facts(comparison: Comparison) -> dict[str, Any]:
     return facts
 
 
+def _of_another(differences: Differences) -> str:
+    """Return what makes the sides two things rather than one that changed: their machine or
+    program."""
+    text = ""
+    for one in differences.found:
+        before, after, words = one.before, one.after, "on another machine"
+        if one.what == COMMAND_LINE:
+            before, after = map(_programs, (before, after))
+            words = "of another program"
+        elif one.what != "host":
+            continue
+        if set(before).isdisjoint(after):
+            text += f", {words} ({', '.join(before)}, then {', '.join(after)})"
+    return printable(text)
+
+
+def _programs(commands: Sequence[str]) -> tuple[str, ...]:
+    return tuple(sorted({os.path.basename(command.split(" ")[0]) for command in commands}))
+
+
 def _verdict_lines(comparison: Comparison) -> list[str]:
     elapsed, confidence = comparison.elapsed, comparison.confidence
     what = f"elapsed time per {comparison.unit}"
@@ -132,7 +153,8 @@ def _verdict_lines(comparison: Comparison) -> list[str]:
     is_too_few = elapsed.interval is None and not comparison.is_noise_known
     from_what = "one run per side" if before_runs == after_runs == 1 else runs
     reason = f"can't tell from {from_what}: " if is_too_few else ""
-    lines = [f"{comparison.verdict.value}: {reason}{_change(elapsed, what, confidence)}"]
+    verdict = f"{comparison.verdict.value}{_of_another(comparison.differences)}"
+    lines = [f"{verdict}: {reason}{_change(elapsed, what, confidence)}"]
     inside = _change(comparison.inside, f"per {comparison.unit}", confidence)
     if comparison.is_moved_out:
         lines.append(

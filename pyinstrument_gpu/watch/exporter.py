@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyinstrument_gpu.core.condition import Condition
 from pyinstrument_gpu.core.paths import without_surrogates
-from pyinstrument_gpu.errors import RunFileError, SinkError, needed_for
+from pyinstrument_gpu.errors import JobError, RunFileError, SinkError, needed_for
 from pyinstrument_gpu.watch.live_run import LiveRun
 from pyinstrument_gpu.watch.process import MachineClocks
 from pyinstrument_gpu.watch.watch import Watch
@@ -84,9 +84,13 @@ class RankExporter:
         """Go to the newest job; return whether it is another than before."""
         try:
             find = self._find()
+            files = find()
+        except JobError:
+            if self._watch is None:
+                raise
+            return False
         except (OSError, RunFileError):  # there is none yet, or no more
             return False
-        files = find()
         if self._watch is not None:
             if not set(files).isdisjoint(self._files):
                 return False

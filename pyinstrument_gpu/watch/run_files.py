@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 
-from pyinstrument_gpu.core.file.attempts import identity
+from pyinstrument_gpu.core.file.attempts import attempt_with, identity, known_runs
 from pyinstrument_gpu.core.file.follower import RunFollower
 from pyinstrument_gpu.core.file.run_files import SUFFIX, below
-from pyinstrument_gpu.core.job_membership import is_of_a_job, not_one_job
+from pyinstrument_gpu.core.job_membership import is_of_a_job
 from pyinstrument_gpu.errors import RunFileError
 from pyinstrument_gpu.watch import process
 
@@ -33,13 +33,16 @@ def run_files(target: str | None, proc: Path = Path("/proc")) -> Callable[[], li
 
     Raises:
         RunFileError: there is none; the message says what to do.
+        JobError: a rank may be of two jobs; the function raises this as well.
     """
     path = Path.cwd() if target is None else Path(target)
     if path.is_dir():
         newest = _newest(below(path))
         if newest is None:
             raise RunFileError(f"there is no run file ({SUFFIX}) in {path}. {HOW_TO_BEGIN}")
-        return _of_job(newest, path if target else newest.parent)
+        find = _of_job(newest, path if target else newest.parent)
+        find()
+        return find
     target = str(target)
     if not path.exists() and target.isascii() and target.isdecimal():
         found = _of_process(int(target), proc)
@@ -104,23 +107,25 @@ def run_files_beside(path: Path) -> list[Path]:
 
 def _of_job(newest: Path, folder: Path) -> Callable[[], list[Path]]:
     """The run files in a folder, of all ranks of the job of which this is one, as far as they are
-    there."""
+    there; errors as of `attempt_with`."""
     run = identity(newest)
     if run is None or not is_of_a_job(run):
         return lambda: [newest]
     rank = run.environment["rank"]
-    of_job: dict[int, Path] = {rank: newest}
-    seen = {newest}
+    known = {newest}
+    of_job = [newest]
 
     def find() -> list[Path]:
-        for path in sorted(set(_named_alike(newest, rank, folder)) - seen):
-            other = identity(path)
-            if other is None:
-                continue  # it may become one
-            seen.add(path)
-            if is_of_a_job(other) and not_one_job([run, other], ["", ""]) is None:
-                of_job.setdefault(other.environment["rank"], path)
-        return [path for _, path in sorted(of_job.items())]
+        nonlocal of_job
+        unknown = set(_named_alike(newest, rank, folder)) - known
+        new = {path for path in unknown if identity(path) is not None}  # others may become one
+        if new:
+            known.update(new)
+            found, _ = known_runs(sorted(known))  # again, as those of before have gone on
+            found = [(path, run) for path, run in found if is_of_a_job(run)]
+            if any(path == newest for path, _ in found):
+                of_job = attempt_with(newest, found)
+        return of_job
 
     return find
 

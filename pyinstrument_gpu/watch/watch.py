@@ -15,7 +15,7 @@ from pyinstrument_gpu.core.file.follower import MOST_BLOCKS, RunFollower
 from pyinstrument_gpu.core.file.run_files import left_out
 from pyinstrument_gpu.core.file.state import State, decode_state
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.errors import RunFileError, RunFileVersionError
+from pyinstrument_gpu.errors import JobError, RunFileError, RunFileVersionError
 from pyinstrument_gpu.watch.heartbeat import Heartbeat, heartbeat
 from pyinstrument_gpu.watch.live_run import LiveRun, json_of, live_run
 from pyinstrument_gpu.watch.process import LookUp, MachineClocks, observation_of, process_state
@@ -108,10 +108,11 @@ class Watch:
         """Return what each of them says now, in the order of the files."""
         try:
             files = self._files()
-        except OSError:  # the folder is gone, and perhaps its files are not
+        except (OSError, JobError):  # the folder is gone, or a job has begun that is much alike
             files = [*self._runs]
-        for path in files:
-            self._runs.setdefault(path, WatchedRun(path))
+        for path in self._runs.keys() - files:  # of another job, as is known by now
+            self._runs.pop(path).close()
+        self._runs = {path: self._runs.get(path) or WatchedRun(path) for path in files}
         # One look takes a second at most, as far as that depends on how much history it reads.
         most_blocks = max(_LEAST_BLOCKS, _MOST_BLOCKS_OF_ALL // max(1, len(self._runs)))
         return [run.look(clocks, most_blocks) for run in self._runs.values()]

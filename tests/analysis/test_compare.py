@@ -59,9 +59,47 @@ def test_faster_slower_same_ambiguous() -> None:
 
 def test_interval_is_that_of_welch() -> None:
     comparison = compare(runs_of(100, 104, 101, 90), runs_of(97, 99, 95, 90))
-    # 5.084... degrees of freedom, computed with 40 digits.
-    expected = -0.128684984430657204378641733930, 0.0577989084812901157710467972209
+    # Of the logarithm of the ratio of means, by 5.192... degrees of freedom, with 40 digits.
+    expected = -0.121685937672021447230862442128, 0.0592681739895569706716279874548
     assert comparison.elapsed.interval == pytest.approx(expected)
+
+
+def test_no_change_is_below_minus_100_percent() -> None:
+    """And to be twice as slow is as much as to be twice as fast."""
+    wild = [5.0, 400.0, 90.0, 60.0], [20.0, 700.0, 3.0, 110.0]
+    there, back = (
+        compare(runs_of(*wild[0]), runs_of(*wild[1])),
+        compare(runs_of(*wild[1]), runs_of(*wild[0])),
+    )
+    for low, high in filter(None, (there.elapsed.interval, back.elapsed.interval)):
+        assert -1 < low < 0 < high
+    assert there.elapsed.interval is not None and back.elapsed.interval is not None
+    factors = [1 + end for end in there.elapsed.interval]
+    assert [1 + end for end in back.elapsed.interval] == pytest.approx(
+        [1 / end for end in reversed(factors)]
+    )
+    in_pairs = compare(runs_of(*wild[0]), runs_of(*wild[1]), in_pairs=True).elapsed
+    assert in_pairs.interval is not None and -1 < in_pairs.interval[0] < in_pairs.change
+
+
+def test_the_verdict_says_where_machine_or_program_is_another() -> None:
+    def side(mean: float, **facts: Any) -> list[Run]:
+        runs = [*runs_of(mean, 1.001 * mean, 0.999 * mean)]
+        for run in runs:
+            run.environment = {**run.environment, "host": "box", "arguments": ["a.py"], **facts}
+        return runs
+
+    for facts, words in (
+        ({"host": "bay"}, "SLOWER, on another machine (box, then bay): "),
+        ({"arguments": ["/x/b.py"]}, "SLOWER, of another program (a.py, then b.py): "),
+        (
+            {"host": "bay", "arguments": ["b.py"]},
+            "SLOWER, on another machine (box, then bay), of another program (a.py, then b.py): ",
+        ),
+        ({"arguments": ["/x/a.py", "--lr", "1"]}, "SLOWER: "),
+    ):
+        text = comparison_report(compare(side(100), side(110, **facts)), width=400)
+        assert f"\n{words}" in text
 
 
 def test_few_runs_show_nothing_without_a_floor_of_noise() -> None:

@@ -95,6 +95,8 @@ def check_found(repository: Path, *command: str) -> None:
     assert [suspect["subject"] for suspect in facts["suspects"]] == ["Change 3"]
     assert facts["phase"] == "forward"
     assert "(Change 3): forward +" in result.stdout
+    changed = "Uncommitted changes are not part of what was run: code/train.py, work.in"
+    assert changed in result.stdout.splitlines()
     # The checkout and its index are as they were, and nothing is left.
     assert git("status", "--porcelain") == before
     assert len(git("worktree", "list").splitlines()) == 1
@@ -121,6 +123,7 @@ def test_an_unclear_result_says_what_to_do_and_is_gone_on_from(
     assert result.stdout.startswith("No commit is named after 6 runs: UNCLEAR")
     assert "With a larger --max-runs the same command goes on from here" in result.stdout
     assert "--at-once shows smaller changes" in result.stdout
+    assert "Uncommitted" not in result.stdout
     invoke("HEAD~1..HEAD", *options, "32", "--", *player)
     assert len((repository.parent / "player" / "count").read_text()) == 8  # two more
 

@@ -113,22 +113,24 @@ def test_missing_ranks_are_named(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "reason"),
+    ("first", "facts", "reason"),
     [
-        ({"name": "other", "job": "8"}, "are not two ranks of one job: the run ids differ"),
-        ({"name": "other"}, "are not two ranks of one job: both have the same rank"),
-        ({"run_id": "0" * 16}, "are the same run: give it once"),
+        ({"job": "7"}, {"name": "other", "job": "8"}, "the run ids differ (7 and 8)"),
+        ({"job": "7"}, {"name": "other"}, "the run ids differ (7 and none)"),
+        ({}, {"name": "other"}, "both have the same rank"),
+        (None, {"run_id": "0" * 16}, "are the same run: give it once"),
     ],
 )
 def test_ranks_of_no_one_job_are_refused(
-    tmp_path: Path, facts: dict[str, Any], reason: str
+    tmp_path: Path, first: dict[str, Any] | None, facts: dict[str, Any], reason: str
 ) -> None:
-    given = save_job(tmp_path, job="7") if "name" in facts else []
+    given = [] if first is None else save_job(tmp_path, **first)
     given += save_job(tmp_path, **facts)
     for options in ([], ["--json"], ["--html"], ["--rank", "0"]):
         result = invoke("report", *given, *options)
         assert (result.exit_code, result.stdout) == (1, "")
         assert reason in result.stderr
+        assert first is None or "are not two ranks of one job: " in result.stderr
 
 
 def test_folder_of_single_runs_is_each_of_them(tmp_path: Path) -> None:

@@ -39,13 +39,19 @@ def test_the_same_run_is_found_by_its_id() -> None:
     [
         (rank(2, world_size=4), "the numbers of ranks differ (2 and 4)"),
         (rank(1, job="y"), "the run ids differ (x and y)"),
-        (rank(0), "both have the same rank"),
-        (rank(1, 32 * MINUTE_NS), "the first had ended long before the other began"),
-        (rank(1, 2 * MINUTE_NS, restarts=1), "torchrun restarted the ranks in between"),
+        (rank(1), "the run ids differ (x and none)"),
+        (rank(1, job="x", slurm_job="7"), "the Slurm jobs differ (none and 7)"),
+        (rank(1, job="x", arguments=["/b/eval.py"]), "the programs differ (train.py and eval.py)"),
+        (rank(0, job="x"), "both have the same rank"),
+        (rank(1, 32 * MINUTE_NS, job="x"), "the first had ended long before the other began"),
+        (
+            rank(1, 2 * MINUTE_NS, job="x", restarts=1),
+            "torchrun restarted the ranks in between",
+        ),
     ],
 )
 def test_what_can_not_be_of_one_job(other: Run, reason: str) -> None:
-    first = rank(0, job="x", restarts=0)
+    first = rank(0, job="x", restarts=0, arguments=["/a/train.py", "--rank=0"])
     wrong = not_one_job([first, other], NAMES[:2])
     assert wrong == f"a and b are not two ranks of one job: {reason}"
 
@@ -53,8 +59,8 @@ def test_what_can_not_be_of_one_job(other: Run, reason: str) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        rank(1, job="x"),
         rank(1),
+        rank(1, arguments=["/b/train.py", "--rank=1"]),
         rank(1, 30 * MINUTE_NS),
         rank(1, 30 * MINUTE_NS, restarts=0),
         rank(1, MINUTE_NS // 2, restarts=1),
@@ -68,7 +74,8 @@ def test_what_can_not_be_of_one_job(other: Run, reason: str) -> None:
     ],
 )
 def test_what_nothing_speaks_against(other: Run) -> None:
-    assert not_one_job([rank(0, job="x", restarts=0), other], NAMES[:2]) is None
+    first = rank(0, restarts=0, arguments=["/a/train.py"])
+    assert not_one_job([first, other], NAMES[:2]) is None
 
 
 def test_the_order_of_runs_does_not_matter() -> None:

@@ -79,6 +79,8 @@ ENVIRONMENT: dict[str, Any] = {
     "arguments": ["train.py"],
     "cwd": "/home/a",
     "program_folder": "/home/a",
+    "boot_id": "01234567-89ab-cdef-0123-456789abcdef",
+    "asleep_ns": 5,
     "started": "2026-01-02T03:04:05.678+00:00",
     "version": "0.1.0",
     "revision": "0123456789abcdef" * 2,

@@ -26,6 +26,7 @@ from pyinstrument_gpu.goodput.run_times import run_times
 from pyinstrument_gpu.job.condition import ProcessObservation
 from tests.goodput.lives import (
     BEFORE_NS,
+    EPOCH_NS,
     GONE,
     MONOTONIC_NS,
     MS,
@@ -385,12 +386,92 @@ def test_by_the_id_of_a_launcher(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "resumed",
-    [["--resume", "last.pt"], ["--resume=last.pt"], ["ckpt_path=last.pt"], ["--continue"]],
+    [
+        ["--resume", "last.pt"],
+        ["--resume=last.pt"],
+        ["ckpt_path=last.pt"],
+        ["--continue"],
+        ["--init_from=resume"],
+        ["--init_from", "resume"],
+        ["init_from=resume"],
+    ],
 )
-def test_options_to_go_on_are_no_part_of_a_command(tmp_path: Path, resumed: list[str]) -> None:
+@pytest.mark.parametrize("start", [4, None])
+def test_options_to_go_on_are_no_part_of_a_command(
+    tmp_path: Path, resumed: list[str], start: int | None
+) -> None:
     arguments = ["train.py", *resumed, "--epochs", "3"]
-    life = life_of(tmp_path, attempt(0, 5), attempt(500, 5, start=4, arguments=arguments))
+    life = life_of(tmp_path, attempt(0, 5), attempt(500, 5, start=start, arguments=arguments))
     assert len(life.attempts) == 2
+    assert life.joined_by == "by their command and folder"
+
+
+@pytest.mark.parametrize("words", [["--warm"], ["--epochs", "5"], ["--init_from=last"]])
+def test_one_that_tells_that_it_goes_on_is_of_the_job_whatever_its_options(
+    tmp_path: Path, words: list[str]
+) -> None:
+    arguments = ["train.py", *words]
+    life = life_of(tmp_path, attempt(0, 33), attempt(500, 5, start=30, arguments=arguments))
+    assert len(life.attempts) == 2
+    assert life.steps.recomputed == 3
+    assert life.joined_by.startswith("by their program and folder, and as a later one tells")
+    for start, cwd in ((0, "/home/me"), (30, "/elsewhere")):
+        other = attempt(500, 5, start=start, arguments=arguments, cwd=cwd)
+        assert len(life_of(tmp_path, attempt(0, 33), other).attempts) == 1
+
+
+def test_of_several_jobs_it_goes_on_with_that_whose_options_it_has(tmp_path: Path) -> None:
+    def of_lr(at_ms: int, lr: str, *words: str, start: int | None = None) -> Run:
+        return attempt(at_ms, 33, start=start, arguments=["train.py", f"--lr={lr}", *words])
+
+    runs = of_lr(0, "1"), of_lr(500, "2"), of_lr(1000, "1", "--from=last", start=30)
+    life = life_of(tmp_path, *runs)
+    assert [one.files for one in life.attempts] == [
+        (f"{tmp_path}/run-0.gpurun",),
+        (f"{tmp_path}/run-2.gpurun",),
+    ]
+    runs = of_lr(0, "1"), of_lr(500, "2"), of_lr(1000, "3", start=30)
+    assert len(life_of(tmp_path, *runs).attempts) == 1
+
+
+def anchor(at_ms: int, set_ms: int) -> dict[str, int]:
+    """The clocks of a machine, of which the wall clock was set by so much."""
+    since_ns = BEFORE_NS + at_ms * MS
+    realtime_ns = EPOCH_NS + since_ns + set_ms * MS
+    return {"run_ns": 0, "monotonic_ns": MONOTONIC_NS + since_ns, "realtime_ns": realtime_ns}
+
+
+@pytest.mark.parametrize("set_ms", [-3_600_000, -1_700, 1_700, 3_600_000])
+def test_a_wall_clock_that_was_set_invents_no_time(tmp_path: Path, set_ms: int) -> None:
+    first, *others = (
+        attempt(at, 50, start=start, anchor=anchor(at, 0 if not at else set_ms), boot_id="b")
+        for at, start in ((0, 0), (2000, 40), (4000, 80))
+    )
+    life = life_of(tmp_path, first, *others)
+    assert [one.told[0][1] for one in life.attempts] == [0, 40, 80]
+    assert ms_of(life)["dead"] == 2 * (2000 - 605)
+    (note,) = (note for note in life.notes if "clock" in note)
+    by = "60 min" if abs(set_ms) == 3_600_000 else "2 s"
+    assert note.startswith(f"the clock of box was set by {by} after attempt 1 began: ")
+
+
+def test_a_machine_that_slept_between_attempts(tmp_path: Path) -> None:
+    slept = attempt(2000, 50, anchor=anchor(2000, 60_000), boot_id="b", asleep_ns=60_000 * MS)
+    life = life_of(tmp_path, attempt(0, 50, boot_id="b", asleep_ns=0), slept)
+    assert ms_of(life)["dead"] == 2000 - 605 + 60_000
+    assert not any("clock" in note for note in life.notes)
+
+
+def test_without_the_start_of_the_machine_it_is_not_known_whether_its_clock_was_set(
+    tmp_path: Path,
+) -> None:
+    life = life_of(tmp_path, attempt(0, 50), attempt(2000, 50, anchor=anchor(2000, 3_600_000)))
+    assert ms_of(life)["dead"] == 2000 - 605 + 3_600_000
+    (note,) = (note for note in life.notes if "clock" in note)
+    assert note.startswith("the clock of box was set, or box was started again, before attempt 2: ")
+    # A few seconds are no start.
+    life = life_of(tmp_path, attempt(0, 50), attempt(2000, 50, anchor=anchor(2000, -1_700)))
+    assert ms_of(life)["dead"] == 2000 - 605
 
 
 def test_another_job_in_the_folder_is_left_out(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ its last heartbeat: it has ended
 ms                        time      %    cost
 ----------------------  ------  -----  ------
 productive steps         300.0   24.7   30.00  #####
-steps computed again     170.0   14.0   17.00  ###
+steps again or cut off   170.0   14.0   17.00  ###
 start-up                 200.0   16.5   20.00  ###
 checkpoints                0.0    0.0    0.00
 evaluation                 0.0    0.0    0.00

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.history.change_points import (
+    _Pairs,
     _scores,
     _weights,
     change_points,
@@ -36,6 +37,42 @@ def test_the_sum_in_front_of_a_cut_varies_as_over_all_permutations_within_strata
     weights = _weights(scores, codes)[:, 0]
     assert weights[2] == pytest.approx(1 / np.std(sums), rel=1e-5)
     assert not weights[[0, 1, 3, 4]].any()
+
+
+def test_the_sum_between_two_cuts_varies_as_over_all_permutations_within_strata() -> None:
+    codes = np.array([0, 1, 0, 1, 1, 0, 0, 1, 1])
+    scores = _scores(noise(1, 9, 1), codes)
+    sums = []
+    for first in permutations([0, 2, 5, 6]):
+        for second in permutations([1, 3, 4, 7, 8]):
+            rows = np.empty(9, np.int64)
+            rows[[0, 2, 5, 6]], rows[[1, 3, 4, 7, 8]] = first, second
+            sums.append(scores[rows[3:6], 0].sum())
+    pairs = _Pairs(scores, codes, 1)
+    assert pairs.cuts.tolist() == [[3, 6]]
+    assert pairs.weights[0, 0] == pytest.approx(1 / np.std(sums), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "hosts"), [(20, 40, 1), (10, 50, 1), (45, 55, 1), (20, 40, 3)]
+)
+def test_a_change_that_was_undone_is_two(begin: int, end: int, hosts: int) -> None:
+    """Though the runs in front of any one cut are hardly slower than those behind it."""
+    both = 0
+    for seed in range(20):
+        values, host = noise(seed, 60), np.arange(60) % hosts
+        values[begin:end, 1] += 0.08
+        values += 0.2 * host[:, None]
+        places = [one.place for one in change_points(values, host, 0.01)]
+        both += len(places) == 2 and abs(places[0] - begin) <= 1 and abs(places[1] - end) <= 1
+    assert both >= 19
+
+
+def test_one_change_is_not_two() -> None:
+    for seed in range(20):
+        values = noise(seed, 60)
+        values[35:, 1] += 0.02
+        assert len(change_points(values, np.zeros(60, np.int64), 0.01)) <= 1
 
 
 @pytest.mark.parametrize(("correlation", "hosts"), [(0.0, 1), (0.0, 4), (0.4, 3)])

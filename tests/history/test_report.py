@@ -70,6 +70,52 @@ def test_a_commit_that_made_the_backward_pass_slower(tmp_path: Path) -> None:
     assert len(lines) <= 20
 
 
+def test_a_regression_that_was_mended(tmp_path: Path) -> None:
+    def since(number: int) -> dict[str, Any]:
+        slower = {"backward": 1.08} if 20 <= number < 40 else {}
+        return {"revision": f"{number // 10 + 1:02x}" * 20, **slower}
+
+    saved(tmp_path, weeks(60, since, seed=5))
+    mended, made = history(tmp_path, columns=400).stdout.splitlines()[1:3]
+    assert mended.startswith("Since 11 Dec, commit 05050505: backward -7.")
+    assert made.startswith("Since 21 Nov, commit 03030303: backward +8.")
+
+
+def test_two_configurations_in_turn_hide_no_change(tmp_path: Path) -> None:
+    def of_run(number: int) -> dict[str, Any]:
+        larger = 1 + number % 2
+        words = ["/home/me/train.py", "--batch", str(8 * larger), "--seed", str(number)]
+        return {"backward": larger * (1.1 if number >= 30 else 1), "arguments": words}
+
+    saved(tmp_path, weeks(60, of_run, seed=5))
+    lines = history(tmp_path, columns=400).stdout.splitlines()
+    assert lines[0] == (
+        "train.py: 60 runs on 1 host in 2 configurations (--batch 8; --batch 16), 1 Nov to 30 Dec"
+    )
+    assert lines[1].startswith("Since 1 Dec, with no new commit: backward +")
+    found = re.search(r"backward \+\S+ % \((\S+) to (\S+)\)", lines[1])
+    assert found is not None
+    assert float(found[1]) <= 10 <= float(found[2])
+    assert lines[1].endswith(
+        "; not explained by torch, host, GPU or driver; command can't be ruled out."
+    )
+    visible = re.search(r"A change of (\S+) % or more", lines[2])
+    assert visible is not None and float(visible[1]) < 3
+    (program,) = json.loads(history(tmp_path, "--json").stdout)["programs"]
+    assert program["configurations"] == ["--batch 8", "--batch 16"]
+
+
+def test_configurations_without_a_change_say_that_they_are_several(tmp_path: Path) -> None:
+    def of_run(number: int) -> dict[str, Any]:
+        words = ["train.py", *(["--compile"] if number % 3 else []), "lr=0.1"]
+        return {"backward": 2 if number % 3 else 1, "arguments": words}
+
+    (program,) = document(tmp_path, of_run)["programs"]
+    assert program["configurations"] == ["without --compile", "--compile"]
+    assert "changes" not in program
+    assert program["visible"] < 0.05
+
+
 def test_torch_changed_at_the_same_point(tmp_path: Path) -> None:
     found = the_change(tmp_path, lambda n: change(n, torch="2.10.0"))
     assert found["changed"] == [{"what": "torch version", "before": ["2.9.0"], "after": ["2.10.0"]}]

@@ -92,11 +92,26 @@ def test_a_run_that_goes_on_is_left_for_the_next_time(tmp_path: Path) -> None:
     run.complete = False
     saved(tmp_path, iter([run]))
     (file,) = files_in(tmp_path)
-    assert add_runs(tmp_path / "store", [file]) == (
-        0,
-        ["left for the next time: 1 run that may go on"],
-    )
+    added, (note,) = add_runs(tmp_path / "store", [file])
+    assert added == 0
+    assert note.startswith("left for the next time: 1 run that may go on, ")
+    assert note.endswith(f": {file}")
     os.utime(file, (1e9, 1e9))
+    assert add_runs(tmp_path / "store", [file]) == (1, [])
+
+
+def test_a_file_that_was_cut_short_is_not_left_for_ever(tmp_path: Path) -> None:
+    """It says what its beginning says, or is named with what to do, whenever it was written."""
+    saved(tmp_path, iter([run_of_day(1)]))
+    (file,) = files_in(tmp_path)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:300])
+    os.utime(file, (1e9, 1e9))
+    _, notes = add_runs(tmp_path / "store", [file])
+    assert str(file) in notes[0]
+    assert notes[1] == "to hear of the file no more, remove the file"
+    file.write_bytes(whole[: len(whole) // 2])
+    os.utime(file, (2e10, 2e10))  # in 2603
     assert add_runs(tmp_path / "store", [file]) == (1, [])
 
 
@@ -109,9 +124,10 @@ def test_of_a_job_there_is_rank_0(tmp_path: Path) -> None:
 def test_what_can_not_be_read_is_named_and_what_has_no_step_is_kept(tmp_path: Path) -> None:
     (tmp_path / "wrong.gpurun").write_bytes(b"wrong")
     save(Run(environment=run_of_day(7).environment), tmp_path / "empty.gpurun")
-    added, (note,) = add_runs(tmp_path / "store", files_in(tmp_path))
+    added, (note, then) = add_runs(tmp_path / "store", files_in(tmp_path))
     assert added == 1
     assert "wrong.gpurun" in note
+    assert "remove the file" in then
     assert read_runs(str(tmp_path / "store"))[0]["steps"].tolist() == [0]
 
 

@@ -22,6 +22,7 @@ from pyinstrument_gpu.parts.words import ranks_text
 from tests.helpers.job_files import ANCHOR, rank_environment, rank_run
 from tests.helpers.run_writer import encode, save
 
+HOUR_NS = 3_600 * 10**9
 TIMES_NS = {"data": [10, 20, 30], "backward": [5, 6, 7]}
 
 
@@ -205,7 +206,7 @@ def test_a_job_that_was_started_again_by_hand(tmp_path: Path) -> None:
     """Into files of other names, by the same command in the same folder."""
     start: dict[str, Any] = {"command": ["python", "train.py"], "cwd": "/home"}
     for number, name in enumerate(("b", "a")):
-        anchor = {**ANCHOR, "realtime_ns": ANCHOR["realtime_ns"] + number}
+        anchor = {**ANCHOR, "realtime_ns": ANCHOR["realtime_ns"] + number * HOUR_NS}
         for rank in range(2):
             one = run(rank, run_id=f"{number}{rank:015x}", anchor=anchor, **start)
             save(one, tmp_path / f"{name}.rank{rank}.gpurun")
@@ -214,6 +215,21 @@ def test_a_job_that_was_started_again_by_hand(tmp_path: Path) -> None:
         f"{tmp_path}/a.rank{rank}.gpurun" for rank in range(2)
     ]
     assert job.earlier == (tuple(f"{tmp_path}/b.rank{rank}.gpurun" for rank in range(2)),)
+
+
+def test_two_jobs_of_one_command_at_one_time_are_no_attempts_of_one(tmp_path: Path) -> None:
+    start: dict[str, Any] = {"command": ["python", "train.py"], "cwd": "/home"}
+    for number, (rank, name) in enumerate(((0, "a"), (1, "b"), (0, "b"), (1, "a"))):
+        anchor = {**ANCHOR, "realtime_ns": ANCHOR["realtime_ns"] + number}
+        (tmp_path / name).mkdir(exist_ok=True)
+        one = run(rank, run_id=f"{number:016x}", anchor=anchor, **start)
+        save(one, tmp_path / name / f"run.rank{rank}.gpurun")
+    with pytest.raises(JobError) as raised:
+        Job.load(tmp_path)
+    assert str(raised.value).splitlines()[1:] == [
+        f"    2 ranks: {tmp_path}/a/run.rank0.gpurun {tmp_path}/a/run.rank1.gpurun",
+        f"    2 ranks: {tmp_path}/b/run.rank1.gpurun {tmp_path}/b/run.rank0.gpurun",
+    ]
 
 
 @pytest.mark.parametrize("names", [("job", "job"), ("job-a", "job-b")])
@@ -271,7 +287,7 @@ def test_a_damaged_file_of_an_earlier_attempt_is_left_out_with_it(tmp_path: Path
 def test_ranks_that_are_left_of_an_earlier_job_are_of_another_attempt(tmp_path: Path) -> None:
     """A job of two ranks was recorded over one of three."""
     start: dict[str, Any] = {"command": ["python", "train.py"], "cwd": "/home"}
-    later = {**ANCHOR, "realtime_ns": ANCHOR["realtime_ns"] + 1}
+    later = {**ANCHOR, "realtime_ns": ANCHOR["realtime_ns"] + HOUR_NS}
     saved(
         tmp_path,
         run(2, 3, run_id="a" * 16, **start),

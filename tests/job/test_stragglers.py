@@ -189,6 +189,9 @@ def test_where_threads_wait_much_and_too_few_steps_tell_it_nobody_is_named() -> 
     assert "up to 28% of their time" in (of(busy(0.28, **slower)).stragglers.reason or "")
     # In one phase alone, it is no competition for the processors.
     assert found(busy(0.28, extra_ns={"data": 200 * MS})) == (Pattern.ALWAYS, 1, "data")
+    # As long as such waits are, a delay in one phase says nothing either.
+    assert found(busy(0.09, extra_ns={"data": 20 * MS})) == (Pattern.ALWAYS, 1, "data")
+    assert found(busy(0.28, extra_ns={"data": 20 * MS})) == (Pattern.UNKNOWN,)
 
 
 def test_on_a_busy_machine_a_rank_is_named_that_is_late_without_its_waits() -> None:
@@ -287,6 +290,10 @@ def test_a_few_long_stalls_are_told_without_a_name() -> None:
     assert (stragglers.hint.rank, stragglers.hint.path) == (1, "forward")
     assert stragglers.hint.steps == 4
     assert stragglers.hint.lateness_ns == pytest.approx(4 / 199 * 800 * MS, rel=0.02)
+    # Also on a busy machine, where nobody waits as long as a step for a processor.
+    first, second = job.ranks
+    busy = of(replace(job, ranks=(replace(first, thread_wait_share=0.28), second))).stragglers
+    assert (busy.pattern, busy.hint) == (Pattern.SOME_STEPS, stragglers.hint)
 
 
 def test_what_a_straggler_costs() -> None:

@@ -117,6 +117,14 @@ def test_packages_are_those_that_are_imported() -> None:
     assert not {"os", "re", "tests"} & found.keys()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux has it")
+def test_the_start_of_the_machine() -> None:
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    facts = gather()
+    assert facts["boot_id"] == boot_id
+    assert facts["asleep_ns"] >= 0
+
+
 def test_job_id_of_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     assert gather()["slurm_job"] == "4711"

@@ -98,6 +98,28 @@ def test_the_next_job_is_looked_at_when_one_has_ended(
     assert values(exporter)["steps", "0", ""] == 3
 
 
+def test_ranks_of_another_job_are_not_served(tmp_path: Path, exporter: RankExporter) -> None:
+    """Nor any longer, once it is known that they are."""
+
+    def begins(name: str, rank: int, steps: int) -> None:
+        run_id = f"{name}{rank:015x}"
+        (tmp_path / name).mkdir(exist_ok=True)
+        save(
+            rank_run(rank, running(steps), run_id=run_id), tmp_path / name / f"j.rank{rank}.gpurun"
+        )
+
+    begins("a", 1, 100)
+    begins("b", 0, 200)
+    os.utime(tmp_path / "a" / "j.rank1.gpurun", (1, 1))
+    exporter.look(clocks_at(NOW_NS))
+    assert values(exporter)["steps", "1", ""] == 100
+    begins("a", 0, 100)
+    begins("b", 1, 199)
+    exporter.look(clocks_at(NOW_NS))
+    found = values(exporter)
+    assert (found["steps", "0", ""], found["steps", "1", ""]) == (200, 199)
+
+
 # --- alerts ---
 
 ON = 'rank="{}", host="box", job="train", instance="i"'

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.errors import RunFileError
+from pyinstrument_gpu.errors import JobError, RunFileError
 from pyinstrument_gpu.watch import process
 from pyinstrument_gpu.watch.run_files import run_files
 from tests.helpers.run_writer import save
@@ -22,7 +22,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def write(path: Path, written_s: int, **environment: object) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    save(running(environment=environment), path)
+    save(running(environment={"run_id": str(path), **environment}), path)
     os.utime(path, (written_s, written_s))
     return path
 
@@ -73,6 +73,47 @@ def test_ranks_in_folders_of_their_machines(folder: Path) -> None:
     newest = write(folder / "b" / "train.rank1.gpurun", 9, **rank(1))
     assert run_files(str(folder))() == [first, newest]
     assert run_files(str(folder / "b"))() == [newest]
+
+
+OURS: dict[str, object] = {"job": "new", "arguments": ["/code/train.py"]}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"arguments": ["/code/train.py"]},
+        {"arguments": ["/code/train.py"], "job": "old"},
+        {"arguments": ["/code/test.py"], "job": "new"},
+    ],
+)
+def test_ranks_of_another_job_are_left_out(folder: Path, other: dict[str, object]) -> None:
+    """Of one to which its launcher gave another id or none, and of another program."""
+    for number in (0, 1):
+        write(folder / "a" / f"job.rank{number}.gpurun", 1, **rank(number, 2, **other))
+    ours = [write(folder / "b" / "job.rank0.gpurun", 9, **rank(0, 2, **OURS))]
+    files = run_files(str(folder))
+    assert files() == ours
+    ours.append(write(folder / "b" / "job.rank1.gpurun", 8, **rank(1, 2, **OURS)))
+    assert files() == ours
+
+
+def test_ranks_of_two_jobs_of_one_command(folder: Path) -> None:
+    """Until the others are there, rank 1 may be of either."""
+    ours = [write(folder / "b" / "job.rank0.gpurun", 9, **rank(0))]
+    other = write(folder / "a" / "job.rank1.gpurun", 1, **rank(1))
+    files = run_files(str(folder))
+    assert files() == [*ours, other]
+    write(folder / "a" / "job.rank0.gpurun", 1, **rank(0))
+    ours.append(write(folder / "b" / "job.rank1.gpurun", 8, **rank(1)))
+    assert files() == ours
+
+
+def test_a_rank_that_may_be_of_two_jobs_is_refused_by_name(folder: Path) -> None:
+    for name in ("a", "b"):
+        write(folder / name / "job.rank0.gpurun", 9, **rank(0))
+    write(folder / "c" / "job.rank1.gpurun", 1, **rank(1))
+    with pytest.raises(JobError, match=r"belong together:\n +c/job.*rank1.*\n +a/job.*rank0"):
+        run_files(".")
 
 
 def test_one_rank_alone(folder: Path) -> None:

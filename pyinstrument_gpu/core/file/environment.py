@@ -140,6 +140,8 @@ class Environment(TypedDict, total=False):
     slurm_job: _Text
     pid: _From1
     process_ns: _Time
+    boot_id: Annotated[str, Meta(pattern=r"\A[0-9a-f-]{1,64}\Z")]
+    asleep_ns: _Time
     python: _Version
     platform: _Text
     cores: _From1
