@@ -68,7 +68,7 @@ CAUSES = (
     Cause("threads", r"threads", "threads|processors", ["threads"]),
     Cause("padding", r"\bpad|length|size of (?:the|their) batch|tokens", "slow", ["padding"]),
     Cause("recompile", r"recompil|compil", "compil", ["compile"]),
-    Cause("evaluation", r"evaluat", "eval|" + _OUTSIDE, ["evaluation"]),
+    Cause("evaluation", r"\beval", "eval|" + _OUTSIDE, ["evaluation"]),
     Cause("checkpoints", r"checkpoint", "checkpoint|saves?", ["checkpoint", "disk"]),
     Cause("garbage", r"garbage collect", "collect", ["garbage"]),
     Cause("histograms", "", _OUTSIDE, ["logging"]),

@@ -256,25 +256,21 @@ def test_half_as_many_evaluations_save_half_their_time() -> None:
 
 
 @pytest.mark.parametrize("phase", ["eval", "no_grad"])
-def test_what_may_be_a_rollout_is_evaluated_less_often_only_as_a_doubt(phase: str) -> None:
+def test_what_may_be_a_rollout_is_named_with_its_line_and_not_advised(phase: str) -> None:
     program = WatchedScript()
     for step in range(20):
         with program.step():
             program.work(10 * MS)
         if step % 5 == 4:
-            program.leaf(phase, 30 * MS)
+            program.leaf(phase, 80 * MS)
     lines = [{"phase": phase, "file": "train.py", "line": 7}]
     run = program.run(environment={"gpus": [], "optimizer_seen": True, "phase_lines": lines})
     one = the(run, "evaluate half as often")
 
-    assert "training may need what they compute" in one.evidence
-    if phase == "no_grad":  # modules in training mode
-        assert one.high_ns is None
-    else:
-        assert worth(one) == Worth(0, 3 * MS, 16 * MS, "elapsed time")
-        assert one.edit == "eval, first called at train.py:7"
-        report = " ".join(run.report(width=100, color=False).split())
-        assert "Evaluate half as often: eval, first called at train.py:7 (may save 19%" in report
+    assert one.high_ns is None
+    assert one.evidence.endswith("training may need what they compute") is (phase == "no_grad")
+    report = " ".join(run.report(width=100, color=False).split())
+    assert f"of it in {phase} (first called at train.py:7). A step takes 10.0 ms" in report
 
 
 def test_what_the_first_evaluation_takes_longer_is_not_saved() -> None:

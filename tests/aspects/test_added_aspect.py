@@ -161,7 +161,7 @@ def test_documents_of_several_aspects_share_a_block(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="small letters"):
             native.set_document(recording, 'a"b', b"{}")
     shared = json.loads(read_blocks(path.read_bytes()).documents[BlockType.ASPECTS])
-    for every in ("processor", "collector", "stacks"):  # which every recording has
+    for every in ("processor", "collector", "stacks", "setup_calls"):  # which every recording has
         del shared[every]
     for some in ("startup", "outputs"):  # the first one of a process, and one with what writes
         shared.pop(some, None)

@@ -117,7 +117,7 @@ def test_what_explains_most_of_the_run_gives_way_last() -> None:
             for small in range(9):
                 script.leaf(f"small {small}", MS // 10)
     run = script.run()
-    for words, small, others in ((1, 6, 1), (10, 3, 1), (20, 1, 0)):
+    for words, small, others in ((1, 5, 1), (10, 2, 1), (20, 0, 0)):
         run.notes = tuple(f"note {number}: {'many words ' * words}" for number in range(3))
         shown = lines(run)
         assert len(shown) <= MOST_LINES

@@ -109,13 +109,12 @@ class OutermostPhases:
             is_evaluation[:] = False
         return _together(self._in_gaps(is_evaluation), self._in_steps(is_evaluation))
 
-    def are_in_training_mode(self) -> bool:
-        """Return whether all that may be evaluations has modules in training mode."""
-        return self._evaluating() == _NO_GRADIENTS
-
     def may_be_rollouts(self) -> bool:
-        """Return whether the evaluations may be something else, as automatic phases alone show
-        them, and the program has neither a loader nor a loss in them."""
+        """Return whether the evaluations may be something else: modules were in training mode,
+        or automatic phases alone show them, and the program has neither a loader nor a loss in
+        them."""
+        if self._evaluating() == _NO_GRADIENTS:
+            return True
         is_evaluation = self._are(EVALUATION_PHASES)
         is_own = bool((is_evaluation & ~self._are((_AUTOMATIC,))).any())
         if is_own or "optimizer_seen" not in self._run.environment or self._are(DATA_PHASES).any():

@@ -5,7 +5,6 @@ threads, precision, and phases that come only now and then."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -53,10 +52,8 @@ MIN_PADDED = 0.3
 """The least part of large batches that is padding."""
 _EVALUATE = "evaluate half as often"
 _MAY_BE_ROLLOUTS = (
-    "modules run without gradients, but in training mode, so training may need what they compute"
-)
-_MAY_BE_TARGETS = (
-    "there is neither a loader nor a loss in them, so training may need what they compute"
+    "modules run without gradients, but in training mode, or without a loader and a loss, so "
+    "training may need what they compute"
 )
 
 
@@ -249,12 +246,11 @@ def occasional_phases(case: Case) -> Iterator[Finding]:
     for advice, occasions, names in kinds:
         if len(occasions) < MIN_OCCASIONS:
             continue
-        found = _half_as_often(case, advice, occasions, names)
-        if advice == _EVALUATE and timeline.are_in_training_mode():
-            found = guidance(advice, None, *UNKNOWN, _MAY_BE_ROLLOUTS)
-        elif advice == _EVALUATE and timeline.may_be_rollouts() and found.low_ns is not None:
-            found = replace(found, low_ns=0.0, evidence=f"{found.evidence}; {_MAY_BE_TARGETS}")
-        yield found
+        if advice == _EVALUATE and timeline.may_be_rollouts():
+            where = case.first_called(names) or ""
+            yield guidance(advice, None, *UNKNOWN, f"{_MAY_BE_ROLLOUTS}{where and f' ({where})'}")
+        else:
+            yield _half_as_often(case, advice, occasions, names)
 
 
 def _half_as_often(

@@ -71,7 +71,7 @@ def test_a_slow_step_is_explained_by_its_collection(advance: Callable[[int], Non
     assert found.steps["index"].tolist() == [15]
     [row] = [row for row, one in enumerate(found.causes) if one.name == "garbage_collection"]
     assert found.parts_ns[row].tolist() == [40 * MS]
-    assert found.unexplained_ns.tolist() == [2 * MS]
+    assert found.excess_ns.tolist() == [42 * MS]
     assert found.note(row, 0) == "generation 2"
 
 
