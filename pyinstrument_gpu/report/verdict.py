@@ -31,6 +31,8 @@ from pyinstrument_gpu.report.no_steps import no_steps
 from pyinstrument_gpu.report.phases import PhaseInSteps, overlap
 
 _MOSTLY, _LITTLE = 0.5, 0.1
+_SECOND = 0.25
+"""The least part of the time of the largest phase, of the next one that is named with it."""
 _SKEWED = 0.2
 """How far mean and median lie apart, as a share of the mean, where one of them says too little."""
 
@@ -77,6 +79,9 @@ def verdict(
         share = small_percent(most_ns, totals.duration.mean_ns)
         where = where_in_program(run, Scope.STEP, most.path)
         parts.append(f"the host spends {share} in {most.path}{where}")
+        if not where:
+            where = _where_second(run, phases, most)
+            parts[-1] += where
     if parts:
         takes += f", of which {' and '.join(parts)}"
     if totals.count < MIN_STEPS:
@@ -90,6 +95,19 @@ def verdict(
     if elsewhere and not findings:
         return f"{takes}{end}."  # what could be saved in steps is not what matters
     return f"{takes}; {helps}{end}."
+
+
+def _where_second(run: Run, phases: Sequence[PhaseInSteps], most: PhaseInSteps) -> str:
+    """Return the next phase with the line in which it is, behind " and ", where the largest has
+    none, as a backward pass, which does in C++ what the lines of the forward pass ask for. "" if it
+    is far smaller."""
+    others = [one for one in phases if one is not most and one.self_ns]
+    second = max(others, key=lambda one: one.self_ns or 0.0, default=None)
+    if second is None or (second.self_ns or 0.0) < _SECOND * (most.self_ns or 0.0):
+        return ""
+    where = where_in_program(run, Scope.STEP, second.path)
+    step_ns = analysis.of(run).step_totals.duration.mean_ns
+    return where and f" and {small_percent(second.self_ns or 0.0, step_ns)} in {second.path}{where}"
 
 
 def _elsewhere(run: Run) -> str:

@@ -18,6 +18,8 @@ from pyinstrument_gpu.parts.words import counted, duration
 NO_WAIT_SHARE = 0.01
 """The share of the step below which batches wait for the loop."""
 _LEAST_STARTS = 2
+MIN_BATCHES = 20
+"""Fewer say nothing of how long a worker takes."""
 
 
 def loader_workers(case: Case) -> Iterator[Finding]:
@@ -71,6 +73,7 @@ def no_workers(case: Case) -> Iterator[Finding]:
     meanwhile.
 
     The loop makes a batch in no more time than a worker, which has to share the processors with it.
+    So this holds whether or not a replay of the workers explains the waits.
     """
     model = case.found.loader_model
     if model is None or not model.workers or case.run.environment.get("gpus") != []:
@@ -79,7 +82,7 @@ def no_workers(case: Case) -> Iterator[Finding]:
     share = case.found.waiting_share
     waits_ns = model.wait_ns * (1.0 if share is None else share)
     saved_ns = waits_ns - float(model.making_ns.mean())
-    if not model.explains_run or saved_ns <= 0:
+    if len(model.making_ns) < MIN_BATCHES or saved_ns <= 0:
         return
     yield guidance(
         "load batches in the loop itself",

@@ -130,7 +130,7 @@ def _asleep(run: Run, ran: NDArray[np.void]) -> Cause:
     np.subtract.at(times_ns, of_stolen[of_stolen >= 0], stolen["time_ns"][of_stolen >= 0])
     return Cause(
         name="asleep",
-        words="asleep, waiting for a lock, a disk or a timer",
+        words="asleep, waiting for another thread, a disk or a timer",
         remedy="see which line waits: the samples of the stack in report -v",
         precedence=Precedence.REST,
         amounts=amounts_of(steps["index"], np.maximum(times_ns, 0)),

@@ -106,6 +106,21 @@ def test_the_line_that_calls_the_phase_says_nothing_new() -> None:
     assert "of it in" not in document_of(run).verdict
 
 
+@pytest.mark.parametrize(("forward", "is_named"), [(0.3, True), (0.1, False)])
+def test_where_the_largest_phase_has_no_line_the_next_one_has(
+    forward: float, is_named: bool
+) -> None:
+    """As a backward pass, which does in C++ what the lines of the forward pass ask for."""
+    phases: Phases = {"forward": {(TRAIN, HOOK): 100}, "backward": {(TRAIN, CONV): 100}}
+    run = run_of(phases, {"forward": forward, "backward": 0.6})
+    noted = [{"phase": "backward", "file": TRAIN[0], "line": TRAIN[2]}]
+    run.environment = {**run.environment, "phase_lines": noted}
+    verdict = document_of(run).verdict
+    both = "60% in backward and 30% in forward (100% of it in hook, x.py:10); "
+    assert (both in verdict) is is_named
+    assert ("of it in" in verdict) is is_named
+
+
 def test_a_function_outside_phases_is_worth_trying_by_its_share_of_the_step() -> None:
     run = run_of({"": {(TRAIN, HOOK): 60}, "forward": {(TRAIN,): 40}}, {"forward": 0.4})
     document = document_of(run)
