@@ -350,6 +350,10 @@ def faster_loading(run: Run) -> str:
         return (
             f"load batches ahead of the step in worker processes: DataLoader(num_workers=N){place}"
         )
+    workers, cores = run.program_facts.loader_workers, run.environment.get("cores")
+    if workers is not None and cores is not None and workers >= cores:
+        # More of them would take processors from each other.
+        return f"in the DataLoader{place}, set persistent_workers=True, or raise prefetch_factor"
     raised = "raise num_workers or prefetch_factor, or set persistent_workers=True"
     return f"in the DataLoader{place}, {raised}"
 

@@ -4,9 +4,11 @@ stack. A share of samples holds however busy the machine is."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from pyinstrument_gpu.core.record import SourceLine
 from pyinstrument_gpu.core.statistics import Scope
 
 if TYPE_CHECKING:  # what runs hold of aspects is found by their table
@@ -64,6 +66,25 @@ def sampled_range(
     if not whole_ns or samples < LEAST_SAMPLES:
         return None
     return share_range(time_ns[True] / whole_ns, samples)
+
+
+def line_that_calls(run: Run, is_meant: Callable[[str, str], bool]) -> SourceLine | None:
+    """Return the line of the program that calls a function in steps, itself or by a library; of
+    several the one with most samples. None where no sample has it."""
+    stacks: Any = run.stacks
+    times_ns: Counter[SourceLine] = Counter()
+    lines: dict[int, SourceLine | None] = {}
+    for number, node in enumerate(() if stacks is None else stacks.nodes):
+        if node.scope is not None:
+            continue
+        function, line = stacks.places[node.place]
+        file, name = stacks.functions[function]
+        around = lines.get(node.parent)
+        if around is not None and is_meant(file, name):
+            times_ns[around] += 1 + node.time_ns
+        is_of_library = "site-packages" in file or "/torch/" in file
+        lines[number] = around if is_of_library else SourceLine(file, line, name)
+    return times_ns.most_common(1)[0][0] if times_ns else None
 
 
 def _sampled_share(run: Run, phase: str, is_meant: Callable[[str, str], bool]) -> float | None:

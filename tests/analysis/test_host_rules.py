@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.advice import Finding, faster_loading
@@ -142,6 +143,12 @@ def test_an_edit_has_the_line_of_the_call_that_it_is_of() -> None:
     assert one.edit == "fused=True for the optimizer"
 
 
+def test_as_many_workers_as_processors_are_not_told_to_become_more() -> None:
+    facts: dict[str, Any] = {KEY: {"loader_workers": 16}, "cores": 16}
+    assert "num_workers" not in faster_loading(made_run([10 * MS] * 20, **facts))
+    assert "num_workers" in faster_loading(made_run([10 * MS] * 20, **facts | {"cores": 17}))
+
+
 TRACES = "/v/site-packages/torch/fx/traceback.py", "format_stack"
 
 
@@ -231,6 +238,23 @@ def test_activations_that_are_computed_again_are_priced() -> None:
     (one,) = found(sampled("backward", again, 30, 10), "keep activations")
     assert one.low_ns == pytest.approx((0.75 - SPREAD) * 5 * MS)
     assert not found(sampled("backward", again, 0, 40), "keep activations")
+    run = sampled("backward", again, 30, 10)
+    calls = ("/v/torch/_compile.py", "inner"), ("/v/torch/utils/checkpoint.py", "checkpoint")
+    run.stacks = structs.replace(
+        run.stacks,
+        functions=(*run.stacks.functions, *calls),
+        places=(*run.stacks.places, (1, 7), (2, 5), (3, 9)),
+        # In another phase, a line of the program calls it by a function of a library.
+        nodes=(
+            *run.stacks.nodes,
+            StackNode(-1, -1, 0, 0),
+            StackNode(3, 2, 0, 0),
+            StackNode(4, 3, 0, 0),
+            StackNode(5, 4, 8, 8 * MS),
+        ),
+    )
+    (one,) = found(run, "keep activations")
+    assert one.edit is not None and "without torch.utils.checkpoint at a.py:7, " in one.edit
     assert not found(sampled("backward", again, 30, 10, gpus=["a GPU"]), "keep activations")
 
 

@@ -16,7 +16,7 @@ def evaluate():
     right = 0
     with torch.no_grad():
         for start in range(0, 6400, 64):
-            outputs = model(x[start : start + 64])
+            outputs = model(x[start : start + 64])  # cause
             right += int((outputs.argmax(1) == targets[start : start + 64]).sum())  # cause
     model.train()
     return right / 6400

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from pyinstrument_gpu.analysis.advice import EDIT_SHARE, Finding
 from pyinstrument_gpu.analysis.rules.case import UNKNOWN, Case, Worth, guidance
-from pyinstrument_gpu.analysis.sampled_time import sampled_range
+from pyinstrument_gpu.analysis.sampled_time import line_that_calls, sampled_range
 from pyinstrument_gpu.parts.words import small_percent
 
 _SINGLE_SAVES = 0.6
@@ -82,13 +82,17 @@ def recomputation(case: Case) -> Iterator[Finding]:
     )
     if not low_ns or low_ns < EDIT_SHARE * case.step_ns:
         return
+    line = line_that_calls(
+        case.run, lambda file, name: file.endswith(_CHECKPOINT_FILE) and name == "checkpoint"
+    )
+    where = "" if line is None else f" at {case.run.name_of_line(line)}"
     yield guidance(
         "keep activations instead of computing them again",
         None,
         *Worth(low_ns, high_ns, case.step_ns),
         f"torch.utils.checkpoint computes them again for {small_percent(likely_ns, case.step_ns)} "
         "of the step",
-        "call layers without torch.utils.checkpoint, as many as memory allows",
+        f"call layers without torch.utils.checkpoint{where}, as many as memory allows",
     )
 
 
