@@ -238,9 +238,14 @@ void live(uint32_t recording) {
     void* const own_thread = GilRelease::give_away();
     const int64_t began_ns = read_clock_ns(CLOCK_THREAD_CPUTIME_ID);
     SamplePace pace(now_ns(), kMostOwn);
+    bool has_steps = false;
     while (is_on(recording)) {
       const uint32_t rings = sampler.alarm.rings();
       const int64_t stopped_ns = sampler.stopped_ns.load();
+      if (!has_steps && open_step.load(std::memory_order_relaxed) != kNoOpenStep) {
+        has_steps = true;
+        pace.steps_begin(now_ns(), stopped_ns, read_clock_ns(CLOCK_THREAD_CPUTIME_ID) - began_ns);
+      }
       const int64_t wait_ns = pace.due_ns(stopped_ns) - now_ns();
       if (wait_ns > 0) {
         sampler.alarm.sleep(rings, std::min<std::chrono::nanoseconds>(

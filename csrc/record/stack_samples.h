@@ -24,6 +24,10 @@ class SamplePace {
   /// None is taken while those before have stopped the thread for more than one part of the time in
   /// so many. The last one comes on top, however long it was.
   static constexpr int64_t kMostStopped = 1000;
+  /// So many looks at the beginning of the steps go ahead of both limits, so that something is
+  /// known of a run of a second, too: some milliseconds, once.
+  static constexpr uint64_t kAhead = 50;
+  static constexpr int64_t kStoppedAheadNs = 1'000'000;
 
   /// `most_own`: the looking thread takes one part of a processor's time in so many at most, the
   /// most of which goes to waking it. Where that takes long, the intervals are longer.
@@ -33,11 +37,24 @@ class SamplePace {
 
   /// `stopped_ns`: for how long all samples so far have stopped the thread.
   int64_t due_ns(int64_t stopped_ns) const {
-    return std::max(due_ns_, begin_ns_ + kMostStopped * stopped_ns);
+    return std::max(due_ns_, begin_ns_ + kMostStopped * (stopped_ns - free_ns_));
   }
 
-  /// Until when nobody looked for the sake of that limit; 0 where that is not why.
+  /// Steps begin: what the start of the program has cost, with its deep stacks, says nothing of
+  /// them. The next sample stands for no time before.
+  void steps_begin(int64_t now_ns, int64_t stopped_ns, int64_t own_ns) {
+    begin_ns_ = steps_begin_ns_ = now_ns;
+    free_ns_ = stopped_ns + kStoppedAheadNs;
+    own_before_ns_ = own_ns;
+    looks_before_ = looks_;
+    ahead_ = kAhead;
+    due_ns_ = std::min(due_ns_, now_ns + kIntervalNs);
+  }
+
+  /// Until when nobody looked for the sake of that limit, or what was seen is no step's; 0 where
+  /// that is not why.
   int64_t rested_until_ns(int64_t stopped_ns) const {
+    if (steps_begin_ns_ > 0) return steps_begin_ns_;
     const int64_t due_ns = this->due_ns(stopped_ns);
     return due_ns > due_ns_ ? due_ns - interval_ns_ : 0;
   }
@@ -46,8 +63,14 @@ class SamplePace {
   /// all looks have taken the looking thread.
   void looked(int64_t now_ns, int64_t own_ns) {
     constexpr uint64_t kGoldenRatio = 0x9E3779B97F4A7C15u;
-    const int64_t own_of_each_ns = own_ns / std::max<int64_t>(static_cast<int64_t>(looks_), 1);
+    steps_begin_ns_ = 0;
+    const auto looks = static_cast<int64_t>(looks_ - looks_before_);
+    const int64_t own_of_each_ns = (own_ns - own_before_ns_) / std::max<int64_t>(looks, 1);
     interval_ns_ = std::clamp(own_of_each_ns * most_own_, kIntervalNs, kLongestIntervalNs);
+    if (ahead_ > 0) {
+      --ahead_;
+      interval_ns_ = kIntervalNs;
+    }
     const uint64_t of_jitter = (++looks_ * kGoldenRatio) >> 32;
     due_ns_ = now_ns + interval_ns_ + static_cast<int64_t>(of_jitter * kJitterNs >> 32);
   }
@@ -58,6 +81,13 @@ class SamplePace {
   int64_t interval_ns_ = kIntervalNs;
   int64_t due_ns_ = 0;
   uint64_t looks_ = 0;
+
+  // Of the beginning of the steps: what was before it does not count.
+  int64_t steps_begin_ns_ = 0;  ///< until the first look behind it
+  int64_t free_ns_ = 0;         ///< and this, that goes ahead
+  int64_t own_before_ns_ = 0;
+  uint64_t looks_before_ = 0;
+  uint64_t ahead_ = 0;
 };
 
 /// Samples of one thread's stack: the tree of where they were. Guarded by whoever has it.

@@ -102,6 +102,26 @@ void it_stops_the_thread_for_a_thousandth_of_the_time() {
   CHECK_EQ(pace.rested_until_ns(kMs), pace.due_ns(kMs) - SamplePace::kIntervalNs);
 }
 
+void the_steps_of_a_short_run_are_looked_at_whatever_its_start_has_cost() {
+  SamplePace pace(0, 400);
+  for (int look = 1; look <= 5; ++look) pace.looked(look * 1000 * kMs, look * 50 * kMs);
+  int64_t now_ns = 5100 * kMs, own_ns = 250 * kMs;
+  const int64_t stopped_ns = 60 * kMs;
+  CHECK(pace.due_ns(stopped_ns) > 2 * now_ns);
+  pace.steps_begin(now_ns, stopped_ns, own_ns);
+  CHECK_EQ(pace.rested_until_ns(stopped_ns), now_ns);  // what was before is no step's
+  for (uint64_t look = 0; look < SamplePace::kAhead; ++look) {
+    const int64_t interval_ns = pace.due_ns(stopped_ns + kMs / 2) - now_ns;
+    CHECK(interval_ns <= SamplePace::kIntervalNs + SamplePace::kJitterNs);
+    pace.looked(now_ns += interval_ns, own_ns += kMs / 5);
+    CHECK_EQ(pace.rested_until_ns(stopped_ns), 0);
+  }
+  // From then on both limits hold, of what the steps have cost.
+  pace.looked(now_ns, own_ns);
+  CHECK(pace.due_ns(stopped_ns) - now_ns > 70 * kMs);
+  CHECK_EQ(pace.due_ns(stopped_ns + 21 * kMs), (5100 + 20'000) * kMs);
+}
+
 void no_sample_stands_for_the_time_in_which_none_was_wanted() {
   StackSamples samples;
   samples.begin(0);
@@ -122,5 +142,6 @@ int main() {
   it_is_looked_at_once_an_interval_at_most();
   looks_that_cost_more_are_farther_apart();
   it_stops_the_thread_for_a_thousandth_of_the_time();
+  the_steps_of_a_short_run_are_looked_at_whatever_its_start_has_cost();
   no_sample_stands_for_the_time_in_which_none_was_wanted();
 }
