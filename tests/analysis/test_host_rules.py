@@ -12,7 +12,7 @@ from msgspec import structs
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.advice import Finding, faster_loading
-from pyinstrument_gpu.analysis.loader_replay import LoaderModel, Processors
+from pyinstrument_gpu.analysis.loader_replay import LoaderModel, Prediction, Processors
 from pyinstrument_gpu.analysis.rules import findings
 from pyinstrument_gpu.aspects.cpu_contention.data import CpuContention
 from pyinstrument_gpu.aspects.setup_calls.data import CollateFunction, SetupCall, SetupCalls
@@ -56,6 +56,43 @@ def test_batches_that_are_made_sooner_than_handed_over_are_made_by_the_loop() ->
     assert not found(with_model(4 * MS, 5 * MS), "load batches in the loop itself")
     busy = with_model(4 * MS, MS, busy=0.5)
     assert [one.low_ns for one in found(busy, "load batches in the loop")] == [1.5 * MS]
+
+
+def waiting_for_a_worker(making_ms: int, **environment: Any) -> Run:
+    """A run of steps of 10 ms, of which the loop waits 9 for a batch. One worker makes it in so
+    many milliseconds, of which it computes for none."""
+    program = WatchedScript()
+    for _ in range(40):
+        with program.step():
+            program.leaf("data", 9 * MS)
+            program.leaf("forward", MS)
+    facts = {"gpus": [], "cores": 2, KEY: {"loader_workers": 1}}
+    run = program.run(environment=facts | environment)
+    count = 40
+    analysis.of(run).__dict__["loader_model"] = LoaderModel(
+        making_ns=np.full(count, making_ms * MS),
+        using_ns=np.full(count, MS),
+        handing_ns=np.zeros(count, np.int64),
+        workers=1,
+        prefetch=2,
+        processors=Processors(2),
+        wait_ns=9.0 * MS,
+    )
+    predictions = [Prediction(f"{n} workers", n, 4 * MS, 3 * MS, 5 * MS) for n in (2, 4)]
+    analysis.of(run).__dict__["loader_predictions"] = tuple(predictions)
+    return run
+
+
+def test_more_workers_are_priced_by_the_replay_of_batches_alone() -> None:
+    run = waiting_for_a_worker(10)
+    loader = SetupCall(kind="loader", call="DataLoader", file="a.py", line=5)
+    run.setup_calls = SetupCalls((loader,))
+    (one,) = found(run, "use more loader workers")
+    assert (one.low_ns, one.high_ns) == (4 * MS, 6 * MS)
+    assert one.edit == "DataLoader(num_workers=2) at a.py:5"
+    # A replay that does not explain the run says nothing, and neither does one beside a GPU.
+    for run in (waiting_for_a_worker(5), waiting_for_a_worker(10, gpus=["a GPU"])):
+        assert [one.edit for one in found(run, "use more loader workers")] == [None]
 
 
 def test_beside_a_gpu_the_loop_is_not_told_to_make_its_batches() -> None:

@@ -16,7 +16,7 @@ def note_norms():
         norms[name] = parameter.grad.norm().item(), parameter.norm().item()  # cause
 
 
-for step in range(times(150)):
+for step in range(times(300)):
     loss = model(torch.randn(16, 24)).square().mean()
     optimizer.zero_grad()
     loss.backward()

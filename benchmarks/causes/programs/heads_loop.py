@@ -26,7 +26,7 @@ class Attention(nn.Module):
 
 model = Attention()
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-for _ in range(times(120)):
+for _ in range(times(240)):
     loss = model(torch.randn(8, 16, 64)).square().mean()
     optimizer.zero_grad()
     loss.backward()

@@ -21,7 +21,7 @@ def log(step, loss):
 model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
 
-for step in range(times(150)):
+for step in range(times(300)):
     loss = model(torch.randn(16, 64)).square().mean()
     optimizer.zero_grad()
     loss.backward()

@@ -15,7 +15,7 @@ class Rows(Dataset):
         self.tensors = torch.tensor(self.rows)
 
     def __len__(self):
-        return times(60) * 64
+        return times(120) * 64
 
     def __getitem__(self, index):
         if FIXED:

@@ -21,7 +21,7 @@ def pair_loss(x):
 model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
 
-for _ in range(times(60)):
+for _ in range(times(240)):
     loss = pair_loss(model(torch.randn(16, 64)))
     optimizer.zero_grad()
     loss.backward()

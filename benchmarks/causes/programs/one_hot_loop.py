@@ -20,7 +20,7 @@ def one_hot(labels):
 model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
 
-for _ in range(times(120)):
+for _ in range(times(720)):
     targets = one_hot(torch.randint(0, 10, (256,)))
     loss = (model(torch.randn(256, 64)) - targets).square().mean()
     optimizer.zero_grad()

@@ -13,7 +13,7 @@ parsed = torch.tensor([[float(one) for one in line.split(",")] for line in lines
 
 class Rows(Dataset):
     def __len__(self):
-        return times(60) * 64
+        return times(360) * 64
 
     def __getitem__(self, index):
         if FIXED:

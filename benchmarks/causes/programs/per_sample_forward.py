@@ -21,7 +21,7 @@ class Encoder(nn.Module):
 
 model = Encoder()
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-for _ in range(times(80)):
+for _ in range(times(240)):
     loss = model(torch.randn(64, 64)).square().mean()
     optimizer.zero_grad()
     loss.backward()

@@ -20,7 +20,7 @@ def keep(output):
 model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
 
-for _ in range(times(250)):
+for _ in range(times(500)):
     output = model(torch.randn(128, 64))
     loss = output.square().mean()
     optimizer.zero_grad()

@@ -14,11 +14,11 @@ class ByLength(Sampler):
         self.lengths = lengths
 
     def __len__(self):
-        return times(100)
+        return times(300)
 
     def __iter__(self):
         order = sorted(range(len(self.lengths)), key=self.lengths.__getitem__)
-        for number in range(times(100)):
+        for number in range(times(300)):
             if not FIXED:
                 order = sorted(range(len(self.lengths)), key=self.lengths.__getitem__)  # cause
             yield [order[(number * 16 + place) % len(order)] for place in range(16)]

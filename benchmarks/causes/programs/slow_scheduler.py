@@ -18,7 +18,7 @@ model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
 
 scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-for _ in range(times(400)):
+for _ in range(times(1200)):
     loss = model(torch.randn(16, 64)).square().mean()
     optimizer.zero_grad()
     loss.backward()

@@ -15,7 +15,7 @@ def keep(outputs):
 
 model = nn.Linear(64, 2000)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-for _ in range(times(60)):
+for _ in range(times(120)):
     outputs = model(torch.randn(256, 64))
     loss = outputs.square().mean()
     optimizer.zero_grad()

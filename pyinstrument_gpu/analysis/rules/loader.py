@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -55,7 +56,37 @@ def loader_workers(case: Case) -> Iterator[Finding]:
         )
         evidence += _with_more(case, workers)
     more = ", prefetching or pinned memory" if case.has_device else " or prefetching"
-    yield guidance(f"use more loader workers{more}", None, *worth, evidence)
+    edit = None
+    if (best := _best(case)) is not None and not case.has_device and per_step:
+        # The replay knows which room there is on the processors.
+        now_ns = best.model_wait_ns
+        saved_ns = [per_step * (now_ns - ns) for ns in (best.most_ns, best.least_ns)]
+        worth = worth._replace(low_ns=saved_ns[0], high_ns=min(saved_ns[1], worth.of_ns))
+        edit = f"DataLoader(num_workers={best.workers}){case.made_at('loader')}"
+    yield guidance(f"use more loader workers{more}", None, *worth, evidence, edit)
+
+
+class _Best(NamedTuple):
+    """The number of workers with which the loop would wait least, and its waits per batch: now, and
+    the least and the most with these."""
+
+    workers: int
+    model_wait_ns: float
+    least_ns: float
+    most_ns: float
+
+
+def _best(case: Case) -> _Best | None:
+    """Return the best of more workers, where a replay explains the run and each end of the range
+    of its prediction is a gain."""
+    model = case.found.loader_model
+    if model is None or not model.workers or not model.explains_run:
+        return None
+    more = [one for one in case.found.loader_predictions if one.workers > model.workers]
+    best = min(more, key=lambda one: one.most_ns, default=None)
+    if best is None or best.most_ns >= model.wait_ns:
+        return None
+    return _Best(best.workers, model.wait_ns, best.least_ns, best.most_ns)
 
 
 def _with_more(case: Case, workers: int) -> str:
