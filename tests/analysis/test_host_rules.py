@@ -277,6 +277,7 @@ def test_activations_that_are_computed_again_are_priced() -> None:
     assert not found(sampled("backward", again, 0, 40), "keep activations")
     run = sampled("backward", again, 30, 10)
     calls = ("/v/torch/_compile.py", "inner"), ("/v/torch/utils/checkpoint.py", "checkpoint")
+    assert run.stacks is not None
     run.stacks = structs.replace(
         run.stacks,
         functions=(*run.stacks.functions, *calls),
