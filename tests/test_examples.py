@@ -34,13 +34,17 @@ def test_page_shows_the_phases_that_the_example_prints(name: str, tmp_path: Path
     text = printed(name, tmp_path, *QUICKLY[name])
     on_page = block(name).search(PAGE.read_text("utf-8"))
     assert on_page is not None
-    assert rows_of(text) == rows_of(on_page[0])
+    # Which small phases give way to other lines depends on what they take this time.
+    shown = rows_of(on_page[0])
+    assert [row for row in shown if row in rows_of(text)] == rows_of(text)
     assert on_page[0].count("\n") > 15
     files = sorted(tmp_path.glob("*.gpurun"))
     assert len(files) == (2 if name == "ddp" else 1)
     for file in files:
         run = pig.Run.load(file)
         assert run.complete and run.steps_ended == STEPS[name]
+        phases = {path.rpartition("/")[2] for path in run.paths} | {"outside", "step"}
+        assert name == "ddp" or {row.split("/")[-1] for row in shown} <= phases
 
 
 @pytest.mark.thorough

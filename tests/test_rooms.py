@@ -33,9 +33,9 @@ def test_no_small_file_has_one_user() -> None:
 ROOT = FOLDER.parent
 COUNTED = {".py", ".pyi", ".cpp", ".h", ".cu", ".cuh", ".js", ".css", ".jinja"}
 BUDGET = {
-    "pyinstrument_gpu": 70_200,
+    "pyinstrument_gpu": 70_250,
     "pyinstrument_gpu/analysis": 7_950,
-    "pyinstrument_gpu/aspects": 17_950,
+    "pyinstrument_gpu/aspects": 18_000,
     "pyinstrument_gpu/auto": 650,
     "pyinstrument_gpu/blame": 850,
     "pyinstrument_gpu/cli": 2_100,
@@ -60,7 +60,7 @@ BUDGET = {
     "csrc/auto": 1_400,
     "csrc/base": 800,
     "csrc/cuda": 2_850,
-    "csrc/hooks": 1_200,
+    "csrc/hooks": 1_250,
     "csrc/hot": 1_450,
     "csrc/log": 1_750,
     "csrc/metrics": 4_850,

@@ -110,6 +110,38 @@ bool TensorInspector::is_mask(PyObject* object, int64_t& elements, int64_t& set)
   return true;
 }
 
+bool TensorInspector::has_integer_rows(PyObject* object, PaddedRows& rows) const {
+  if (data == nullptr || element_type == nullptr || !is_on_host(object)) return false;
+  void* const address = reinterpret_cast<char*>(object) + offset;
+  int32_t type = -1;
+  // The type first: the size of a nested tensor is an error, which is an exception inside of torch.
+  if (element_type(address, &type) != 0 || type != int64_type) return false;
+  int64_t dimensions = 0;
+  bool has_no_gaps = false;
+  if (dim(address, &dimensions) != 0 || dimensions != 2) return false;
+  if (is_contiguous(address, &has_no_gaps) != 0 || !has_no_gaps) return false;
+  void* values = nullptr;
+  if (size(address, 0, &rows.count) != 0 || size(address, 1, &rows.length) != 0 ||
+      data(address, &values) != 0)
+    return false;
+  rows.values = static_cast<const int64_t*>(values);
+  return values != nullptr;
+}
+
+bool TensorInspector::are_padded(const PaddedRows& rows, int64_t& full) {
+  int64_t zeros = 0;
+  full = 0;
+  for (int64_t row = 0; row < rows.count; ++row) {
+    const int64_t* const begin = rows.values + row * rows.length;
+    const int64_t* end = begin + rows.length;
+    while (end != begin && end[-1] == 0) --end;
+    full += end - begin;
+    zeros += std::count(begin, end, 0);
+  }
+  constexpr int64_t kHardly = 10;
+  return zeros * kHardly <= full;
+}
+
 void set_torch_state(PyObject* names, PyObject* id) {
   if (compiler_names != nullptr) return;
   compiler_names = Py_NewRef(names);

@@ -55,21 +55,17 @@ struct TensorInspector {
     return true;
   }
 
-  /// Whether it is, with two dimensions or more: the size of the first, and the elements of each of
-  /// its rows. False says nothing.
-  bool has_columns(PyObject* object, int64_t& rows, int64_t& of_row) const {
-    if (size == nullptr || !is_tensor(object)) return false;
-    void* const address = reinterpret_cast<char*>(object) + offset;
-    int64_t dimensions = 0, extent = 0;
-    if (dim(address, &dimensions) != 0 || dimensions < 2) return false;
-    if (size(address, 0, &rows) != 0) return false;
-    of_row = 1;
-    for (int64_t dimension = 1; dimension < dimensions; ++dimension) {
-      if (size(address, dimension, &extent) != 0) return false;
-      of_row *= extent;
-    }
-    return true;
-  }
+  /// Rows of 64-bit integers on the host.
+  struct PaddedRows {
+    const int64_t* values = nullptr;
+    int64_t count = 0;
+    int64_t length = 0;
+  };
+  /// Whether an object is a tensor of such rows, without gaps. False says nothing.
+  bool has_integer_rows(PyObject* object, PaddedRows& rows) const;
+  /// Whether rows look padded by zeros at their ends, or not at all: what is left of them is hardly
+  /// zero. `full`: the elements that are left. Reads them.
+  static bool are_padded(const PaddedRows& rows, int64_t& full);
 
   /// Whether it is, on the host and without gaps, of 64-bit integers or bools; and how many of its
   /// elements are not zero. Reads them: some microseconds for ten thousand. False says nothing.

@@ -83,68 +83,54 @@ double tokens_without_padding_of(PyObject* batch) {
   return is_known ? static_cast<double>(set) : NAN;
 }
 
-/// The first tensor of a batch with more than one dimension, with the elements of each of its rows.
-/// A batch is a tensor, or a tuple, list or dictionary of such things. A borrowed reference, or
-/// null.
-PyObject* rows_of(PyObject* batch, int64_t& rows, int64_t& of_row, int depth = 0) {
-  constexpr int kDeepest = 3;
-  if (tensor_inspector.has_columns(batch, rows, of_row)) return batch;
-  if (depth == kDeepest) return nullptr;
-  PyObject* found = nullptr;
+/// The first thing in a batch: the batch itself, the first of a few in a tuple or a list, or the
+/// first field. A borrowed reference, or null. A list of many is a list of samples.
+PyObject* first_of(PyObject* batch) {
+  constexpr Py_ssize_t kMostFields = 4;
   if (PyTuple_Check(batch) || PyList_Check(batch)) {
-    for (Py_ssize_t i = 0; found == nullptr && i < PySequence_Fast_GET_SIZE(batch); ++i)
-      found = rows_of(PySequence_Fast_GET_ITEM(batch, i), rows, of_row, depth + 1);
-    return found;
+    const Py_ssize_t size = PySequence_Fast_GET_SIZE(batch);
+    return size > 0 && size <= kMostFields ? PySequence_Fast_GET_ITEM(batch, 0) : nullptr;
   }
-  PyObject* const fields = fields_of(batch);
-  PyObject *name, *field;
+  if (!PyDict_CheckExact(batch)) return batch;
+  PyObject *name, *field = nullptr;
   Py_ssize_t position = 0;
-  while (found == nullptr && fields != nullptr && PyDict_Next(fields, &position, &name, &field))
-    found = rows_of(field, rows, of_row, depth + 1);
-  Py_XDECREF(fields);
-  return found;
+  return PyDict_Next(batch, &position, &name, &field) != 0 ? field : nullptr;
 }
 
-/// That tensor, from the first batch on whose samples have another size than those of the first:
-/// where all are alike, as images are, there is nothing to read. Null also where tokens say as
-/// much.
-PyObject* varying_rows_of(PyObject* batch, int64_t& elements) {
+/// Of the batch that was read last, as `elements_of` finds both.
+double elements_without_padding = NAN;
+
+/// The elements of a batch that is rows of integers, and those of them that are not zeros at the
+/// ends of rows, as padding is: from the first batch on whose rows have another length than those
+/// of the first. Where all are alike, and where tokens are known, there is nothing to read.
+double elements_of(PyObject* batch) {
   static uint32_t seen_in = 0;
-  static int64_t first_size = 0;
+  static int64_t first_length = 0;
   static bool do_vary = false;
+  elements_without_padding = NAN;
+  PyObject* const first = first_of(batch);
+  TensorInspector::PaddedRows rows;
+  if (first == nullptr || !tensor_inspector.has_integer_rows(first, rows)) return NAN;
   const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
-  int64_t rows = 0, of_row = 0;
-  PyObject* const tensor = rows_of(batch, rows, of_row);
-  if (tensor == nullptr) return nullptr;
   if (seen_in != epoch) {
     seen_in = epoch;
-    first_size = of_row;
+    first_length = rows.length;
     do_vary = false;
   }
-  do_vary |= of_row != first_size;
-  elements = rows * of_row;
-  return do_vary && std::isnan(tokens_of(batch)) ? tensor : nullptr;
+  do_vary |= rows.length != first_length;
+  if (!do_vary || rows.count * rows.length > kMostRead || !std::isnan(tokens_of(batch))) return NAN;
+  int64_t full = 0;
+  if (tensor_inspector.are_padded(rows, full)) elements_without_padding = static_cast<double>(full);
+  return static_cast<double>(rows.count * rows.length);
 }
 
-double elements_of(PyObject* batch) {
-  int64_t elements = 0;
-  return varying_rows_of(batch, elements) != nullptr ? static_cast<double>(elements) : NAN;
-}
-
-/// Those of its elements that are not zero, as padding is: of integers on the host.
-double elements_without_zeros_of(PyObject* batch) {
-  int64_t elements = 0, of_mask = 0, set = 0;
-  PyObject* const tensor = varying_rows_of(batch, elements);
-  const bool is_known =
-      tensor != nullptr && elements <= kMostRead && tensor_inspector.is_mask(tensor, of_mask, set);
-  return is_known ? static_cast<double>(set) : NAN;
-}
+double elements_without_padding_of(PyObject*) { return elements_without_padding; }
 
 constinit std::array<BatchReading, 4> batch_readings{
     {{"tokens", tokens_of},
      {"tokens_without_padding", tokens_without_padding_of},
      {"batch_elements", elements_of},
-     {"batch_elements_without_zeros", elements_without_zeros_of}}};
+     {"batch_elements_without_padding", elements_without_padding_of}}};
 
 }  // namespace
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # what runs hold of aspects is found by their table
 
 LEAST_SAMPLES = 20
 """Fewer say nothing of a phase."""
+_LIBRARIES = ("site-packages", "dist-packages", "/torch/")
 _DEVIATIONS = 2
 """So many standard deviations a share may be off, as samples are few."""
 _WAITS_FILE = "torch/utils/data/dataloader.py"
@@ -74,15 +75,18 @@ def line_that_calls(run: Run, is_meant: Callable[[str, str], bool]) -> SourceLin
     stacks: Any = run.stacks
     times_ns: Counter[SourceLine] = Counter()
     lines: dict[int, SourceLine | None] = {}
+    callers: dict[int, SourceLine | None] = {}
     for number, node in enumerate(() if stacks is None else stacks.nodes):
         if node.scope is not None:
             continue
         function, line = stacks.places[node.place]
         file, name = stacks.functions[function]
         around = lines.get(node.parent)
-        if around is not None and is_meant(file, name):
-            times_ns[around] += 1 + node.time_ns
-        is_of_library = "site-packages" in file or "/torch/" in file
+        caller = around if is_meant(file, name) else callers.get(node.parent)
+        callers[number] = caller
+        if caller is not None:
+            times_ns[caller] += 1 + node.time_ns
+        is_of_library = any(part in file for part in _LIBRARIES)
         lines[number] = around if is_of_library else SourceLine(file, line, name)
     return times_ns.most_common(1)[0][0] if times_ns else None
 

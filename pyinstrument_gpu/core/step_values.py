@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 TOKENS, WITHOUT_PADDING = "step/tokens", "step/tokens_without_padding"
 """Padding included, where only the first is known."""
-ELEMENTS, WITHOUT_ZEROS = "step/batch_elements", "step/batch_elements_without_zeros"
-"""Those of the batch's first tensor with rows, where samples differ in size and are no tokens; the
-second of integers alone."""
-SIZES = TOKENS, WITHOUT_PADDING, ELEMENTS, WITHOUT_ZEROS
+ELEMENTS = "step/batch_elements"
+"""Those of batches that are rows of integers, where rows differ in length and are no tokens."""
+ELEMENTS_WITHOUT_PADDING = "step/batch_elements_without_padding"
+"""Those of them that are not zeros at the ends of rows."""
+SIZES = TOKENS, WITHOUT_PADDING, ELEMENTS, ELEMENTS_WITHOUT_PADDING
 
 
 def values_of_steps(run: Run, name: str, steps: NDArray[np.void]) -> NDArray[np.float64]:

@@ -184,42 +184,61 @@ def test_wrong_tokens_are_an_error() -> None:
         pig.gpu_steps([], tokens="many")  # type: ignore[arg-type]
 
 
-def rows_of(*lengths: int, set_to: int = 0, kind: Any = torch.int64) -> list[Any]:
-    """Batches of two samples each, of which the first element of the first is 1."""
-    batches = [torch.full((2, length), set_to, dtype=kind) for length in lengths]
+def rows_of(*lengths: int, full: int = 3, kind: Any = torch.int64) -> list[Any]:
+    """Batches of two rows each, whose second is padded behind its first elements."""
+    batches = [torch.ones(2, length, dtype=kind) for length in lengths]
     for batch in batches:
-        batch[0, 0] = 1
+        batch[1, full:] = 0
     return batches
 
 
-def test_elements_of_batches_are_read_where_samples_differ_in_size() -> None:
+def test_elements_of_batches_are_read_where_rows_differ_in_length() -> None:
     run = recorded(rows_of(8, 8, 16, 8))
     assert values_of(run, "batch_elements") == {2: 32, 3: 16}
-    assert values_of(run, "batch_elements_without_zeros") == {2: 1, 3: 1}
-    images = [torch.zeros(4, 3, 8, 8), torch.zeros(2, 3, 8, 8)]  # an epoch's last is smaller
-    assert recorded(images).metric_names == ()
+    assert values_of(run, "batch_elements_without_padding") == {2: 19, 3: 11}
+    assert recorded([rows_of(8)[0], rows_of(8)[0][:1]]).metric_names == ()  # an epoch's last
 
 
-def test_elements_are_those_of_the_first_tensor_with_rows_wherever_it_is() -> None:
-    labels = torch.zeros(2)
-    for nest in (
-        lambda rows: (labels, rows),
-        lambda rows: [[rows], labels],
-        lambda rows: {"labels": labels, "text": rows},
-    ):
-        run = recorded([nest(rows) for rows in rows_of(4, 6)])
-        assert values_of(run, "batch_elements") == {1: 12}
+@pytest.mark.parametrize(
+    "nest",
+    [
+        lambda rows: (rows, torch.zeros(2)),
+        lambda rows: [rows, [torch.zeros(2)]],
+        lambda rows: {"text": rows, "labels": torch.zeros(2)},
+    ],
+)
+def test_elements_are_those_of_what_comes_first(nest: Callable[[Any], Any]) -> None:
+    run = recorded([nest(rows) for rows in rows_of(4, 6)])
+    assert values_of(run, "batch_elements") == {1: 12}
 
 
-def test_zeros_are_counted_of_integers_and_of_batches_that_are_soon_read() -> None:
-    floats = recorded(rows_of(4, 6, kind=torch.float32))
-    assert floats.metric_names == ("step/batch_elements",)
-    assert recorded(rows_of(4, 60_000)).metric_names == ("step/batch_elements",)
+@pytest.mark.parametrize(
+    "batches",
+    [
+        rows_of(4, 6, kind=torch.float32),
+        rows_of(4, 60_000),  # far too many to read
+        [[torch.zeros(4, dtype=torch.int64)] * 2, [torch.zeros(6, dtype=torch.int64)] * 2],
+        [[row for rows in rows_of(4, 4, 4) for row in (rows,)] * n for n in (2, 3)],  # samples
+        [batch_of(4), batch_of(4, 16)],  # whose tokens say as much
+        [[], (), {}, "text"],
+    ],
+)
+def test_of_other_batches_no_elements_are_read(batches: list[Any]) -> None:
+    names = recorded(batches).metric_names
+    assert not any("elements" in name for name in names)
 
 
-def test_where_tokens_are_known_elements_say_no_more() -> None:
-    run = recorded([batch_of(4), batch_of(4, 16)])
-    assert set(run.metric_names) == {"step/tokens"}
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_the_size_of_a_nested_tensor_is_not_asked_for() -> None:
+    rows = [torch.ones(length, dtype=torch.int64) for length in (1, 3)]
+    assert recorded([torch.nested.nested_tensor(rows)] * 2).metric_names == ()
+
+
+def test_rows_that_are_mostly_zeros_are_not_padded() -> None:
+    graphs = [torch.eye(nodes, dtype=torch.int64).flip(0) for nodes in (30, 40)]
+    run = recorded(graphs)
+    assert values_of(run, "batch_elements") == {1: 1600}
+    assert values_of(run, "batch_elements_without_padding") == {}
 
 
 def test_a_batch_that_contains_itself_is_looked_at_all_the_same() -> None:

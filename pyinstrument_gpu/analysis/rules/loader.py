@@ -60,8 +60,10 @@ def loader_workers(case: Case) -> Iterator[Finding]:
     if (best := _best(case)) is not None and not case.has_device and per_step:
         # The replay knows which room there is on the processors.
         now_ns = best.model_wait_ns
-        saved_ns = [per_step * (now_ns - ns) for ns in (best.most_ns, best.least_ns)]
-        worth = worth._replace(low_ns=saved_ns[0], high_ns=min(saved_ns[1], worth.of_ns))
+        per_step *= 1.0 if share is None else share
+        low_ns, high_ns = (per_step * (now_ns - ns) for ns in (best.most_ns, best.least_ns))
+        high_ns = min(high_ns, worth.of_ns)
+        worth = worth._replace(low_ns=min(low_ns, high_ns), high_ns=high_ns)
         edit = f"DataLoader(num_workers={best.workers}){case.made_at('loader')}"
     yield guidance(f"use more loader workers{more}", None, *worth, evidence, edit)
 
@@ -80,7 +82,7 @@ def _best(case: Case) -> _Best | None:
     """Return the best of more workers, where a replay explains the run and each end of the range
     of its prediction is a gain."""
     model = case.found.loader_model
-    if model is None or not model.workers or not model.explains_run:
+    if model is None or not model.workers or not model.explains_run or case.found.is_contended:
         return None
     more = [one for one in case.found.loader_predictions if one.workers > model.workers]
     best = min(more, key=lambda one: one.most_ns, default=None)
@@ -104,7 +106,8 @@ def no_workers(case: Case) -> Iterator[Finding]:
     meanwhile.
 
     The loop makes a batch in no more time than a worker, which has to share the processors with it.
-    So this holds whether or not a replay of the workers explains the waits.
+    So this holds where a replay of the workers does not explain the waits, too, if samples of the
+    stack say which part of the time in "data" is a wait.
     """
     model = case.found.loader_model
     if model is None or not model.workers or case.run.environment.get("gpus") != []:
@@ -113,7 +116,8 @@ def no_workers(case: Case) -> Iterator[Finding]:
     share = case.found.waiting_share
     waits_ns = model.wait_ns * (1.0 if share is None else share)
     saved_ns = waits_ns - float(model.making_ns.mean())
-    if len(model.making_ns) < MIN_BATCHES or saved_ns <= 0:
+    are_waits = model.explains_run or share is not None
+    if len(model.making_ns) < MIN_BATCHES or saved_ns <= 0 or not are_waits or _best(case):
         return
     yield guidance(
         "load batches in the loop itself",

@@ -20,19 +20,14 @@ _CHECKPOINT_FILE = "torch/utils/checkpoint.py"
 def anomaly_mode(case: Case) -> Iterator[Finding]:
     """Yield what the detection of anomalies takes: a stack trace for each operation, of which
     samples of stacks tell the time, and a look at each gradient, which is a part of the backward
-    pass of unknown size."""
+    pass of unknown size. Where no step has such a sample, it may not be on in them."""
     calls = tuple(case.run.setup_calls.of_kind("anomaly"))
-    _, high_ns, low_ns = _sampled_ns(
+    likely_ns, high_ns, low_ns = _sampled_ns(
         case, lambda file, name: file.endswith("torch/fx/traceback.py") and "format_stack" in name
     )
-    if not calls and low_ns < EDIT_SHARE * case.step_ns:
+    if not calls or not likely_ns:
         return
-    about = "switch the detection of anomalies off"
-    lines = ", ".join(case.run.name_of_line(one.place) for one in calls[:2])
-    edit = f"remove {calls[0].call} at {lines}" if calls else "torch.autograd.set_detect_anomaly"
-    if not high_ns:
-        yield guidance(about, None, *UNKNOWN, f"it is on, by {lines}", edit)
-        return
+    made = [f"{one.call} at {case.run.name_of_line(one.place)}" for one in calls[:2]]
     share = small_percent(high_ns, case.step_ns)
     checks_ns = sum(
         time_ns
@@ -40,27 +35,29 @@ def anomaly_mode(case: Case) -> Iterator[Finding]:
         if case.run.names[case.run.path_names[path]] == "backward"
     )
     yield guidance(
-        about,
+        "switch the detection of anomalies off",
         None,
         *Worth(0.0 if case.has_device else low_ns, high_ns + checks_ns, case.step_ns),
         f"the stack traces that it takes are up to {share} of the step, and the backward pass "
         "looks at each gradient besides",
-        edit,
+        f"remove {' and '.join(made)}",
     )
 
 
 def double_precision(case: Case) -> Iterator[Finding]:
     """Yield what single precision may save where an optimizer's parameters are doubles. Only of
     programs without a GPU is it known what their work takes."""
-    doubles = [one for one in case.run.setup_calls.of_kind("optimizer") if "float64" in one.dtypes]
-    if not doubles:
+    optimizers = tuple(case.run.setup_calls.of_kind("optimizer"))
+    if not optimizers or any(one.dtypes != ("float64",) for one in optimizers):
         return
-    made = f"{doubles[0].call} at {case.run.name_of_line(doubles[0].place)}"
+    made = f"{optimizers[0].call} at {case.run.name_of_line(optimizers[0].place)}"
     evidence = f"the parameters of {made} are float64"
     if case.run.environment.get("gpus") != []:
         yield guidance("use single precision", None, *UNKNOWN, evidence)
         return
     computing_ns = sum(case.computing_by_path.values())
+    if computing_ns <= EDIT_SHARE * case.step_ns:
+        return
     yield guidance(
         "use single precision",
         None,

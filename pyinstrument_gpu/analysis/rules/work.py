@@ -23,9 +23,9 @@ from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.core.step_values import (
     ELEMENTS,
+    ELEMENTS_WITHOUT_PADDING,
     TOKENS,
     WITHOUT_PADDING,
-    WITHOUT_ZEROS,
     values_of_steps,
 )
 from pyinstrument_gpu.parts.words import counted, duration, small_percent
@@ -88,14 +88,14 @@ def batch_size(case: Case) -> Iterator[Finding]:
 
 def padding(case: Case) -> Iterator[Finding]:
     """Yield what steps with far larger batches than usual take more than the usual ones, as far as
-    these batches are padding: one long sample pads all others of its batch. Zeros count as padding
-    where no mask says what is.
+    these batches are padding: one long sample pads all others of its batch. Zeros at the ends of
+    rows of integers count as padding where no mask says what is.
     """
     run, steps = case.run, case.steps
     durations_ns = durations_ns_of(steps)
-    for with_it, without_it in ((TOKENS, WITHOUT_PADDING), (ELEMENTS, WITHOUT_ZEROS)):
+    for with_it, without_it in ((TOKENS, WITHOUT_PADDING), (ELEMENTS, ELEMENTS_WITHOUT_PADDING)):
         sizes, full = (values_of_steps(run, name, steps) for name in (with_it, without_it))
-        known = ~np.isnan(sizes) & ~np.isnan(full)
+        known = np.isfinite(sizes) & (sizes > 0) & (full >= 0) & (full <= sizes)
         if np.count_nonzero(known) < MIN_SIZED_STEPS:
             continue
         usual_size = float(np.median(sizes[known]))
@@ -154,8 +154,9 @@ def fused_optimizer(case: Case) -> Iterator[Finding]:
     cases, and foreach=True, which torch takes by itself on a GPU, too: neither is advised.
     """
     run = case.run
-    if run.environment.get("gpus") != []:
-        return
+    dtypes = {name for one in run.setup_calls.of_kind("optimizer") for name in one.dtypes}
+    if run.environment.get("gpus") != [] or any("float" not in name for name in dtypes):
+        return  # a fused one takes floating point alone
     for path, mean_ns in case.computing_by_path.items():
         name = run.names[run.path_names[path]].rstrip("0123456789 ")
         if name != "optimizer" or mean_ns < MIN_SHARE * case.step_ns:

@@ -9,11 +9,12 @@ calls inside each other, on one thread, the outermost counts.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import FrameType
+from types import FrameType, FunctionType, MethodType
 from typing import Any
 
 from pyinstrument_gpu.aspects.setup_calls import DOCUMENT, MOST_CALLS, MOST_TEXT
@@ -74,30 +75,49 @@ class SetupWatch(Watcher):
 
     def _note(self, kind: str, args: tuple[Any, ...], frame: FrameType) -> None:
         frames: Any = sys.modules["pyinstrument_gpu.patching.program_frames"]
-        program, _ = frames.frames_of_call(frame)
-        file = program.f_code.co_filename
+        program, library = frames.frames_of_call(frame)
+        # A class of the program's own calls the constructor of its base.
+        while kind != "threads" and _makes(program, args[0]):
+            program, library = frames.frames_of_call(program.f_back)
+        if kind == "anomaly" and library is not None:
+            return  # torch's own use, as where it compiles
+        call = "torch.set_num_threads" if kind == "threads" else type(args[0]).__name__[:MOST_TEXT]
+        if call == "set_detect_anomaly" and not sys.modules["torch"].is_anomaly_enabled():
+            return
+        file, line = program.f_code.co_filename, program.f_lineno
+        if line is None:
+            return
         file = (frames.cell_of(file) or file)[-MOST_TEXT:]
-        known: dict[str, Any] = {}
-        if kind == "threads":
-            call = "torch.set_num_threads"
-        else:
-            call = type(args[0]).__name__[:MOST_TEXT]
-            if kind == "loader":
-                known["is_shuffled"] = "Random" in type(args[0].sampler).__name__
-                known["collate"] = _collate(args[0].collate_fn)
-            elif kind == "optimizer":
-                known["dtypes"] = sorted(_dtypes(args[0]))
-            elif call == "set_detect_anomaly" and not sys.modules["torch"].is_anomaly_enabled():
-                return
-        key = (kind, call, file, program.f_lineno)
+        known: dict[str, Any] = {"kind": kind, "call": call, "file": file, "line": line}
+        if kind == "loader":
+            # Not by attributes, which may be properties of a class of the program's.
+            fields = vars(args[0])
+            known["is_shuffled"] = "Random" in type(fields.get("sampler")).__name__
+            known["collate"] = _collate(fields.get("collate_fn"))
+        elif kind == "optimizer":
+            known["dtypes"] = sorted(_dtypes(vars(args[0])["param_groups"]))
+        key = (kind, call, file, line)
+        if key in self._calls:
+            _join(known, self._calls[key])
         if key in self._calls or len(self._calls) < MOST_CALLS:
-            self._calls[key] = {
-                "kind": kind,
-                "call": call,
-                "file": file,
-                "line": program.f_lineno,
-                **known,
-            }
+            self._calls[key] = known
+
+
+def _makes(frame: FrameType, made: object) -> bool:
+    """Return whether this is the constructor of what is made."""
+    code = frame.f_code
+    if code.co_name != "__init__" or not code.co_varnames or frame.f_back is None:
+        return False
+    return frame.f_locals.get(code.co_varnames[0]) is made
+
+
+def _join(known: dict[str, Any], before: dict[str, Any]) -> None:
+    """Add what the same line has made before, such as the loaders of training and evaluation."""
+    if known["kind"] == "loader" and known["collate"] != before["collate"]:
+        of_shuffled = [one["collate"] for one in (known, before) if one["is_shuffled"]]
+        known["collate"] = of_shuffled[0] if len(of_shuffled) == 1 else None
+    known["is_shuffled"] = known.get("is_shuffled", False) or before.get("is_shuffled", False)
+    known["dtypes"] = sorted({*known.get("dtypes", ()), *before.get("dtypes", ())})
 
 
 def _functions() -> Iterator[tuple[str, Any]]:
@@ -119,23 +139,25 @@ def _functions() -> Iterator[tuple[str, Any]]:
 
 
 def _collate(function: Any) -> dict[str, Any] | None:
-    code = getattr(function, "__code__", None)
-    if code is None or str(function.__module__).startswith("torch."):
+    function = function.__func__ if isinstance(function, MethodType) else function
+    if not isinstance(function, FunctionType):
+        return None
+    code = function.__code__
+    if f"{os.sep}torch{os.sep}" in code.co_filename:
         return None
     name = function.__qualname__.rpartition("<locals>.")[2][:MOST_TEXT]
-    return {
-        "function": name,
-        "file": code.co_filename[-MOST_TEXT:],
-        "line": code.co_firstlineno,
-    }
+    file = code.co_filename[-MOST_TEXT:]
+    return {"function": name, "file": file, "line": code.co_firstlineno}
 
 
-def _dtypes(optimizer: Any) -> set[str]:
-    found = set()
-    for group in optimizer.param_groups:
-        for parameter in group["params"][:_MOST_PARAMETERS]:
-            found.add(str(parameter.dtype).removeprefix("torch."))
-    return found
+def _dtypes(groups: Any) -> set[str]:
+    torch: Any = sys.modules["torch"]
+    with torch._C.DisableTorchFunction():  # no class or mode of the program's should see it
+        return {
+            str(parameter.dtype).removeprefix("torch.")[:MOST_TEXT]
+            for group in groups
+            for parameter in group["params"][:_MOST_PARAMETERS]
+        }
 
 
 def watcher(options: object) -> Watcher:

@@ -125,7 +125,8 @@ def _asleep(run: Run, ran: NDArray[np.void]) -> Cause:
     ran, steps = ran[place >= 0], steps[place[place >= 0]]
     stolen = run.noted_causes.of_kind(STEAL_KIND)[1]
     times_ns = durations_ns_of(steps) - ran["time_ns"]
-    times_ns -= np.nan_to_num(step_waits_ns(run, steps)).astype(np.int64)
+    waits_ns = np.maximum(np.nan_to_num(step_waits_ns(run, steps)), 0)
+    times_ns -= waits_ns.astype(np.int64)
     of_stolen = places_in(steps["index"], stolen["step"])
     np.subtract.at(times_ns, of_stolen[of_stolen >= 0], stolen["time_ns"][of_stolen >= 0])
     return Cause(
