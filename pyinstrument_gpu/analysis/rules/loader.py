@@ -60,8 +60,8 @@ def loader_workers(case: Case) -> Iterator[Finding]:
     if (best := _best(case)) is not None and not case.has_device and per_step:
         # The replay knows which room there is on the processors.
         now_ns = best.model_wait_ns
-        per_step *= 1.0 if share is None else share
-        low_ns, high_ns = (per_step * (now_ns - ns) for ns in (best.most_ns, best.least_ns))
+        waited = float(per_step) * (1.0 if share is None else share)
+        low_ns, high_ns = (waited * (now_ns - ns) for ns in (best.most_ns, best.least_ns))
         high_ns = min(high_ns, worth.of_ns)
         worth = worth._replace(low_ns=min(low_ns, high_ns), high_ns=high_ns)
         edit = f"DataLoader(num_workers={best.workers}){case.made_at('loader')}"
