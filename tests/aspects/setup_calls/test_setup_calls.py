@@ -16,6 +16,7 @@ from pyinstrument_gpu.aspects.setup_calls.data import (
     SetupCall,
     SetupCalls,
 )
+from pyinstrument_gpu.aspects.setup_calls.watch import _dtypes
 
 
 def line() -> int:
@@ -64,6 +65,60 @@ def test_a_loader_has_the_function_of_the_program_that_makes_its_batches() -> No
     assert made == [CollateFunction("collate", __file__, line), None, None]
 
 
+class AnswersWithItself:
+    """Has every attribute, as proxies and mocks do."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+    def __call__(self, samples: Any) -> Any:
+        return samples
+
+
+def test_what_is_no_plain_function_is_not_looked_into() -> None:
+    rows = torch.utils.data.TensorDataset(torch.zeros(8, 2))
+    with pig.record() as recording:
+        torch.utils.data.DataLoader(rows, collate_fn=AnswersWithItself())
+    assert [one.collate for one in calls_of(recording)] == [None]
+
+
+def test_loaders_of_one_line_are_told_of_together() -> None:
+    rows = torch.utils.data.TensorDataset(torch.zeros(8, 2))
+
+    def loader(is_shuffled: bool, function: Any) -> Any:
+        return torch.utils.data.DataLoader(rows, shuffle=is_shuffled, collate_fn=function)
+
+    with pig.record() as recording:
+        loader(True, collate)
+        loader(False, None)
+    (one,) = calls_of(recording)
+    assert one.is_shuffled
+    assert one.collate is not None
+    assert one.collate.function == "collate"
+
+
+def test_a_class_of_the_program_is_made_where_it_is_called() -> None:
+    class Mine(torch.optim.SGD):
+        def __init__(self, parameters: Any) -> None:
+            super().__init__(parameters, lr=0.1)
+
+    with pig.record() as recording:
+        made = line() + 1
+        Mine([torch.zeros(1)])
+    assert [(one.call, one.line) for one in calls_of(recording)] == [("Mine", made)]
+
+
+def test_modes_of_the_program_do_not_see_what_is_asked() -> None:
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function: Any, *_: Any) -> Any:
+            raise AssertionError(function)
+
+    weights = [torch.zeros(1)]
+    optimizer = torch.optim.SGD(weights, lr=0.1)
+    with Mode():
+        assert _dtypes(optimizer.param_groups) == {"float32"}
+
+
 def test_a_call_that_fails_raises_what_it_raises_and_is_not_noted() -> None:
     with pig.record() as recording:
         with pytest.raises(ValueError, match="empty parameter list"):
@@ -81,8 +136,11 @@ def test_only_switching_anomaly_detection_on_is_noted() -> None:
             warnings.simplefilter("ignore")
             torch.autograd.detect_anomaly()
         torch.set_num_threads(torch.get_num_threads())
+        torch.compile(torch.nn.Linear(2, 2), backend="aot_eager")(
+            torch.zeros(2, 2)
+        ).sum().backward()
     found = [(one.kind, one.call) for one in calls_of(recording)]
-    assert found == [
+    assert found == [  # not torch's own use, where it compiles
         ("anomaly", "set_detect_anomaly"),
         ("anomaly", "detect_anomaly"),
         ("threads", "torch.set_num_threads"),
