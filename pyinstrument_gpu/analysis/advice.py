@@ -342,10 +342,16 @@ def _edit(run: Run, saving: ReplayedSaving) -> str:
     return _CHANGE_EDITS[saving.change]
 
 
+def made_at(run: Run, kind: str) -> str:
+    """Return where the program makes its loader or its optimizer, behind " at "; "" where that was
+    not seen, or several may be meant. `kind`: see `SetupCall`."""
+    call = run.setup_calls.only(kind)
+    return "" if call is None else f" at {run.name_of_line(call.place)}"
+
+
 def faster_loading(run: Run) -> str:
     """Return how to make batches come sooner. Without workers, other options are errors."""
-    call = run.setup_calls.only("loader")
-    place = "" if call is None else f" at {run.name_of_line(call.place)}"
+    place = made_at(run, "loader")
     if run.program_facts.loader_workers == 0:
         return (
             f"load batches ahead of the step in worker processes: DataLoader(num_workers=N){place}"

@@ -156,12 +156,6 @@ class Case:
                 return f"{self.run.names[name]}, first called at {line}"
         return None
 
-    def made_at(self, kind: str) -> str:
-        """Return where the program makes its loader or its optimizer, behind " at "; "" where that
-        was not seen, or several may be meant."""
-        call = self.run.setup_calls.only(kind)
-        return "" if call is None else f" at {self.run.name_of_line(call.place)}"
-
     @property
     def collated_by(self) -> str:
         """The program's function that makes a batch of samples, behind ", by "; "" where there is

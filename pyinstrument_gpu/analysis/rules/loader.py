@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pyinstrument_gpu.analysis.advice import Finding
+from pyinstrument_gpu.analysis.advice import Finding, made_at
 from pyinstrument_gpu.analysis.batches import LOADER_PHASES
 from pyinstrument_gpu.analysis.intervals import interval_at
 from pyinstrument_gpu.analysis.rules.case import Case, Worth, guidance, worth_of
@@ -59,23 +59,20 @@ def loader_workers(case: Case) -> Iterator[Finding]:
     edit = None
     if (best := _best(case)) is not None and not case.has_device and per_step:
         # The replay knows which room there is on the processors.
-        now_ns = best.model_wait_ns
         waited = float(per_step) * (1.0 if share is None else share)
-        low_ns, high_ns = (waited * (now_ns - ns) for ns in (best.most_ns, best.least_ns))
+        low_ns, high_ns = (waited * ns for ns in best.saved_ns)
         high_ns = min(high_ns, worth.of_ns)
         worth = worth._replace(low_ns=min(low_ns, high_ns), high_ns=high_ns)
-        edit = f"DataLoader(num_workers={best.workers}){case.made_at('loader')}"
+        edit = f"DataLoader(num_workers={best.workers}){made_at(case.run, 'loader')}"
     yield guidance(f"use more loader workers{more}", None, *worth, evidence, edit)
 
 
 class _Best(NamedTuple):
-    """The number of workers with which the loop would wait least, and its waits per batch: now, and
-    the least and the most with these."""
+    """The number of workers with which the loop would wait least, and the least and the most that
+    this saves of the wait for a batch."""
 
     workers: int
-    model_wait_ns: float
-    least_ns: float
-    most_ns: float
+    saved_ns: tuple[float, float]
 
 
 def _best(case: Case) -> _Best | None:
@@ -88,7 +85,7 @@ def _best(case: Case) -> _Best | None:
     best = min(more, key=lambda one: one.most_ns, default=None)
     if best is None or best.most_ns >= model.wait_ns:
         return None
-    return _Best(best.workers, model.wait_ns, best.least_ns, best.most_ns)
+    return _Best(best.workers, (model.wait_ns - best.most_ns, model.wait_ns - best.least_ns))
 
 
 def _with_more(case: Case, workers: int) -> str:
@@ -125,7 +122,7 @@ def no_workers(case: Case) -> Iterator[Finding]:
         *Worth(saved_ns, saved_ns, model.wait_ns / model.wait_share),
         f"a worker makes a batch in {duration(float(model.making_ns.mean()))}, and the loop waits "
         f"{duration(waits_ns)} for it to be handed over",
-        f"DataLoader(num_workers=0){case.made_at('loader')}",
+        f"DataLoader(num_workers=0){made_at(case.run, 'loader')}",
     )
 
 
@@ -158,5 +155,5 @@ def kept_workers(case: Case) -> Iterator[Finding]:
         ),
         f"they were started {counted(len(starts_ns), 'time')}, which took {duration(again_ns)} in "
         f"all, and the first batches of {len(first_ns)} loops {duration(float(first_ns.sum()))}",
-        f"DataLoader(persistent_workers=True){case.made_at('loader')}",
+        f"DataLoader(persistent_workers=True){made_at(case.run, 'loader')}",
     )

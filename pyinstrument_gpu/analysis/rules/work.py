@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from pyinstrument_gpu.analysis.advice import Finding
+from pyinstrument_gpu.analysis.advice import Finding, made_at
 from pyinstrument_gpu.analysis.bottleneck import Bottleneck
 from pyinstrument_gpu.analysis.rules.case import UNKNOWN, Case, Worth, guidance
 from pyinstrument_gpu.analysis.rules.occasions import (
@@ -141,7 +141,7 @@ def optimizer_host_time(case: Case) -> Iterator[Finding]:
                 None,
                 *Worth(0.0, min(host_ns, idle_ns), case.step_ns),
                 f"{run.paths[path]} takes {duration(host_ns)} of the host per step",
-                f"Optimizer(fused=True){case.made_at('optimizer')}",
+                f"Optimizer(fused=True){made_at(case.run, 'optimizer')}",
             )
 
 
@@ -176,7 +176,7 @@ def fused_optimizer(case: Case) -> Iterator[Finding]:
                 *Worth(low_ns, min(high_ns, mean_ns), case.step_ns),
                 f"{run.paths[path]} takes {duration(mean_ns)} of a step, and goes over the "
                 f"parameters one by one for {likely_ns / mean_ns:.0%} of that",
-                f"fused=True for the optimizer{case.made_at('optimizer')}",
+                f"fused=True for the optimizer{made_at(case.run, 'optimizer')}",
             )
 
 
@@ -200,7 +200,7 @@ def too_many_threads(case: Case) -> Iterator[Finding]:
         *Worth(0.0, share * case.step_ns, case.step_ns),
         f"torch uses {threads} threads on {cores} processor{'s' * (cores != 1)}, and steps wait "
         f"for one for {share:.0%} of their time",
-        f"torch.set_num_threads({cores}){case.made_at('threads')}, or OMP_NUM_THREADS={cores}",
+        f"torch.set_num_threads({cores}){made_at(case.run, 'threads')}, or OMP_NUM_THREADS={cores}",
     )
 
 
