@@ -14,6 +14,7 @@ PyinstrumentGpuError
 ├── SinkError (RuntimeError)               a live sink cannot be opened
 ├── ConfigurationError (ValueError)        a setting in pyproject.toml or the environment is wrong
 ├── GateError (RuntimeError)               what a gate runs fails, or can't be compared
+├── TrialError (RuntimeError)              what is tried fails, or can't be tried
 └── MissingDependencyError (ImportError)   an optional package is not installed
 
 NonFiniteError (BaseException)             values are not finite, and the program was to stop
@@ -82,6 +83,10 @@ class GateError(PyinstrumentGpuError, RuntimeError):
 class NonFiniteError(BaseException):
     """A recording was asked to end the program where values are not finite; the message says which
     module made the first. No `Exception`, so that a loop which passes over what fails ends too."""
+
+
+class TrialError(PyinstrumentGpuError, RuntimeError):
+    """A program can't be tried: it fails, has no steps, or its directory can't be copied."""
 
 
 class MissingDependencyError(PyinstrumentGpuError, ImportError):

@@ -14,6 +14,7 @@ import difflib
 import gc
 import importlib
 import io
+import keyword
 import os
 import sys
 from typing import Any, cast
@@ -36,6 +37,7 @@ _COMMANDS = {
     "export": "Write runs in another format, for other tools to read.",
     "compare": "Tell whether a change made training faster or slower.",
     "gate": "Fail if training has become slower: a test that does not flake.",
+    "try": "Find edits that make a program faster, by trying them.",
     "blame": "Find the commit that made training slower.",
     "peak": "Measure how many floating-point operations a second this device can do.",
     "info": "Show what a run file contains and what is missing.",
@@ -67,7 +69,8 @@ class _Commands(click.Group):
             return cast("click.Command | None", found)
         if cmd_name in self.commands or cmd_name not in _COMMANDS:
             return super().get_command(ctx, cmd_name)
-        command = getattr(importlib.import_module(f"pyinstrument_gpu.cli.{cmd_name}"), cmd_name)
+        name = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
+        command = getattr(importlib.import_module(f"pyinstrument_gpu.cli.{name}"), name)
         assert isinstance(command, click.Command)
         return command
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -267,6 +268,7 @@ def _check_call(ctx: click.Context, option: click.Parameter, value: str | None) 
     is_flag=True,
     help="Don't print the report.",
 )
+@click.option("--trial", hidden=True, allow_from_autoenv=False)
 @click.argument("program", metavar="PROGRAM")
 @click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
 def run(
@@ -274,6 +276,7 @@ def run(
     arguments: tuple[str, ...],
     is_module: bool,
     no_sync_watch: bool,
+    trial: str | None,
     **options: Any,
 ) -> None:
     """Run a Python program and record its phases and steps.
@@ -286,6 +289,10 @@ def run(
     from pyinstrument_gpu.launch.launch import Launch, LaunchOptions
     from pyinstrument_gpu.launch.program import Program
 
+    if trial is not None:  # of `pyinstrument-gpu try`: nothing is recorded
+        from pyinstrument_gpu.trial.child import Trial
+
+        raise Leave(Trial(Program(program, arguments, is_module), Path(trial)).run)
     if no_sync_watch and (options["as_if_cuda"] or options["fail_on_sync"]):
         raise click.UsageError(
             "--no-sync-watch can't be combined with --as-if-cuda or --fail-on-sync"
@@ -306,5 +313,5 @@ def run_options() -> dict[str, object]:
     return {
         option.name: option.default
         for option in run.params
-        if isinstance(option, click.Option) and option.name not in (None, "is_module")
+        if isinstance(option, click.Option) and option.name not in (None, "is_module", "trial")
     }

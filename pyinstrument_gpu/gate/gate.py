@@ -84,6 +84,10 @@ class Progress:
             self._stream.flush()
             self._width = 0
 
+    def show_left(self, what: str, left_s: float) -> None:
+        """Show what is being done, and how long all of it may still take."""
+        self.show(f"try: {what}, about {_minutes(left_s)} left")
+
     def show(self, text: str) -> None:
         if self._is_one_line:
             self._stream.write("\r" + text.ljust(self._width))

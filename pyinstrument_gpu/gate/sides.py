@@ -293,9 +293,14 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
                 process.wait(_PATIENCE_S)
                 break
     finally:  # what is left of it, also after a second Ctrl-C, or of those that it did not wait for
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        kill_group(process)
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process, and what it has started and left in its group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _signal(number: int) -> str:
@@ -361,7 +366,17 @@ class RecordedCommand:
     def recorded_into(self, path: str) -> list[str]:
         """The command that records. Without a report, which would follow the program's own last
         words."""
-        return [*self._before, "-o", path, "--overwrite", "--no-report", *self._after]
+        return self.with_options(["-o", path, "--overwrite", "--no-report"])
+
+    @property
+    def program(self) -> str | None:
+        """The script; None for a module, or what is no script."""
+        found = next((word for word in self._after if not word.startswith("-")), "")
+        return found if self._after[:1] != ["-m"] and found.endswith(".py") else None
+
+    def with_options(self, options: Sequence[str]) -> list[str]:
+        """The command under `pyinstrument-gpu run` with these options."""
+        return [*self._before, *options, *self._after]
 
     def _place(self, words: list[str]) -> None:
         if not words:

@@ -78,6 +78,22 @@ def frames_of_call(frame: FrameType) -> tuple[FrameType, FrameType | None]:
     return innermost or caller(frame), None
 
 
+def maker_of(frame: FrameType, made: object) -> tuple[FrameType, FrameType | None]:
+    """As `frames_of_call`, of the call of a constructor: a class of the program's own calls that of
+    its base, and what is meant is the line that makes the object."""
+    program, library = frames_of_call(frame)
+    while made is not None and _is_constructor_of(made, program) and program.f_back is not None:
+        program, library = frames_of_call(program.f_back)
+    return program, library
+
+
+def _is_constructor_of(made: object, frame: FrameType) -> bool:
+    code = frame.f_code
+    if code.co_name != "__init__" or not code.co_varnames:
+        return False
+    return frame.f_locals.get(code.co_varnames[0]) is made
+
+
 class _Origin(enum.Enum):
     PROGRAM = enum.auto()
     LIBRARY = enum.auto()

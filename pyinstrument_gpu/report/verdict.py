@@ -30,6 +30,7 @@ from pyinstrument_gpu.report.findings import Guides
 from pyinstrument_gpu.report.no_steps import no_steps
 from pyinstrument_gpu.report.phases import PhaseInSteps, overlap
 
+NOT_STOPPED = "; the recording was not stopped, so its end is not here"
 _MOSTLY, _LITTLE = 0.5, 0.1
 _SECOND = 0.25
 """The least part of the time of the largest phase, of the next one that is named with it."""
@@ -91,7 +92,7 @@ def verdict(
         helps = 'put gpu_phase("...") around the parts of that code to see what it is'
     else:
         helps = _what_helps(run, findings, guides, bool(where))
-    end = "" if run.complete else "; the recording was not stopped, so its end is not here"
+    end = "" if run.complete else NOT_STOPPED
     if elsewhere and not findings:
         return f"{takes}{end}."  # what could be saved in steps is not what matters
     return f"{takes}; {helps}{end}."

@@ -75,10 +75,7 @@ class SetupWatch(Watcher):
 
     def _note(self, kind: str, args: tuple[Any, ...], frame: FrameType) -> None:
         frames: Any = sys.modules["pyinstrument_gpu.patching.program_frames"]
-        program, library = frames.frames_of_call(frame)
-        # A class of the program's own calls the constructor of its base.
-        while kind != "threads" and _makes(program, args[0]):
-            program, library = frames.frames_of_call(program.f_back)
+        program, library = frames.maker_of(frame, None if kind == "threads" else args[0])
         if kind == "anomaly" and library is not None:
             return  # torch's own use, as where it compiles
         call = "torch.set_num_threads" if kind == "threads" else type(args[0]).__name__[:MOST_TEXT]
@@ -101,14 +98,6 @@ class SetupWatch(Watcher):
             _join(known, self._calls[key])
         if key in self._calls or len(self._calls) < MOST_CALLS:
             self._calls[key] = known
-
-
-def _makes(frame: FrameType, made: object) -> bool:
-    """Return whether this is the constructor of what is made."""
-    code = frame.f_code
-    if code.co_name != "__init__" or not code.co_varnames or frame.f_back is None:
-        return False
-    return frame.f_locals.get(code.co_varnames[0]) is made
 
 
 def _join(known: dict[str, Any], before: dict[str, Any]) -> None:

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Edits that are a setting of torch or of Python, for the whole program."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyinstrument_gpu.trial.edits.edit import Changes, Edit, Facts, Hand, Value
+
+
+class Threads(Edit):
+    """Another number of threads for torch's operations on the CPU."""
+
+    name = "threads"
+    group = "threads"
+    changes = Changes.LAST_DIGITS
+
+    def reach(self, facts: Facts) -> float:
+        own = 0.0 if facts.workers else facts.share("data")  # transforms in the process itself
+        return facts.compute_share + own if facts.cores > 1 else 0.0
+
+    def values(self, facts: Facts) -> Sequence[Value]:
+        return sorted({1, facts.cores // 2, facts.cores} - {facts.threads})
+
+    def text(self, value: Value) -> str:
+        return self.statement(value)
+
+    def statement(self, value: Value) -> str:
+        return f"torch.set_num_threads({value})"
+
+    def make(self, value: Value, hand: Hand) -> None:
+        import torch
+
+        # What the program has by itself is its baseline, which its own call may have set later.
+        if hand.applies():
+            torch.set_num_threads(value)
+            torch.set_num_threads = _nothing  # type: ignore[assignment]
+
+
+def _nothing(number: int) -> None:
+    pass
+
+
+class LibraryThreads(Edit):
+    """One thread for the BLAS of numpy in each process: loader workers have enough of them."""
+
+    name = "library_threads"
+    group = "threads"
+    changes = Changes.LAST_DIGITS
+
+    def reach(self, facts: Facts) -> float:
+        return facts.share("data") if facts.workers else 0.0
+
+    def text(self, value: Value) -> str:
+        return "OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1"
+
+    def environment(self, value: Value) -> Mapping[str, str]:
+        return {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+    def where(self, value: Value) -> str:
+        return "before the command"
+
+
+class Collector(Edit):
+    """Fewer objects for Python's garbage collector to look at, or fewer looks."""
+
+    name = "collector"
+    group = "gc"
+    changes = Changes.NOTHING
+
+    def reach(self, facts: Facts) -> float:
+        return facts.collector_share
+
+    def values(self, facts: Facts) -> Sequence[Value]:
+        return ("gc.freeze()", "gc.set_threshold(50_000, 20, 20)")
+
+    def text(self, value: Value) -> str:
+        return str(value)
+
+    def where(self, value: Value) -> str:
+        return "before the loop"
+
+    def make(self, value: Value, hand: Hand) -> None:
+        if hand.applies():
+            hand.at_steps.append(
+                gc.freeze if value == "gc.freeze()" else lambda: gc.set_threshold(50_000, 20, 20)
+            )
+
+
+class CudnnBenchmark(Edit):
+    """Convolutions by the fastest algorithm for each shape, which is measured."""
+
+    name = "cudnn_benchmark"
+    group = "cudnn"
+    changes = Changes.LAST_DIGITS
+
+    def reach(self, facts: Facts) -> float:
+        return facts.compute_share if facts.has_gpu else 0.0
+
+    def text(self, value: Value) -> str:
+        return self.statement(value)
+
+    def statement(self, value: Value) -> str:
+        return "torch.backends.cudnn.benchmark = True"
+
+    def make(self, value: Value, hand: Hand) -> None:
+        import torch
+
+        if hand.applies():
+            torch.backends.cudnn.benchmark = True
+
+
+class MatmulPrecision(Edit):
+    """Matrix products of float32 in TF32."""
+
+    name = "matmul_precision"
+    group = "precision"
+    changes = Changes.RESULTS
+
+    def reach(self, facts: Facts) -> float:
+        return facts.compute_share if facts.has_gpu else 0.0
+
+    def text(self, value: Value) -> str:
+        return self.statement(value)
+
+    def statement(self, value: Value) -> str:
+        return 'torch.set_float32_matmul_precision("high")'
+
+    def make(self, value: Value, hand: Hand) -> None:
+        import torch
+
+        if hand.applies():
+            torch.set_float32_matmul_precision("high")
+
+
+class NoAnomalyDetection(Edit):
+    """Autograd without anomaly detection."""
+
+    name = "anomaly"
+    group = "modes"
+    changes = Changes.NOTHING
+
+    def reach(self, facts: Facts) -> float:
+        return facts.compute_share
+
+    def text(self, value: Value) -> str:
+        return "no anomaly detection"
+
+    def make(self, value: Value, hand: Hand) -> None:
+        import torch
+
+        original: Any = torch.set_anomaly_enabled
+
+        def set_anomaly_enabled(enabled: bool, check_nan: bool = True) -> None:
+            if enabled and hand.meets("detect_anomaly", sys._getframe(1)):
+                enabled = False
+            original(enabled, check_nan)
+
+        torch.set_anomaly_enabled = set_anomaly_enabled
+
+
+class NoDeterminism(Edit):
+    """Algorithms that need not give the same bits each time."""
+
+    name = "determinism"
+    group = "modes"
+    changes = Changes.LAST_DIGITS
+
+    def reach(self, facts: Facts) -> float:
+        return facts.compute_share
+
+    def text(self, value: Value) -> str:
+        return "no deterministic algorithms"
+
+    def keywords(self, value: Value) -> Mapping[str, str]:
+        return {"mode": "False"}
+
+    def make(self, value: Value, hand: Hand) -> None:
+        import torch
+
+        def change(arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
+            return {"mode": False} if arguments["mode"] else None
+
+        hand.replace(torch, "use_deterministic_algorithms", change)

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The result of trials, for the terminal and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
+from pyinstrument_gpu.parts.words import counted, duration, time_text
+from pyinstrument_gpu.trial.edits.edit import Changes
+from pyinstrument_gpu.trial.patch import Patch
+from pyinstrument_gpu.trial.results import Same
+from pyinstrument_gpu.trial.search import MARGIN, Candidate, Change, Outcome
+
+_MOST_SLOWER = 6
+
+
+def parts(
+    outcome: Outcome, verdict: str, patch: Patch, file: str, place: Callable[[Candidate], str]
+) -> Iterator[Part]:
+    """Yield the result.
+
+    Args:
+        verdict: what a recorded run says of the program.
+        file: the name of the patch, if one was written.
+        place: where in the user's code an edit is made, in words.
+    """
+    yield Sentence(verdict)
+    yield Sentence(f"Baseline of the trials: {duration(outcome.baseline_ns)} a step.")
+    yield Sentence()
+    rows = [
+        Row(one.text, [_time(outcome, one), _results(outcome, one)], note=place(one))
+        for one in _in_order(outcome)
+    ]
+    if rows:
+        yield table(("tried", "time per step", "results"), [rows], whole_names=True)
+        yield Sentence()
+    yield from map(Sentence, _conclusions(outcome))
+    for sentence in _warnings(outcome):
+        yield Sentence(sentence, "warn")
+    if patch.diff:
+        left = [one.text for one in outcome.winners if one.edit.name not in patch.made]
+        rest = f", but for {' and '.join(left)}" if left else ""
+        yield Sentence(f"A patch with these edits{rest}: {file}  (git apply {file})")
+
+
+def _in_order(outcome: Outcome) -> list[Candidate]:
+    """Winners first, then what makes no difference, then what is slower, then what failed."""
+
+    def key(one: Candidate) -> tuple[bool, bool, float]:
+        change = outcome.confirmed.get(one)
+        is_winner = one in outcome.winners
+        return not is_winner, bool(one.problem), change.share if change else one.mean
+
+    return sorted(outcome.candidates, key=key)
+
+
+def _time(outcome: Outcome, one: Candidate) -> str:
+    change = outcome.confirmed.get(one)
+    if change is None and one.problem:
+        return f"not tried: {one.problem}"
+    if change is None and not one.ratios:
+        return "not tried: no time"
+    change = change or Change.of(one.ratios, 0.95)
+    interval = _interval(change)
+    if change.is_faster and one in outcome.confirmed:
+        return f"{_percent(change.share)}{interval}"
+    if change.low is None:
+        # A single trial, which was enough to see that it can't win.
+        return "slower" if change.share > MARGIN else "no gain"
+    if change.low > 0:
+        return f"slower: {_percent(change.share)}{interval}"
+    if change.high is not None and max(-change.low, change.high) > 0.05:
+        return f"can't be told here{interval}"
+    return f"no difference{interval}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:+.1f} %"
+
+
+def _interval(change: Change) -> str:
+    if change.low is None or change.high is None:
+        return ""
+    return f" ({100 * change.low:+.0f} to {100 * change.high:+.0f})"
+
+
+def _results(outcome: Outcome, one: Candidate) -> str:
+    if one.same is Same.DIFFERENT and outcome.is_deterministic is False:
+        return "not deterministic"
+    if one.same is Same.DIFFERENT and one.edit.changes is Changes.DRAWS:
+        return "other random draws"
+    return "" if one.same is Same.UNKNOWN else one.same.words
+
+
+def _conclusions(outcome: Outcome) -> Iterator[str]:
+    runs = (
+        f"{counted(outcome.rounds, 'fresh run')} of each side, {counted(outcome.steps, 'step')} "
+        f"each; {time_text(int(outcome.duration_s * 1e9))} in all"
+    )
+    winners = outcome.winners
+    if outcome.together is not None and set(outcome.together[0]) == set(winners):
+        change = outcome.together[1]
+        yield f"Together: {_percent(change.share)}{_interval(change)}. {runs}."
+    elif winners:
+        best = winners[0]
+        change = outcome.confirmed[best]
+        yield f"Best: {best.text}, {_percent(change.share)}{_interval(change)}. {runs}."
+    elif outcome.candidates:
+        yield (
+            "Nothing that was tried makes it faster for certain; "
+            f"{time_text(int(outcome.duration_s * 1e9))} in all."
+        )
+    else:
+        yield "There is nothing to try: no edit that is known here fits this program."
+
+
+def _warnings(outcome: Outcome) -> Iterator[str]:
+    if outcome.is_interrupted:
+        yield "Interrupted: this is what was known by then."
+    if outcome.is_busy:
+        share = f"{100 * outcome.waiting_share:.0f} %"
+        yield (
+            f"The machine is busy: the loop waited for a processor for {share} of the time. What "
+            "can't be told here may be told with more --minutes, or when it is idle."
+        )
+    if outcome.is_deterministic is False:
+        yield (
+            "The program has other results in each run, so it can't be told whether an edit "
+            "changes them."
+        )
+    changing = [
+        one.text
+        for one, change in outcome.confirmed.items()
+        if change.is_faster and not one.is_allowed
+    ]
+    for text in changing:
+        yield f"{text} is faster and changes the results, more than rounding would."
+    for one in outcome.winners:
+        if one.edit.name == "compile" and one.startup_ns:
+            yield f"{one.text} takes {duration(max(one.startup_ns))} longer to start."
+    if outcome.not_tried:
+        names = ", ".join(one.text for one in outcome.not_tried)
+        yield f"There was no time for: {names}. Give more --minutes, or --only."
+
+
+def facts(outcome: Outcome, verdict: str, patch: Patch) -> dict[str, Any]:
+    """Return the result for JSON."""
+
+    def change(one: Change | None) -> dict[str, float | None] | None:
+        return None if one is None else {"share": one.share, "low": one.low, "high": one.high}
+
+    return {
+        "verdict": verdict,
+        "baseline_ns": outcome.baseline_ns,
+        "steps": outcome.steps,
+        "rounds": outcome.rounds,
+        "duration_s": outcome.duration_s,
+        "waiting_share": outcome.waiting_share,
+        "is_deterministic": outcome.is_deterministic,
+        "is_interrupted": outcome.is_interrupted,
+        "tried": [
+            {
+                "name": one.edit.name,
+                "group": one.edit.group,
+                "value": one.made.value,
+                "text": one.text,
+                "is_winner": one in outcome.winners,
+                "confirmed": change(outcome.confirmed.get(one)),
+                "explored": change(Change.of(one.ratios, 0.95)) if one.ratios else None,
+                "results": one.same.words,
+                "problem": one.problem or None,
+                "places": [[place.file, place.line] for place in one.places],
+            }
+            for one in _in_order(outcome)
+        ],
+        "together": None
+        if outcome.together is None
+        else {
+            "edits": [one.text for one in outcome.together[0]],
+            "change": change(outcome.together[1]),
+        },
+        "not_tried": [one.text for one in outcome.not_tried],
+        "patch": patch.diff or None,
+    }
