@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,8 +114,8 @@ def with_arguments(source: str, place: Place, keywords: Mapping[str, str]) -> st
             place_at = max(_range(source, one)[1] for one in last)
             # Of an argument in parentheses, the end is behind these.
             close = _range(source, call)[1] - 1
-            rest = source[place_at:close]
-            place_at += rest.rfind(")") + 1
+            parentheses = re.match(r"(\s*\))*", source[place_at:close])
+            place_at += 0 if parentheses is None else parentheses.end()
             edits.append((place_at, place_at, ", " + ", ".join(added)))
         else:
             close = _range(source, call)[1] - 1

@@ -154,6 +154,7 @@ class Search:
 
     Args:
         candidates: what may be tried, that which may save most first.
+        looked: a trial of the program without any edit, for its results.
         seconds: how long it may take.
         show: called with what is being done, and the seconds that are left.
         random: decides on the order of trials.
@@ -165,6 +166,7 @@ class Search:
         runner: Runner,
         plan: Plan,
         candidates: Sequence[Candidate],
+        looked: Measured,
         seconds: float,
         show: Callable[[str, float], None] = lambda what, left_s: None,
         random: Random | None = None,
@@ -181,6 +183,7 @@ class Search:
         self._begin_s = clock()
         self._durations_s: list[float] = []
         self._baselines: list[Measured] = []
+        self._results = [looked.results]
         self._waiting: list[float] = []
         self.outcome = Outcome(steps=plan.steps)
 
@@ -246,7 +249,7 @@ class Search:
 
     def _same(self, results: Results) -> Same:
         """How alike results are to those of the nearest baseline."""
-        return min(alike(one.results, results) for one in self._baselines)
+        return min(alike(one, results) for one in self._results)
 
     def _leave_out(self) -> None:
         """Leave out what can't win any more, or not against another variant of the same edit."""
@@ -357,14 +360,13 @@ class Search:
         self._waiting.append(measured.waiting_share)
         if not made:
             self._baselines.append(measured)
+            self._results.append(measured.results)
         return measured
 
     def _is_deterministic(self) -> bool | None:
-        if len(self._baselines) < 2:
-            return None
-        first = self._baselines[0].results
-        others = [alike(first, one.results) for one in self._baselines[1:]]
-        return None if Same.UNKNOWN in others else Same.DIFFERENT not in others
+        first, *others_results = self._results
+        others = [alike(first, one) for one in others_results]
+        return None if not others or Same.UNKNOWN in others else Same.DIFFERENT not in others
 
     @property
     def _elapsed_s(self) -> float:

@@ -121,7 +121,7 @@ class Tries:
         candidates = list(candidates_of(variants, looked.finding.met))
         limit_s = max(_SLOWER * looked.duration_s, looked.duration_s + _LONGER_S)
         plan = replace(plan, steps=min(plan.steps, looked.finding.steps), limit_s=limit_s)
-        outcome = Search(self._runner, plan, candidates, 0.85 * seconds, self._show).run()
+        outcome = Search(self._runner, plan, candidates, looked, 0.85 * seconds, self._show).run()
         return Result(
             outcome,
             document_of(run).verdict.replace(NOT_STOPPED, ""),
