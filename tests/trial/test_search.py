@@ -23,6 +23,7 @@ def searched(
     seed: int = 0,
     seconds: float = TEN_MINUTES_S,
 ) -> Outcome:
+    looked = ScriptedTrials({}).trial((), PLAN, is_dry=True)
     search = Search(
         trials, PLAN, candidates, looked, seconds, random=Random(seed), clock=trials.clock
     )
