@@ -217,7 +217,8 @@ class Search:
         self._left = self._left[:most]
         self.outcome.candidates = list(self._left)
         for number in range(_MOST_EXPLORING):
-            if not self._left or (number and self._elapsed_s > EXPLORING * self._seconds):
+            round_s = (1 + len(self._left)) * trial_s
+            if not self._left or (number and self._elapsed_s + round_s > EXPLORING * self._seconds):
                 break
             if number:
                 baseline = self._measure((), "the baseline")
