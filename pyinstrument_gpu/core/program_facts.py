@@ -13,6 +13,9 @@ CHILDREN = "children_cpu_s"
 """In the environment of a run of `pyinstrument-gpu run`: CPU time of the processes that it started,
 and that ended."""
 
+MASK = "***"
+"""Stands for a secret in what is recorded of a command line or the environment."""
+
 _PYTHON = re.compile(r"python[\d.]*t?(\.exe)?$")
 
 

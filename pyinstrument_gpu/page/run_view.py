@@ -31,7 +31,7 @@ from pyinstrument_gpu.parts.words import UNKNOWN, Unit, counted, duration, print
 from pyinstrument_gpu.report.document import Document, document_of
 from pyinstrument_gpu.report.overview import sections
 from pyinstrument_gpu.report.savings import SAVING_HEADERS, saving_cells
-from pyinstrument_gpu.report.summary import gain, summary_of, worth_trying
+from pyinstrument_gpu.report.summary import gain, summary_of, try_command, worth_trying
 
 _MAX_SLOWEST = 20
 _SPARK = (150, 22)
@@ -57,6 +57,7 @@ def run_view(
         "summary": summary_of(document),
         "bars": step_bars(document, colors_of(run)),
         "findings": [(one, gain(one) if one.of_ns else "") for one in tries],
+        "try_command": try_command(document.run),
         "looks": dict.fromkeys(one.look for one in told if one.look),
         "pictures": pictures,
         "histograms": histograms,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-MASK = "***"
+from pyinstrument_gpu.core.program_facts import MASK
 
 # Of names in lower case, with an underscore between their words.
 _NAME_OF_SECRET = (

@@ -14,7 +14,7 @@ from pyinstrument_gpu.analysis.advice import HEADLINE_SHARE, Finding
 from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.paths import names_of
 from pyinstrument_gpu.core.phase_tree import phase_table
-from pyinstrument_gpu.core.program_facts import is_python
+from pyinstrument_gpu.core.program_facts import MASK, is_python
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, Table
 from pyinstrument_gpu.parts.words import (
     Unit,
@@ -267,6 +267,19 @@ def _worth_trying(document: Document, most: int) -> Iterator[Part]:
             yield Sentence("Worth trying", "title")
         edit = "" if one.edit is None else f": {one.edit}"
         yield Sentence(printable(f"{number}. {capitalised(one.about)}{edit} ({gain(one)})"))
+    command = try_command(document.run)
+    if most and command is not None and worth_trying(document, most):
+        yield Sentence(printable(f"Edits like these are tried by: {command}"), "note")
+
+
+def try_command(run: RunInfo) -> str | None:
+    """Return the command that tries edits of the program; None where it can't be told from the run:
+    for a module, several ranks, or arguments that were masked."""
+    words, command = run.arguments or (), run.command or ()
+    is_script = bool(words) and words[0].endswith(".py") and words[0] in command
+    if not is_script or run.world_size not in (None, 1) or any(MASK in word for word in words):
+        return None
+    return f"pyinstrument-gpu try {shlex.join(words)}"
 
 
 def _is_worth_a_line(one: Finding) -> bool:
