@@ -43,6 +43,7 @@ from pyinstrument_gpu.errors import (
     RunFileVersionError,
     RunPathError,
     SinkError,
+    TrialError,
 )
 from pyinstrument_gpu.native import native as _native
 from pyinstrument_gpu.patching import dynamo
@@ -96,6 +97,7 @@ __all__ = [
     "Sink",
     "SinkError",
     "TensorBoardSink",
+    "TrialError",
     "WandbSink",
     "__version__",
     "add_to_step",
@@ -134,6 +136,7 @@ _HEAVY = {
             "RunUpdate",
             "Sink",
             "TensorBoardSink",
+            "TrialError",
             "WandbSink",
         ),
         "sinks",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Features of other packages, found by their entry points ("Plug-ins" in docs/architecture.md).
 
-An entry point of the group `pyinstrument_gpu.exporters`, `.sinks`, `.commands`, `.rules` or
-`.aspects` has the name that the feature is asked for by. Its package is imported when the feature
-is used, and not before.
+An entry point of the group `pyinstrument_gpu.exporters`, `.sinks`, `.commands`, `.rules`, `.edits`
+or `.aspects` has the name that the feature is asked for by. Its package is imported when the
+feature is used, and not before.
 """
 
 from __future__ import annotations

@@ -33,12 +33,12 @@ def test_no_small_file_has_one_user() -> None:
 ROOT = FOLDER.parent
 COUNTED = {".py", ".pyi", ".cpp", ".h", ".cu", ".cuh", ".js", ".css", ".jinja"}
 BUDGET = {
-    "pyinstrument_gpu": 70_250,
+    "pyinstrument_gpu": 73_050,
     "pyinstrument_gpu/analysis": 7_950,
     "pyinstrument_gpu/aspects": 18_000,
     "pyinstrument_gpu/auto": 650,
     "pyinstrument_gpu/blame": 850,
-    "pyinstrument_gpu/cli": 2_100,
+    "pyinstrument_gpu/cli": 2_250,
     "pyinstrument_gpu/core": 6_750,
     "pyinstrument_gpu/export": 2_650,
     "pyinstrument_gpu/gate": 1_000,
@@ -55,6 +55,7 @@ BUDGET = {
     "pyinstrument_gpu/recording": 3_000,
     "pyinstrument_gpu/report": 3_650,
     "pyinstrument_gpu/sinks": 1_100,
+    "pyinstrument_gpu/trial": 2_650,
     "pyinstrument_gpu/watch": 1_800,
     "csrc": 26_650,
     "csrc/auto": 1_400,
@@ -67,7 +68,7 @@ BUDGET = {
     "csrc/modules": 600,
     "csrc/python": 5_550,
     "csrc/record": 6_400,
-    "tests": 89_150,
+    "tests": 90_050,
     "tests/analysis": 5_400,
     "tests/aspects": 13_350,
     "tests/auto": 2_500,
@@ -82,7 +83,7 @@ BUDGET = {
     "tests/gate": 600,
     "tests/goodput": 1_000,
     "tests/gpu": 1_700,
-    "tests/helpers": 10_200,
+    "tests/helpers": 10_300,
     "tests/history": 650,
     "tests/hot": 550,
     "tests/integrations": 1_050,
@@ -97,6 +98,7 @@ BUDGET = {
     "tests/report": 2_250,
     "tests/sinks": 2_150,
     "tests/snapshots": 300,
+    "tests/trial": 800,
     "tests/watch": 1_650,
 }
 """The most lines that the sources of a folder have, those of its own and of folders below it. A

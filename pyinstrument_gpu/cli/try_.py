@@ -100,7 +100,7 @@ def try_(
     patch_file: Path,
     json_file: Path | None,
 ) -> None:
-    """Find edits that make a training program faster, by trying them.
+    """Find edits that make a program faster, by trying them.
 
     Runs CMD (`train.py`, or `python train.py`, for example) with one edit after the other, such as
     other loader workers, threads or optimizers, without changing your files. Each trial is ended

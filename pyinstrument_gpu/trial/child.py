@@ -27,7 +27,7 @@ from pyinstrument_gpu.core.launcher import launcher_number
 from pyinstrument_gpu.launch.program import Program
 from pyinstrument_gpu.patching.import_hook import when_imported
 from pyinstrument_gpu.patching.own_imports import OwnImports
-from pyinstrument_gpu.trial.edits.edit import Hand, Place, Value
+from pyinstrument_gpu.trial.edits.edit import CallPlace, Hand, Value
 from pyinstrument_gpu.trial.edits.table import edits
 from pyinstrument_gpu.trial.results import Results, Witness
 
@@ -44,7 +44,7 @@ class MadeEdit(Struct, frozen=True):
     places: tuple[tuple[str, int], ...] | None = None
 
 
-class Order(Struct, frozen=True, kw_only=True):
+class TrialOrder(Struct, frozen=True, kw_only=True):
     """What a trial is to do.
 
     Attributes:
@@ -67,10 +67,10 @@ class Met(Struct, frozen=True):
     """Where an edit was made, or would have been: nowhere in particular if there is no place."""
 
     is_met: bool
-    places: tuple[Place, ...] = ()
+    places: tuple[CallPlace, ...] = ()
 
 
-class Finding(Struct, frozen=True, kw_only=True):
+class TrialData(Struct, frozen=True, kw_only=True):
     """What a trial found.
 
     Attributes:
@@ -102,7 +102,7 @@ class Trial:
 
     def __init__(self, program: Program, order: Path) -> None:
         self._program = program
-        self._order = msgspec.json.decode(order.read_bytes(), type=Order)
+        self._order = msgspec.json.decode(order.read_bytes(), type=TrialOrder)
         self._begin_ns = time.monotonic_ns()
         self._hands = {
             edit.name: Hand(self._order.is_dry, None if edit.places is None else {*edit.places})
@@ -188,7 +188,7 @@ class Trial:
         waiting_ns = _waiting_ns() - self._warm_waiting_ns
         self._is_over = True
         with OwnImports():
-            finding = Finding(
+            finding = TrialData(
                 steps=ended,
                 warmup=self._order.warmup,
                 elapsed_ns=end_ns - self._warm_ns,

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from pyinstrument_gpu.trial.edits.edit import Edit, Place, Value
+from pyinstrument_gpu.trial.edits.edit import CallPlace, Edit, Value
 
-_Target: TypeAlias = tuple[Path | None, Place | None]
+_Target: TypeAlias = tuple[Path | None, CallPlace | None]
 """A file, if it is known, and the call in it; None for a statement."""
 
 
@@ -33,7 +33,7 @@ class Patch:
 
 
 def patch_of(
-    edits: Sequence[tuple[Edit, Value, Sequence[Place]]],
+    edits: Sequence[tuple[Edit, Value, Sequence[CallPlace]]],
     original: Callable[[str], Path | None],
     program: Path | None,
     folder: Path,
@@ -47,7 +47,7 @@ def patch_of(
         folder: the working directory.
     """
 
-    def targets(edit: Edit, value: Value, places: Sequence[Place]) -> list[_Target]:
+    def targets(edit: Edit, value: Value, places: Sequence[CallPlace]) -> list[_Target]:
         if edit.statement(value):
             return [(program, None)]
         return [(original(place.file), place) for place in places if edit.keywords(value)]
@@ -84,7 +84,7 @@ def _makes(edit: Edit, value: Value, target: _Target, texts: dict[Path, str]) ->
     return True
 
 
-def with_arguments(source: str, place: Place, keywords: Mapping[str, str]) -> str | None:
+def with_arguments(source: str, place: CallPlace, keywords: Mapping[str, str]) -> str | None:
     """Return a program in which the call at a place has these keyword arguments; None where it
     can't be told which call that is, or what it is given."""
     calls = [

@@ -25,9 +25,9 @@ from pyinstrument_gpu.analysis.compare import CONFIDENCE
 from pyinstrument_gpu.analysis.inference import t_quantile
 from pyinstrument_gpu.errors import TrialError
 from pyinstrument_gpu.trial.child import MadeEdit, Met
-from pyinstrument_gpu.trial.edits.edit import Changes, Edit, Place
+from pyinstrument_gpu.trial.edits.edit import CallPlace, Changes, Edit
 from pyinstrument_gpu.trial.results import Results, Same, alike
-from pyinstrument_gpu.trial.trials import Measured, Plan, Runner
+from pyinstrument_gpu.trial.trials import Runner, TrialPlan, TrialResult
 
 _Side = TypeVar("_Side")
 Sides: TypeAlias = "dict[tuple[Candidate, ...], list[float]]"
@@ -63,7 +63,7 @@ class Candidate:
     edit: Edit
     made: MadeEdit
     reach: float
-    places: tuple[Place, ...] = ()
+    places: tuple[CallPlace, ...] = ()
     ratios: list[float] = field(default_factory=list)
     startup_ns: list[int] = field(default_factory=list)
     problem: str = ""
@@ -87,7 +87,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Change:
+class RelativeChange:
     """By how much times per step differ, as a share, with an interval; None if there is none."""
 
     share: float
@@ -99,7 +99,7 @@ class Change:
         return self.high is not None and self.high < 0
 
     @classmethod
-    def of(cls, ratios: Sequence[float], confidence: float) -> Change:
+    def of(cls, ratios: Sequence[float], confidence: float) -> RelativeChange:
         mean, count = float(np.mean(ratios)), len(ratios)
         if count < 2:
             return cls(math.expm1(mean), None, None)
@@ -109,7 +109,7 @@ class Change:
 
 
 @dataclass
-class Outcome:
+class SearchOutcome:
     """What a search found.
 
     Attributes:
@@ -125,8 +125,8 @@ class Outcome:
     """
 
     candidates: list[Candidate] = field(default_factory=list)
-    confirmed: dict[Candidate, Change] = field(default_factory=dict)
-    together: tuple[tuple[Candidate, ...], Change] | None = None
+    confirmed: dict[Candidate, RelativeChange] = field(default_factory=dict)
+    together: tuple[tuple[Candidate, ...], RelativeChange] | None = None
     rounds: int = 0
     steps: int = 0
     baseline_ns: float = 0.0
@@ -164,9 +164,9 @@ class Search:
     def __init__(
         self,
         runner: Runner,
-        plan: Plan,
+        plan: TrialPlan,
         candidates: Sequence[Candidate],
-        looked: Measured,
+        looked: TrialResult,
         seconds: float,
         show: Callable[[str, float], None] = lambda what, left_s: None,
         random: Random | None = None,
@@ -182,12 +182,12 @@ class Search:
         self._clock = clock
         self._begin_s = clock()
         self._durations_s: list[float] = []
-        self._baselines: list[Measured] = []
+        self._baselines: list[TrialResult] = []
         self._results = [looked.results]
         self._waiting: list[float] = []
-        self.outcome = Outcome(steps=plan.steps)
+        self.outcome = SearchOutcome(steps=plan.steps)
 
-    def run(self) -> Outcome:
+    def run(self) -> SearchOutcome:
         """Search; Ctrl-C ends it with what is known by then.
 
         Raises:
@@ -228,7 +228,7 @@ class Search:
             if number and self._is_decided():
                 break
 
-    def _try(self, candidate: Candidate, baseline: Measured) -> None:
+    def _try(self, candidate: Candidate, baseline: TrialResult) -> None:
         try:
             measured = self._measure((candidate.made,), candidate.text)
         except TrialError as error:
@@ -345,7 +345,7 @@ class Search:
             pairs = list(zip(times, sides_of[()], strict=False))
             if not side or len(pairs) < 2:
                 continue
-            change = Change.of([math.log(one / base) for one, base in pairs], confidence)
+            change = RelativeChange.of([math.log(one / base) for one, base in pairs], confidence)
             if len(side) == 1:
                 self.outcome.confirmed[side[0]] = change
             else:
@@ -353,7 +353,7 @@ class Search:
 
     # Trials
 
-    def _measure(self, made: Sequence[MadeEdit], what: str) -> Measured:
+    def _measure(self, made: Sequence[MadeEdit], what: str) -> TrialResult:
         self._show(what, max(0.0, self._seconds - self._elapsed_s))
         began_s = self._clock()
         measured = self._runner.trial(made, self._plan)

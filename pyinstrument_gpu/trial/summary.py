@@ -11,13 +11,13 @@ from pyinstrument_gpu.parts.words import counted, duration, time_text
 from pyinstrument_gpu.trial.edits.edit import Changes
 from pyinstrument_gpu.trial.patch import Patch
 from pyinstrument_gpu.trial.results import Same
-from pyinstrument_gpu.trial.search import MARGIN, Candidate, Change, Outcome
+from pyinstrument_gpu.trial.search import MARGIN, Candidate, RelativeChange, SearchOutcome
 
 _MOST_SLOWER = 6
 
 
 def parts(
-    outcome: Outcome, verdict: str, patch: Patch, file: str, place: Callable[[Candidate], str]
+    outcome: SearchOutcome, verdict: str, patch: Patch, file: str, place: Callable[[Candidate], str]
 ) -> Iterator[Part]:
     """Yield the result.
 
@@ -45,7 +45,7 @@ def parts(
         yield Sentence(f"A patch with these edits{rest}: {file}  (git apply {file})")
 
 
-def _in_order(outcome: Outcome) -> list[Candidate]:
+def _in_order(outcome: SearchOutcome) -> list[Candidate]:
     """Winners first, then what makes no difference, then what is slower, then what failed."""
 
     def key(one: Candidate) -> tuple[bool, bool, float]:
@@ -56,13 +56,13 @@ def _in_order(outcome: Outcome) -> list[Candidate]:
     return sorted(outcome.candidates, key=key)
 
 
-def _time(outcome: Outcome, one: Candidate) -> str:
+def _time(outcome: SearchOutcome, one: Candidate) -> str:
     change = outcome.confirmed.get(one)
     if change is None and one.problem:
         return f"not tried: {one.problem}"
     if change is None and not one.ratios:
         return "not tried: no time"
-    change = change or Change.of(one.ratios, 0.95)
+    change = change or RelativeChange.of(one.ratios, 0.95)
     interval = _interval(change)
     if change.is_faster and one in outcome.confirmed:
         return f"{_percent(change.share)}{interval}"
@@ -80,13 +80,13 @@ def _percent(share: float) -> str:
     return f"{100 * share:+.1f} %"
 
 
-def _interval(change: Change) -> str:
+def _interval(change: RelativeChange) -> str:
     if change.low is None or change.high is None:
         return ""
     return f" ({100 * change.low:+.0f} to {100 * change.high:+.0f})"
 
 
-def _results(outcome: Outcome, one: Candidate) -> str:
+def _results(outcome: SearchOutcome, one: Candidate) -> str:
     if one.same is Same.DIFFERENT and outcome.is_deterministic is False:
         return "not deterministic"
     if one.same is Same.DIFFERENT and one.edit.changes is Changes.DRAWS:
@@ -94,7 +94,7 @@ def _results(outcome: Outcome, one: Candidate) -> str:
     return "" if one.same is Same.UNKNOWN else one.same.words
 
 
-def _conclusions(outcome: Outcome) -> Iterator[str]:
+def _conclusions(outcome: SearchOutcome) -> Iterator[str]:
     runs = (
         f"{counted(outcome.rounds, 'fresh run')} of each side, {counted(outcome.steps, 'step')} "
         f"each; {time_text(int(outcome.duration_s * 1e9))} in all"
@@ -116,7 +116,7 @@ def _conclusions(outcome: Outcome) -> Iterator[str]:
         yield "There is nothing to try: no edit that is known here fits this program."
 
 
-def _warnings(outcome: Outcome) -> Iterator[str]:
+def _warnings(outcome: SearchOutcome) -> Iterator[str]:
     if outcome.is_interrupted:
         yield "Interrupted: this is what was known by then."
     if outcome.is_busy:
@@ -145,10 +145,10 @@ def _warnings(outcome: Outcome) -> Iterator[str]:
         yield f"There was no time for: {names}. Give more --minutes, or --only."
 
 
-def facts(outcome: Outcome, verdict: str, patch: Patch) -> dict[str, Any]:
+def facts(outcome: SearchOutcome, verdict: str, patch: Patch) -> dict[str, Any]:
     """Return the result for JSON."""
 
-    def change(one: Change | None) -> dict[str, float | None] | None:
+    def change(one: RelativeChange | None) -> dict[str, float | None] | None:
         return None if one is None else {"share": one.share, "low": one.low, "high": one.high}
 
     return {
@@ -168,7 +168,7 @@ def facts(outcome: Outcome, verdict: str, patch: Patch) -> dict[str, Any]:
                 "text": one.text,
                 "is_winner": one in outcome.winners,
                 "confirmed": change(outcome.confirmed.get(one)),
-                "explored": change(Change.of(one.ratios, 0.95)) if one.ratios else None,
+                "explored": change(RelativeChange.of(one.ratios, 0.95)) if one.ratios else None,
                 "results": one.same.words,
                 "problem": one.problem or None,
                 "places": [[place.file, place.line] for place in one.places],

@@ -18,7 +18,7 @@ from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import GateError, RunFileError, TrialError
 from pyinstrument_gpu.gate.sides import RecordedCommand, in_group, kill_group, last_lines, new_log
 from pyinstrument_gpu.report.no_steps import no_steps
-from pyinstrument_gpu.trial.child import Finding, MadeEdit, Order, path_of_rank
+from pyinstrument_gpu.trial.child import MadeEdit, TrialData, TrialOrder, path_of_rank
 from pyinstrument_gpu.trial.edits.table import edits
 from pyinstrument_gpu.trial.results import Results
 from pyinstrument_gpu.trial.working_copy import WorkingCopy
@@ -37,7 +37,7 @@ _SAME_START = {
 
 
 @dataclass(frozen=True)
-class Measured:
+class TrialResult:
     """A trial that was made.
 
     Attributes:
@@ -50,7 +50,7 @@ class Measured:
     step_ns: float
     duration_s: float
     waiting_share: float
-    finding: Finding
+    finding: TrialData
 
     @property
     def results(self) -> Results:
@@ -58,7 +58,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrialPlan:
     """How long each trial is: after so many steps it ends, of which the first are left out."""
 
     warmup: int
@@ -69,7 +69,7 @@ class Plan:
 class Runner(Protocol):
     """Makes trials. `TrialRunner` runs them; tests have one of their own."""
 
-    def trial(self, made: Sequence[MadeEdit], plan: Plan, is_dry: bool = False) -> Measured:
+    def trial(self, made: Sequence[MadeEdit], plan: TrialPlan, is_dry: bool = False) -> TrialResult:
         """Run the program with these edits.
 
         Raises:
@@ -99,10 +99,10 @@ class TrialRunner:
     def log(self) -> Path:
         return self._folder / f"{self._number:03}.log"
 
-    def trial(self, made: Sequence[MadeEdit], plan: Plan, is_dry: bool = False) -> Measured:
+    def trial(self, made: Sequence[MadeEdit], plan: TrialPlan, is_dry: bool = False) -> TrialResult:
         with self._new_place() as place:
             result = self._folder / f"{self._number:03}"
-            order = Order(
+            order = TrialOrder(
                 result=str(result),
                 warmup=plan.warmup,
                 steps=plan.steps,
@@ -195,10 +195,10 @@ class TrialRunner:
 
     def _measured(
         self, result: Path, made: Sequence[MadeEdit], duration_s: float, is_dry: bool
-    ) -> Measured:
-        ranks: list[Finding] = []
+    ) -> TrialResult:
+        ranks: list[TrialData] = []
         while (path := path_of_rank(str(result), len(ranks))).exists():
-            ranks.append(msgspec.json.decode(path.read_bytes(), type=Finding))
+            ranks.append(msgspec.json.decode(path.read_bytes(), type=TrialData))
         if not ranks:
             raise TrialError(f"it ended before its warm-up was over{last_lines(self.log)}")
         # A job takes as long as the rank that takes longest.
@@ -208,7 +208,7 @@ class TrialRunner:
             for one in made:
                 step_ns /= edits()[one.name].samples_per_step(one.value)
         waiting = slowest.waiting_ns / max(slowest.elapsed_ns, 1)
-        return Measured(step_ns, duration_s, waiting, ranks[0])
+        return TrialResult(step_ns, duration_s, waiting, ranks[0])
 
 
 def _steps_s(path: Path) -> float:

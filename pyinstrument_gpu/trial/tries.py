@@ -19,11 +19,11 @@ from pyinstrument_gpu.report.document import document_of
 from pyinstrument_gpu.report.verdict import NOT_STOPPED
 from pyinstrument_gpu.trial import summary
 from pyinstrument_gpu.trial.child import MadeEdit
-from pyinstrument_gpu.trial.edits.edit import Changes, Facts, Place
+from pyinstrument_gpu.trial.edits.edit import CallPlace, Changes, Facts
 from pyinstrument_gpu.trial.edits.table import edits
 from pyinstrument_gpu.trial.patch import Patch, patch_of
-from pyinstrument_gpu.trial.search import Candidate, Outcome, Search, candidates_of
-from pyinstrument_gpu.trial.trials import Plan, TrialRunner
+from pyinstrument_gpu.trial.search import Candidate, Search, SearchOutcome, candidates_of
+from pyinstrument_gpu.trial.trials import TrialPlan, TrialRunner
 from pyinstrument_gpu.trial.working_copy import WorkingCopy
 
 _LEAST_REACH = 0.02
@@ -42,7 +42,7 @@ _MOST_WRITTEN = 5
 
 
 @dataclass(frozen=True)
-class Result:
+class TriesResult:
     """What trials found.
 
     Attributes:
@@ -51,7 +51,7 @@ class Result:
         place: where in the user's code an edit is made, in words.
     """
 
-    outcome: Outcome
+    outcome: SearchOutcome
     verdict: str
     patch: Patch
     written: Sequence[str]
@@ -91,7 +91,7 @@ class Tries:
         steps: int | None = None,
         only: frozenset[str] = frozenset(),
         allowed: Changes = Changes.LAST_DIGITS,
-    ) -> Result:
+    ) -> TriesResult:
         """Try what may gain.
 
         Args:
@@ -122,7 +122,7 @@ class Tries:
         limit_s = max(_SLOWER * looked.duration_s, looked.duration_s + _LONGER_S)
         plan = replace(plan, steps=min(plan.steps, looked.finding.steps), limit_s=limit_s)
         outcome = Search(self._runner, plan, candidates, looked, 0.85 * seconds, self._show).run()
-        return Result(
+        return TriesResult(
             outcome,
             document_of(run).verdict.replace(NOT_STOPPED, ""),
             self._patch(outcome),
@@ -136,7 +136,7 @@ class Tries:
         path = Path(file)
         return path if path.is_relative_to(Path.cwd()) and path.is_file() else None
 
-    def _patch(self, outcome: Outcome) -> Patch:
+    def _patch(self, outcome: SearchOutcome) -> Patch:
         program = self._runner.command.program
         place = None if program is None else Path.cwd() / program
         return patch_of(
@@ -151,7 +151,7 @@ class Tries:
             return one.edit.where(one.made.value)
         return ", ".join(dict.fromkeys(self._line(place) for place in one.places))
 
-    def _line(self, place: Place) -> str:
+    def _line(self, place: CallPlace) -> str:
         original = self._original(place.file)
         path = Path(place.file) if original is None else original
         if path.is_relative_to(Path.cwd()):
@@ -180,7 +180,7 @@ def facts_of(run: Run) -> Facts:
     )
 
 
-def plan_of(run: Run, seconds: float, steps: int | None) -> Plan:
+def plan_of(run: Run, seconds: float, steps: int | None) -> TrialPlan:
     """Return how long a trial is, of which about as many fit into the time as a search needs."""
     closed = run.steps.closed
     took_s = float(closed["end_ns"][-1] - closed["begin_ns"][0]) / 1e9
@@ -192,4 +192,4 @@ def plan_of(run: Run, seconds: float, steps: int | None) -> Plan:
         if run.complete:  # the program has no more
             steps = min(steps, run.steps_ended)
     warmup = min(max(3, steps // 10), steps - 2)
-    return Plan(warmup, steps, limit_s=max(_LONGER_S, _SLOWER * (startup_s + steps * step_s)))
+    return TrialPlan(warmup, steps, limit_s=max(_LONGER_S, _SLOWER * (startup_s + steps * step_s)))

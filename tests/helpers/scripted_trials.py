@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from pyinstrument_gpu.errors import TrialError
-from pyinstrument_gpu.trial.child import Finding, MadeEdit, Met
+from pyinstrument_gpu.trial.child import MadeEdit, Met, TrialData
 from pyinstrument_gpu.trial.edits.edit import Changes, Edit, Facts, Value
 from pyinstrument_gpu.trial.results import Results
 from pyinstrument_gpu.trial.search import Candidate
-from pyinstrument_gpu.trial.trials import Measured, Plan
+from pyinstrument_gpu.trial.trials import TrialPlan, TrialResult
 
-PLAN = Plan(warmup=3, steps=30, limit_s=60)
+PLAN = TrialPlan(warmup=3, steps=30, limit_s=60)
 
 
 class MadeUpEdit(Edit):
@@ -70,7 +70,7 @@ class ScriptedTrials:
     def clock(self) -> float:
         return self.now_s
 
-    def trial(self, made: Sequence[MadeEdit], plan: Plan, is_dry: bool = False) -> Measured:
+    def trial(self, made: Sequence[MadeEdit], plan: TrialPlan, is_dry: bool = False) -> TrialResult:
         texts = tuple(f"{one.name}={one.value}" for one in made)
         if len(self.made) == self._interrupted_at:
             raise KeyboardInterrupt
@@ -83,7 +83,7 @@ class ScriptedTrials:
         end = 1.0 if self._draws is None else self._draws.random()
         end += len(set(texts) & set(self._changing))
         results = Results(digest=str(end), begin=(0.0,), end=(end,))
-        finding = Finding(
+        finding = TrialData(
             steps=plan.steps,
             warmup=plan.warmup,
             elapsed_ns=int(step_ns) * (plan.steps - plan.warmup),
@@ -92,4 +92,4 @@ class ScriptedTrials:
             results=results,
             met={one.name: Met(True) for one in made},
         )
-        return Measured(step_ns, self._trial_s, 0.0, finding)
+        return TrialResult(step_ns, self._trial_s, 0.0, finding)

@@ -12,14 +12,14 @@ import pytest
 
 from pyinstrument_gpu.trial.child import MadeEdit, Met
 from pyinstrument_gpu.trial.results import Same, alike
-from pyinstrument_gpu.trial.trials import Plan, TrialRunner
+from pyinstrument_gpu.trial.trials import TrialPlan, TrialRunner
 from pyinstrument_gpu.trial.tries import facts_of
 from pyinstrument_gpu.trial.working_copy import WorkingCopy
 from tests.helpers.launched import ENVIRONMENT
 
 pytest.importorskip("torch")
 pytest.importorskip("scipy")
-PLAN = Plan(warmup=3, steps=12, limit_s=200)
+PLAN = TrialPlan(warmup=3, steps=12, limit_s=200)
 
 PROGRAM = """
 import os

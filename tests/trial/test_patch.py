@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyinstrument_gpu.trial.edits.edit import Edit, Place, Value
+from pyinstrument_gpu.trial.edits.edit import CallPlace, Edit, Value
 from pyinstrument_gpu.trial.edits.loader import Workers
 from pyinstrument_gpu.trial.edits.settings import Threads
 from pyinstrument_gpu.trial.patch import Patch, patch_of, with_arguments, with_statement
@@ -33,7 +33,7 @@ from pyinstrument_gpu.trial.patch import Patch, patch_of, with_arguments, with_s
     ],
 )
 def test_a_call_gets_an_argument(before: str, after: str) -> None:
-    assert with_arguments(before, Place("f", 1, "DataLoader"), {"num_workers": "2"}) == after
+    assert with_arguments(before, CallPlace("f", 1, "DataLoader"), {"num_workers": "2"}) == after
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_call_gets_an_argument(before: str, after: str) -> None:
     ],
 )
 def test_a_call_that_cannot_be_read_is_left_alone(source: str) -> None:
-    assert with_arguments(source, Place("f", 1, "DataLoader"), {"num_workers": "2"}) is None
+    assert with_arguments(source, CallPlace("f", 1, "DataLoader"), {"num_workers": "2"}) is None
 
 
 def test_a_statement_stands_behind_the_imports() -> None:
@@ -65,7 +65,7 @@ def test_a_statement_needs_torch_and_no_other_of_its_kind(source: str) -> None:
     assert with_statement(source, "torch.set_num_threads(1)") is None
 
 
-def patched(folder: Path, *edits: tuple[Edit, Value, list[Place]]) -> Patch:
+def patched(folder: Path, *edits: tuple[Edit, Value, list[CallPlace]]) -> Patch:
     program = folder / "train.py"
     return patch_of(edits, lambda file: Path(file), program, folder)
 
@@ -73,7 +73,7 @@ def patched(folder: Path, *edits: tuple[Edit, Value, list[Place]]) -> Patch:
 def test_git_applies_the_diff(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text("import torch\nfrom torch.utils.data import DataLoader\nx = DataLoader(1)")
-    place = Place(str(program), 3, "DataLoader")
+    place = CallPlace(str(program), 3, "DataLoader")
     found = patched(tmp_path, (Workers(), 2, [place]), (Threads(), 1, []))
     assert found.made == ["workers", "threads"]
     (tmp_path / "try.diff").write_text(found.diff)
@@ -88,6 +88,6 @@ def test_git_applies_the_diff(tmp_path: Path) -> None:
 def test_an_edit_that_cannot_be_made_everywhere_is_not_in_it(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text("x = DataLoader(1)\ny = DataLoader(*z)\n")
-    places = [Place(str(program), line, "DataLoader") for line in (1, 2)]
+    places = [CallPlace(str(program), line, "DataLoader") for line in (1, 2)]
     found = patched(tmp_path, (Workers(), 2, places))
     assert found == Patch()

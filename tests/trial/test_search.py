@@ -11,7 +11,7 @@ import pytest
 from pyinstrument_gpu.errors import TrialError
 from pyinstrument_gpu.trial.edits.edit import Changes
 from pyinstrument_gpu.trial.results import Same
-from pyinstrument_gpu.trial.search import FEWEST_ROUNDS, Candidate, Outcome, Search
+from pyinstrument_gpu.trial.search import FEWEST_ROUNDS, Candidate, Search, SearchOutcome
 from tests.helpers.scripted_trials import PLAN, ScriptedTrials, candidate
 
 TEN_MINUTES_S = 600.0
@@ -22,7 +22,7 @@ def searched(
     candidates: Sequence[Candidate],
     seed: int = 0,
     seconds: float = TEN_MINUTES_S,
-) -> Outcome:
+) -> SearchOutcome:
     looked = ScriptedTrials({}).trial((), PLAN, is_dry=True)
     search = Search(
         trials, PLAN, candidates, looked, seconds, random=Random(seed), clock=trials.clock

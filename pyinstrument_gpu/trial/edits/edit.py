@@ -68,7 +68,7 @@ class Facts:
         return self.share("forward", "loss", "backward", "eval", "no_grad", "clip", "optimizer")
 
 
-class Place(NamedTuple):
+class CallPlace(NamedTuple):
     """Where the program makes a call that an edit would change.
 
     Attributes:
@@ -147,7 +147,7 @@ class Hand:
 
     is_dry: bool = False
     places: Collection[tuple[str, int]] | None = None
-    met: dict[Place, None] = field(default_factory=dict)
+    met: dict[CallPlace, None] = field(default_factory=dict)
     is_met: bool = False
     at_steps: list[Callable[[], object]] = field(default_factory=list)
 
@@ -167,7 +167,7 @@ class Hand:
 
         program, _ = maker_of(frame, made)
         file, line = os.path.abspath(program.f_code.co_filename), program.f_lineno
-        place = Place(file, line or 0, call, rank)
+        place = CallPlace(file, line or 0, call, rank)
         self.met[place] = None
         self.is_met = True
         return not self.is_dry and (self.places is None or (file, place.line) in self.places)
