@@ -241,7 +241,7 @@ class Search:
             and not met.is_met
             and not candidate.edit.environment(candidate.made.value)
         ):
-            candidate.problem = "the program has no such call"
+            candidate.problem = "the program did not make this call"
             self._left.remove(candidate)
             return
         candidate.ratios.append(math.log(measured.step_ns / baseline.step_ns))

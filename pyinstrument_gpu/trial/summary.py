@@ -59,7 +59,7 @@ def _in_order(outcome: SearchOutcome) -> list[Candidate]:
 def _time(outcome: SearchOutcome, one: Candidate) -> str:
     change = outcome.confirmed.get(one)
     if change is None and one.problem:
-        return f"not tried: {one.problem}"
+        return f"failed: {one.problem}"
     if change is None and not one.ratios:
         return "not tried: no time"
     change = change or RelativeChange.of(one.ratios, 0.95)

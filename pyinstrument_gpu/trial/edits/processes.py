@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -42,44 +42,38 @@ class DistributedDataParallel(Edit):
         hand.replace(Parallel, "__init__", change)
 
 
-class ExpandableSegments(Edit):
-    """Memory of the GPU in segments that grow, which fragments less."""
+class Variables(Edit):
+    """Variables in the environment of the program.
 
-    name = "expandable_segments"
-    group = "memory"
-    changes = Changes.NOTHING
+    Args:
+        changes: the most that they may change of the results.
+        reach: the share of the time that they may save at most.
+        values: the variants, each a mapping of names to values.
+    """
 
-    def reach(self, facts: Facts) -> float:
-        return facts.compute_share if facts.has_gpu else 0.0
-
-    def text(self, value: Value) -> str:
-        return "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-
-    def environment(self, value: Value) -> Mapping[str, str]:
-        return {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-
-    def where(self, value: Value) -> str:
-        return "before the command"
-
-
-class Malloc(Edit):
-    """Another allocator of the host's memory, of those that are installed."""
-
-    name = "malloc"
-    group = "memory"
-    changes = Changes.NOTHING
+    def __init__(
+        self,
+        name: str,
+        group: str,
+        changes: Changes,
+        reach: Callable[[Facts], float],
+        values: Callable[[], Sequence[Mapping[str, str]]],
+    ) -> None:
+        self.name, self.group, self.changes = name, group, changes
+        self._reach = reach
+        self._values = values
 
     def reach(self, facts: Facts) -> float:
-        return 0.0 if facts.has_gpu or not installed_mallocs() else facts.compute_share
+        return self._reach(facts) if self._values() else 0.0
 
     def values(self, facts: Facts) -> Sequence[Value]:
-        return installed_mallocs()
+        return self._values()
 
     def text(self, value: Value) -> str:
-        return f"LD_PRELOAD={value}"
+        return " ".join(f"{name}={text}" for name, text in value.items())
 
     def environment(self, value: Value) -> Mapping[str, str]:
-        return {"LD_PRELOAD": str(value)}
+        return dict(value)
 
     def where(self, value: Value) -> str:
         return "before the command"
@@ -94,3 +88,27 @@ def installed_mallocs() -> tuple[str, ...]:
     done = subprocess.run([program, "-p"], capture_output=True, text=True, errors="replace")
     words = [line.split() for line in done.stdout.splitlines()]
     return tuple(line[-1] for line in words if line and line[0] in _MALLOCS)
+
+
+LIBRARY_THREADS = Variables(
+    "library_threads",
+    "threads",
+    Changes.LAST_DIGITS,
+    # Loader workers have enough of them.
+    lambda facts: facts.share("data") if facts.workers else 0.0,
+    lambda: ({"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},),
+)
+EXPANDABLE_SEGMENTS = Variables(
+    "expandable_segments",
+    "memory",
+    Changes.NOTHING,
+    lambda facts: facts.compute_share if facts.has_gpu else 0.0,
+    lambda: ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},),
+)
+MALLOC = Variables(
+    "malloc",
+    "memory",
+    Changes.NOTHING,
+    lambda facts: 0.0 if facts.has_gpu else facts.compute_share,
+    lambda: [{"LD_PRELOAD": path} for path in installed_mallocs()],
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pyinstrument_gpu.trial.edits.edit import Changes, Edit, Facts, Hand, Value
@@ -44,26 +44,6 @@ def _nothing(number: int) -> None:
     pass
 
 
-class LibraryThreads(Edit):
-    """One thread for the BLAS of numpy in each process: loader workers have enough of them."""
-
-    name = "library_threads"
-    group = "threads"
-    changes = Changes.LAST_DIGITS
-
-    def reach(self, facts: Facts) -> float:
-        return facts.share("data") if facts.workers else 0.0
-
-    def text(self, value: Value) -> str:
-        return "OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1"
-
-    def environment(self, value: Value) -> Mapping[str, str]:
-        return {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-
-    def where(self, value: Value) -> str:
-        return "before the command"
-
-
 class Collector(Edit):
     """Fewer objects for Python's garbage collector to look at, or fewer looks."""
 
@@ -90,50 +70,47 @@ class Collector(Edit):
             )
 
 
-class CudnnBenchmark(Edit):
-    """Convolutions by the fastest algorithm for each shape, which is measured."""
+class Setting(Edit):
+    """A setting of torch for what a GPU computes.
 
-    name = "cudnn_benchmark"
-    group = "cudnn"
-    changes = Changes.LAST_DIGITS
+    Args:
+        statement: that sets it.
+        make: does so.
+    """
 
-    def reach(self, facts: Facts) -> float:
-        return facts.compute_share if facts.has_gpu else 0.0
-
-    def text(self, value: Value) -> str:
-        return self.statement(value)
-
-    def statement(self, value: Value) -> str:
-        return "torch.backends.cudnn.benchmark = True"
-
-    def make(self, value: Value, hand: Hand) -> None:
-        import torch
-
-        if hand.applies():
-            torch.backends.cudnn.benchmark = True
-
-
-class MatmulPrecision(Edit):
-    """Matrix products of float32 in TF32."""
-
-    name = "matmul_precision"
-    group = "precision"
-    changes = Changes.RESULTS
+    def __init__(
+        self, name: str, group: str, changes: Changes, statement: str, make: Callable[[], object]
+    ) -> None:
+        self.name, self.group, self.changes = name, group, changes
+        self._statement = statement
+        self._make = make
 
     def reach(self, facts: Facts) -> float:
         return facts.compute_share if facts.has_gpu else 0.0
 
     def text(self, value: Value) -> str:
-        return self.statement(value)
+        return self._statement
 
     def statement(self, value: Value) -> str:
-        return 'torch.set_float32_matmul_precision("high")'
+        return self._statement
 
     def make(self, value: Value, hand: Hand) -> None:
-        import torch
-
         if hand.applies():
-            torch.set_float32_matmul_precision("high")
+            self._make()
+
+
+def benchmark_convolutions() -> None:
+    """Have cuDNN measure which algorithm is the fastest for each shape."""
+    import torch
+
+    torch.backends.cudnn.benchmark = True
+
+
+def use_tf32() -> None:
+    """Have matrix products of float32 be made in TF32."""
+    import torch
+
+    torch.set_float32_matmul_precision("high")
 
 
 class NoAnomalyDetection(Edit):

@@ -8,7 +8,7 @@ from functools import cache
 
 from pyinstrument_gpu import plugins
 from pyinstrument_gpu.trial.edits import loader, models, optimizers, processes, settings
-from pyinstrument_gpu.trial.edits.edit import Edit
+from pyinstrument_gpu.trial.edits.edit import Changes, Edit
 
 EDITS: tuple[Edit, ...] = (
     loader.Workers(),
@@ -17,10 +17,22 @@ EDITS: tuple[Edit, ...] = (
     loader.PinMemory(),
     loader.DoubleBatch(),
     settings.Threads(),
-    settings.LibraryThreads(),
+    processes.LIBRARY_THREADS,
     settings.Collector(),
-    settings.CudnnBenchmark(),
-    settings.MatmulPrecision(),
+    settings.Setting(
+        "cudnn_benchmark",
+        "cudnn",
+        Changes.LAST_DIGITS,
+        "torch.backends.cudnn.benchmark = True",
+        settings.benchmark_convolutions,
+    ),
+    settings.Setting(
+        "matmul_precision",
+        "precision",
+        Changes.RESULTS,
+        'torch.set_float32_matmul_precision("high")',
+        settings.use_tf32,
+    ),
     settings.NoAnomalyDetection(),
     settings.NoDeterminism(),
     optimizers.Implementation(),
@@ -29,8 +41,8 @@ EDITS: tuple[Edit, ...] = (
     models.Autocast(),
     models.Compile(),
     processes.DistributedDataParallel(),
-    processes.ExpandableSegments(),
-    processes.Malloc(),
+    processes.EXPANDABLE_SEGMENTS,
+    processes.MALLOC,
 )
 
 
