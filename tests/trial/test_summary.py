@@ -40,10 +40,11 @@ def noise(spread: float) -> ScriptedTrials:
 def test_winners_come_first_with_their_interval() -> None:
     outcome = found(noise(0.01), "slow", "same", "also", "fast", "wrong")
     shown = text(outcome, Patch("diff", ["fast"]))
-    assert shown.index("fast=1 -50") < shown.index("also=1 -1") < shown.index("same=1")
-    assert "slow=1 slower identical train.py:7" in shown
+    names = ("fast=1 -", "also=1 -", "same=1 no difference", "slow=1 slower")
+    assert sorted(names, key=shown.index) == list(names)
+    assert "identical train.py:7" in shown
     assert "wrong=1 failed: it ended with exit code 1" in shown
-    assert "Together: -60" in shown and "8 fresh runs of each side, 30 steps each" in shown
+    assert "Together: -" in shown and "8 fresh runs of each side, 30 steps each" in shown
     assert "A patch with these edits, but for also=1: try.diff (git apply try.diff)" in shown
 
 
