@@ -46,12 +46,14 @@ class TriesResult:
     """What trials found.
 
     Attributes:
+        plan: of each trial.
         verdict: what the recorded run says of the program.
         written: what the program wrote outside of its copy.
         place: where in the user's code an edit is made, in words.
     """
 
     outcome: SearchOutcome
+    plan: TrialPlan
     verdict: str
     patch: Patch
     written: Sequence[str]
@@ -124,6 +126,7 @@ class Tries:
         outcome = Search(self._runner, plan, candidates, looked, 0.85 * seconds, self._show).run()
         return TriesResult(
             outcome,
+            plan,
             document_of(run).verdict.replace(NOT_STOPPED, ""),
             self._patch(outcome),
             sorted(looked.finding.written),
