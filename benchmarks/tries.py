@@ -29,6 +29,7 @@ from benchmarks.causes.runner import busy_loops
 from benchmarks.causes.scoring import unmarked
 from benchmarks.causes.table import PROGRAMS
 from benchmarks.machine import describe_machine
+from pyinstrument_gpu.trial.child import MadeEdit
 from pyinstrument_gpu.trial.edits.edit import Changes
 from pyinstrument_gpu.trial.search import Candidate
 from pyinstrument_gpu.trial.trials import TrialRunner
@@ -59,7 +60,7 @@ BEST = {
 }
 """By program, the group of the edit that gains most."""
 _PAIRS = 6
-_SCALE = 200
+_SCALE = 60
 """Programs train for longer than any trial."""
 
 
@@ -149,10 +150,9 @@ def _fresh(runner: TrialRunner, result: TriesResult, winner: Candidate) -> float
     """The change that pairs of runs made after all have."""
     ratios = []
     for number in range(_PAIRS):
-        sides = [(), (winner.made,)]
-        times = {
-            side: runner.trial(side, result.plan).step_ns for side in sides[:: 1 - 2 * (number % 2)]
-        }
+        sides: list[tuple[MadeEdit, ...]] = [(), (winner.made,)]
+        in_turn = sides if number % 2 else sides[::-1]
+        times = {side: runner.trial(side, result.plan).step_ns for side in in_turn}
         ratios.append(math.log(times[sides[1]] / times[sides[0]]))
     return math.expm1(math.fsum(ratios) / len(ratios))
 
