@@ -94,7 +94,7 @@ class MissingDependencyError(PyinstrumentGpuError, ImportError):
 
 
 @contextmanager
-def needed_for(what: str, package: str, extra: str) -> Iterator[None]:
+def needed_for(what: str, package: str) -> Iterator[None]:
     """Have an ImportError in the block say what needs the package, and how to install it.
 
     Raises:
@@ -103,6 +103,4 @@ def needed_for(what: str, package: str, extra: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise MissingDependencyError(
-            f"{what} needs {package}: pip install 'pyinstrument-gpu[{extra}]'"
-        ) from error
+        raise MissingDependencyError(f"{what} needs {package}: pip install {package}") from error

@@ -111,7 +111,7 @@ def t_quantile(probability: float, freedom: float) -> float:
     Raises:
         MissingDependencyError: scipy is not installed.
     """
-    with needed_for("comparing runs", "scipy", "compare"):
+    with needed_for("comparing runs", "scipy"):
         from scipy import special
     if math.isinf(freedom):
         return float(special.ndtri(probability))

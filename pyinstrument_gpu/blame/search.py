@@ -91,7 +91,7 @@ def places(
     Raises:
         MissingDependencyError: scipy is not installed.
     """
-    with needed_for("comparing runs", "scipy", "compare"):
+    with needed_for("comparing runs", "scipy"):
         from scipy import special
     of_run = np.unique(np.asarray(blocks), return_inverse=True)[1].astype(np.int64)
     times = _within(np.log(np.asarray(times_ns, np.float64)), of_run)

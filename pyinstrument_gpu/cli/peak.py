@@ -35,7 +35,7 @@ def peak(dtypes: tuple[str, ...], as_json: bool) -> None:
         from pyinstrument_gpu.aspects.operations.flops import peaks
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
-            "peak needs PyTorch 2.10 or newer: pip install 'pyinstrument-gpu[torch]'"
+            "peak needs PyTorch 2.10 or newer: pip install torch"
         ) from error
     measured = [peaks.measure(dtype) for dtype in dtypes or ("float32", "bfloat16")]
     device = peaks.device_name()

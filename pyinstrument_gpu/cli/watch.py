@@ -81,7 +81,7 @@ def _show() -> Callable[[Watch], None]:
         if (error.name or "").partition(".")[0] != "textual":
             raise
         raise MissingDependencyError(
-            "watch needs textual: pip install 'pyinstrument-gpu[watch]'. `watch --json` does not"
+            "watch needs textual: pip install textual. `watch --json` does not"
         ) from error
     return show
 

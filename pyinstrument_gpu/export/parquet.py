@@ -93,7 +93,7 @@ def _holds_another(file: Path, run: Run) -> bool:
 
 
 def _pyarrow() -> Any:
-    with needed_for("Parquet", "pyarrow", "parquet"):
+    with needed_for("Parquet", "pyarrow"):
         import pyarrow.parquet
     return pyarrow
 

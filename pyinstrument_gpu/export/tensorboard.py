@@ -33,7 +33,7 @@ def write(runs: Sequence[Run], folder: Path, *, advance: Callable[[int], None]) 
         ExportError: the directory is a file.
         MissingDependencyError: tensorboard is not installed.
     """
-    with needed_for("the export for TensorBoard", "tensorboard", "tensorboard"):
+    with needed_for("the export for TensorBoard", "tensorboard"):
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.record_writer import RecordWriter

@@ -378,7 +378,7 @@ def prometheus_text(document: GoodputDocument) -> str:
     Raises:
         MissingDependencyError: prometheus_client is not installed.
     """
-    with needed_for("the text for Prometheus", "prometheus_client", "prometheus"):
+    with needed_for("the text for Prometheus", "prometheus_client"):
         from prometheus_client import CollectorRegistry, Gauge, generate_latest
     registry = CollectorRegistry()
     command = printable(shlex.join(document.command or ()))

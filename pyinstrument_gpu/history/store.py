@@ -76,7 +76,7 @@ def add_runs(store: Path, files: Sequence[Path]) -> tuple[int, list[str]]:
         MissingDependencyError: pyarrow is not installed.
         OSError: the store can't be written.
     """
-    with needed_for("a history", "pyarrow", "history"):
+    with needed_for("a history", "pyarrow"):
         import pyarrow as pa
         import pyarrow.parquet
     schema = pa.schema([(name, _type(pa, kind)) for name, kind in (_OF_RUN | _OF_PHASE).items()])
@@ -239,7 +239,7 @@ def read_runs(store: str, since: datetime | None = None) -> tuple[dict[str, Any]
 
 def _selected(files: str, columns: str, condition: str) -> dict[str, Any]:
     """Columns of rows of the files, as numpy has them; errors as of `read_runs`."""
-    with needed_for("a history", "duckdb", "history"):
+    with needed_for("a history", "duckdb"):
         import duckdb
     for left in reversed(range(_TRIES)):
         with duckdb.connect() as database:

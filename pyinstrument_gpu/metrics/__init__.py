@@ -8,9 +8,7 @@ from pyinstrument_gpu.errors import MissingDependencyError
 try:
     import torch as _torch  # noqa: F401
 except ModuleNotFoundError as error:
-    raise MissingDependencyError(
-        "metrics need PyTorch 2.10 or newer: pip install 'pyinstrument-gpu[torch]'"
-    ) from error
+    raise MissingDependencyError("metrics need PyTorch 2.10 or newer: pip install torch") from error
 
 from pyinstrument_gpu.metrics.accumulator import MetricAccumulator
 from pyinstrument_gpu.metrics.values import Reading

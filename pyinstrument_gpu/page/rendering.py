@@ -26,7 +26,7 @@ def template(name: str) -> Any:
     Raises:
         MissingDependencyError: jinja2 is not installed.
     """
-    with needed_for("the page", "jinja2", "html"):
+    with needed_for("the page", "jinja2"):
         import jinja2  # noqa: F401
     return _environment().get_template(name)
 

@@ -39,7 +39,7 @@ class MLflowSink(Sink):
             SinkError: no run is active, there is none with that id, or the store can't be reached.
             MissingDependencyError: MLflow is not installed.
         """
-        with needed_for("the MLflow sink", "mlflow", "mlflow"):
+        with needed_for("the MLflow sink", "mlflow"):
             import mlflow
         self._client = mlflow.MlflowClient()
         if self._run_id is None:

@@ -71,7 +71,7 @@ class PrometheusSink(Sink):
             SinkError: the port is taken, or there is no such address.
             MissingDependencyError: prometheus_client is not installed.
         """
-        with needed_for("the Prometheus sink", "prometheus_client", "prometheus"):
+        with needed_for("the Prometheus sink", "prometheus_client"):
             import prometheus_client
         # Not above: whoever only imports the package needs no web server.
         from pyinstrument_gpu.sinks.scrape_server import ScrapeServer

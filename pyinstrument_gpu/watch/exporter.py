@@ -37,7 +37,7 @@ class RankExporter:
     """
 
     def __init__(self, find: Callable[[], Callable[[], list[Path]]], port: int, host: str) -> None:
-        with needed_for("watch --prometheus", "prometheus_client", "prometheus"):
+        with needed_for("watch --prometheus", "prometheus_client"):
             import prometheus_client
         from pyinstrument_gpu.sinks.scrape_server import ScrapeServer
 

@@ -292,7 +292,7 @@ def test_only_a_page_is_replaced_without_being_asked(tmp_path: Path) -> None:
 
 def test_without_jinja_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'pyinstrument-gpu\[html\]'"):
+    with pytest.raises(MissingDependencyError, match="pip install jinja2"):
         html_page([training()], ["a"])
 
 

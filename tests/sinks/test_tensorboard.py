@@ -338,7 +338,7 @@ def test_folder_that_is_a_file(tmp_path: Path) -> None:
 def test_the_export_says_what_it_needs(tmp_path: Path) -> None:
     with (
         mock.patch.dict("sys.modules", {"tensorboard.compat.proto.event_pb2": None}),
-        pytest.raises(pig.MissingDependencyError, match=r"pyinstrument-gpu\[tensorboard\]"),
+        pytest.raises(pig.MissingDependencyError, match="pip install tensorboard"),
     ):
         made(SPAN).export(tmp_path / "logs", "tensorboard")
     assert not (tmp_path / "logs").exists()

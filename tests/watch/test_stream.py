@@ -170,8 +170,7 @@ for options in (["--json"], []):
     assert json.loads(shown)["runs"]
     assert codes == ["0", "1"]
     assert done.stderr == (
-        "Error: watch needs textual: pip install 'pyinstrument-gpu[watch]'. "
-        "`watch --json` does not\n"
+        "Error: watch needs textual: pip install textual. `watch --json` does not\n"
     )
 
 
