@@ -39,9 +39,17 @@ cross = $(if $(shell command -v $(AARCH64_CXX)),$(1),without-cross-compiler)
 help:  ## list what can be made
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 12
 
-demo:  ## train on handwritten digits, write digits.gpurun, print the report
+demo:  ## find the line that makes a program slow, and prove that mending it helps
 	@$(MAKE) --no-print-directory --jobs=2 module $(DEMO)  # pip waits for the disk, the compiler does not
-	$(BIN)/python examples/digits.py --output digits.gpurun --overwrite
+	$(BIN)/pyinstrument-gpu run -o demo.gpurun --overwrite examples/demo.py
+	@echo; echo "With that line mended (--fixed), three runs of each side in turn:"
+	@mkdir -p build/demo
+	@for run in before-1 after-1 after-2 before-2 before-3 after-3; do \
+	    case $$run in after*) fixed=--fixed;; *) fixed=;; esac; \
+	    $(BIN)/pyinstrument-gpu run -q -o build/demo/$$run.gpurun --overwrite examples/demo.py $$fixed \
+	        > build/demo/$$run.txt || exit 1; done
+	$(BIN)/pyinstrument-gpu compare --before build/demo/before-*.gpurun --after build/demo/after-*.gpurun
+	@echo; echo "The page of the first run: $(BIN)/pyinstrument-gpu report --html demo.gpurun"
 
 test: native $(INSTALLED)  ## native and Python tests, without those marked thorough or slow
 	$(BIN)/ctest --test-dir $(NATIVE) --output-on-failure --no-tests=error --parallel $(WORKERS) \
@@ -106,7 +114,7 @@ $(BUILDS): pyproject.toml constraints.txt
 	touch $@
 
 $(DEMO): $(BUILDS) setup.py
-	$(EDITABLE) '.[torch]' scikit-learn
+	$(EDITABLE) '.[torch,html,compare]' scikit-learn
 	touch $@
 
 # Where torch is installed, its bytecode is written by one process: those that run tests begin at once.

@@ -224,16 +224,23 @@ def _steps_s(path: Path) -> float:
 
 
 def checked_command(words: Sequence[str]) -> list[str]:
-    """Return the words of a command, of which those that are paths stay right in a copy.
+    """Return the words of a command, of which those that are paths stay right in a copy: what lies
+    below the working directory is named from there, and all else by its full path.
 
     Raises:
-        TrialError: it has options of `run`, which trials don't take.
+        TrialError: it can't be seen which program is to be run.
     """
-    first = words[0] if words else ""
-    if os.sep in first and os.path.exists(first) and not first.endswith(".py"):
-        words = [os.path.abspath(first), *words[1:]]
+    here = os.getcwd()
+    found = []
+    for number, word in enumerate(words):
+        is_program = number == 0 and os.sep in word and not word.endswith(".py")
+        if os.path.isabs(word) and os.path.exists(word) and word.startswith(here + os.sep):
+            word = os.path.relpath(word, here)
+        if os.path.exists(word) and (is_program or word.split(os.sep)[0] == os.pardir):
+            word = os.path.abspath(word)
+        found.append(word)
     try:
-        RecordedCommand(words).with_options([])
+        RecordedCommand(found)
     except GateError as error:
         raise TrialError(str(error)) from error
-    return [*words]
+    return found

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+import pyinstrument_gpu as pig
 from pyinstrument_gpu.trial.child import MadeEdit, Met
 from pyinstrument_gpu.trial.results import Same, alike
-from pyinstrument_gpu.trial.trials import TrialPlan, TrialRunner
+from pyinstrument_gpu.trial.trials import TrialPlan, TrialRunner, checked_command
 from pyinstrument_gpu.trial.tries import facts_of
 from pyinstrument_gpu.trial.working_copy import WorkingCopy
 from tests.helpers.launched import ENVIRONMENT
@@ -131,6 +132,18 @@ def test_a_program_is_recorded_and_ended(runner: TrialRunner) -> None:
     run = runner.recorded(seconds=0.5, limit_s=200)
     assert len(run.steps.closed) >= 20
     assert facts_of(run).share("data") > 0.8
+
+
+def test_paths_of_a_command_stay_right_in_a_copy(program: Path, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (program / "python").write_text("")
+    words = ["./python", str(program / "train.py"), "--data", "../data", "--other", "../none"]
+    assert checked_command(words) == [
+        *(str(program / "python"), "train.py", "--data", str(tmp_path / "data")),
+        *("--other", "../none"),
+    ]
+    with pytest.raises(pig.TrialError, match="can't see which program"):
+        checked_command(["make", "train"])
 
 
 def test_a_program_that_fails_is_an_error_with_its_last_lines(tmp_path: Path) -> None:
