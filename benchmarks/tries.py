@@ -30,7 +30,6 @@ from benchmarks.causes.scoring import unmarked
 from benchmarks.causes.table import PROGRAMS
 from benchmarks.machine import describe_machine
 from pyinstrument_gpu.trial.child import MadeEdit
-from pyinstrument_gpu.trial.edits.edit import Changes
 from pyinstrument_gpu.trial.search import Candidate
 from pyinstrument_gpu.trial.trials import TrialRunner
 from pyinstrument_gpu.trial.tries import Tries, TriesResult
@@ -55,7 +54,6 @@ BEST = {
     "cpu_limit": "threads",
     "garbage": "gc",
     "anomaly": "modes",
-    "tiny_batches": "batch",
     "python_rnn": "compile",
 }
 """By program, the group of the edit that gains most."""
@@ -121,16 +119,13 @@ def _digest(folder: Path) -> str:
 def row_of(name: str, minutes: float, is_twin: bool, show: bool) -> Row:
     with _program(name) as folder, tempfile.TemporaryDirectory() as place:
         before = _digest(folder)
-        copy = WorkingCopy(folder, Path(place).resolve() / "work")
+        copy = WorkingCopy(folder, Path(place).resolve())
         words = ["train.py", *(["--fixed"] if is_twin else [])]
         runner = TrialRunner(words, Path(place).resolve(), copy)
         expected = BEST[name]
-        allowed = Changes.RESULTS if expected == "batch" else Changes.LAST_DIGITS
-        result = Tries(runner, copy, _progress if show else _quiet).run(
-            60 * minutes, allowed=allowed
-        )
+        result = Tries(runner, copy, True, _progress if show else _quiet).run(60 * minutes)
         winners = result.outcome.winners
-        best = result.outcome.confirmed[winners[0]] if winners else None
+        best = result.outcome.confirmed[winners[0],] if winners else None
         fresh = None if not winners or is_twin else _fresh(runner, result, winners[0])
         return Row(
             name,

@@ -15,12 +15,12 @@ from pyinstrument_gpu.report.console import for_terminal
 from pyinstrument_gpu.trial import summary
 from pyinstrument_gpu.trial.edits.edit import Changes
 from pyinstrument_gpu.trial.edits.table import edits
-from pyinstrument_gpu.trial.trials import TrialRunner, checked_command
+from pyinstrument_gpu.trial.trials import TrialRunner
 from pyinstrument_gpu.trial.tries import Tries
 from pyinstrument_gpu.trial.working_copy import WorkingCopy
 
 _ALLOWED = {
-    "nothing": Changes.NOTHING,
+    "nothing": Changes.DRAWS,
     "last-digits": Changes.LAST_DIGITS,
     "results": Changes.RESULTS,
 }
@@ -76,6 +76,11 @@ def _groups(ctx: click.Context, option: click.Parameter, value: str | None) -> f
     "copied; the program should only read it. May be given several times.",
 )
 @click.option(
+    "--write-outside",
+    is_flag=True,
+    help="Go on if the program writes outside of the working directory, which each trial does.",
+)
+@click.option(
     "--patch",
     "patch_file",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -97,6 +102,7 @@ def try_(
     allow: str,
     in_place: bool,
     links: tuple[str, ...],
+    write_outside: bool,
     patch_file: Path,
     json_file: Path | None,
 ) -> None:
@@ -110,17 +116,18 @@ def try_(
 
     Exit codes: 0, also where nothing makes it faster; 1 the program fails; 2 wrong usage.
     """
-    words = checked_command(command)
+    if patch_file.exists():
+        raise click.UsageError(f"--patch: {patch_file} exists: remove it, or name another", context)
     with tempfile.TemporaryDirectory(prefix="pyinstrument-gpu-try-") as place:
         folder = Path(os.path.realpath(place))
-        copy = None if in_place else WorkingCopy(Path.cwd(), folder / "work", links)
+        copy = None if in_place else WorkingCopy(Path.cwd(), folder, links)
         with progress_of(show_output=False) as progress:
-            tries = Tries(TrialRunner(words, folder, copy), copy, progress.show_left)
+            runner = TrialRunner(command, folder, copy)
+            tries = Tries(runner, copy, write_outside, progress.show_left)
             result = tries.run(60 * minutes, steps, only, _ALLOWED[allow])
-        if result.patch.diff:
-            with atomic_write(patch_file) as file:
-                file.write(result.patch.diff.encode())
-        print(for_terminal(result.parts(str(patch_file))))
-        if json_file is not None:
-            facts = summary.facts(result.outcome, result.verdict, result.patch)
-            write_json(json_file, facts)
+    if result.patch.diff:
+        with atomic_write(patch_file) as file:
+            file.write(result.patch.diff)
+    print(for_terminal(result.parts(str(patch_file))))
+    if json_file is not None:
+        write_json(json_file, summary.facts(result.outcome, result.verdict, result.patch))

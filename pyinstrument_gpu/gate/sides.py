@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit
 
@@ -130,14 +131,34 @@ class CommandSide:
     def begun(self, name: str, folder: Path) -> Iterator[Callable[[], list[Run]]]:
         """A run that has begun, as a function that waits for its end and returns what `record`
         does. Leaving by an exception ends it."""
-        path, log = folder / f"{name}.gpurun", folder / f"{name}.log"
-        words = self.command.recorded_into(os.path.abspath(path))
-        environment = {**os.environ, **self._environment}
-        with contextlib.ExitStack() as leave:
-            output = None if self._show_output else leave.enter_context(new_log(log))
-            group = in_group(words, self.working_directory, environment, output, self.text)
-            process = leave.enter_context(group)
+        path = os.path.abspath(folder / f"{name}.gpurun")
+        # Without a report, which would follow the program's own last words.
+        options = ["-o", path, "--overwrite", "--no-report"]
+        log = None if self._show_output else folder / f"{name}.log"
+        with self.started(options, log, self.working_directory) as process:
             yield lambda: self._recorded(process.wait(), name, folder)
+
+    @contextlib.contextmanager
+    def started(
+        self,
+        options: Sequence[str],
+        log: Path | None,
+        working_directory: Path | None,
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """The command, under `pyinstrument-gpu run` with these options, as a process to be waited
+        for. Leaving by an exception ends it.
+
+        Args:
+            log: a file for what it writes; None for standard error of this process.
+            variables: of its environment, beside those that stand in front of the command.
+        """
+        words = self.command.with_options(options)
+        environment = {**os.environ, **variables, **self._environment}
+        with contextlib.ExitStack() as leave:
+            output = None if log is None else leave.enter_context(new_log(log))
+            group = in_group(words, working_directory, environment, output, self.text)
+            yield leave.enter_context(group)
 
     def _recorded(self, code: int, name: str, folder: Path) -> list[Run]:
         log = folder / f"{name}.log"
@@ -362,11 +383,6 @@ class RecordedCommand:
     @property
     def text(self) -> str:
         return shlex.join(masked_words(self.words))
-
-    def recorded_into(self, path: str) -> list[str]:
-        """The command that records. Without a report, which would follow the program's own last
-        words."""
-        return self.with_options(["-o", path, "--overwrite", "--no-report"])
 
     @property
     def program(self) -> str | None:

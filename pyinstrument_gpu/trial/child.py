@@ -16,6 +16,7 @@ import random
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,14 @@ from pyinstrument_gpu.patching.import_hook import when_imported
 from pyinstrument_gpu.patching.own_imports import OwnImports
 from pyinstrument_gpu.trial.edits.edit import CallPlace, Hand, Value
 from pyinstrument_gpu.trial.edits.table import edits
-from pyinstrument_gpu.trial.results import Results, Witness
+from pyinstrument_gpu.trial.results import EARLY, Results, Witness
 
 _MOST_PATHS = 50
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_WRITES_BY_NAME = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link")
+_CHANGED = {"os.rename": 2, "os.link": 2, "os.remove": 1, "os.mkdir": 1, "os.rmdir": 1}
+_CHANGED |= {"shutil.rmtree": 1}
+"""How many of the first arguments of an audit event are paths that it changes."""
+EXIT_PROBLEM = 70
 
 
 class MadeEdit(Struct, frozen=True):
@@ -77,7 +81,8 @@ class TrialData(Struct, frozen=True, kw_only=True):
         steps: how many ended, of which `elapsed_ns` is the time of those behind the warm-up.
         startup_ns: from the begin of the process to the end of the warm-up.
         waiting_ns: for how long the thread of the loop waited for a processor meanwhile.
-        met: by edit.
+        met: where each of the edits was made.
+        world_size: how many processes train together.
         threads: those of torch's operations on the CPU.
         written: what it wrote outside of its folder.
     """
@@ -88,7 +93,8 @@ class TrialData(Struct, frozen=True, kw_only=True):
     startup_ns: int
     waiting_ns: int
     results: Results
-    met: dict[str, Met]
+    met: tuple[Met, ...]
+    world_size: int = 1
     threads: int | None = None
     written: tuple[str, ...] = ()
 
@@ -104,10 +110,10 @@ class Trial:
         self._program = program
         self._order = msgspec.json.decode(order.read_bytes(), type=TrialOrder)
         self._begin_ns = time.monotonic_ns()
-        self._hands = {
-            edit.name: Hand(self._order.is_dry, None if edit.places is None else {*edit.places})
+        self._hands = [
+            Hand(self._order.is_dry, None if edit.places is None else {*edit.places})
             for edit in self._order.edits
-        }
+        ]
         self._phases = AutoPhases(self._step_ended, self._own_step_begins)
         self._witness = Witness()
         self._written: dict[str, None] = {}
@@ -134,9 +140,9 @@ class Trial:
         torch: Any = sys.modules["torch"]
         torch.manual_seed(0)  # a program without a seed of its own has the same draws each time
         self._witness.hook()
-        for edit in self._order.edits:
+        for edit, hand in zip(self._order.edits, self._hands, strict=True):
             try:
-                edits()[edit.name].make(edit.value, self._hands[edit.name])
+                edits()[edit.name].make(edit.value, hand)
             except Exception:
                 if not self._order.is_dry:  # one that can't be made has no place
                     raise
@@ -163,10 +169,18 @@ class Trial:
     def _at_step(self, ended: int) -> None:
         if self._is_over or os.getpid() != self._pid:
             return
-        if ended == self._order.warmup:
+        try:
+            self._look(ended)
+        except Exception:  # whoever called us would go on without a word
+            traceback.print_exc()
+            self._leave(EXIT_PROBLEM)
+
+    def _look(self, ended: int) -> None:
+        if ended in EARLY:
             with OwnImports():
-                self._witness.begin()
-            for hand in self._hands.values():
+                self._witness.note()
+        if ended == self._order.warmup:
+            for hand in self._hands:
                 for function in hand.at_steps:
                     function()
             _wait_for_device()
@@ -188,27 +202,32 @@ class Trial:
         waiting_ns = _waiting_ns() - self._warm_waiting_ns
         self._is_over = True
         with OwnImports():
-            finding = TrialData(
+            data = TrialData(
                 steps=ended,
                 warmup=self._order.warmup,
                 elapsed_ns=end_ns - self._warm_ns,
                 startup_ns=self._warm_ns - self._begin_ns,
                 waiting_ns=waiting_ns,
                 results=self._witness.results(),
-                met={name: _met(hand) for name, hand in self._hands.items()},
+                met=tuple(Met(hand.is_met, tuple(hand.met)) for hand in self._hands),
+                world_size=launcher_number("WORLD_SIZE") or 1,
                 threads=sys.modules["torch"].get_num_threads(),
                 written=tuple(self._written),
             )
             path = path_of_rank(self._order.result, launcher_number("RANK") or 0)
             part = path.with_suffix(".part")
-            part.write_bytes(msgspec.json.encode(finding))
+            part.write_bytes(msgspec.json.encode(data))
             part.replace(path)
+        self._leave(0)
+
+    def _leave(self, code: int) -> None:
+        self._is_over = True
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
         for worker in multiprocessing.active_children():
             worker.kill()
-        os._exit(0)
+        os._exit(code)
 
     # Files
 
@@ -221,8 +240,11 @@ class Trial:
                 writes = set("wax+") & set(mode) if isinstance(mode, str) else flags & _WRITING
                 if writes:
                     self._note_written(path)
-            elif event in _WRITES_BY_NAME:
-                self._note_written(args[0])
+            elif event in _CHANGED:
+                # The last argument is the descriptor of the folder from which the path leads.
+                is_relative = isinstance(args[-1], int) and args[-1] >= 0
+                for path in args[: 0 if is_relative else _CHANGED[event]]:
+                    self._note_written(path)
         except Exception:  # an audit hook that raises ends what was begun
             pass
 
@@ -233,10 +255,6 @@ class Trial:
         is_free = any(full == place or full.startswith(place + os.sep) for place in self._free)
         if not is_free and "__pycache__" not in full:
             self._written[full] = None
-
-
-def _met(hand: Hand) -> Met:
-    return Met(hand.is_met, tuple(hand.met))
 
 
 def _wait_for_device() -> None:

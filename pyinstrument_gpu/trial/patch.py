@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Edits as a unified diff of the user's files, where they are calls that can be read in the source:
 other arguments of a call, or a statement behind the imports. All else stays as it is, to the byte.
+
+Files are handled as the bytes of UTF-8 text, in which the columns of Python's syntax trees count.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeAlias
 
 from pyinstrument_gpu.trial.edits.edit import CallPlace, Edit, Value
@@ -24,11 +27,11 @@ class Patch:
     """A diff, and what it holds.
 
     Attributes:
-        diff: a unified diff with paths below the working directory; "" for none.
+        diff: a unified diff with paths below the working directory; empty for none.
         made: the names of the edits that are in it.
     """
 
-    diff: str = ""
+    diff: bytes = b""
     made: list[str] = field(default_factory=list)
 
 
@@ -44,7 +47,7 @@ def patch_of(
         edits: each with its variant, and where it is made.
         original: the user's file by the path of the one that ran; None for others.
         program: the user's file that is run, for statements; None where it is not known.
-        folder: the working directory.
+        folder: the working directory. Files outside of it are left alone.
     """
 
     def targets(edit: Edit, value: Value, places: Sequence[CallPlace]) -> list[_Target]:
@@ -53,30 +56,31 @@ def patch_of(
         return [(original(place.file), place) for place in places if edit.keywords(value)]
 
     found = Patch()
-    texts: dict[Path, str] = {}
+    texts: dict[Path, bytes] = {}
     for edit, value, places in edits:
         changed, chosen = dict(texts), targets(edit, value, places)
-        if chosen and all(_makes(edit, value, target, changed) for target in chosen):
+        if chosen and all(_makes(edit, value, target, folder, changed) for target in chosen):
             texts = changed
             found.made.append(edit.name)
-    found.diff = "".join(
-        _diff(path.read_bytes().decode(), text, path.relative_to(folder).as_posix())
+    found.diff = b"".join(
+        _diff(path.read_bytes(), text, path.relative_to(folder).as_posix())
         for path, text in texts.items()
-        if path.is_relative_to(folder)
     )
     return found
 
 
-def _makes(edit: Edit, value: Value, target: _Target, texts: dict[Path, str]) -> bool:
+def _makes(
+    edit: Edit, value: Value, target: _Target, folder: Path, texts: dict[Path, bytes]
+) -> bool:
     """Make an edit of a file; return whether it can be made."""
     path, place = target
-    if path is None:
+    if path is None or not path.is_relative_to(folder):
         return False
-    source = texts[path] if path in texts else path.read_bytes().decode()
+    source = texts[path] if path in texts else path.read_bytes()
     new = (
         with_statement(source, edit.statement(value))
         if place is None
-        else with_arguments(source, place, edit.keywords(value))
+        else with_arguments(source, place, edit.keywords(value), edit.positions)
     )
     if new is None:
         return False
@@ -84,12 +88,22 @@ def _makes(edit: Edit, value: Value, target: _Target, texts: dict[Path, str]) ->
     return True
 
 
-def with_arguments(source: str, place: CallPlace, keywords: Mapping[str, str]) -> str | None:
-    """Return a program in which the call at a place has these keyword arguments; None where it
-    can't be told which call that is, or what it is given."""
+def with_arguments(
+    source: bytes,
+    place: CallPlace,
+    keywords: Mapping[str, str],
+    positions: Mapping[str, int] = MappingProxyType({}),
+) -> bytes | None:
+    """Return a program in which the call at a place has these arguments; None where it can't be
+    told which call that is, or what it is given.
+
+    Args:
+        positions: of arguments that may be given without their names, as which argument.
+    """
+    tree = _parsed(source)
     calls = [
         node
-        for node in ast.walk(ast.parse(source))
+        for node in ([] if tree is None else ast.walk(tree))
         if isinstance(node, ast.Call)
         and node.lineno <= place.line <= (node.end_lineno or node.lineno)
         and _name_of(node.func) == place.call
@@ -99,50 +113,53 @@ def with_arguments(source: str, place: CallPlace, keywords: Mapping[str, str]) -
     call = calls[0]
     if any(isinstance(one, ast.Starred) for one in call.args):
         return None
-    given = {one.arg: one.value for one in call.keywords}
-    edits: list[tuple[int, int, str]] = []
-    added = []
-    for key, text in keywords.items():
-        if key in given:
-            begin, end = _range(source, given[key])
-            edits.append((begin, end, text))
-        else:
-            added.append(f"{key}={text}")
+    given: dict[str | None, ast.expr] = {one.arg: one.value for one in call.keywords}
+    given |= {key: call.args[at] for key, at in positions.items() if at < len(call.args)}
+    edits = [(*_range(source, given[key]), new) for key, new in keywords.items() if key in given]
+    added = ", ".join(f"{key}={new}" for key, new in keywords.items() if key not in given)
     if added:
-        last = [*call.args, *(one.value for one in call.keywords)]
-        if last:
-            place_at = max(_range(source, one)[1] for one in last)
-            # Of an argument in parentheses, the end is behind these.
-            close = _range(source, call)[1] - 1
-            parentheses = re.match(r"(\s*\))*", source[place_at:close])
-            place_at += 0 if parentheses is None else parentheses.end()
-            edits.append((place_at, place_at, ", " + ", ".join(added)))
-        else:
-            close = _range(source, call)[1] - 1
-            edits.append((close, close, ", ".join(added)))
-    for begin, end, text in sorted(edits, reverse=True):
-        source = source[:begin] + text + source[end:]
-    return source if _parses(source) else None
+        ends = [_range(source, one)[1] for one in (*call.args, *(k.value for k in call.keywords))]
+        at = close = _range(source, call)[1] - 1
+        if ends:  # behind the last argument, and the parentheses around it
+            parentheses = re.match(rb"(\s*\))*", source[max(ends) : close])
+            at = max(ends) + (0 if parentheses is None else parentheses.end())
+            added = f", {added}"
+        edits.append((at, at, added))
+    for begin, end, new in sorted(edits, reverse=True):
+        source = source[:begin] + new.encode() + source[end:]
+    return source if _parsed(source) is not None else None
 
 
-def with_statement(source: str, statement: str) -> str | None:
+def with_statement(source: bytes, statement: str) -> bytes | None:
     """Return a program with a statement behind its imports; None where it has no torch by that
     name, or sets the same itself."""
-    body = ast.parse(source).body
+    tree = _parsed(source)
+    body = [] if tree is None else tree.body
     imports = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
-    has_torch = any(
-        alias.name == "torch" and alias.asname is None
+    names = [
+        alias.name
         for node in imports
         if isinstance(node, ast.Import)
         for alias in node.names
-    )
+        if alias.asname is None
+    ]
     subject = statement.partition("(")[0].partition(" =")[0]
-    if not has_torch or subject in source:
+    if "torch" not in names or subject.encode() in source:
         return None
     lines = source.splitlines(keepends=True)
     at = imports[-1].end_lineno or imports[-1].lineno
-    newline = "\r\n" if lines[at - 1].endswith("\r\n") else "\n"
-    return "".join([*lines[:at], f"{newline}{statement}{newline}", *lines[at:]])
+    newline = b"\r\n" if lines[at - 1].endswith(b"\r\n") else b"\n"
+    return b"".join([*lines[:at], newline, statement.encode(), newline, *lines[at:]])
+
+
+def _parsed(source: bytes) -> ast.Module | None:
+    """A program, if it is UTF-8 text without a mark in front, in which columns are what they say
+    that they are."""
+    try:
+        text = source.decode()
+        return None if text.startswith("\ufeff") else ast.parse(text)
+    except (SyntaxError, ValueError):
+        return None
 
 
 def _name_of(function: ast.expr) -> str:
@@ -151,31 +168,23 @@ def _name_of(function: ast.expr) -> str:
     return function.id if isinstance(function, ast.Name) else ""
 
 
-def _range(source: str, node: ast.expr) -> tuple[int, int]:
-    """The place of a node in the text. Its columns are bytes."""
-    lines = source.splitlines(keepends=True)
-
-    def offset(line: int, column: int) -> int:
-        before = sum(map(len, lines[: line - 1]))
-        return before + len(lines[line - 1].encode()[:column].decode())
-
+def _range(source: bytes, node: ast.expr) -> tuple[int, int]:
     assert node.end_lineno is not None and node.end_col_offset is not None
-    return offset(node.lineno, node.col_offset), offset(node.end_lineno, node.end_col_offset)
+    lines = source.splitlines(keepends=True)
+    begin = sum(map(len, lines[: node.lineno - 1])) + node.col_offset
+    end = sum(map(len, lines[: node.end_lineno - 1])) + node.end_col_offset
+    return begin, end
 
 
-def _parses(source: str) -> bool:
-    try:
-        ast.parse(source)
-    except SyntaxError:
-        return False
-    return True
-
-
-def _diff(before: str, after: str, name: str) -> str:
-    lines = difflib.unified_diff(
-        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}"
+def _diff(before: bytes, after: bytes, name: str) -> bytes:
+    lines = difflib.diff_bytes(
+        difflib.unified_diff,
+        before.splitlines(keepends=True),
+        after.splitlines(keepends=True),
+        f"a/{name}".encode(),
+        f"b/{name}".encode(),
     )
-    text = ""
-    for line in lines:
-        text += line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
-    return text
+    return b"".join(
+        line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n"
+        for line in lines
+    )

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether two trials of a program have the same results, by the parameters that they end with and
+"""Whether two trials of a program have the same results, by the parameters of its optimizers and
 the losses on the way.
 
-Parameters are those of the program's optimizers. All of their bytes are hashed; a sample of them,
-at the end of the warm-up and at the end, says by how much two trainings differ where the bytes do:
-relative to what training has changed meanwhile. Without an optimizer, losses stand for them.
+All bytes of the parameters at the end are hashed. Where these differ, a sample of the parameters
+after the first and the third step says by how much, relative to what training has changed between
+these two: so early that a difference in rounding has not grown yet. Without an optimizer, losses
+stand for parameters.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from typing import Any
 
 from msgspec import Struct
 
-MOST_VALUES = 100_000
-"""Of the parameters that are compared one by one."""
-MOST_LOSSES = 10_000
-_SAME_TRAINING = 0.01
-"""Of what training changes, the part up to which a difference counts as rounding."""
+EARLY = (1, 3)
+"""The steps after which parameters are sampled."""
+_MOST_VALUES = 100_000
+_MOST_LOSSES = 10_000
+_SAME_TRAINING = 0.1
+"""The part of what training changes, up to which a difference counts as rounding: with other random
+numbers it is about all of it."""
 
 
 class Same(enum.IntEnum):
@@ -43,31 +46,32 @@ class Results(Struct, frozen=True):
     """What a trial's training has come to.
 
     Attributes:
-        digest: of all parameters; "" where the program has no optimizer.
-        begin, end: the sample of their values at the end of the warm-up, and at the end.
+        digest: of all parameters at the end; "" where the program has no optimizer.
+        first, third: the sample of their values after these steps.
         losses: those from which backward passes began.
     """
 
     digest: str = ""
-    begin: tuple[float, ...] = ()
-    end: tuple[float, ...] = ()
+    first: tuple[float, ...] = ()
+    third: tuple[float, ...] = ()
     losses: tuple[float, ...] = ()
 
 
 def alike(one: Results, other: Results) -> Same:
     """Return how alike the results of two trials of as many steps are."""
     if not one.digest and not other.digest:
-        return _alike_values(one.losses, other.losses, _spread(one.losses))
+        mean = math.fsum(one.losses) / max(len(one.losses), 1)
+        moved = _distance(one.losses, [mean] * len(one.losses))
+        return _alike_values(one.losses, other.losses, moved)
     if one.digest == other.digest:
         return Same.IDENTICAL if one.losses == other.losses else Same.LAST_DIGITS
-    return _alike_values(one.end, other.end, _distance(one.begin, one.end))
+    found = _alike_values(one.third, other.third, _distance(one.first, one.third))
+    return max(found, Same.LAST_DIGITS)
 
 
 def _alike_values(one: Sequence[float], other: Sequence[float], moved: float) -> Same:
     if not one and not other:
         return Same.UNKNOWN
-    if len(one) != len(other):
-        return Same.DIFFERENT
     difference = _distance(one, other)
     if difference == 0.0:
         return Same.IDENTICAL
@@ -80,18 +84,12 @@ def _distance(one: Sequence[float], other: Sequence[float]) -> float:
     return math.sqrt(math.fsum((a - b) ** 2 for a, b in zip(one, other, strict=True)))
 
 
-def _spread(values: Sequence[float]) -> float:
-    mean = math.fsum(values) / len(values) if values else 0.0
-    return _distance(values, [mean] * len(values))
-
-
 class Witness:
-    """Sees a training's results, in the process of its trial. Nothing but `sample` and `results`
-    reads a device."""
+    """Sees a training's results, in the process of its trial. Only `note` and `results` read a
+    device."""
 
     def __init__(self) -> None:
-        self._optimizers: list[Any] = []
-        self._begin: list[float] = []
+        self._samples: list[list[float]] = []
         self._losses: list[Any] = []
 
     def hook(self) -> None:
@@ -102,48 +100,51 @@ class Witness:
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             is_loss = type(tensors).__name__ == "Tensor" and tensors.numel() == 1
-            if is_loss and len(self._losses) < MOST_LOSSES:
+            if is_loss and len(self._losses) < _MOST_LOSSES:
                 self._losses.append(tensors.detach())
             return original(tensors, *args, **kwargs)
 
         autograd.backward = backward
 
-    def begin(self) -> None:
-        """Note the program's optimizers, and their parameters as they are now."""
-        torch: Any = sys.modules["torch"]
-        self._optimizers = [
-            one for one in gc.get_objects() if issubclass(type(one), torch.optim.Optimizer)
-        ]
-        self._begin = self._sample()
-
-    def results(self) -> Results:
-        digest = hashlib.blake2b(digest_size=16)
-        parameters = self._parameters()
-        for parameter in parameters:
-            bytes_of = parameter.detach().cpu().contiguous().flatten()
-            digest.update(memoryview(bytes_of.view(sys.modules["torch"].uint8).numpy()))
-        losses = [float(loss) for loss in self._losses]
-        return Results(
-            digest.hexdigest() if parameters else "",
-            tuple(self._begin),
-            tuple(self._sample()),
-            tuple(loss if math.isfinite(loss) else 0.0 for loss in losses),
-        )
-
-    def _parameters(self) -> list[Any]:
-        return [
-            parameter
-            for optimizer in self._optimizers
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-            if type(parameter.data).__name__ == "Tensor"
-        ]
-
-    def _sample(self) -> list[float]:
-        parameters = self._parameters()
-        step = 1 + sum(parameter.numel() for parameter in parameters) // MOST_VALUES
+    def note(self) -> None:
+        """Note the parameters as they are now."""
+        parameters = _parameters()
+        step = 1 + sum(parameter.numel() for parameter in parameters) // _MOST_VALUES
         values: list[float] = []
         for parameter in parameters:
             some = parameter.detach().flatten()[::step]
             values += some.double().nan_to_num().cpu().tolist()
-        return values
+        self._samples.append(values)
+
+    def results(self) -> Results:
+        torch: Any = sys.modules["torch"]
+        digest = hashlib.blake2b(digest_size=16)
+        parameters = _parameters()
+        for parameter in parameters:
+            bytes_of = parameter.detach().cpu().contiguous().flatten()
+            digest.update(memoryview(bytes_of.view(torch.uint8).numpy()))
+        losses = [float(loss) for loss in self._losses]
+        first, third = [*self._samples, [], []][: len(EARLY)]
+        return Results(
+            digest.hexdigest() if parameters else "",
+            tuple(first),
+            tuple(third),
+            tuple(loss if math.isfinite(loss) else 0.0 for loss in losses),
+        )
+
+
+def _parameters() -> list[Any]:
+    """The dense parameters of all optimizers, in an order that does not depend on the collector."""
+    torch: Any = sys.modules["torch"]
+    found = [
+        [parameter for group in one.param_groups for parameter in group["params"]]
+        for one in gc.get_objects()
+        if issubclass(type(one), torch.optim.Optimizer)
+    ]
+    found.sort(key=lambda parameters: [(*one.shape,) for one in parameters])
+    return [
+        one
+        for parameters in found
+        for one in parameters
+        if type(one.data).__name__ == "Tensor" and one.layout == torch.strided
+    ]

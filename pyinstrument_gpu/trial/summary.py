@@ -13,7 +13,8 @@ from pyinstrument_gpu.trial.patch import Patch
 from pyinstrument_gpu.trial.results import Same
 from pyinstrument_gpu.trial.search import MARGIN, Candidate, RelativeChange, SearchOutcome
 
-_MOST_SLOWER = 6
+_CLEAR = 0.05
+"""How far an interval may reach for what is said to make no difference."""
 
 
 def parts(
@@ -40,16 +41,17 @@ def parts(
     for sentence in _warnings(outcome):
         yield Sentence(sentence, "warn")
     if patch.diff:
-        left = [one.text for one in outcome.winners if one.edit.name not in patch.made]
+        left = [one.text for one in outcome.best if one.edit.name not in patch.made]
         rest = f", but for {' and '.join(left)}" if left else ""
-        yield Sentence(f"A patch with these edits{rest}: {file}  (git apply {file})")
+        what = "these edits" if len(outcome.best) > 1 else "this edit"
+        yield Sentence(f"A patch with {what}{rest}: {file}  (git apply {file})")
 
 
 def _in_order(outcome: SearchOutcome) -> list[Candidate]:
     """Winners first, then what makes no difference, then what is slower, then what failed."""
 
     def key(one: Candidate) -> tuple[bool, bool, float]:
-        change = outcome.confirmed.get(one)
+        change = outcome.change(one)
         is_winner = one in outcome.winners
         return not is_winner, bool(one.problem), change.share if change else one.mean
 
@@ -57,21 +59,25 @@ def _in_order(outcome: SearchOutcome) -> list[Candidate]:
 
 
 def _time(outcome: SearchOutcome, one: Candidate) -> str:
-    change = outcome.confirmed.get(one)
+    change = outcome.change(one)
     if change is None and one.problem:
         return f"failed: {one.problem}"
-    if change is None and not one.ratios:
-        return "not tried: no time"
-    change = change or RelativeChange.of(one.ratios, 0.95)
+    is_confirmed = change is not None
+    if change is None:
+        if not one.ratios:
+            return "not tried: no time"
+        change = RelativeChange.of(one.ratios, 0.95)
     interval = _interval(change)
-    if change.is_faster and one in outcome.confirmed:
+    if change.is_faster and is_confirmed:
         return f"{_percent(change.share)}{interval}"
-    if change.low is None:
+    if change.share < -MARGIN and not is_confirmed:  # another variant, or four others, were faster
+        return f"about {_percent(change.share)}, not confirmed"
+    if change.low is None or change.high is None:
         # A single trial, which was enough to see that it can't win.
         return "slower" if change.share > MARGIN else "no gain"
     if change.low > 0:
         return f"slower: {_percent(change.share)}{interval}"
-    if change.high is not None and max(-change.low, change.high) > 0.05:
+    if max(-change.low, change.high) > _CLEAR:
         return f"can't be told here{interval}"
     return f"no difference{interval}"
 
@@ -99,14 +105,16 @@ def _conclusions(outcome: SearchOutcome) -> Iterator[str]:
         f"{counted(outcome.rounds, 'fresh run')} of each side, {counted(outcome.steps, 'step')} "
         f"each; {time_text(int(outcome.duration_s * 1e9))} in all"
     )
-    winners = outcome.winners
-    if outcome.together is not None and set(outcome.together[0]) == set(winners):
-        change = outcome.together[1]
-        yield f"Together: {_percent(change.share)}{_interval(change)}. {runs}."
-    elif winners:
-        best = winners[0]
+    best, at_once = outcome.best, [side for side in outcome.confirmed if len(side) > 1]
+    if best:
         change = outcome.confirmed[best]
-        yield f"Best: {best.text}, {_percent(change.share)}{_interval(change)}. {runs}."
+        what = "Together" if len(best) > 1 else f"Best: {best[0].text},"
+        yield f"{what} {_percent(change.share)}{_interval(change)}. {runs}."
+        if len(best) == 1 and at_once:
+            change = outcome.confirmed[at_once[0]]
+            texts = " and ".join(one.text for one in at_once[0])
+            alike = ", with other results" if outcome.together is Same.DIFFERENT else ""
+            yield f"Not better: {texts} together, {_percent(change.share)}{alike}."
     elif outcome.candidates:
         yield (
             "Nothing that was tried makes it faster for certain; "
@@ -117,8 +125,8 @@ def _conclusions(outcome: SearchOutcome) -> Iterator[str]:
 
 
 def _warnings(outcome: SearchOutcome) -> Iterator[str]:
-    if outcome.is_interrupted:
-        yield "Interrupted: this is what was known by then."
+    if outcome.problem:
+        yield f"Ended early ({outcome.problem}): this is what was known by then."
     if outcome.is_busy:
         share = f"{100 * outcome.waiting_share:.0f} %"
         yield (
@@ -130,13 +138,12 @@ def _warnings(outcome: SearchOutcome) -> Iterator[str]:
             "The program has other results in each run, so it can't be told whether an edit "
             "changes them."
         )
-    changing = [
-        one.text
-        for one, change in outcome.confirmed.items()
-        if change.is_faster and not one.is_allowed
-    ]
-    for text in changing:
-        yield f"{text} is faster and changes the results, more than rounding would."
+    for one in outcome.candidates:
+        if one.is_refused and one.mean < -MARGIN:
+            yield (
+                f"{one.text} is faster and changes the results, by more than rounding would. "
+                "`--allow results` tries such edits, too."
+            )
     for one in outcome.winners:
         if one.edit.name == "compile" and one.startup_ns:
             yield f"{one.text} takes {duration(max(one.startup_ns))} longer to start."
@@ -159,7 +166,7 @@ def facts(outcome: SearchOutcome, verdict: str, patch: Patch) -> dict[str, Any]:
         "duration_s": outcome.duration_s,
         "waiting_share": outcome.waiting_share,
         "is_deterministic": outcome.is_deterministic,
-        "is_interrupted": outcome.is_interrupted,
+        "problem": outcome.problem or None,
         "tried": [
             {
                 "name": one.edit.name,
@@ -167,7 +174,7 @@ def facts(outcome: SearchOutcome, verdict: str, patch: Patch) -> dict[str, Any]:
                 "value": one.made.value,
                 "text": one.text,
                 "is_winner": one in outcome.winners,
-                "confirmed": change(outcome.confirmed.get(one)),
+                "confirmed": change(outcome.change(one)),
                 "explored": change(RelativeChange.of(one.ratios, 0.95)) if one.ratios else None,
                 "results": one.same.words,
                 "problem": one.problem or None,
@@ -175,12 +182,12 @@ def facts(outcome: SearchOutcome, verdict: str, patch: Patch) -> dict[str, Any]:
             }
             for one in _in_order(outcome)
         ],
-        "together": None
-        if outcome.together is None
-        else {
-            "edits": [one.text for one in outcome.together[0]],
-            "change": change(outcome.together[1]),
-        },
+        "together": [
+            {"edits": [one.text for one in side], "change": change(found)}
+            for side, found in outcome.confirmed.items()
+            if len(side) > 1
+        ],
+        "best": [one.text for one in outcome.best],
         "not_tried": [one.text for one in outcome.not_tried],
-        "patch": patch.diff or None,
+        "patch": patch.diff.decode() or None,
     }

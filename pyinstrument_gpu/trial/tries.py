@@ -13,13 +13,14 @@ from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.run_sample import run_samples
 from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.errors import TrialError
 from pyinstrument_gpu.parts.parts import Part, Sentence
 from pyinstrument_gpu.parts.words import counted
 from pyinstrument_gpu.report.document import document_of
 from pyinstrument_gpu.report.verdict import NOT_STOPPED
 from pyinstrument_gpu.trial import summary
-from pyinstrument_gpu.trial.child import MadeEdit
-from pyinstrument_gpu.trial.edits.edit import CallPlace, Changes, Facts
+from pyinstrument_gpu.trial.child import MadeEdit, Met
+from pyinstrument_gpu.trial.edits.edit import CallPlace, Changes, Edit, Facts, Value
 from pyinstrument_gpu.trial.edits.table import edits
 from pyinstrument_gpu.trial.patch import Patch, patch_of
 from pyinstrument_gpu.trial.search import Candidate, Search, SearchOutcome, candidates_of
@@ -32,13 +33,17 @@ _TRIALS = 45
 """About as many fit into the time."""
 _LEAST_S, _MOST_S = 2.0, 60.0
 """Of steps in a trial."""
-_MOST_STEPS, _FEWEST_STEPS = 20_000, 10
-_RECORDED_SHARE = 0.1
-"""Of the time, for the recorded run."""
+_MOST_STEPS, _FEWEST_STEPS = 20_000, 20
+_WARMUP = 3
+"""The fewest steps that are left out."""
+_FOR_TRIALS = 0.85
+"""The part of the time that is left when the program was recorded, and run once."""
 _SLOWER = 4.0
 """How many times as long as the baseline a trial may take, and at least how many seconds longer."""
 _LONGER_S = 60.0
 _MOST_WRITTEN = 5
+_CACHES = (".cache", ".config", ".triton", ".nv")
+"""Folders in the user's home to which libraries write by themselves."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +67,8 @@ class TriesResult:
     def parts(self, file: str) -> Iterator[Part]:
         yield from summary.parts(self.outcome, self.verdict, self.patch, file, self.place)
         if self.written:
-            names = ", ".join(self.written[:_MOST_WRITTEN])
-            more = len(self.written) - _MOST_WRITTEN
-            names += f" and {counted(more, 'other')}" if more > 0 else ""
             yield Sentence(
-                f"Each trial wrote outside of the copy of the working directory: {names}", "warn"
+                f"Each trial wrote outside of the working directory: {_named(self.written)}", "warn"
             )
 
 
@@ -74,6 +76,7 @@ class Tries:
     """The trials of a command.
 
     Args:
+        may_write_outside: whether trials go on where one has written outside of its copy.
         show: called with what is being done, and the seconds that are left.
     """
 
@@ -81,10 +84,12 @@ class Tries:
         self,
         runner: TrialRunner,
         copy: WorkingCopy | None,
+        may_write_outside: bool = False,
         show: Callable[[str, float], None] = lambda what, left_s: None,
     ) -> None:
         self._runner = runner
         self._copy = copy
+        self._may_write_outside = may_write_outside
         self._show = show
 
     def run(
@@ -103,34 +108,51 @@ class Tries:
             allowed: what an edit may change at most.
 
         Raises:
-            TrialError: the program fails, or has no steps.
+            TrialError: the program fails, has no steps, or writes where it may not.
         """
         self._show("recording the program", seconds)
-        run = self._runner.recorded(max(_LEAST_S, _RECORDED_SHARE * seconds), seconds)
+        run = self._runner.recorded(max(_LEAST_S, seconds / 10), seconds)
         facts = facts_of(run)
         plan = plan_of(run, seconds, steps)
         wanted = [
-            (edit, reach)
+            (edit, value)
             for edit in edits().values()
             if edit.changes <= allowed and (not only or edit.group in only)
-            if (reach := edit.reach(facts)) >= _LEAST_REACH
+            if edit.reach(facts) >= _LEAST_REACH
+            for value in edit.values(facts)
+            if edit.warmup(value, facts) <= plan.steps // 3
         ]
         self._show("looking where edits would be made", 0.9 * seconds)
-        dry = [MadeEdit(edit.name, edit.values(facts)[0]) for edit, _ in wanted]
+        dry = [MadeEdit(edit.name, value) for edit, value in wanted]
         looked = self._runner.trial(dry, plan, is_dry=True)
-        facts = replace(facts, threads=looked.finding.threads)
-        variants = [(edit, reach, edit.values(facts)) for edit, reach in wanted]
-        candidates = list(candidates_of(variants, looked.finding.met))
-        limit_s = max(_SLOWER * looked.duration_s, looked.duration_s + _LONGER_S)
-        plan = replace(plan, steps=min(plan.steps, looked.finding.steps), limit_s=limit_s)
-        outcome = Search(self._runner, plan, candidates, looked, 0.85 * seconds, self._show).run()
+        written = [path for path in sorted(looked.data.written) if not _is_cache(path)]
+        if written and self._copy is not None and not self._may_write_outside:
+            raise TrialError(
+                f"the program writes outside of the working directory: {_named(written)}. Each "
+                "trial would do so. Give --write-outside if it may"
+            )
+        known = replace(facts, threads=looked.data.threads)
+        variants: dict[Edit, list[tuple[Value, Met]]] = {}
+        for (edit, value), met in zip(wanted, looked.data.met, strict=True):
+            if value in edit.values(known):
+                variants.setdefault(edit, []).append((value, met))
+        candidates = list(
+            candidates_of([(edit, edit.reach(facts), found) for edit, found in variants.items()])
+        )
+        ahead = [one.edit.warmup(one.made.value, facts) for one in candidates]
+        plan = TrialPlan(
+            max(plan.warmup, *ahead, 0),
+            min(plan.steps, looked.data.steps),
+            max(_SLOWER * looked.duration_s, looked.duration_s + _LONGER_S),
+        )
+        seconds *= _FOR_TRIALS
+        search = Search(
+            self._runner, plan, candidates, looked.data.results, seconds, allowed, self._show
+        )
+        outcome = search.run()
+        verdict = document_of(run).verdict.replace(NOT_STOPPED, "")
         return TriesResult(
-            outcome,
-            plan,
-            document_of(run).verdict.replace(NOT_STOPPED, ""),
-            self._patch(outcome),
-            sorted(looked.finding.written),
-            self._words_of_place,
+            outcome, plan, verdict, self._patch(outcome), written, self._words_of_place
         )
 
     def _original(self, file: str) -> Path | None:
@@ -140,12 +162,11 @@ class Tries:
         return path if path.is_relative_to(Path.cwd()) and path.is_file() else None
 
     def _patch(self, outcome: SearchOutcome) -> Patch:
-        program = self._runner.command.program
-        place = None if program is None else Path.cwd() / program
+        program = self._runner.program
         return patch_of(
-            [(one.edit, one.made.value, one.places) for one in outcome.winners],
+            [(one.edit, one.made.value, one.places) for one in outcome.best],
             self._original,
-            place if place is not None and place.is_file() else None,
+            program,
             Path.cwd(),
         )
 
@@ -184,7 +205,11 @@ def facts_of(run: Run) -> Facts:
 
 
 def plan_of(run: Run, seconds: float, steps: int | None) -> TrialPlan:
-    """Return how long a trial is, of which about as many fit into the time as a search needs."""
+    """Return how long a trial is, of which about as many fit into the time as a search needs.
+
+    Raises:
+        TrialError: the program has too few steps.
+    """
     closed = run.steps.closed
     took_s = float(closed["end_ns"][-1] - closed["begin_ns"][0]) / 1e9
     step_s = max(took_s / len(closed), 1e-6)
@@ -192,7 +217,20 @@ def plan_of(run: Run, seconds: float, steps: int | None) -> TrialPlan:
     if steps is None:
         train_s = min(max(seconds / _TRIALS - startup_s, _LEAST_S), _MOST_S)
         steps = min(max(int(train_s / step_s), _FEWEST_STEPS), _MOST_STEPS)
-        if run.complete:  # the program has no more
-            steps = min(steps, run.steps_ended)
-    warmup = min(max(3, steps // 10), steps - 2)
-    return TrialPlan(warmup, steps, limit_s=max(_LONGER_S, _SLOWER * (startup_s + steps * step_s)))
+    if run.complete:  # the program has no more
+        steps = min(steps, run.steps_ended)
+    if steps < _WARMUP + 2:
+        raise TrialError(f"the program has {steps} steps, of which nothing can be measured")
+    warmup = min(max(_WARMUP, steps // 10), steps - 2)
+    return TrialPlan(warmup, steps, max(_LONGER_S, _SLOWER * (startup_s + steps * step_s)))
+
+
+def _is_cache(path: str) -> bool:
+    home = os.path.realpath(os.path.expanduser("~"))
+    return any(path.startswith(os.path.join(home, name) + os.sep) for name in _CACHES)
+
+
+def _named(paths: Sequence[str]) -> str:
+    more = len(paths) - _MOST_WRITTEN
+    names = ", ".join(paths[:_MOST_WRITTEN])
+    return f"{names} and {counted(more, 'other')}" if more > 0 else names

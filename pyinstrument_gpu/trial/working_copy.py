@@ -2,12 +2,14 @@
 """A copy of the working directory, made anew for each trial: what a program writes there, a
 checkpoint for example, neither harms the user's files nor changes the next trial.
 
+All copies are of one snapshot, so that a file that the user saves meanwhile changes none of them.
 Environments, histories of version control, caches and run files are not copied. Data that is too
 large to copy is linked by name, which the user decides: a program may write to it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -26,96 +28,113 @@ class WorkingCopy:
 
     Args:
         source: what is copied.
-        place: where copies are made; nothing must be there.
+        folder: for the snapshot and the copies.
         links: names in it that are linked instead.
+
+    Attributes:
+        place: where the copies are.
 
     Raises:
         TrialError: it is too large, or a link names nothing in it.
     """
 
-    def __init__(self, source: Path, place: Path, links: Sequence[str] = ()) -> None:
+    def __init__(self, source: Path, folder: Path, links: Sequence[str] = ()) -> None:
         self._source = source.resolve()
-        self.place = place
-        self._links = {self._source / link for link in links}
-        for link in sorted(self._links):
-            if not link.exists() or not link.is_relative_to(self._source):
-                raise TrialError(f"--link: there is no {link.name} in {source} to be linked")
+        self._snapshot = folder / "snapshot"
+        self.place = folder / "work"
+        self._links = {Path(os.path.normpath(self._source / link)): link for link in links}
+        for path, link in self._links.items():
+            if not path.exists() or self._source not in path.parents:
+                raise TrialError(f"--link: there is no {link} in {source} to be linked")
         self._check_size()
 
     def renew(self) -> Path:
         """Make a copy in place of the last one."""
+        if not self._snapshot.exists():
+            self._take_snapshot()
         self.remove()
-        shutil.copytree(
-            self._source,
-            self.place,
-            symlinks=True,
-            ignore=self._ignored,
-            ignore_dangling_symlinks=True,
-        )
-        for link in self._links:
-            target = self.place / link.relative_to(self._source)
+        shutil.copytree(self._snapshot, self.place, symlinks=True)
+        for path in self._links:
+            target = self.place / path.relative_to(self._source)
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.symlink_to(link)
-        for link in _links_in(self.place):
-            # One that leads out of the directory leads to the same from the copy.
-            inside = os.path.relpath(link, self.place)
-            target = (self._source / inside).parent / os.readlink(link)
-            if not Path(os.path.normpath(target)).is_relative_to(self._source):
-                link.unlink()
-                link.symlink_to(target)
+            target.symlink_to(path)
         return self.place
 
     def remove(self) -> None:
-        shutil.rmtree(self.place, ignore_errors=True)
+        if not self.place.exists():
+            return
+        with contextlib.suppress(OSError):
+            shutil.rmtree(self.place)
+            return
+        for folder, _, _ in os.walk(self.place):  # of which some can't be written to
+            os.chmod(folder, 0o700)
+        shutil.rmtree(self.place)
 
     def original(self, file: str) -> Path | None:
-        """Return the file of the user of which this one is a copy; None for others."""
+        """Return the file of the user of which this one is a copy; None for others, and where it
+        has changed since."""
         path = Path(file)
         if not path.is_relative_to(self.place):
             return None
-        found = self._source / path.relative_to(self.place)
-        return found if found.is_file() else None
+        inside = path.relative_to(self.place)
+        found, copied = self._source / inside, self._snapshot / inside
+        is_same = found.is_file() and copied.is_file()
+        return found if is_same and found.read_bytes() == copied.read_bytes() else None
 
-    def _ignored(self, folder: str, names: list[str]) -> set[str]:
-        return {name for name in names if self._is_left_out(Path(folder, name))}
+    def _take_snapshot(self) -> None:
+        shutil.copytree(
+            self._source,
+            self._snapshot,
+            symlinks=True,
+            ignore=lambda folder, names: {
+                name for name in names if self._is_left_out(os.path.join(folder, name))
+            },
+        )
+        for link in _links_in(self._snapshot):
+            # A link that leads into the directory leads to the same in the copy, and one that
+            # leads out of it to what it led to.
+            inside = link.relative_to(self._snapshot)
+            target = Path(os.path.normpath((self._source / inside).parent / os.readlink(link)))
+            link.unlink()
+            if target.is_relative_to(self._source):
+                target = self.place / target.relative_to(self._source)
+            link.symlink_to(target)
 
-    def _is_left_out(self, path: Path) -> bool:
+    def _is_left_out(self, path: str) -> bool:
         return (
-            path in self._links
-            or path.name in _NOT_COPIED
-            or path.suffix == ".gpurun"
-            or (path / "pyvenv.cfg").exists()
-            or not (path.is_symlink() or path.is_dir() or path.is_file())  # a socket or a pipe
+            Path(path) in self._links
+            or os.path.basename(path) in _NOT_COPIED
+            or path.endswith(".gpurun")
+            or os.path.exists(os.path.join(path, "pyvenv.cfg"))
+            or not any(is_one(path) for is_one in (os.path.islink, os.path.isdir, os.path.isfile))
+            or not (os.path.islink(path) or os.access(path, os.R_OK))
         )
 
     def _check_size(self) -> None:
         total, count = 0, 0
         by_name: dict[str, int] = {}
-        for folder, names, files in os.walk(self._source):
-            names[:] = [name for name in names if not self._is_left_out(Path(folder, name))]
-            for name in files:
-                path = Path(folder, name)
-                if self._is_left_out(path) or path.is_symlink():
-                    continue
-                size_bytes = path.stat().st_size
-                top = path.relative_to(self._source).parts[0]
+        for path in self._files():
+            with contextlib.suppress(OSError):
+                size_bytes = os.lstat(path).st_size
+                top = os.path.relpath(path, self._source).split(os.sep)[0]
                 by_name[top] = by_name.get(top, 0) + size_bytes
                 total, count = total + size_bytes, count + 1
-                if count > MOST_FILES:
-                    break
-        if total > MOST_BYTES or count > MOST_FILES:
-            largest = max(by_name, key=lambda name: by_name[name])
-            raise TrialError(
-                f"trials run in copies of the working directory, and {self._source} is too large "
-                f"for that: {size(total)} in {count} files, at most {size(MOST_BYTES)} in "
-                f"{MOST_FILES} are copied. Give `--link {largest}` for data that the program only "
-                "reads, or --in-place to run it where it is"
-            )
+            if total > MOST_BYTES or count > MOST_FILES:
+                largest = max(by_name, key=lambda name: by_name[name])
+                raise TrialError(
+                    f"trials run in copies of the working directory, and {self._source} is too "
+                    f"large: at most {size(MOST_BYTES)} in {MOST_FILES:,} files are copied. Give "
+                    f"`--link {largest}` if the program only reads that, or --in-place to run it "
+                    "where it is"
+                )
+
+    def _files(self) -> Iterator[str]:
+        for folder, names, files in os.walk(self._source):
+            names[:] = [name for name in names if not self._is_left_out(os.path.join(folder, name))]
+            paths = (os.path.join(folder, name) for name in files)
+            yield from (path for path in paths if not self._is_left_out(path))
 
 
 def _links_in(folder: Path) -> Iterator[Path]:
     for place, names, files in os.walk(folder):
-        for name in [*names, *files]:
-            path = Path(place, name)
-            if path.is_symlink() and not os.path.isabs(os.readlink(path)):
-                yield path
+        yield from (Path(place, one) for one in (*names, *files) if Path(place, one).is_symlink())

@@ -41,7 +41,7 @@ RUN = "-m pyinstrument_gpu run -o F --overwrite --no-report"
 )
 def test_program_is_found(command: str, recorded: str) -> None:
     words = RecordedCommand(command.split())
-    assert words.recorded_into("F") == recorded.split()
+    assert words.with_options(["-o", "F", "--overwrite", "--no-report"]) == recorded.split()
     assert words.text == command
 
 

@@ -82,14 +82,14 @@ class ScriptedTrials:
         step_ns = 1e7 * factor * math.exp(self._noise(len(self.made)))
         end = 1.0 if self._draws is None else self._draws.random()
         end += len(set(texts) & set(self._changing))
-        results = Results(digest=str(end), begin=(0.0,), end=(end,))
-        finding = TrialData(
+        results = Results(digest=str(end), first=(0.0,), third=(end,))
+        data = TrialData(
             steps=plan.steps,
             warmup=plan.warmup,
             elapsed_ns=int(step_ns) * (plan.steps - plan.warmup),
             startup_ns=0,
             waiting_ns=0,
             results=results,
-            met={one.name: Met(True) for one in made},
+            met=tuple(Met(True) for _ in made),
         )
-        return TrialResult(step_ns, self._trial_s, 0.0, finding)
+        return TrialResult(step_ns, self._trial_s, 0.0, data)

@@ -135,5 +135,5 @@ def test_no_store_and_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(JobError, match="no history can be read from"):
         read_runs(str(tmp_path))
     monkeypatch.setitem(sys.modules, "duckdb", None)
-    with pytest.raises(MissingDependencyError, match="pip install (duckdb|pyarrow)"):
+    with pytest.raises(MissingDependencyError, match=r"pip install (duckdb|pyarrow)"):
         read_runs(str(tmp_path))

@@ -13,7 +13,7 @@ import pytest
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.trial.child import MadeEdit, Met
 from pyinstrument_gpu.trial.results import Same, alike
-from pyinstrument_gpu.trial.trials import TrialPlan, TrialRunner, checked_command
+from pyinstrument_gpu.trial.trials import TrialPlan, TrialRunner
 from pyinstrument_gpu.trial.tries import facts_of
 from pyinstrument_gpu.trial.working_copy import WorkingCopy
 from tests.helpers.launched import ENVIRONMENT
@@ -98,19 +98,17 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def runner(program: Path, tmp_path: Path) -> TrialRunner:
     folder = tmp_path / "temporary" / "trials"
     folder.mkdir()
-    return TrialRunner(["train.py"], folder, WorkingCopy(program, folder / "work"))
+    return TrialRunner(["train.py"], folder, WorkingCopy(program, folder))
 
 
 def test_a_dry_trial_says_where_edits_would_be_made(runner: TrialRunner, tmp_path: Path) -> None:
     made = [MadeEdit("workers", 2), MadeEdit("optimizer", "foreach"), MadeEdit("channels_last")]
     measured = runner.trial(made, PLAN, is_dry=True)
-    found = measured.finding
+    found = measured.data
     assert measured.step_ns > 0.035e9  # a batch waits for 40 ms
-    assert [(place.line, place.call) for place in found.met["workers"].places] == [
-        (LINE, "DataLoader")
-    ]
-    assert [place.call for place in found.met["optimizer"].places] == ["SGD"]
-    assert found.met["channels_last"] == Met(False)
+    assert [(place.line, place.call) for place in found.met[0].places] == [(LINE, "DataLoader")]
+    assert [place.call for place in found.met[1].places] == ["SGD"]
+    assert found.met[2] == Met(False)
     assert found.written == (str(tmp_path / "notes"),)
 
 
@@ -120,10 +118,10 @@ def test_a_trial_makes_its_edit_and_leaves_all_else(
     before = digests(program)
     base = runner.trial([], PLAN)
     edited = runner.trial([MadeEdit("workers", 4)], PLAN)
-    assert base.finding.steps == edited.finding.steps == PLAN.steps
-    assert edited.step_ns < 0.7 * base.step_ns
-    assert len(base.results.losses) == PLAN.steps and base.results.digest
-    assert alike(base.results, edited.results) is Same.IDENTICAL
+    assert base.data.steps == edited.data.steps == PLAN.steps
+    assert edited.data.met[0].is_met
+    assert len(base.data.results.losses) == PLAN.steps and base.data.results.digest
+    assert alike(base.data.results, edited.data.results) is Same.IDENTICAL
     assert digests(program) == before
     assert not (tmp_path / "ended").exists()
 
@@ -137,13 +135,17 @@ def test_a_program_is_recorded_and_ended(runner: TrialRunner) -> None:
 def test_paths_of_a_command_stay_right_in_a_copy(program: Path, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (program / "python").write_text("")
-    words = ["./python", str(program / "train.py"), "--data", "../data", "--other", "../none"]
-    assert checked_command(words) == [
-        *(str(program / "python"), "train.py", "--data", str(tmp_path / "data")),
-        *("--other", "../none"),
+    (program / "python").chmod(0o755)
+    words = ["taskset", "./python", str(program / "train.py"), "--data", "../data", "--x", "../y"]
+    runner = TrialRunner(words, tmp_path, WorkingCopy(program, tmp_path / "trials"))
+    assert runner.program == program / "train.py"
+    python = str(program / "python")
+    run = ["taskset", python, "-m", "pyinstrument_gpu", "run"]
+    assert runner.command.with_options([]) == [
+        *(*run, "train.py", "--data", str(tmp_path / "data"), "--x", "../y")
     ]
     with pytest.raises(pig.TrialError, match="can't see which program"):
-        checked_command(["make", "train"])
+        TrialRunner(["make", "train"], tmp_path, None)
 
 
 def test_a_program_that_fails_is_an_error_with_its_last_lines(tmp_path: Path) -> None:

@@ -29,11 +29,19 @@ from pyinstrument_gpu.trial.patch import Patch, patch_of, with_arguments, with_s
             "x = DataLoader(\n    data,\n    batch_size=8,  # (small)\n)\n",
             "x = DataLoader(\n    data,\n    batch_size=8, num_workers=2,  # (small)\n)\n",
         ),
+        (
+            "x = DataLoader(data, 32, True, None, None, 4)\n",
+            "x = DataLoader(data, 32, True, None, None, 2)\n",
+        ),
+        ("x = 'a\x0cb', DataLoader(d)\n", "x = 'a\x0cb', DataLoader(d, num_workers=2)\n"),
         ("é = DataLoader('äöü', 1)\r\n", "é = DataLoader('äöü', 1, num_workers=2)\r\n"),
     ],
 )
 def test_a_call_gets_an_argument(before: str, after: str) -> None:
-    assert with_arguments(before, CallPlace("f", 1, "DataLoader"), {"num_workers": "2"}) == after
+    found = with_arguments(
+        before.encode(), CallPlace("f", 1, "DataLoader"), {"num_workers": "2"}, Workers.positions
+    )
+    assert found == after.encode()
 
 
 @pytest.mark.parametrize(
@@ -43,10 +51,13 @@ def test_a_call_gets_an_argument(before: str, after: str) -> None:
         "x = DataLoader(*arguments)\n",
         "x = DataLoader(a), DataLoader(b)\n",
         "x = make(data)\n",
+        "x = DataLoader(data\n",
+        "\ufeffx = DataLoader(data)\n",
     ],
 )
 def test_a_call_that_cannot_be_read_is_left_alone(source: str) -> None:
-    assert with_arguments(source, CallPlace("f", 1, "DataLoader"), {"num_workers": "2"}) is None
+    place = CallPlace("f", 1, "DataLoader")
+    assert with_arguments(source.encode(), place, {"num_workers": "2"}) is None
 
 
 def test_a_statement_stands_behind_the_imports() -> None:
@@ -55,14 +66,14 @@ def test_a_statement_stands_behind_the_imports() -> None:
         '"""Doc."""\nimport torch\nfrom torch import (\n    nn,\n)\n\n'
         "torch.set_num_threads(1)\n\nx = 1\n"
     )
-    assert with_statement(source, "torch.set_num_threads(1)") == expected
+    assert with_statement(source.encode(), "torch.set_num_threads(1)") == expected.encode()
 
 
 @pytest.mark.parametrize(
     "source", ["import torch as t\n", "import torch\ntorch.set_num_threads(4)\n"]
 )
 def test_a_statement_needs_torch_and_no_other_of_its_kind(source: str) -> None:
-    assert with_statement(source, "torch.set_num_threads(1)") is None
+    assert with_statement(source.encode(), "torch.set_num_threads(1)") is None
 
 
 def patched(folder: Path, *edits: tuple[Edit, Value, list[CallPlace]]) -> Patch:
@@ -76,7 +87,7 @@ def test_git_applies_the_diff(tmp_path: Path) -> None:
     place = CallPlace(str(program), 3, "DataLoader")
     found = patched(tmp_path, (Workers(), 2, [place]), (Threads(), 1, []))
     assert found.made == ["workers", "threads"]
-    (tmp_path / "try.diff").write_text(found.diff)
+    (tmp_path / "try.diff").write_bytes(found.diff)
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     subprocess.run(["git", "apply", "try.diff"], cwd=tmp_path, check=True)
     assert program.read_text() == (

@@ -7,7 +7,7 @@ import pytest
 
 from pyinstrument_gpu.trial.results import Results, Same, alike
 
-BASE = Results("aa", begin=(0.0, 0.0), end=(3.0, 4.0), losses=(2.0, 1.0))
+BASE = Results("aa", first=(0.0, 0.0), third=(3.0, 4.0), losses=(2.0, 1.0))
 
 
 @pytest.mark.parametrize(
@@ -15,8 +15,9 @@ BASE = Results("aa", begin=(0.0, 0.0), end=(3.0, 4.0), losses=(2.0, 1.0))
     [
         (BASE, Same.IDENTICAL),
         (Results("aa", (0.0, 0.0), (3.0, 4.0), (2.0, 1.0 + 1e-7)), Same.LAST_DIGITS),
-        (Results("bb", (0.0, 0.0), (3.0, 4.04), (2.0, 1.0)), Same.LAST_DIGITS),
-        (Results("bb", (0.0, 0.0), (3.0, 4.1), (2.0, 1.0)), Same.DIFFERENT),
+        (Results("bb", (0.0, 0.0), (3.0, 4.4), (2.0, 1.0)), Same.LAST_DIGITS),
+        (Results("bb", (0.0, 0.0), (3.0, 4.6), (2.0, 1.0)), Same.DIFFERENT),
+        (Results("bb", (0.0, 0.0), (3.0, 4.0), (2.0, 1.0)), Same.LAST_DIGITS),
         (Results("bb", (0.0,), (3.0,), (2.0, 1.0)), Same.DIFFERENT),
     ],
 )
@@ -30,7 +31,7 @@ def test_parameters_decide_relative_to_what_training_has_changed(
     ("losses", "same"),
     [
         ((2.0, 1.0), Same.IDENTICAL),
-        ((2.0, 1.001), Same.LAST_DIGITS),
+        ((2.0, 1.01), Same.LAST_DIGITS),
         ((2.0, 1.5), Same.DIFFERENT),
         ((2.0,), Same.DIFFERENT),
     ],

@@ -14,7 +14,7 @@ from tests.helpers.scripted_trials import PLAN, ScriptedTrials, candidate
 
 
 def found(trials: ScriptedTrials, *names: str, seconds: float = 600) -> SearchOutcome:
-    looked = ScriptedTrials({}).trial((), PLAN, is_dry=True)
+    looked = ScriptedTrials({}).trial((), PLAN, is_dry=True).data.results
     candidates = [candidate(name) for name in names]
     search = Search(trials, PLAN, candidates, looked, seconds, random=Random(2), clock=trials.clock)
     return search.run()
@@ -39,12 +39,12 @@ def noise(spread: float) -> ScriptedTrials:
 
 def test_winners_come_first_with_their_interval() -> None:
     outcome = found(noise(0.01), "slow", "same", "also", "fast", "wrong")
-    shown = text(outcome, Patch("diff", ["fast"]))
+    shown = text(outcome, Patch(b"diff", ["fast"]))
     names = ("fast=1 -", "also=1 -", "same=1 no difference", "slow=1 slower")
     assert sorted(names, key=shown.index) == list(names)
     assert "identical train.py:7" in shown
     assert "wrong=1 failed: it ended with exit code 1" in shown
-    assert "Together: -" in shown and "8 fresh runs of each side, 30 steps each" in shown
+    assert "Together -" in shown and "8 fresh runs of each side, 30 steps each" in shown
     assert "A patch with these edits, but for also=1: try.diff (git apply try.diff)" in shown
 
 
@@ -61,7 +61,7 @@ def test_what_there_was_no_time_for_is_named() -> None:
 
 def test_json_has_what_the_terminal_says() -> None:
     outcome = found(noise(0.01), "slow", "fast")
-    facts = json.loads(json.dumps(summary.facts(outcome, "verdict", Patch("diff", ["fast"]))))
+    facts = json.loads(json.dumps(summary.facts(outcome, "verdict", Patch(b"diff", ["fast"]))))
     assert [(one["name"], one["is_winner"]) for one in facts["tried"]] == [
         ("fast", True),
         ("slow", False),

@@ -23,7 +23,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def test_each_copy_is_as_the_directory_was(source: Path, tmp_path: Path) -> None:
-    copy = WorkingCopy(source, tmp_path / "work")
+    copy = WorkingCopy(source, tmp_path / "trials")
     place = copy.renew()
     (place / "checkpoint.pt").write_text("new")
     (place / "data" / "rows.bin").write_bytes(b"changed")
@@ -42,7 +42,7 @@ def test_environments_history_and_run_files_are_left_out(source: Path, tmp_path:
     (source / "env" / "pyvenv.cfg").write_text("")
     (source / "train.gpurun").write_text("")
     os.mkfifo(source / "pipe")
-    place = WorkingCopy(source, tmp_path / "work").renew()
+    place = WorkingCopy(source, tmp_path / "trials").renew()
     assert sorted(path.name for path in place.iterdir()) == ["data", "train.py"]
 
 
@@ -50,9 +50,30 @@ def test_links_lead_where_they_led(source: Path, tmp_path: Path) -> None:
     (tmp_path / "outside").write_text("far")
     (source / "far").symlink_to("../outside")
     (source / "near").symlink_to("train.py")
-    place = WorkingCopy(source, tmp_path / "deep" / "er" / "work").renew()
+    (source / "absolute").symlink_to(source / "data")
+    place = WorkingCopy(source, tmp_path / "trials").renew()
     assert (place / "far").read_text() == "far"
     assert (place / "near").resolve() == (place / "train.py").resolve()
+    assert (place / "absolute").resolve() == (place / "data").resolve()
+
+
+def test_what_changes_meanwhile_is_in_no_copy(source: Path, tmp_path: Path) -> None:
+    copy = WorkingCopy(source, tmp_path / "trials")
+    copy.renew()
+    (source / "train.py").write_text("x = 2\n")
+    place = copy.renew()
+    assert (place / "train.py").read_text() == "x = 1\n"
+    assert copy.original(str(place / "train.py")) is None
+
+
+def test_a_folder_that_cannot_be_written_to_is_removed(source: Path, tmp_path: Path) -> None:
+    (source / "data").chmod(0o555)
+    copy = WorkingCopy(source, tmp_path / "trials")
+    copy.renew()
+    assert (copy.renew() / "data" / "rows.bin").exists()
+    copy.remove()
+    assert not copy.place.exists()
+    (source / "data").chmod(0o755)
 
 
 def test_a_directory_that_is_too_large_says_what_to_do(
@@ -60,15 +81,16 @@ def test_a_directory_that_is_too_large_says_what_to_do(
 ) -> None:
     monkeypatch.setattr(working_copy, "MOST_BYTES", 8)
     with pytest.raises(TrialError, match=r"--link train\.py|--link data"):
-        WorkingCopy(source, tmp_path / "work")
+        WorkingCopy(source, tmp_path / "trials")
     monkeypatch.setattr(working_copy, "MOST_BYTES", 6)
-    copy = WorkingCopy(source, tmp_path / "work", ["data"])
+    copy = WorkingCopy(source, tmp_path / "trials", ["data"])
     place = copy.renew()
     assert (place / "data").is_symlink() and (place / "data" / "rows.bin").read_bytes() == b"rows"
     copy.remove()
     assert (source / "data" / "rows.bin").exists() and not place.exists()
 
 
-def test_a_link_to_nothing_is_an_error(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(TrialError, match="there is no dta"):
-        WorkingCopy(source, tmp_path / "work", ["dta"])
+@pytest.mark.parametrize("link", ["dta", "..", ".", "../source", "/"])
+def test_a_link_to_what_is_not_inside_is_an_error(source: Path, tmp_path: Path, link: str) -> None:
+    with pytest.raises(TrialError, match="to be linked"):
+        WorkingCopy(source, tmp_path / "trials", [link])

@@ -16,7 +16,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 Value: TypeAlias = Any
@@ -90,11 +90,14 @@ class Edit:
         name: by which it is known.
         group: for which `--only` asks.
         changes: the most that it may change of the results.
+        positions: of those arguments in `keywords` that people may give without their names, as
+            which argument.
     """
 
     name: str
     group: str
     changes: Changes
+    positions: Mapping[str, int] = MappingProxyType({})
 
     def reach(self, facts: Facts) -> float:
         """Return the largest share of the elapsed time that it may save; 0 where it can't."""
@@ -128,9 +131,9 @@ class Edit:
         """Return in words where it is written, where that is no call of the program."""
         return "behind the imports"
 
-    def samples_per_step(self, value: Value) -> float:
-        """Return of how many of its steps one with the edit has the samples."""
-        return 1.0
+    def warmup(self, value: Value, facts: Facts) -> int:
+        """Return how many steps must be left out of a trial until what was made ahead is used."""
+        return 0
 
 
 @dataclass

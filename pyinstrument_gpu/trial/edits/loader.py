@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from pyinstrument_gpu.trial.edits.edit import Changes, Edit, Facts, Hand, Value
 
 _LOADING = ("data", "data start", "data end")
 _MOST_WORKERS = 64
+_PREFETCH = 2
+"""Batches that each worker makes ahead, by torch's default."""
 
 
 class _LoaderEdit(Edit):
@@ -17,6 +20,7 @@ class _LoaderEdit(Edit):
 
     group = "loader"
     changes = Changes.NOTHING
+    positions = MappingProxyType({"num_workers": 5, "pin_memory": 7})
 
     def reach(self, facts: Facts) -> float:
         return facts.share(*_LOADING)
@@ -49,8 +53,12 @@ class _LoaderEdit(Edit):
 
 
 def _shuffles(arguments: Mapping[str, Any]) -> int:
+    """2 if it shuffles, and 1 if something else decides on the order: wrappers of a loader, as of
+    accelerate, have its sampler."""
+    if arguments.get("shuffle"):
+        return 2
     samplers = arguments.get("sampler"), arguments.get("batch_sampler")
-    return 1 if arguments.get("shuffle") or samplers != (None, None) else 0
+    return 1 if samplers != (None, None) else 0
 
 
 class Workers(_LoaderEdit):
@@ -71,6 +79,9 @@ class Workers(_LoaderEdit):
         # Without workers there is no line that says whether they stay.
         staying = [] if facts.workers or not chosen else [[chosen[0], True]]
         return [*chosen[:1], *staying, *chosen[1:]]
+
+    def warmup(self, value: Value, facts: Facts) -> int:
+        return _PREFETCH * (value[0] if isinstance(value, list) else int(value))
 
     def arguments(self, value: Value) -> Mapping[str, Any]:
         if isinstance(value, list):
@@ -115,6 +126,9 @@ class PrefetchFactor(_LoaderEdit):
     def values(self, facts: Facts) -> Sequence[Value]:
         return (4, 8)
 
+    def warmup(self, value: Value, facts: Facts) -> int:
+        return int(value) * (facts.workers or 0)
+
     def arguments(self, value: Value) -> Mapping[str, Any]:
         return {"prefetch_factor": value}
 
@@ -150,33 +164,3 @@ class PinMemory(_LoaderEdit):
             return original(tensor, *args, **kwargs)
 
         torch.Tensor.to = to  # type: ignore[method-assign, assignment]
-
-
-class DoubleBatch(_LoaderEdit):
-    """Twice as many samples in each batch, by the time per sample."""
-
-    name = "double_batch"
-    group = "batch"
-    changes = Changes.RESULTS
-
-    def reach(self, facts: Facts) -> float:
-        return 1.0
-
-    def text(self, value: Value) -> str:
-        return "DataLoader(batch_size=) twice as large, per sample"
-
-    def keywords(self, value: Value) -> Mapping[str, str]:
-        return {}
-
-    def make(self, value: Value, hand: Hand) -> None:
-        from torch.utils.data import DataLoader
-
-        def change(arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
-            size = arguments.get("batch_size")
-            has_own = arguments.get("batch_sampler") is not None
-            return {"batch_size": 2 * size} if size and not has_own else None
-
-        hand.replace(DataLoader, "__init__", change, _shuffles)
-
-    def samples_per_step(self, value: Value) -> float:
-        return 2.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edits of the model: of the first module that is called to train, with all that it holds."""
+"""Edits of the model: the first module with parameters to be trained that is called to train."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ class _ModelEdit(Edit):
         from torch.nn.modules.module import register_module_forward_pre_hook
 
         def called(module: torch.nn.Module, args: Any) -> None:
-            if not module.training:
-                return
-            handle.remove()
-            if self.fits(module) and hand.meets(type(module).__name__, sys._getframe(1)):
-                self.edit(module)
+            # A transform of images is a module, too.
+            is_model = module.training and any(one.requires_grad for one in module.parameters())
+            if is_model and self.fits(module):
+                handle.remove()
+                if hand.meets(type(module).__name__, sys._getframe(1)):
+                    self.edit(module)
 
         handle = register_module_forward_pre_hook(called)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from pyinstrument_gpu.trial.edits.edit import Changes, Edit, Facts, Hand, Value
@@ -50,6 +51,7 @@ class SetToNone(Edit):
 
     name = "set_to_none"
     group = "optimizer"
+    positions = MappingProxyType({"set_to_none": 0})
     changes = Changes.LAST_DIGITS
     """An update with zeros is one, of momentum for example; without a gradient there is none."""
 

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from pyinstrument_gpu.trial.edits.edit import Changes, Edit, Facts, Hand, Value
@@ -34,14 +36,17 @@ class Threads(Edit):
     def make(self, value: Value, hand: Hand) -> None:
         import torch
 
-        # What the program has by itself is its baseline, which its own call may have set later.
-        if hand.applies():
-            torch.set_num_threads(value)
-            torch.set_num_threads = _nothing  # type: ignore[assignment]
+        if not hand.applies():
+            return
+        original, pid = torch.set_num_threads, os.getpid()
+        original(value)
 
+        def set_num_threads(number: int) -> None:
+            # The program's own call changes nothing. That of torch in each loader worker does.
+            if os.getpid() != pid:
+                original(number)
 
-def _nothing(number: int) -> None:
-    pass
+        torch.set_num_threads = set_num_threads  # type: ignore[assignment]
 
 
 class Collector(Edit):
@@ -145,6 +150,7 @@ class NoDeterminism(Edit):
     name = "determinism"
     group = "modes"
     changes = Changes.LAST_DIGITS
+    positions = MappingProxyType({"mode": 0})
 
     def reach(self, facts: Facts) -> float:
         return facts.compute_share

@@ -15,7 +15,6 @@ EDITS: tuple[Edit, ...] = (
     loader.PersistentWorkers(),
     loader.PrefetchFactor(),
     loader.PinMemory(),
-    loader.DoubleBatch(),
     settings.Threads(),
     processes.LIBRARY_THREADS,
     settings.Collector(),
