@@ -373,6 +373,29 @@ def test_ranks_that_ask_for_different_operations() -> None:
     )
 
 
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+@pytest.mark.parametrize("apart_ns", [92 * MS, 400 * MS])
+def test_gloo_ends_a_process_that_was_sent_more_than_it_asked_for(
+    backend: str, apart_ns: int
+) -> None:
+    """Rank 1 has left an operation out, and goes on. What rank 0 asked for is not in its file."""
+    groups = (replace(group((0, 1)), backend=backend),)
+    before = rank(0, step=40, at_ns=5 * S)
+    before = replace(before, collectives=collectives((35, 4 * S, "all_reduce"), groups=groups))
+    after = rank(1, at_ns=5 * S + apart_ns)
+    asked_for = collectives((36, after.duration_ns - 50 * MS, "all_reduce"), groups=groups)
+    document = said(job(before, replace(after, collectives=asked_for)), GONE, GONE)
+    of_gloo = ALIKE.replace(
+        "native code",
+        "native code, gloo's abort where ranks ask for different operations (its output then names "
+        "EnforceNotMet)",
+    )
+    is_named = apart_ns > 300 * MS
+    assert outcome(document)[0] == ("stopped first" if is_named else "unknown")
+    assert (of_gloo in document.evidence) == (backend == "gloo")
+    assert (ALIKE in document.evidence) == (backend == "nccl" and is_named)
+
+
 def test_several_that_are_behind() -> None:
     of = job(asked(0, 41, 31 * S), asked(1, 41, 31 * S, "data"), asked(2, 41, 31 * S, "data"))
     document = said(of, ALIVE, ALIVE, ALIVE)
