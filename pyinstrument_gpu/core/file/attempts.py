@@ -207,8 +207,10 @@ def jobs_of(
                     one.parts[0] if one.parts else one
                     for one, its_keys in alike
                     if one is files
-                    or not {*keys}.isdisjoint(its_keys)
-                    and (one is other or (one.overlaps(files) and files.overlaps(one)))
+                    or (
+                        not {*keys}.isdisjoint(its_keys)
+                        and (one is other or (one.overlaps(files) and files.overlaps(one)))
+                    )
                 ]
                 raise JobError(
                     "\n    ".join(
