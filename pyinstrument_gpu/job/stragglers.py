@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.analysis.contention import CONTENTION, waited_for_processor
 from pyinstrument_gpu.job.findings import PROCESSOR, Pattern, Straggler, Stragglers, where_text
 from pyinstrument_gpu.job.joined import Joined, traded_ns
 from pyinstrument_gpu.job.own_work import MIN_STEPS, HowKnown, OwnWork
@@ -45,10 +46,6 @@ _LEAST_LOSS = 0.03
 DEVICES = (
     "the ranks work on devices, and how long these wait for each other is not known; it is with "
     "TORCH_NCCL_ENABLE_TIMING=1 in the environment"
-)
-_BUSY = (
-    "the threads of ranks waited up to {share:.0%} of their time for a processor, and too few "
-    "steps tell how much of that was theirs"
 )
 _ONE_PHASE = 0.7
 """Of the delay in such steps that arises in one phase. The machine's own hiccups are everywhere."""
@@ -248,7 +245,9 @@ def stragglers(joined: Joined, work: OwnWork | str) -> Stragglers:
         elif found is not None:
             delay_ns *= len(work.steps) / found.steps
         if delay_ns <= least_ns:
-            return _unknown(joined, len(work.steps), _BUSY.format(share=work.thread_share))
+            waited = waited_for_processor(work.thread_share or 0.0, who="the thread of a rank")
+            reason = f"{CONTENTION}: {waited}, and too few steps tell how much of that was in steps"
+            return _unknown(joined, len(work.steps), reason)
     return Stragglers(
         pattern=pattern,
         straggler=straggler,
