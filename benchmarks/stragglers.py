@@ -172,11 +172,13 @@ def _job(case: Case) -> str:
 
 def refusal(case: Case, folder: Path) -> str:
     """Return what is said of the whole folder, as one line; empty if it was not refused by name."""
+    names = case.name, case.beside
     try:
         Job.load(folder)
     except JobError as error:
         text = " ".join(str(error).replace(f"{folder}/", "").split())
-        return text if case.name in text and case.beside in text else ""
+        is_named = all(f"{name}.rank{rank}" in text for name in names for rank in range(case.ranks))
+        return text.partition(" Give ")[0] if is_named else ""
     return ""
 
 
