@@ -171,7 +171,8 @@ class EndingWords:
         cut_short = [
             rank.rank
             for rank in self._job.ranks
-            if found.conditions[rank.rank] is Condition.ENDED and was_cut_short(rank)
+            if found.conditions[rank.rank] in (Condition.ENDED, *_WITHOUT_A_WORD)
+            and was_cut_short(rank)
         ]
         if cut_short and not self._is_alone:
             yield (
