@@ -426,7 +426,7 @@ def is_right(case: Case, found: dict[str, Any]) -> bool:
     outcome = "likely" if found.get("likely_rank") is not None else found["outcome"]
     rank = found.get("likely_rank") if outcome == "likely" else found.get("rank")
     named = {rank} if rank is not None else set(found.get("suspects", ()))
-    if case.evidence not in " ".join(found["evidence"]):
+    if case.evidence not in " ".join(found.get("evidence", ())):
         return False
     if outcome == "unknown":
         return "unknown" in case.outcomes and named >= set(case.named)
