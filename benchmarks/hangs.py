@@ -17,6 +17,7 @@ import json
 import os
 import platform
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 AT = 30
 """The step in which it happens."""
 WATCHDOG_S = 10
@@ -47,6 +49,7 @@ class Case:
         after_s: so long after it has happened `why` is asked; None: when the job has ended.
         ranks: how many there are.
         is_killed: whether all are killed before `why` is asked.
+        evidence: what has to be said beside the verdict.
         absent: the rank whose file is taken away before that.
         timeout_s: after which operations give up.
     """
@@ -57,6 +60,7 @@ class Case:
     after_s: float | None = 20
     ranks: int = 2
     is_killed: bool = False
+    evidence: str = ""
     absent: int | None = None
     timeout_s: int = 1800
 
@@ -115,7 +119,13 @@ CASES = {
     "recv": Case("ranks 0 and 1 receive from each other", ["deadlock"], [0, 1], 20, 3),
     "recv chain": Case("rank 1 receives from rank 0, which hangs", ["held up"], [0]),
     "skipped": Case("rank 1 leaves out an all-reduce; next is a barrier", ["mismatch"], (), 20, 3),
-    "skipped, crash": Case("rank 1 leaves out an all-reduce of 16 bytes", ["mismatch"], [1], None),
+    "skipped, crash": Case(
+        "rank 1 leaves out an all-reduce of 16 bytes, so gloo aborts rank 0 at once",
+        ["stopped first", "likely", "unknown"],
+        [0],
+        None,
+        evidence="gloo's abort where ranks ask for different operations",
+    ),
     "evaluation": Case("all evaluate for 40 s", ["running"], (), 25),
     "evaluation, rank 0": Case("rank 0 evaluates for 40 s", ["held up", "running"], [0], 25),
     "quiet evaluation": Case("40 s in functions without phases or CPU time", ["running"], (), 25),
@@ -169,6 +179,13 @@ AT_RANK_1: dict[str, Callable[[], object]] = {
     "raise": raise_error,
 }
 """What rank 1 does in its forward pass."""
+
+TOGETHER = {
+    "two jobs": ("two jobs at one time, which torchrun tells apart", ["lock", "recv chain"]),
+    "two jobs, no launcher": ("two jobs of one command, which nothing tells apart", ["lock"] * 2),
+}
+"""Jobs in one folder: of all files `why` has to say that they are of several, and of each its own.
+"""
 
 
 class NeverWritten:
@@ -296,44 +313,101 @@ def program(case: str, reached: Path) -> None:
         wait_forever()
 
 
+def launched(name: str, folder: Path, job: str) -> subprocess.Popen[bytes]:
+    """A job under torchrun, which writes into that folder."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", str(CASES[name].ranks), "-m", "pyinstrument_gpu", "run"]
+    return _started([*command, *_run_of(name, folder, job)], folder)
+
+
+def by_hand(name: str, folder: Path, job: str) -> list[subprocess.Popen[bytes]]:
+    """A job of two ranks that no launcher has started: each file has a name of its own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    command = [sys.executable, "-m", "pyinstrument_gpu", "run"]
+    return [
+        _started([*command, *_run_of(name, folder, f"{job}{rank}")], folder, RANK=rank, **address)
+        for rank in "01"
+    ]
+
+
+def _run_of(name: str, folder: Path, job: str) -> list[str]:
+    options = ["--no-report", "--watchdog", str(WATCHDOG_S), "-o", f"{folder}/{job}.gpurun"]
+    return [*options, __file__, _PROGRAM, name, str(folder / "reached")]
+
+
+def _started(command: list[str], folder: Path, **variables: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        env={**ENVIRONMENT, **variables},
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def wait_until_reached(folder: Path, after_s: float) -> None:
+    until_s = time.monotonic() + _PATIENCE_S
+    while not (folder / "reached").exists() and time.monotonic() < until_s:
+        time.sleep(0.1)
+    time.sleep(after_s)
+
+
+def why(*paths: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pyinstrument_gpu", "why", "--json", *map(str, paths)]
+    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, check=False, text=True)
+
+
 def said(name: str) -> tuple[dict[str, Any], float]:
     """What `why` says of one job, and how long after it happened it was asked."""
     case = CASES[name]
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        reached = Path(folder) / "reached"
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command += ["--nproc-per-node", str(case.ranks), "-m", "pyinstrument_gpu", "run"]
-        command += ["--no-report", "--watchdog", str(WATCHDOG_S), "-o", f"{folder}/job.gpurun"]
-        command += [__file__, _PROGRAM, name, str(reached)]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        job = subprocess.Popen(
-            command,
-            env=environment,
-            cwd=folder,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as at:
+        folder = Path(at)
+        job = launched(name, folder, "job")
         try:
             if case.after_s is None:
                 job.wait(_PATIENCE_S)
-                asked_s = 0.0
             else:
-                until_s = time.monotonic() + _PATIENCE_S
-                while not reached.exists() and time.monotonic() < until_s:
-                    time.sleep(0.1)
-                time.sleep(case.after_s)
-                asked_s = case.after_s
+                wait_until_reached(folder, case.after_s)
             if case.is_killed:
                 end_session(job)
-            for file in Path(folder).glob(f"*rank{case.absent}.gpurun"):
+            for file in folder.glob(f"*rank{case.absent}.gpurun"):
                 file.unlink()
-            why = [sys.executable, "-m", "pyinstrument_gpu", "why", "--json", folder]
-            done = subprocess.run(why, env=environment, capture_output=True, check=True, text=True)
+            done = why(folder)
         finally:
             end_session(job)
     document: dict[str, Any] = json.loads(done.stdout)
-    return document, asked_s
+    return document, case.after_s or 0.0
+
+
+def said_of_jobs(name: str) -> tuple[str, bool]:
+    """What `why` says of several jobs in one folder, and whether that is right."""
+    _, cases = TOGETHER[name]
+    names = [f"job_{letter}" for letter in "abc"[: len(cases)]]
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as at:
+        folder = Path(at)
+        jobs: list[subprocess.Popen[bytes]] = []
+        try:
+            for case, job in zip(cases, names, strict=True):
+                if "no launcher" in name:
+                    jobs += by_hand(case, folder, job)
+                else:
+                    jobs.append(launched(case, folder, job))
+            wait_until_reached(folder, 30)
+            of_all = why(folder)
+            of_each = [why(*folder.glob(f"{job}*.gpurun")) for job in names]
+        finally:
+            for one in jobs:
+                end_session(one)
+    refusal = of_all.stderr.replace(f"{folder}/", "")
+    found = [json.loads(one.stdout) for one in of_each]
+    right = of_all.returncode != 0 and all(job in refusal for job in names)
+    right &= all(is_right(CASES[case], one) for case, one in zip(cases, found, strict=True))
+    verdicts = [f"{job}: {one['verdict']}" for job, one in zip(names, found, strict=True)]
+    return " ".join([*refusal.split(), *verdicts]), right
 
 
 def end_session(job: subprocess.Popen[bytes]) -> None:
@@ -352,12 +426,19 @@ def is_right(case: Case, found: dict[str, Any]) -> bool:
     outcome = "likely" if found.get("likely_rank") is not None else found["outcome"]
     rank = found.get("likely_rank") if outcome == "likely" else found.get("rank")
     named = {rank} if rank is not None else set(found.get("suspects", ()))
+    if case.evidence not in " ".join(found.get("evidence", ())):
+        return False
+    if outcome == "unknown":
+        return "unknown" in case.outcomes and named >= set(case.named)
     if outcome == "running":
         return "running" in case.outcomes and not named
     return outcome in case.outcomes and named == set(case.named)
 
 
 def row(name: str) -> tuple[str, bool]:
+    if name in TOGETHER:
+        text, right = said_of_jobs(name)
+        return f"| {name} | {TOGETHER[name][0]} | {text} | {'yes' if right else 'NO'} |", right
     case = CASES[name]
     found, asked_s = said(name)
     right = is_right(case, found)
@@ -370,10 +451,10 @@ def row(name: str) -> tuple[str, bool]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--case", "--only", action="append", choices=CASES)
+    parser.add_argument("--case", "--only", action="append", choices=[*CASES, *TOGETHER])
     parser.add_argument("--beside", type=int, default=1, help="so many jobs at a time")
     arguments = parser.parse_args()
-    names = arguments.case or list(CASES)
+    names = arguments.case or [*CASES, *TOGETHER]
     print("| case | truth | said | right |\n|---|---|---|---|", flush=True)
     right = 0
     with ThreadPoolExecutor(arguments.beside) as pool:

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pyinstrument_gpu.errors import JobError
 from pyinstrument_gpu.job.analysis import of
 from pyinstrument_gpu.job.job import Job
 from pyinstrument_gpu.job.report import job_document_of
@@ -46,6 +47,8 @@ class Case:
             they ran on are changed.
         says: what has to be said of these ranks: "named", "told" (without a judgement) or "late" at
             the start.
+        beside: the case whose job runs into the same folder meanwhile. A report of the folder has
+            to be refused, as the files are of two jobs.
     """
 
     name: str
@@ -56,6 +59,11 @@ class Case:
     costs_ms: float = 0.0
     ranks_per_host: int = 0
     says: str = "named"
+    beside: str = ""
+
+    @property
+    def folder(self) -> str:
+        return min(self.name, self.beside or self.name)
 
 
 def straggler_cases() -> Iterator[Case]:
@@ -97,6 +105,10 @@ def straggler_cases() -> Iterator[Case]:
     yield Case("mesh-4-tp-group", 4, "--parallel mesh --ms 50", (2, 3), "forward", 50.0)
     yield Case("mesh-4-dp-group", 4, "--parallel mesh --ms 50", (1, 3), "forward", 50.0)
     yield Case("pp-dp-4-stage", 4, "--parallel pp-dp --ms 16", (2, 3), "forward", 128.0)
+    # In one folder.
+    options = "--parallel ddp --ms 50"
+    yield Case("two-ddp-2-a", 2, options, (1,), "forward", 50.0, beside="two-ddp-2-b")
+    yield Case("two-ddp-2-b", 2, "--parallel ddp", beside="two-ddp-2-a")
     # Sixteen milliseconds for each of eight micro-batches.
     for kind in ("pp-1f1b", "pp-gpipe"):
         for ranks, slow in ((2, 1), (4, 1), (4, 3)):
@@ -133,25 +145,45 @@ CASES = {case.name: case for case in (*straggler_cases(), *healthy_cases())}
 
 def run(case: Case, folder: Path) -> None:
     folder.mkdir(parents=True)
+    cases = [case] if not case.beside else [case, CASES[case.beside]]
+    jobs = [_started(one, folder) for one in cases]
+    try:
+        for job in jobs:
+            if job.wait(_TIMEOUT_S):
+                raise subprocess.CalledProcessError(job.returncode, job.args)
+    finally:
+        for job in jobs:
+            job.kill()
+
+
+def _started(case: Case, folder: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", str(case.ranks), "-m", "pyinstrument_gpu", "run"]
-    command += ["--no-report", "-o", "job.gpurun", PROGRAM, *case.options.split()]
+    command += ["--no-report", "-o", f"{_job(case)}.gpurun", PROGRAM, *case.options.split()]
     command += ["--slow", *map(str, case.slow)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    with (folder / "output").open("w") as output:
-        subprocess.run(
-            command,
-            cwd=folder,
-            env=environment,
-            check=True,
-            stdout=output,
-            stderr=output,
-            timeout=_TIMEOUT_S,
-        )
+    with (folder / f"{_job(case)}.output").open("w") as output:
+        return subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output)
+
+
+def _job(case: Case) -> str:
+    return case.name if case.beside else "job"
+
+
+def refusal(case: Case, folder: Path) -> str:
+    """Return what is said of the whole folder, as one line; empty if it was not refused by name."""
+    names = case.name, case.beside
+    try:
+        Job.load(folder)
+    except JobError as error:
+        text = " ".join(str(error).replace(f"{folder}/", "").split())
+        is_named = all(f"{name}.rank{rank}" in text for name in names for rank in range(case.ranks))
+        return text.partition(" Give ")[0] if is_named else ""
+    return ""
 
 
 def load(case: Case, folder: Path) -> Job:
-    job = Job.load(folder)
+    job = Job.load(sorted(folder.glob(f"{_job(case)}.rank*.gpurun")))
     if not case.ranks_per_host:
         return job
     ranks = [
@@ -265,9 +297,18 @@ def main() -> None:
     outcomes = []
     began_s = time.monotonic()
     for case in cases:
-        if not (folder / case.name).exists():
-            run(case, folder / case.name)
-        outcomes.append(outcome(case, load(case, folder / case.name)))
+        at = folder / case.folder
+        if not at.exists():
+            run(case, at)
+        found = outcome(case, load(case, at))
+        if case.beside:
+            said = refusal(case, at)
+            found = replace(
+                found,
+                said=f"{found.said}; of the folder: {said or 'not refused'}",
+                is_right=found.is_right and bool(said),
+            )
+        outcomes.append(found)
         print(row(case, outcomes[-1]), flush=True)
     healthy = [one for one in outcomes if one.truth == "nobody"]
     slow = [one for one in outcomes if one.truth != "nobody"]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.contention import contention
+from pyinstrument_gpu.analysis.contention import CONTENTION, contention, waited_for_processor
 from pyinstrument_gpu.analysis.differences import Differences, differences
 from pyinstrument_gpu.analysis.inference import (
     Order,
@@ -443,14 +443,14 @@ class _Machine:
         if not self.has_many_others:
             return
         of_all = f"{self.others:.1f} of {self.processors} processors"
-        used = f"other processes used up to {of_all} meanwhile"
+        used = f"{CONTENTION}: other processes used up to {of_all} meanwhile"
         before, after = self.waits
         if in_pairs or before is None or after is None:
             yield f"{used}: the less they use, the smaller the changes that can be shown"
         else:
             yield (
-                f"{used}, and steps waited {before:.0%} and {after:.0%} of their time for one: "
-                "the interval is as wide as these waits allow"
+                f"{used}, and {waited_for_processor(before, after)}: the interval is as wide as "
+                "these waits allow"
             )
 
 

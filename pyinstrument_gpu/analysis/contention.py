@@ -14,10 +14,14 @@ from pyinstrument_gpu.core.arrays import durations_ns_of, places_in
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import metrics_by_name
 from pyinstrument_gpu.core.steps import StepTotals
+from pyinstrument_gpu.parts.words import small_percent
 
 if TYPE_CHECKING:  # what runs hold of aspects is found by their table
     from pyinstrument_gpu.aspects.cpu_contention.data import CpuContention
 
+CONTENTION = "CPU contention"
+"""The term for a machine that others keep busy: all that speaks of one has it from here, and what
+was waited from `waited_for_processor`."""
 READING = "step/processor_wait_ns"
 """Of each step that was read."""
 LARGE_SHARE = 0.1
@@ -88,6 +92,13 @@ class Contention:
 
 def _processors(count: int | None) -> str:
     return f"{count} processor" + ("" if count == 1 else "s")
+
+
+def waited_for_processor(*shares: float, who: str = "steps") -> str:
+    """Return for which share of the time somebody waited for a processor, on each side, in words:
+    "steps waited 12% of the time for a processor"."""
+    of_time = " and ".join(small_percent(share, 1) for share in shares)
+    return f"{who} waited {of_time} of the time for a processor"
 
 
 def contention(run: Run, totals: StepTotals | None = None) -> Contention | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyinstrument_gpu.analysis.compare import Comparison, PhaseChange, Slowdown
+from pyinstrument_gpu.analysis.contention import CONTENTION
 from pyinstrument_gpu.blame.blame import BlameResult
 from pyinstrument_gpu.blame.commits import Commit
 from pyinstrument_gpu.gate.gate import GateResult
@@ -40,7 +41,7 @@ def _lines(result: BlameResult) -> Iterator[str]:
     if found is None and result.ends.slowdown is not Slowdown.NOT_SLOWER:
         yield "With a larger --max-runs the same command goes on from here. Longer runs tell more"
         if not result.ends.plan.undisturbed:
-            yield "--at-once shows smaller changes where other programs keep the processors busy"
+            yield f"--at-once shows smaller changes under {CONTENTION}"
     for commit, reason in result.skipped.items():
         yield f"{commit.text} can't be run: {reason.splitlines()[0]}"
     for warning in (found or result.ends).warnings:

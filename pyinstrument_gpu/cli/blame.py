@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from pyinstrument_gpu.analysis.compare import DEFAULT_MARGIN_PERCENT, Slowdown
+from pyinstrument_gpu.analysis.contention import CONTENTION
 from pyinstrument_gpu.blame import summary
 from pyinstrument_gpu.blame.blame import DEFAULT_MAX_RUNS, FEWEST_RUNS, Blame
 from pyinstrument_gpu.blame.commits import Checkouts, Commit, Repository
@@ -58,7 +59,7 @@ _MOST_FILES = 5
     "--at-once",
     is_flag=True,
     help="Run commits at the same time, and compare what phases take undisturbed: for a program "
-    "without a GPU, on a machine that others keep busy.",
+    f"without a GPU, under {CONTENTION}.",
 )
 @json_file_option
 @click.option("--anew", is_flag=True, help="Don't go on from an earlier blame that was ended.")

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.analysis.contention import CONTENTION
 from pyinstrument_gpu.analysis.intervals import interval_at, joined
 from pyinstrument_gpu.aspects.startup.aspect import StartupPart
 from pyinstrument_gpu.core.arrays import distinct, durations_ns_of, least_of
@@ -286,7 +287,7 @@ def attempt_times(
         run.ended == Condition.CUT_OFF and not run.has_all_steps for run in runs
     ):
         notes.append(
-            "it was killed, and its file ends up to 0.1 s before that, on a busy machine 0.3 s: "
+            f"it was killed, and its file ends up to 0.1 s before that, 0.3 s under {CONTENTION}: "
             "the last steps may be missing"
         )
     return AttemptTimes(

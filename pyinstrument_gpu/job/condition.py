@@ -171,7 +171,8 @@ def lost_peer(rank: RankData) -> bool:
 def was_cut_short(rank: RankData) -> bool:
     """Return whether its last step was left by an exception or a break."""
     step = rank.end.step
-    return step is not None and step.end_ns >= 0 and not step.complete
+    is_cut_short = step is not None and step.end_ns >= 0 and not step.complete
+    return is_cut_short or rank.end.left_step_ns >= 0
 
 
 def stuck_ns(rank: RankData) -> int:

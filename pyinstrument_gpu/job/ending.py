@@ -16,7 +16,8 @@ What may be concluded, and from what:
   Only clocks of one machine are compared, and a file may be `LAG_NS` behind its process.
 
 Otherwise nobody is named. Of ranks that stopped too close to each other, one may be the likeliest:
-it alone was behind, for far longer than a step takes, and its file ends first.
+an exception left the last step of all others, or it alone was behind, for far longer than a step
+takes, and its file ends first.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from pyinstrument_gpu.job.condition import (
     open_stall,
     stuck_ns,
     waited_until_ns,
+    was_cut_short,
 )
 from pyinstrument_gpu.job.job import Job, RankData
 from pyinstrument_gpu.job.waits import (
@@ -400,7 +402,11 @@ def _by_end(ranks: Sequence[RankData]) -> list[RankData]:
 def _likeliest(
     suspects: Sequence[int], found: Sequence[Wait], ranks: Mapping[int, RankData]
 ) -> int | None:
-    """Return which of some ranks of one machine most likely stopped first."""
+    """Return which of some ranks of one machine most likely stopped first: the only one whose last
+    step no exception left, or the only one that was behind."""
+    vanished = [rank for rank in suspects if not was_cut_short(ranks[rank])]
+    if len(vanished) == 1:
+        return vanished[0]
     waiting = {rank for wait in found for rank in wait.waiting}
     behind = {rank for wait in found for rank in wait.behind} - waiting
     if len(behind) != 1 or not behind <= set(suspects):
@@ -430,8 +436,10 @@ def _latest_end_ns(rank: RankData, conditions: Mapping[int, Condition]) -> int |
 def _earliest_end_ns(rank: RankData) -> int | None:
     """Return until when it had not stopped for certain."""
     end_ns = monotonic_end_ns(rank)
-    if end_ns is None or not rank.complete:
-        return end_ns
+    if end_ns is None:
+        return None
+    if not rank.complete:
+        return end_ns + max(0, rank.end.left_step_ns - rank.duration_ns)
     # Its recording may have ended long after what went wrong.
     steps = rank.end.last_steps
     return end_ns - rank.duration_ns + (steps[-1].end_ns if steps else 0)

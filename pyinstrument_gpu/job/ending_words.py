@@ -30,16 +30,20 @@ from pyinstrument_gpu.parts.words import capitalised, duration, ranks_text, size
 
 _MOST_CHARACTERS = 200
 _ALIKE = (
-    "SIGKILL, SIGTERM, the kernel's out-of-memory killer, a crash of native code and a lost "
+    "SIGKILL, SIGTERM, the kernel's out-of-memory killer, a crash of native code{gloo} and a lost "
     "machine look alike in a file, which is up to 100 ms behind its process."
 )
-
+_OF_GLOO = (
+    ", gloo's abort where ranks ask for different operations (its output then names EnforceNotMet)"
+)
+"""What it had asked for is not in its file, and another rank may be the one that went astray."""
 
 _UNEVEN = (
     "had fewer steps, as with fewer batches: give each rank as many (a DistributedSampler does, or "
     "drop_last=True where only the last ones differ), or put the loop into `with model.join():` of "
     "DistributedDataParallel."
 )
+_WITHOUT_A_WORD = {Condition.CUT_OFF, Condition.LOST}
 _FRAME = re.compile(r'\s*File "(.+)", line (\d+),? in (.+)')
 
 
@@ -123,6 +127,10 @@ class EndingWords:
         found = self._found
         if found.rank in self._ranks:
             yield from self._evidence_of(self._named())
+        elif found.doubt is Doubt.TOO_CLOSE:
+            conditions = {found.conditions[rank] for rank in found.suspects}
+            if self._is_by_gloo and conditions & _WITHOUT_A_WORD:
+                yield self._alike()
         is_first = found.outcome is Outcome.STOPPED_FIRST
         if found.outcome is Outcome.HELD_UP and found.rank is not None:
             yield from self._order(self._ranks[found.rank])
@@ -163,7 +171,8 @@ class EndingWords:
         cut_short = [
             rank.rank
             for rank in self._job.ranks
-            if found.conditions[rank.rank] is Condition.ENDED and was_cut_short(rank)
+            if found.conditions[rank.rank] in (Condition.ENDED, *_WITHOUT_A_WORD)
+            and was_cut_short(rank)
         ]
         if cut_short and not self._is_alone:
             yield (
@@ -361,7 +370,7 @@ class EndingWords:
         if not self._gave_up():
             return ""
         condition = self._found.conditions[rank.rank]
-        if condition in (Condition.CUT_OFF, Condition.LOST):
+        if condition in _WITHOUT_A_WORD:
             return f"; then rank {rank.rank} was ended"
         too = ", too" if rank.rank in self._found.lost_peers else ""
         return f"; then rank {rank.rank} failed{too}" if condition is Condition.FAILED else ""
@@ -493,8 +502,8 @@ class EndingWords:
                 f"{size(event.request_bytes)} were asked for and {size(event.free_bytes)} of "
                 f"{size(event.limit_bytes)} were free."
             )
-        if condition in (Condition.CUT_OFF, Condition.LOST) and not self._gave_up():
-            yield _ALIKE
+        if condition in _WITHOUT_A_WORD and not self._gave_up():
+            yield self._alike()
         if self._is_alone:
             return
         if self._early() and self._left_loop([rank.rank], self._waiting_for(rank.rank)):
@@ -519,6 +528,19 @@ class EndingWords:
                 f"Its file ends {stuck} after the last thing that happened in it, and others "
                 f"waited {duration(waited_ns)}, so it had stopped by then."
             )
+
+    def _alike(self) -> str:
+        """Return what may have ended a process whose file ends without a word."""
+        return _ALIKE.format(gloo=_OF_GLOO if self._is_by_gloo else "")
+
+    @property
+    def _is_by_gloo(self) -> bool:
+        """True if gloo may have ended a process. It does so at once, so nobody has waited long."""
+        of_ranks = [rank.collectives for rank in self._job.ranks]
+        backends = {group.backend for one in of_ranks for group in one.groups}
+        is_long = any(wait.is_long for wait in self._found.waits)
+        # Of a job that has just begun, no group may have been read.
+        return not is_long and backends <= {"gloo"} and any(one.was_read for one in of_ranks)
 
     def _wait(self, wait: Wait) -> str:
         behind, waiting = ranks_text(wait.behind), ranks_text(wait.waiting)

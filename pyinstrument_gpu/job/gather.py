@@ -22,7 +22,9 @@ from pyinstrument_gpu.analysis.step_times import were_profiled
 from pyinstrument_gpu.aspects.collectives.data import Collectives, ProcessGroup
 from pyinstrument_gpu.core.arrays import distinct, durations_ns_of
 from pyinstrument_gpu.core.file.attempts import earlier_left_out, of_last_attempts
+from pyinstrument_gpu.core.file.items import STEP_COMPLETE, STEP_ITEM
 from pyinstrument_gpu.core.file.run_files import files_in, left_out
+from pyinstrument_gpu.core.file.shared_page import last_steps
 from pyinstrument_gpu.core.job_membership import not_one_job, program_of, same_run_twice
 from pyinstrument_gpu.core.record import OpenPhase
 from pyinstrument_gpu.core.run import Run
@@ -73,6 +75,15 @@ def run_end(run: Run) -> RunEnd:
         error=run.error,
         active_ns=run.active_ns,
     )
+
+
+def _left_step_ns(run: Run, file: str | None) -> int:
+    """Return when an exception or a break left the last step, where that came behind the file of a
+    killed process; -1 unknown."""
+    page = None if file is None or run.complete else last_steps(Path(file))
+    newest = np.frombuffer(page or b"", STEP_ITEM)[-1:]
+    newest = newest[newest["end_ns"] > run.steps.closed["end_ns"].max(initial=-1)]
+    return int(newest["end_ns"][newest["flags"] & STEP_COMPLETE == 0].max(initial=-1))
 
 
 def innermost_phase(run: Run) -> OpenPhase | None:
@@ -179,7 +190,7 @@ def rank_data(run: Run, file: str | None = None) -> RankData:
         collectives=_newest(run.collectives, max(1, _MOST_OPERATIONS // ranks)),
         waits=_waits(run, steps, spans, paths),
         stalls=run.stalls,
-        end=run_end(run),
+        end=replace(run_end(run), left_step_ns=_left_step_ns(run, file)),
         functions=functions_of(run),
     )
 

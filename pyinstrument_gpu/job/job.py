@@ -36,6 +36,8 @@ class RunEnd:
         out_of_memory: the last time that a device had no memory left.
         error: why the file could not be written to its end.
         active_ns: when the program was last seen to do anything, as in `Run.active_ns`.
+        left_step_ns: when an exception or a break left a step behind what is in the file, as its
+            process had noted in shared memory; -1 if it is not known that one did.
     """
 
     anchor: Mapping[str, int] = field(default_factory=dict)
@@ -46,6 +48,7 @@ class RunEnd:
     out_of_memory: OutOfMemory | None = None
     error: str | None = None
     active_ns: int = 0
+    left_step_ns: int = -1
 
     @property
     def is_step_open(self) -> bool:

@@ -8,6 +8,7 @@ A file of its own, as it says nothing of jobs without operations point to point.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pyinstrument_gpu.job.findings import Pipeline, Stragglers
 from pyinstrument_gpu.job.joined import Joined
@@ -17,15 +18,24 @@ _LEAST_WAITING = 0.01
 """Of a step."""
 
 
-def pipeline(joined: Joined, work: OwnWork | str, found: Stragglers) -> Pipeline | None:
-    """Return the pipeline; None if hosts hardly wait for point-to-point operations."""
-    if isinstance(work, str) or work.how != HowKnown.ARRIVALS or not found.step_ns:
+def peer_waits_ns(joined: Joined, work: OwnWork, step_ns: float) -> NDArray[np.float64] | None:
+    """Return by rank how long its host waits for sends and receives in each step; None if hosts
+    hardly do."""
+    if work.how != HowKnown.ARRIVALS:
         return None
     waits_ns = np.zeros(len(joined.ranks))
     for number, rank in enumerate(joined.ranks):
         if rank.waits is not None:
             waits_ns[number] = rank.waits.p2p_ns[joined.places[number][work.steps]].mean()
-    if waits_ns.mean() < _LEAST_WAITING * found.step_ns:
+    return waits_ns if waits_ns.mean() >= _LEAST_WAITING * step_ns else None
+
+
+def pipeline(joined: Joined, work: OwnWork | str, found: Stragglers) -> Pipeline | None:
+    """Return the pipeline; None if hosts hardly wait for point-to-point operations."""
+    if isinstance(work, str) or not found.step_ns:
+        return None
+    waits_ns = peer_waits_ns(joined, work, found.step_ns)
+    if waits_ns is None:
         return None
     works_ns = work.total_ns.mean(axis=1)
     longest = int(np.argmax(works_ns))

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.analysis.contention import CONTENTION, waited_for_processor
 from pyinstrument_gpu.job.findings import PROCESSOR, Pattern, Straggler, Stragglers, where_text
 from pyinstrument_gpu.job.joined import Joined, traded_ns
 from pyinstrument_gpu.job.own_work import MIN_STEPS, HowKnown, OwnWork
+from pyinstrument_gpu.job.pipeline import peer_waits_ns
 from pyinstrument_gpu.job.suspects import Suspect, apart, suspects
 
 _DOMINANCE = 3.0
@@ -44,10 +46,6 @@ _LEAST_LOSS = 0.03
 DEVICES = (
     "the ranks work on devices, and how long these wait for each other is not known; it is with "
     "TORCH_NCCL_ENABLE_TIMING=1 in the environment"
-)
-_BUSY = (
-    "the threads of ranks waited up to {share:.0%} of their time for a processor, and too few "
-    "steps tell how much of that was theirs"
 )
 _ONE_PHASE = 0.7
 """Of the delay in such steps that arises in one phase. The machine's own hiccups are everywhere."""
@@ -247,7 +245,9 @@ def stragglers(joined: Joined, work: OwnWork | str) -> Stragglers:
         elif found is not None:
             delay_ns *= len(work.steps) / found.steps
         if delay_ns <= least_ns:
-            return _unknown(joined, len(work.steps), _BUSY.format(share=work.thread_share))
+            waited = waited_for_processor(work.thread_share or 0.0, who="the thread of a rank")
+            reason = f"{CONTENTION}: {waited}, and too few steps tell how much of that was in steps"
+            return _unknown(joined, len(work.steps), reason)
     return Stragglers(
         pattern=pattern,
         straggler=straggler,
@@ -349,6 +349,8 @@ def _always(
     row = int(np.argmax(shares))
     # Slower everywhere, it loses most where most time is spent: more than that is a phase's own.
     is_one = bool(shares[row] > (1 + time_shares[row]) / 2)
+    if not _is_in_common(joined, work, late, place, np.ones(len(late.last), dtype=bool)):
+        return None
     if not is_one and (work.is_busy or not _is_steady(work, place)):
         return None
     out = late.last == place
@@ -361,6 +363,19 @@ def _always(
         path_share=float(shares[row]) if is_one else 1.0,
         p_value=chance,
     )
+
+
+def _is_in_common(
+    joined: Joined, work: OwnWork, late: Lateness, place: int, steps: NDArray[np.bool_]
+) -> bool:
+    """Return whether a rank loses its time in phases that all have, where ranks do different things
+    by nature: the last stage of a pipeline computes the loss, and the first one reads the batch, in
+    phases of their own or between phases."""
+    are_common = [all(path in rank.paths for rank in joined.ranks) for path in joined.paths[:-2]]
+    if not any(are_common) or peer_waits_ns(joined, work, late.typical_ns) is None:
+        return True
+    excess_ns = _excess_ns(work, place, steps)
+    return float(excess_ns[:-2][are_common].sum()) > _LEAST_PART * float(excess_ns.sum())
 
 
 def _is_steady(work: OwnWork, place: int) -> bool:
@@ -416,7 +431,7 @@ def _sometimes(
         steps = out & (late.last == place)
         shares = _shares(joined, work, place, steps)
         row = int(np.argmax(shares))
-        if shares[row] < _ONE_PHASE:
+        if shares[row] < _ONE_PHASE or not _is_in_common(joined, work, late, place, steps):
             continue
         # By chance a delay hits any rank, and a phase as often as it is under way.
         p_value = len(joined.paths) * late.chance(place, out, float(_time_shares(work)[row]))

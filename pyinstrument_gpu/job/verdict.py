@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass
 
+from pyinstrument_gpu.analysis.contention import CONTENTION, waited_for_processor
 from pyinstrument_gpu.aspects.stalls.data import Stall
 from pyinstrument_gpu.job.analysis import JobAnalysis
 from pyinstrument_gpu.job.findings import (
@@ -339,10 +340,10 @@ def _who(stragglers: Stragglers) -> str:
         else:
             share = small_percent(found.path_share, 1)
             text += f"{share} of that {where_text(found.path)}{_in_line(found)}"
-        return text + _loss(stragglers) + _busy(stragglers, "; besides, ")
+        return text + _loss(stragglers) + _contention(stragglers, "; besides, ")
     if stragglers.is_busy:
-        busy = _busy(stragglers, "No rank can be named, as the machine is busy: ")
-        return busy + _loss(stragglers)
+        before = f"No rank can be named under {CONTENTION}: "
+        return _contention(stragglers, before) + _loss(stragglers)
     if pattern is Pattern.IN_TURN:
         who = f" ({ranks_text(stragglers.several)})" if stragglers.several else ""
         several = f"Several ranks{who} are waited for, together or in turn, and none can be named"
@@ -372,11 +373,10 @@ def _loss(stragglers: Stragglers) -> str:
     return f"; differences between ranks cost {share} of the step"
 
 
-def _busy(stragglers: Stragglers, before: str) -> str:
+def _contention(stragglers: Stragglers, before: str) -> str:
     if not stragglers.is_busy or stragglers.processor_share is None:
         return ""
-    share = small_percent(stragglers.processor_share, 1)
-    return f"{before}steps wait {share} of their time for a processor"
+    return before + waited_for_processor(stragglers.processor_share)
 
 
 def findings_parts(findings: Sequence[JobFinding]) -> Iterator[Sentence]:

@@ -16,6 +16,7 @@ from pyinstrument_gpu.analysis.advice import (
     MIN_STEPS,
     Finding,
 )
+from pyinstrument_gpu.analysis.contention import CONTENTION
 from pyinstrument_gpu.analysis.gaps import Training
 from pyinstrument_gpu.analysis.rules import MOST_UNPRICED, unpriced_share
 from pyinstrument_gpu.analysis.step_times import outside_ns, startup_ns
@@ -223,7 +224,7 @@ def _what_helps(
     if guides is not None and guides.nothing_worth_an_edit:
         return f"nothing{' else' if has_place else ''} that was considered is worth an edit"
     if analysis.of(run).is_contended:
-        return "what a change could save can't be told on so busy a machine"
+        return f"what a change could save can't be told under {CONTENTION}"
     if (unpriced := unpriced_share(run)) > MOST_UNPRICED:
         return (
             f"no change that was considered saves {EDIT_SHARE:.0%} of it, and {unpriced:.0%} of it "

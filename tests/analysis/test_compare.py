@@ -16,6 +16,7 @@ from scipy import stats
 
 import pyinstrument_gpu
 from pyinstrument_gpu.analysis.compare import POWER, Comparison, Verdict, compare
+from pyinstrument_gpu.analysis.contention import waited_for_processor
 from pyinstrument_gpu.analysis.differences import Difference
 from pyinstrument_gpu.analysis.inference import paired, t_quantile, welch
 from pyinstrument_gpu.analysis.run_sample import (
@@ -830,11 +831,12 @@ def test_waits_for_other_processes_are_no_change(
     found = compare(*sides)
     assert found.verdict is verdict
     assert (found.before_wait, found.after_wait) == pytest.approx(shares)
-    used = "other processes used up to 1.9 of 2 processors"
+    used = "CPU contention: other processes used up to 1.9 of 2 processors"
     warned = [text for text in found.warnings if used in text]
     assert len(warned) == (processor is BUSY)
     if warned:
         assert found.warnings[0] == warned[0]
+        assert f"{waited_for_processor(*shares)}: the interval is" in warned[0]
 
 
 def test_where_waits_are_unknown_other_processes_are_only_named() -> None:

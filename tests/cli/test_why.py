@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
 from pyinstrument_gpu.cli import main
 from pyinstrument_gpu.core.condition import ProcessState
+from pyinstrument_gpu.core.file.items import STEP_COMPLETE, STEP_ITEM
+from pyinstrument_gpu.core.file.shared_page import MOST_STEPS, SUFFIX
 from pyinstrument_gpu.core.record import OpenPhase
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.steps import Step, Steps
@@ -97,6 +101,28 @@ def test_attempts_are_one_story(folder: Path) -> None:
     assert f"Attempt 1, 80 steps in 1 s: {first['verdict']}" in text
     assert "This is attempt 3. Before it:" in text
     assert "left out" not in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "later_ns", "likely"),
+    [(0, 20 * MS, 1), (STEP_COMPLETE, 20 * MS, None), (0, -9 * MS, None)],
+    ids=["left by an exception", "ended", "is in the file"],
+)
+def test_how_a_killed_process_left_its_last_step(
+    flags: int, later_ns: int, likely: int | None, tmp_path: Path
+) -> None:
+    """As its page of shared memory, which was put beside the file, says of rank 0."""
+    paths = [tmp_path / f"run.rank{number}.gpurun" for number in range(2)]
+    for number, path in enumerate(paths):
+        save(run_of(number), path)
+    steps = np.zeros(MOST_STEPS + 1, STEP_ITEM)
+    steps["end_ns"][0] = Run.load(paths[0]).steps.closed["end_ns"].max() + later_ns
+    steps["flags"] = flags
+    header = paths[0].read_bytes()[24:32] + struct.pack("<Q4096s", 1, b"")
+    paths[0].with_name(f"{paths[0].name}{SUFFIX}").write_bytes(header + steps.tobytes())
+    document = json.loads(why(tmp_path, "--json").stdout)
+    assert document["suspects"] == [0, 1]
+    assert document.get("likely_rank") == likely
 
 
 def test_json(folder: Path) -> None:

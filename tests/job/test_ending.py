@@ -166,6 +166,30 @@ def test_the_only_one_behind_is_the_likeliest(stuck_ns: int, likely: int | None)
     assert document.verdict.endswith(told if likely else "behind its process.")
 
 
+@pytest.mark.parametrize("left", [(0,), (1,), (0, 1), ()])
+def test_the_only_one_that_no_exception_had_stopped_is_the_likeliest(left: tuple[int, ...]) -> None:
+    """Of two that ended within 40 ms. Who left a step by an exception was still there then."""
+    of = job(rank(0, at_ns=5 * S + 40 * MS), rank(1, at_ns=5 * S))
+    ranks = [
+        replace(one, end=replace(one.end, left_step_ns=one.duration_ns + MS))
+        if one.rank in left
+        else one
+        for one in of.ranks
+    ]
+    document = said(job(*ranks), GONE, GONE)
+    assert outcome(document) == ("unknown", None, (0, 1))
+    assert document.likely_rank == (1 - left[0] if len(left) == 1 else None)
+    told = "Rank 0 left the last step by an exception or a break."
+    assert (told in document.evidence) == (left == (0,))
+
+
+def test_a_rank_was_there_when_an_exception_left_its_step() -> None:
+    """The last heartbeats are 300 ms apart, which alone could be either."""
+    later, first = rank(0, at_ns=5 * S + 300 * MS), rank(1, at_ns=5 * S)
+    later = replace(later, end=replace(later.end, left_step_ns=5 * S + 320 * MS))
+    assert outcome(said(job(later, first), GONE, GONE)) == ("stopped first", 1, ())
+
+
 def test_clocks_of_two_machines_are_never_compared() -> None:
     of = job(rank(0, at_ns=6 * S), rank(1, at_ns=5 * S, host="other"))
     document = said(of, GONE, GONE)
@@ -371,6 +395,29 @@ def test_ranks_that_ask_for_different_operations() -> None:
         "Ranks asked for different operations as number 41 of group_0: all_reduce on rank 0, "
         "broadcast on ranks 1-2."
     )
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+@pytest.mark.parametrize("apart_ns", [92 * MS, 400 * MS])
+def test_gloo_ends_a_process_that_was_sent_more_than_it_asked_for(
+    backend: str, apart_ns: int
+) -> None:
+    """Rank 1 has left an operation out, and goes on. What rank 0 asked for is not in its file."""
+    groups = (replace(group((0, 1)), backend=backend),)
+    before = rank(0, step=40, at_ns=5 * S)
+    before = replace(before, collectives=collectives((35, 4 * S, "all_reduce"), groups=groups))
+    after = rank(1, at_ns=5 * S + apart_ns)
+    asked_for = collectives((36, after.duration_ns - 50 * MS, "all_reduce"), groups=groups)
+    document = said(job(before, replace(after, collectives=asked_for)), GONE, GONE)
+    of_gloo = ALIKE.replace(
+        "native code",
+        "native code, gloo's abort where ranks ask for different operations (its output then names "
+        "EnforceNotMet)",
+    )
+    is_named = apart_ns > 300 * MS
+    assert outcome(document)[0] == ("stopped first" if is_named else "unknown")
+    assert (of_gloo in document.evidence) == (backend == "gloo")
+    assert (ALIKE in document.evidence) == (backend == "nccl" and is_named)
 
 
 def test_several_that_are_behind() -> None:

@@ -232,6 +232,23 @@ def test_two_jobs_of_one_command_at_one_time_are_no_attempts_of_one(tmp_path: Pa
     ]
 
 
+def test_two_jobs_of_one_command_whose_files_are_not_named_alike(tmp_path: Path) -> None:
+    """All of them are named, in whatever order they began: also those that look like one job. The
+    files of one are a job."""
+    start: dict[str, Any] = {"command": ["python", "train.py"], "cwd": "/home"}
+    for number, name in enumerate("acdb"):
+        anchor = {**ANCHOR, "realtime_ns": ANCHOR["realtime_ns"] + number}
+        one = run(number // 2, run_id=f"{number:016x}", anchor=anchor, **start)
+        save(one, tmp_path / f"{name}.gpurun")
+    other = run(0, run_id="e" * 16, anchor=ANCHOR, command=["python", "eval.py"], cwd="/home")
+    save(other, tmp_path / "e.gpurun")
+    with pytest.raises(JobError, match="two jobs of one command ran at the same time") as raised:
+        Job.load(tmp_path)
+    named = [f"    {tmp_path}/{name}.gpurun" for name in "acdb"]
+    assert str(raised.value).splitlines()[1:] == [*named, "Give the files of one job"]
+    assert len(Job.load([tmp_path / "a.gpurun", tmp_path / "d.gpurun"]).ranks) == 2
+
+
 @pytest.mark.parametrize("names", [("job", "job"), ("job-a", "job-b")])
 def test_folders_of_machines(tmp_path: Path, names: tuple[str, str]) -> None:
     """Which have files of one name or of two, and both of two attempts."""

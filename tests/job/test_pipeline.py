@@ -27,27 +27,33 @@ def makespan_ns(works_ns: Sequence[int]) -> int:
     return max(ends_ns)
 
 
-def pipeline_job(works_ns: Sequence[int]) -> Job:
-    """Stages that work so long for each micro-batch, forward and backward."""
-    step_ns = makespan_ns(works_ns)
+def pipeline_job(works_ns: Sequence[int], loss_ns: int = 0, between_ns: int = 0) -> Job:
+    """Stages that work so long for each micro-batch, forward and backward. The last one works also
+    for the loss, in a phase of its own and between phases."""
+    step_ns = makespan_ns(works_ns) + loss_ns + between_ns
     ranks = []
     for stage, work_ns in enumerate(works_ns):
-        waits_ns = np.full(STEPS, step_ns - 2 * MICRO_BATCHES * work_ns)
-        total_ns = np.zeros((4, STEPS), np.int64)
-        total_ns[2] = waits_ns
+        has_loss = loss_ns > 0 and stage == len(works_ns) - 1
+        paths = ("forward", "backward", "loss") if has_loss else ("forward", "backward")
+        times_ns = np.full((len(paths), STEPS), MICRO_BATCHES * work_ns)
+        times_ns[2:] = loss_ns
+        own_ns = 2 * MICRO_BATCHES * work_ns + has_loss * (loss_ns + between_ns)
+        waits_ns = np.full(STEPS, step_ns - own_ns)
+        total_ns = np.zeros((len(paths) + 2, STEPS), np.int64)
+        total_ns[-2] = waits_ns
         ranks.append(
             rank_of(
                 stage,
                 steps=STEPS,
                 step_ns=np.full(STEPS, step_ns),
                 step_begin_ns=step_ns * np.arange(STEPS),
-                paths=("forward", "backward"),
-                self_ns=np.full((2, STEPS), MICRO_BATCHES * work_ns),
-                first_begin_ns=np.zeros((2, STEPS), np.int64),
-                last_end_ns=np.zeros((2, STEPS), np.int64),
-                device_ns=np.full((2, STEPS), -1),
+                paths=paths,
+                self_ns=times_ns,
+                first_begin_ns=np.zeros_like(times_ns),
+                last_end_ns=np.zeros_like(times_ns),
+                device_ns=np.full_like(times_ns, -1),
                 collectives=Collectives(was_read=True),
-                waits=RankWaits(0, total_ns, waits_ns, np.zeros(4, np.int64)),
+                waits=RankWaits(0, total_ns, waits_ns, np.zeros(len(total_ns), np.int64)),
             )
         )
     return Job(tuple(ranks), len(works_ns))
@@ -67,6 +73,20 @@ def test_the_stage_that_limits_the_others() -> None:
         exposed_ns=30 * MS,
     )
     assert found.stragglers.loss_ns == 240 * MS
+
+
+@pytest.mark.parametrize(("loss_ns", "between_ns"), [(10 * MS, 0), (1 * MS, 9 * MS)])
+def test_the_stage_that_computes_the_loss_is_not_slow(loss_ns: int, between_ns: int) -> None:
+    """It works for 10 ms longer by nature: the stages differ, and nobody is named for that."""
+    found = of(pipeline_job([10 * MS, 10 * MS], loss_ns, between_ns))
+    assert found.stragglers.straggler is None
+    assert found.stragglers.pattern == Pattern.BALANCED
+    assert found.stragglers.loss_ns == 10 * MS
+    assert found.pipeline is not None and found.pipeline.limits == ()
+    assert found.pipeline.work_ns - found.pipeline.others_ns == 10 * MS
+    # If it is slower in what all stages do as well, it is named.
+    slow = of(pipeline_job([10 * MS, 11 * MS], loss_ns, between_ns)).stragglers.straggler
+    assert slow is not None and slow.ranks == (1,)
 
 
 def test_a_bubble_without_a_slow_stage() -> None:

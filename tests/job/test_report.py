@@ -72,7 +72,7 @@ SHORT = replace(ALONE, path=PROCESSOR)
         ),
         (
             Stragglers(Pattern.BALANCED, None, 8.0 * MS, 0.08, 99, True, processor_share=0.23),
-            "No rank can be named, as the machine is busy: steps wait 23% of their time for a "
+            "No rank can be named under CPU contention: steps waited 23% of the time for a "
             "processor; differences between ranks cost 8% of the step.",
             None,
         ),
@@ -80,7 +80,7 @@ SHORT = replace(ALONE, path=PROCESSOR)
             Stragglers(Pattern.ALWAYS, ALONE, 29.0 * MS, 0.29, 99, True, processor_share=0.1),
             "Rank 2 is waited for: it comes last in 96 of 99 steps, 29.0 ms after the next rank "
             "on average, 98% of that in data; differences between ranks cost 29% of the step; "
-            "besides, steps wait 10% of their time for a processor.",
+            "besides, steps waited 10% of the time for a processor.",
             "rank 2 is slower in data",
         ),
         (

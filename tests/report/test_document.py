@@ -407,7 +407,8 @@ def test_means_leave_out_a_step_that_was_cut_short() -> None:
     assert document.verdict.startswith("A step takes 3.00 ms, of which the host spends 67%")
     assert "Cut short: 1 of 21 steps; times per step leave them out." in document.notes
     contended = document_of(with_waits(_interrupted(complete=False), 0.5))
-    assert "Steps waited 50% of their time for a processor: times are" in contended.notes[0]
+    waited = "CPU contention: steps waited 50% of the time for a processor. Times are"
+    assert waited in contended.notes[0]
 
     whole = document_of(_interrupted(complete=True)).steps
     assert whole is not None

@@ -11,6 +11,7 @@ import numpy as np
 
 from pyinstrument_gpu.analysis.advice import Finding, made_at
 from pyinstrument_gpu.analysis.bottleneck import Bottleneck
+from pyinstrument_gpu.analysis.contention import waited_for_processor
 from pyinstrument_gpu.analysis.rules.case import UNKNOWN, Case, Worth, guidance
 from pyinstrument_gpu.analysis.rules.occasions import (
     CHECKPOINT_PHASES,
@@ -198,8 +199,8 @@ def too_many_threads(case: Case) -> Iterator[Finding]:
         "run no more threads than there are processors",
         None,
         *Worth(0.0, share * case.step_ns, case.step_ns),
-        f"torch uses {threads} threads on {cores} processor{'s' * (cores != 1)}, and steps wait "
-        f"for one for {share:.0%} of their time",
+        f"torch uses {threads} threads on {cores} processor{'s' * (cores != 1)}, and "
+        f"{waited_for_processor(share)}",
         f"torch.set_num_threads({cores}){made_at(case.run, 'threads')}, or OMP_NUM_THREADS={cores}",
     )
 

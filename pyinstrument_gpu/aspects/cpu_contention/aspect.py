@@ -9,7 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.contention import Contention, is_contended, step_waits_ns
+from pyinstrument_gpu.analysis.contention import (
+    CONTENTION,
+    Contention,
+    is_contended,
+    step_waits_ns,
+    waited_for_processor,
+)
 from pyinstrument_gpu.aspects.cpu_contention.data import (
     DOCUMENT,
     THROTTLED_KIND,
@@ -33,10 +39,10 @@ class CpuContentionAspect(DocumentAspect[Run, Contention]):
     written_as = DOCUMENT
     document = CpuContention
     noted = "processors"
-    heading = "CPU contention"
+    heading = CONTENTION
     live = LiveContention()
     section_type = Contention | None
-    about = "CPU contention: how long steps waited for a processor, and for whom."
+    about = f"{CONTENTION}: how long steps waited for a processor, and for whom."
 
     def section(self, run: Run) -> Contention | None:
         return analysis.of(run).contention if run.step_totals.count else None
@@ -46,12 +52,10 @@ class CpuContentionAspect(DocumentAspect[Run, Contention]):
         if max(found.share or 0.0, found.thread_share or 0.0) < _SHOWN_SHARE:
             return
         yield Sentence()
-        yield Sentence("CPU contention", "title")
+        yield Sentence(CONTENTION, "title")
         if found.share is not None:
-            yield Sentence(
-                f"Steps waited {small_percent(found.share, 1)} of their time for a processor (read "
-                f"in {found.steps:,} of {document.step_count:,})"
-            )
+            waited = capitalised(waited_for_processor(found.share))
+            yield Sentence(f"{waited} (read in {found.steps:,} of {document.step_count:,})")
         if found.thread_share is not None and found.thread is not None:
             yield Sentence(
                 f"Of its threads, {printable(found.thread)} waited most: "
@@ -74,11 +78,12 @@ class CpuContentionAspect(DocumentAspect[Run, Contention]):
         if found is None or not found.is_large or not run.step_totals.count:
             return
         if found.share is None:
-            waits = f"{printable(found.thread or 'A thread')} waited {_share(found.thread_share)}"
+            who = printable(found.thread or "A thread")
+            waited = waited_for_processor(found.thread_share or 0.0, who=who)
         else:
-            waits = f"Steps waited {_share(found.share)} of their time"
+            waited = waited_for_processor(found.share)
         cause = f", as {found.cause}" if found.cause else ""
-        yield f"{waits} for a processor{cause}: times are longer than without that."
+        yield f"{CONTENTION}: {waited}{cause}. Times are longer than without that."
 
     def causes(self, run: Run) -> Iterator[Cause]:
         """Yield the causes. What a CPU limit takes is a part of the wait."""
@@ -115,10 +120,6 @@ class CpuContentionAspect(DocumentAspect[Run, Contention]):
         found = analysis.of(run).contention
         if run.step_totals.count and (found is None or found.share is None):
             yield "Waits for a processor: the kernel did not tell how long threads waited."
-
-
-def _share(share: float | None) -> str:
-    return small_percent(share or 0.0, 1)
 
 
 def _waits(run: Run) -> NDArray[np.void]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from pyinstrument_gpu.analysis.contention import LARGE_SHARE, step_waits_ns
+from pyinstrument_gpu.analysis.contention import LARGE_SHARE, step_waits_ns, waited_for_processor
 from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.live import LiveView, LiveWindow
 from pyinstrument_gpu.core.run import Run
-from pyinstrument_gpu.parts.words import small_percent
 
 
 class LiveContention(LiveView[Run, dict[str, float | None]]):
@@ -29,4 +28,4 @@ class LiveContention(LiveView[Run, dict[str, float | None]]):
         share = seen["wait_share"]
         if share is None or share < LARGE_SHARE:
             return "", ""
-        return "", f"steps wait {small_percent(share, 1)} of their time for a processor"
+        return "", waited_for_processor(share)

@@ -191,8 +191,11 @@ def jobs_of(
     """
     jobs: list[list[AttemptFiles]] = []
     job_of: dict[Hashable, list[AttemptFiles]] = {}
-    for files in _named_alike(found):
-        keys = [key for path, run in files.files.values() for key in keys_of(path, run)]
+    alike = [
+        (files, [key for path, run in files.files.values() for key in keys_of(path, run)])
+        for files in _named_alike(found)
+    ]
+    for files, keys in alike:
         job = next((job_of[key] for key in keys if key in job_of), [])
         if not job and files.goes_on and _command(files.runs[0]) in keys:
             job = _continued(files, jobs)
@@ -200,10 +203,24 @@ def jobs_of(
         for other in job:
             may_be = other is not attempt and any(one.takes(files) for one in [other, *other.parts])
             if may_be and other.overlaps(files):
+                either = [
+                    one.parts[0] if one.parts else one
+                    for one, its_keys in alike
+                    if one is files
+                    or (
+                        not {*keys}.isdisjoint(its_keys)
+                        and (one is other or (one.overlaps(files) and files.overlaps(one)))
+                    )
+                ]
                 raise JobError(
-                    "two jobs of one command ran at the same time, and nothing tells which of "
-                    f"their ranks belong together:\n    {named(files.paths, ' ')}\n    "
-                    f"{named(other.paths, ' ')}\nGive the files of one job"
+                    "\n    ".join(
+                        [
+                            "two jobs of one command ran at the same time, and nothing tells which "
+                            "of their ranks belong together:",
+                            *(named(one.paths, " ") for one in either),
+                        ]
+                    )
+                    + "\nGive the files of one job"
                 )
         if attempt is not None:
             attempt.join(files)

@@ -60,15 +60,15 @@ def test_a_warning_says_so_and_the_verdict_is_of_the_program(
 ) -> None:
     document = document_of(run_that_waits(0.45, processor))
     assert document.notes == (
-        f"Steps waited 45% of their time for a processor{cause}: times are longer than without "
-        "that.",
+        f"CPU contention: steps waited 45% of the time for a processor{cause}. Times are longer "
+        "than without that.",
     )
     assert document.verdict.startswith("A step takes 10.0 ms, of which the host spends")
 
 
 def test_section_says_how_long_for_whom_and_what_follows() -> None:
     text = section_of(document_of(run_that_waits(0.45, BUSY)))
-    assert "Steps waited 45% of their time for a processor (read in 20 of 20)" in text
+    assert "Steps waited 45% of the time for a processor (read in 20 of 20)" in text
     assert (
         "Other processes used 1.8 of 2 processors; some program was waiting 90% of the time" in text
     )
@@ -77,7 +77,7 @@ def test_section_says_how_long_for_whom_and_what_follows() -> None:
 
 def test_a_little_is_one_line_and_nothing_is_none() -> None:
     little = document_of(run_that_waits(0.05, QUIET))
-    assert "Steps waited 5% of their time" in section_of(little)
+    assert "Steps waited 5% of the time" in section_of(little)
     assert "savings may be" not in section_of(little)
     assert not little.notes
     for run in (run_that_waits(0.0, BUSY), made_run([10 * MS] * 20)):
@@ -94,7 +94,9 @@ def test_another_thread_that_waits_counts_only_where_that_of_the_steps_is_unknow
     unknown = made_run([10 * MS] * 20)
     unknown.cpu_contention = processor
     (note,) = document_of(unknown).notes
-    assert note.startswith("omp waited 30% for a processor, as other processes used")
+    assert note.startswith(
+        "CPU contention: omp waited 30% of the time for a processor, as other processes used"
+    )
 
 
 def test_savings_may_be_smaller_by_as_much_as_processors_were_waited_for() -> None:
