@@ -22,6 +22,7 @@ from typing import TypeAlias
 import numpy as np
 
 from pyinstrument_gpu.analysis.compare import CONFIDENCE
+from pyinstrument_gpu.analysis.contention import LARGE_SHARE
 from pyinstrument_gpu.analysis.inference import t_quantile
 from pyinstrument_gpu.errors import TrialError
 from pyinstrument_gpu.trial.child import MadeEdit, Met
@@ -41,8 +42,6 @@ _ASSUMED_NOISE = 0.05
 """Of the logarithm of a ratio, where a single round says nothing of it."""
 _LIKELY = 2.0
 """How many standard errors away something no longer counts as possible."""
-BUSY = 0.1
-"""The share of the time in which a loop waits for a processor, from which a machine is busy."""
 
 
 @dataclass(eq=False)
@@ -162,8 +161,8 @@ class SearchOutcome:
         return tuple(winners[:1])
 
     @property
-    def is_busy(self) -> bool:
-        return self.waiting_share > BUSY
+    def is_contended(self) -> bool:
+        return self.waiting_share > LARGE_SHARE
 
 
 class Search:

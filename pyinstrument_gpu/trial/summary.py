@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from pyinstrument_gpu.analysis.contention import CONTENTION, waited_for_processor
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
 from pyinstrument_gpu.parts.words import counted, duration, time_text
 from pyinstrument_gpu.trial.edits.edit import Changes
@@ -127,11 +128,11 @@ def _conclusions(outcome: SearchOutcome) -> Iterator[str]:
 def _warnings(outcome: SearchOutcome) -> Iterator[str]:
     if outcome.problem:
         yield f"Ended early ({outcome.problem}): this is what was known by then."
-    if outcome.is_busy:
-        share = f"{100 * outcome.waiting_share:.0f} %"
+    if outcome.is_contended:
+        waited = waited_for_processor(outcome.waiting_share, who="the loop")
         yield (
-            f"The machine is busy: the loop waited for a processor for {share} of the time. What "
-            "can't be told here may be told with more --minutes, or when it is idle."
+            f"{CONTENTION}: {waited}. What can't be told here may be told with more --minutes, or "
+            "when nothing else runs."
         )
     if outcome.is_deterministic is False:
         yield (
