@@ -106,6 +106,34 @@ def test_the_line_that_calls_the_phase_says_nothing_new() -> None:
     assert "of it in" not in document_of(run).verdict
 
 
+def test_the_call_of_a_loop_in_a_library_is_no_function_that_a_phase_consists_of() -> None:
+    fit, loop, step = (
+        ("/v/site-packages/fit/loop.py", name, line)
+        for name, line in (("fit", 5), ("epoch", 20), ("epoch", 21))
+    )
+    phases: Phases = {
+        "": {(TRAIN, fit, loop): 60},
+        "forward": {(TRAIN, fit, loop, CONV): 30, (TRAIN, fit, loop, HOOK): 10},
+        "backward": {(TRAIN, fit, step, CONV): 40},
+    }
+    run = run_of(phases, {"forward": 0.2, "backward": 0.2})
+    document = document_of(run)
+    assert "train.py" not in document.verdict
+    assert not [one for one in document.findings if "train.py" in one.about]
+    lines = {
+        one.phase: [(line.line, line.samples) for line in one.lines]
+        for one in document.sections["stacks"].phases
+    }
+    assert lines == {
+        None: [("fit/loop.py:20", 60)],
+        "forward": [("fit/loop.py:20", 30), ("x.py:10", 10)],
+        "backward": [("fit/loop.py:21", 40)],
+    }
+    # Of two phases in one line, that line may be the loop.
+    run.stacks = stacks_of({path: phases[path] for path in ("", "forward")}, Scope.STEP)
+    assert "(100% of it in main, train.py:30)" in document_of(run).verdict
+
+
 @pytest.mark.parametrize(("forward", "is_named"), [(0.3, True), (0.1, False)])
 def test_where_the_largest_phase_has_no_line_the_next_one_has(
     forward: float, is_named: bool
