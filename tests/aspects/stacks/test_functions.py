@@ -164,6 +164,17 @@ def test_a_function_outside_phases_is_worth_trying_by_its_share_of_the_step() ->
     )
 
 
+def test_a_first_step_that_takes_most_of_the_time_says_nothing_of_the_others() -> None:
+    """As where the optimizer is made in it, for which torch imports modules."""
+    run = made_run([400 * MS, *[10 * MS] * 20], {"forward": 0.4}, gpus=[], cwd="/home/me")
+    run.stacks = stacks_of({"": {(TRAIN, HOOK): 60}, "forward": {(TRAIN,): 40}}, Scope.STEP)
+    document = document_of(run)
+    first = "The first step took 400 ms, 67% of the time of all steps. A step takes 28.6 ms on "
+    assert document.verdict.startswith(first)
+    assert "gpu_phase" not in document.verdict
+    assert not [one for one in document.findings if "hook" in one.about]
+
+
 def test_its_range_is_wider_where_processors_were_short() -> None:
     phases: Phases = {"": {(TRAIN, HOOK): 60}, "forward": {(TRAIN,): 40}}
     quiet, busy = run_of(phases, {"forward": 0.4}), run_of(phases, {"forward": 0.4})
