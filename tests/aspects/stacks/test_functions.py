@@ -82,6 +82,12 @@ def test_what_a_library_does_counts_for_the_function_that_calls_it() -> None:
     assert "(80% of it in hook, x.py:10-12)" in verdict
 
 
+def test_what_torch_compile_has_written_is_not_the_programs() -> None:
+    written = ("/tmp/torchinductor_me/d2/cd2fusn.py", "Runner.call", 1050)
+    run = run_of({"forward": {(TRAIN, written): 100}})
+    assert "(100% of it in main, train.py:30)" in document_of(run).verdict
+
+
 @pytest.mark.parametrize(
     "stacks",
     [
