@@ -121,17 +121,7 @@ class Blame:
             raise ValueError(f"a blame needs at least {FEWEST_RUNS} runs, got {self.max_runs}")
         if len(self.commits) < 2:
             raise ValueError("a blame needs a good commit and a bad one")
-        self.journal.runs = {
-            name: run for name, run in self.journal.runs.items() if self._is_whole(name)
-        }
         self._runs_before = len(self.journal.runs)
-
-    def _is_whole(self, name: str) -> bool:
-        """Return whether a run of an earlier process still counts: of a pair, both runs have to be
-        made one after the other, as the machine may be another one since an interruption."""
-        stage, _, run = name.partition("/")
-        pair = {f"{stage}/{side}-{run.rpartition('-')[2]}" for side in SIDES}
-        return name not in pair or pair <= self.journal.runs.keys()
 
     def result(self) -> BlameResult:
         """Run it.
