@@ -33,9 +33,9 @@ def test_no_small_file_has_one_user() -> None:
 ROOT = FOLDER.parent
 COUNTED = {".py", ".pyi", ".cpp", ".h", ".cu", ".cuh", ".js", ".css", ".jinja"}
 BUDGET = {
-    "pyinstrument_gpu": 73_350,
+    "pyinstrument_gpu": 73_400,
     "pyinstrument_gpu/analysis": 8_000,
-    "pyinstrument_gpu/aspects": 18_000,
+    "pyinstrument_gpu/aspects": 18_050,
     "pyinstrument_gpu/auto": 650,
     "pyinstrument_gpu/blame": 850,
     "pyinstrument_gpu/cli": 2_250,
@@ -68,9 +68,9 @@ BUDGET = {
     "csrc/modules": 600,
     "csrc/python": 5_550,
     "csrc/record": 6_400,
-    "tests": 90_450,
+    "tests": 90_500,
     "tests/analysis": 5_400,
-    "tests/aspects": 13_350,
+    "tests/aspects": 13_400,
     "tests/auto": 2_500,
     "tests/benchmarks": 1_050,
     "tests/blame": 650,

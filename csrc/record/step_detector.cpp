@@ -139,7 +139,9 @@ void StepDetector::has_stepped(uint64_t optimizer) {
 
 void StepDetector::finish() {
   if (state_ == State::kWaiting) {
-    if (!waiting_items_.empty() && was_run_) {
+    // A model that is run on what no step has trained on is only looked at, after the loop.
+    const bool may_train = is_fed_by_the_loop() || (trained_on_.empty() && !had_unfed_steps_);
+    if (!waiting_items_.empty() && was_run_ && may_train) {
       make_certain();
     } else {
       drop();
@@ -188,11 +190,15 @@ bool StepDetector::hears(Shown shown) {
   return true;
 }
 
-/// Whether what was fetched is for training: a step has trained on that loader before.
-bool StepDetector::waits_with_items_of_the_loop() const {
-  return !waiting_items_.empty() && !was_evaluated_ &&
-         std::any_of(feeders_.begin(), feeders_.end(),
+/// Whether a step has trained on a loader of this one before.
+bool StepDetector::is_fed_by_the_loop() const {
+  return std::any_of(feeders_.begin(), feeders_.end(),
                      [this](uint64_t loader) { return trained_on_.contains(loader); });
+}
+
+/// Whether what was fetched is for training.
+bool StepDetector::waits_with_items_of_the_loop() const {
+  return !waiting_items_.empty() && !was_evaluated_ && is_fed_by_the_loop();
 }
 
 /// A loader is asked for something. Another than those of the step may serve what follows the loop.

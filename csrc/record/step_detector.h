@@ -177,6 +177,7 @@ class StepDetector {
   enum class Shown { kNothing, kItem, kPass, kUpdate };
 
   bool hears(Shown shown);
+  bool is_fed_by_the_loop() const;
   bool waits_with_items_of_the_loop() const;
   void come_back(uint64_t loader);
   bool end_if_done();

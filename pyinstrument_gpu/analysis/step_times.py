@@ -111,6 +111,15 @@ def startup_ns(run: Run) -> int | None:
     return int(steps["begin_ns"][0]) if len(steps) and steps["index"][0] == 0 else None
 
 
+def is_mostly_first(run: Run) -> bool:
+    """Return whether the first step takes most of the time of all steps, as where it imports, or
+    makes what later ones reuse: then the mean says nothing of the others."""
+    steps, total_ns = run.steps.array, run.step_totals.duration.total_ns
+    if startup_ns(run) is None or steps["end_ns"][0] < 0:
+        return False
+    return 2 * int(steps["end_ns"][0] - steps["begin_ns"][0]) > total_ns
+
+
 def outside_ns(run: Run) -> int:
     """The time outside steps, open and profiled ones included among the steps."""
     inside_ns = run.step_totals.duration.total_ns + run.profiled_totals.duration.total_ns

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from types import CodeType
 
 _INSTALLED = re.compile(
-    r".*[/\\](?:site-packages|dist-packages|lib[/\\]python3\.\d+t?)[/\\](.+)", re.DOTALL
+    r".*[/\\](?:site-packages|dist-packages|lib[/\\]python3\.\d+t?|torchinductor_[^/\\]*)[/\\](.+)",
+    re.DOTALL,
 )
+"""The last folder is that of code which torch.compile has written."""
 
 _CELL = re.compile(r"Cell In\[\d+\]")
 

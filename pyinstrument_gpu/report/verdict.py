@@ -19,7 +19,7 @@ from pyinstrument_gpu.analysis.advice import (
 from pyinstrument_gpu.analysis.contention import CONTENTION
 from pyinstrument_gpu.analysis.gaps import Training
 from pyinstrument_gpu.analysis.rules import MOST_UNPRICED, unpriced_share
-from pyinstrument_gpu.analysis.step_times import outside_ns, startup_ns
+from pyinstrument_gpu.analysis.step_times import is_mostly_first, outside_ns, startup_ns
 from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.aspect import aspects, where_in_program
 from pyinstrument_gpu.core.program_facts import CHILDREN
@@ -64,7 +64,7 @@ def verdict(
         if decided is not None:
             return decided
     elsewhere, totals = _elsewhere(run), analysis.of(run).step_totals
-    takes = elsewhere + _takes(run)
+    takes = elsewhere + _first_step(run) + _takes(run)
     most = max(phases, key=lambda one: one.self_ns or 0.0, default=None)
     most_ns = 0.0 if most is None or most.self_ns is None else most.self_ns
     between_ns = (analysis.of(run).attribution.outside_phases_ns or 0) / totals.count
@@ -89,7 +89,11 @@ def verdict(
     if totals.count < MIN_STEPS:
         are = "is" if totals.count == 1 else "are"
         helps = f"{counted(totals.count, 'step')} {are} too few to say what a change could save"
-    elif between_ns > most_ns and not where and not any(one.is_certain for one in findings):
+    elif (
+        between_ns > most_ns
+        and not (where or is_mostly_first(run))
+        and not any(one.is_certain for one in findings)
+    ):
         helps = 'put gpu_phase("...") around the parts of that code to see what it is'
     else:
         helps = _what_helps(run, findings, guides, bool(where))
@@ -143,6 +147,17 @@ def _elsewhere(run: Run) -> str:
     line = run.line_of_phase(largest)
     where = where or (f" (first called at {line})" if line else "")
     return f"{text}{where}. "
+
+
+def _first_step(run: Run) -> str:
+    """Return what the first step takes, where that is most of the time of all."""
+    totals = analysis.of(run).step_totals
+    if totals.count < MIN_STEPS or not is_mostly_first(run):
+        return ""
+    first = run.steps.array[0]
+    first_ns = int(first["end_ns"] - first["begin_ns"])
+    share = small_percent(first_ns, run.step_totals.duration.total_ns)
+    return f"The first step took {duration(first_ns)}, {share} of the time of all steps. "
 
 
 def _takes(run: Run) -> str:

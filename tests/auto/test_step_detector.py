@@ -189,6 +189,7 @@ def steps_of(activities: str, optimizers: str = "o") -> str:
         ("f wdfbo dfbo .", "f~ w dfbo| dfbo|"),
         ("ff$", "ff~"),
         ("dfbo df$", "dfbo| df!"),
+        ("dfbo vf$", "dfbo| vf~"),  # what no step has trained on
         # Derivatives that are used to train, and others.
         ("fgbo fgbo fg$", "fgbo| fgbo| fg~"),
         ("dfgo dfgo .", "dfgo| dfgo|"),

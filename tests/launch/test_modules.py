@@ -20,9 +20,10 @@ TRAIN = """
 """
 
 
-def run_of(folder: Path, program: str) -> Run:
+def run_of(folder: Path, program: str, select: str = "all") -> Run:
     write(folder, "train.py", TRAIN + program)
-    done = launched(folder, "--modules=all", "--modules-every=1", "train.py", imported="torch")
+    options = (f"--modules={select}", "--modules-every=1")
+    done = launched(folder, *options, "train.py", imported="torch")
     assert done.returncode == 0, done.stderr
     return Run.load(folder / "run.gpurun")
 
@@ -42,6 +43,31 @@ def test_each_model_that_is_trained_is_watched(tmp_path: Path) -> None:
     backward = run.modules["2"].backward
     assert backward is not None
     assert backward.count == 20
+    assert run.notes == ()
+
+
+def test_a_part_of_a_model_that_is_called_on_its_own_is_no_further_model(tmp_path: Path) -> None:
+    """As in the backward pass, where the `forward` of a block is computed again."""
+    run = run_of(
+        tmp_path,
+        """
+    from torch.utils.checkpoint import checkpoint
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block = new()
+
+        def forward(self, x):
+            return checkpoint(self.block.forward, self.block[0](x), use_reentrant=False)
+
+    model = Model()
+    for _ in range(3):
+        train(model)
+""",
+        "block.0",
+    )
+    assert {name: times.calls for name, times in run.modules.items()} == {"block.0": 6}
     assert run.notes == ()
 
 

@@ -86,6 +86,12 @@ class ModuleWatch:
         """Return whether any of its modules exists."""
         return any(module() is not None for module in self._modules.values())
 
+    def _has(self, part: nn.Module) -> bool:
+        """Return whether its model has this module, which activation checkpointing, for example,
+        calls on its own."""
+        model = None if self._model is None else self._model()
+        return model is not None and any(one is part for one in model.modules())
+
     def _all_notes(self) -> Iterator[str]:
         yield from self.notes
         model = None if self._model is None else self._model()
@@ -153,6 +159,8 @@ class RootWatch:
                 if not model.training:
                     return False
                 self._watches = [watch for watch in self._watches if watch in _watches]
+                if any(watch._has(model) for watch in self._watches):
+                    return True
                 if sum(watch._is_alive() for watch in self._watches) < _MOST_ROOTS:
                     self._watches.append(_watch(_unwrapped(model), self._select, self._every))
                 elif _TOO_MANY_ROOTS not in self.notes:

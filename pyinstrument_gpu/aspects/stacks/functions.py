@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.advice import EDIT_SHARE, Finding, twice_as_fast
 from pyinstrument_gpu.analysis.sampled_time import share_range
+from pyinstrument_gpu.analysis.step_times import is_mostly_first
 from pyinstrument_gpu.aspects.stacks.data import Stacks
 from pyinstrument_gpu.aspects.stacks.tree import FunctionSamples, PhaseTree, phase_trees
 from pyinstrument_gpu.core.run import Run
@@ -51,6 +52,8 @@ def faster_outside_phases(run: Run) -> Iterator[Finding]:
     totals = analysis.of(run).step_totals
     if stacks is None or run.environment.get("gpus") != [] or not totals.count:
         return
+    if is_mostly_first(run):
+        return  # samples don't tell its own from those of the others
     in_steps = [one for one in phase_trees(stacks) if one.scope is Scope.STEP]
     sampled_ns, samples = sum(one.time_ns for one in in_steps), sum(one.samples for one in in_steps)
     tree = next((one for one in in_steps if not one.path), None)

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyinstrument_gpu.aspects.stacks.data import Stacks
 from pyinstrument_gpu.core.record import SourceLine, is_installed
@@ -13,6 +14,10 @@ from pyinstrument_gpu.parts.parts import FlameBox
 from pyinstrument_gpu.parts.words import counted, printable, small_percent
 
 _NEARLY_ALL = 0.95
+_LEAST_AROUND = 0.9
+_LEAST_PHASES = 3
+"""A line from which as much of the time of steps was called, and most of so many phases, is one
+around the loop."""
 _MOST_DEPTH = 40
 """Of a flame graph."""
 
@@ -48,6 +53,7 @@ class PhaseTree:
     Attributes:
         path: of the phase; empty outside of phases.
         root: the number of its node.
+        around_loop: the lines that steps were called from, the outermost first.
     """
 
     stacks: Stacks
@@ -57,6 +63,7 @@ class PhaseTree:
     children: Sequence[Sequence[int]]
     samples_in: Sequence[int]
     time_ns_in: Sequence[int]
+    around_loop: tuple[SourceLine, ...] = ()
 
     @property
     def samples(self) -> int:
@@ -73,13 +80,19 @@ class PhaseTree:
 
     def lines(self) -> list[LineSamples]:
         """The lines of the program that were at work, the heaviest first: of each stack the
-        innermost line outside of libraries, or the innermost of all where there is none."""
+        innermost line outside of libraries, or the innermost of all where there is none. Where the
+        program calls a library that has the loop, that call says nothing of a phase: there the line
+        of the loop stands for what the library does."""
         found: dict[tuple[str, int], LineSamples] = {}
-        pending = [(child, self.stacks.nodes[child].place) for child in self.children[self.root]]
+        around = self.around_loop
+        in_library = any(is_of_program(line.file) for line in around)
+        # With each node the line that it counts for, and how many lines around the loop it has so
+        # far; None inside of them.
+        pending: list[tuple[int, int, int | None]] = [(self.root, -1, 0)]
         while pending:
-            number, place = pending.pop()
+            number, place, depth = pending.pop()
             node = self.stacks.nodes[number]
-            if node.samples:
+            if node.samples and number != self.root:
                 line = self.line(place)
                 # A comprehension, which is a function of its own, counts for the one it stands in.
                 known = found.get((line.file, line.line), LineSamples(line, 0, 0))
@@ -90,8 +103,13 @@ class PhaseTree:
                 )
             for child in self.children[number]:
                 inner = self.stacks.nodes[child].place
-                is_line = self._is_of_program(inner) or not self._is_of_program(place)
-                pending.append((child, inner if is_line else place))
+                if depth is not None:
+                    goes_on = depth < len(around) and self.line(inner) == around[depth]
+                    pending.append((child, inner, depth + 1 if goes_on else None))
+                    continue
+                stands = in_library or self._is_of_program(place)
+                is_line = self._is_of_program(inner) or not stands
+                pending.append((child, inner if is_line else place, None))
         return sorted(found.values(), key=lambda one: (-one.time_ns, one.line.file, one.line.line))
 
     def functions(self) -> list[FunctionSamples]:
@@ -177,4 +195,36 @@ def phase_trees(stacks: Stacks) -> list[PhaseTree]:
         if node.scope is not None
         for path in ["" if node.place < 0 else stacks.paths[node.place]]
     ]
-    return sorted(found, key=lambda one: -one.time_ns)
+    around = tuple(_lines_around_loop([one for one in found if one.scope is Scope.STEP]))
+    return sorted((replace(one, around_loop=around) for one in found), key=lambda one: -one.time_ns)
+
+
+def _lines_around_loop(phases: list[PhaseTree]) -> Iterator[SourceLine]:
+    """Yield the lines that steps were called from, the outermost first. With few phases that may be
+    the one line that a step consists of, so there are none."""
+    least_ns = _LEAST_AROUND * sum(one.time_ns - one.unknown_ns for one in phases)
+    inside = [(one, [one.root]) for one in phases]
+    while True:
+        times_ns: Counter[SourceLine] = Counter()
+        callers = [(one, _by_line(one, numbers)) for one, numbers in inside]
+        for one, known in callers:
+            times_ns.update({line: _time_ns(one, numbers) for line, numbers in known.items()})
+        line = max(times_ns, key=times_ns.__getitem__, default=None)
+        if line is None or times_ns[line] < least_ns:
+            break
+        inside = [(one, known.get(line, [])) for one, known in callers]
+        if sum(2 * _time_ns(*entry) > entry[0].time_ns for entry in inside) < _LEAST_PHASES:
+            break
+        yield line
+
+
+def _by_line(tree: PhaseTree, numbers: list[int]) -> dict[SourceLine, list[int]]:
+    """Return the nodes inside these by their lines."""
+    found: dict[SourceLine, list[int]] = {}
+    for child in (child for number in numbers for child in tree.children[number]):
+        found.setdefault(tree.line(tree.stacks.nodes[child].place), []).append(child)
+    return found
+
+
+def _time_ns(tree: PhaseTree, numbers: list[int]) -> int:
+    return sum(tree.time_ns_in[number] for number in numbers)

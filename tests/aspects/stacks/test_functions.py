@@ -82,6 +82,12 @@ def test_what_a_library_does_counts_for_the_function_that_calls_it() -> None:
     assert "(80% of it in hook, x.py:10-12)" in verdict
 
 
+def test_what_torch_compile_has_written_is_not_the_programs() -> None:
+    written = ("/tmp/torchinductor_me/d2/cd2fusn.py", "Runner.call", 1050)
+    run = run_of({"forward": {(TRAIN, written): 100}})
+    assert "(100% of it in main, train.py:30)" in document_of(run).verdict
+
+
 @pytest.mark.parametrize(
     "stacks",
     [
@@ -104,6 +110,34 @@ def test_the_line_that_calls_the_phase_says_nothing_new() -> None:
     noted = [{"phase": "forward", "file": TRAIN[0], "line": TRAIN[2]}]
     run.environment = {**run.environment, "phase_lines": noted}
     assert "of it in" not in document_of(run).verdict
+
+
+def test_the_call_of_a_loop_in_a_library_is_no_function_that_a_phase_consists_of() -> None:
+    fit, loop, step = (
+        ("/v/site-packages/fit/loop.py", name, line)
+        for name, line in (("fit", 5), ("epoch", 20), ("epoch", 21))
+    )
+    phases: Phases = {
+        "": {(TRAIN, fit, loop): 60},
+        "forward": {(TRAIN, fit, loop, CONV): 30, (TRAIN, fit, loop, HOOK): 10},
+        "backward": {(TRAIN, fit, step, CONV): 40},
+    }
+    run = run_of(phases, {"forward": 0.2, "backward": 0.2})
+    document = document_of(run)
+    assert "train.py" not in document.verdict
+    assert not [one for one in document.findings if "train.py" in one.about]
+    lines = {
+        one.phase: [(line.line, line.samples) for line in one.lines]
+        for one in document.sections["stacks"].phases
+    }
+    assert lines == {
+        None: [("fit/loop.py:20", 60)],
+        "forward": [("fit/loop.py:20", 30), ("x.py:10", 10)],
+        "backward": [("fit/loop.py:21", 40)],
+    }
+    # Of two phases in one line, that line may be the loop.
+    run.stacks = stacks_of({path: phases[path] for path in ("", "forward")}, Scope.STEP)
+    assert "(100% of it in main, train.py:30)" in document_of(run).verdict
 
 
 @pytest.mark.parametrize(("forward", "is_named"), [(0.3, True), (0.1, False)])
@@ -134,6 +168,17 @@ def test_a_function_outside_phases_is_worth_trying_by_its_share_of_the_step() ->
     assert (
         "could save 25% to 35% of the step: make hook (x.py:10) twice as fast" in document.verdict
     )
+
+
+def test_a_first_step_that_takes_most_of_the_time_says_nothing_of_the_others() -> None:
+    """As where the optimizer is made in it, for which torch imports modules."""
+    run = made_run([400 * MS, *[10 * MS] * 20], {"forward": 0.4}, gpus=[], cwd="/home/me")
+    run.stacks = stacks_of({"": {(TRAIN, HOOK): 60}, "forward": {(TRAIN,): 40}}, Scope.STEP)
+    document = document_of(run)
+    first = "The first step took 400 ms, 67% of the time of all steps. A step takes 28.6 ms on "
+    assert document.verdict.startswith(first)
+    assert "gpu_phase" not in document.verdict
+    assert not [one for one in document.findings if "hook" in one.about]
 
 
 def test_its_range_is_wider_where_processors_were_short() -> None:
