@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from pyinstrument_gpu.atomic_file import atomic_write
 from pyinstrument_gpu.auto import AutoPhases
 from pyinstrument_gpu.core.launcher import launcher_number
 from pyinstrument_gpu.launch.program import Program
@@ -119,7 +120,8 @@ class Trial:
         self._written: dict[str, None] = {}
         # Asked now: in an audit hook, whose lock it takes may be held already.
         temporary = os.path.realpath(tempfile.gettempdir())
-        self._free = (self._order.folder, temporary, "/dev", "/proc")
+        caches = os.environ.get("TORCHINDUCTOR_CACHE_DIR", temporary)
+        self._free = (self._order.folder, temporary, caches, "/dev", "/proc")
         self._ended = self._own = 0
         self._warm_ns = self._warm_waiting_ns = 0
         self._is_over = False
@@ -215,9 +217,8 @@ class Trial:
                 written=tuple(self._written),
             )
             path = path_of_rank(self._order.result, launcher_number("RANK") or 0)
-            part = path.with_suffix(".part")
-            part.write_bytes(msgspec.json.encode(data))
-            part.replace(path)
+            with atomic_write(path, follow_links=False) as file:
+                file.write(msgspec.json.encode(data))
         self._leave(0)
 
     def _leave(self, code: int) -> None:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import msgspec
 
+from pyinstrument_gpu.atomic_file import atomic_write
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import GateError, RunFileError, TrialError
 from pyinstrument_gpu.gate.sides import (
@@ -123,7 +124,8 @@ class TrialRunner:
             folder=os.path.realpath(place) if is_dry else "",
         )
         path = Path(f"{name}.json")
-        path.write_bytes(msgspec.json.encode(order))
+        with atomic_write(path, follow_links=False) as file:
+            file.write(msgspec.json.encode(order))
         variables: dict[str, str] = {}
         for one in () if is_dry else made:
             variables |= edits()[one.name].environment(one.value)

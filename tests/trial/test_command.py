@@ -6,6 +6,8 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -76,7 +78,15 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def temporary() -> Iterator[Path]:
+    """A temporary folder, in which anything may be written. Its path is short: sockets between
+    loader workers lie in it, whose paths have 107 characters at most."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder).resolve()
+
+
+@pytest.fixture
+def program(temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the program, which is the working directory."""
     folder = tmp_path / "program"
     folder.mkdir()
@@ -85,18 +95,16 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, value in (
         ("PYTHONPATH", ENVIRONMENT["PYTHONPATH"]),
         ("ENDED", str(tmp_path / "ended")),
-        # Not below the temporary folder, in which anything may be written.
-        ("TMPDIR", str(tmp_path / "temporary")),
+        ("TMPDIR", str(temporary)),
         ("NOTES", str(tmp_path / "notes")),
     ):
         monkeypatch.setenv(name, value)
-    (tmp_path / "temporary").mkdir()
     return folder
 
 
 @pytest.fixture
-def runner(program: Path, tmp_path: Path) -> TrialRunner:
-    folder = tmp_path / "temporary" / "trials"
+def runner(program: Path, temporary: Path) -> TrialRunner:
+    folder = temporary / "trials"
     folder.mkdir()
     return TrialRunner(["train.py"], folder, WorkingCopy(program, folder))
 

@@ -75,7 +75,7 @@ class Collector(Edit):
             )
 
 
-class Setting(Edit):
+class TorchSetting(Edit):
     """A setting of torch for what a GPU computes.
 
     Args:

@@ -18,14 +18,14 @@ EDITS: tuple[Edit, ...] = (
     settings.Threads(),
     processes.LIBRARY_THREADS,
     settings.Collector(),
-    settings.Setting(
+    settings.TorchSetting(
         "cudnn_benchmark",
         "cudnn",
         Changes.LAST_DIGITS,
         "torch.backends.cudnn.benchmark = True",
         settings.benchmark_convolutions,
     ),
-    settings.Setting(
+    settings.TorchSetting(
         "matmul_precision",
         "precision",
         Changes.RESULTS,
