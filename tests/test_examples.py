@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import pyinstrument_gpu as pig
-from docs.make_examples import PAGE, ROOT, block, printed
+from docs.make_examples import DEMO, PAGE, README, block, demo_report, printed
 
 QUICKLY = {
     "language_model": ["--steps", "4", "--accumulate", "2", "--evaluate-every", "2"],
@@ -32,7 +32,7 @@ def rows_of(text: str) -> list[str]:
 def test_page_shows_the_phases_that_the_example_prints(name: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     text = printed(name, tmp_path, *QUICKLY[name])
-    on_page = block(name).search(PAGE.read_text("utf-8"))
+    on_page = block(f"{name} prints").search(PAGE.read_text("utf-8"))
     assert on_page is not None
     # Which small phases give way to other lines depends on what they take this time.
     shown = rows_of(on_page[0])
@@ -48,16 +48,38 @@ def test_page_shows_the_phases_that_the_example_prints(name: str, tmp_path: Path
 
 
 @pytest.mark.thorough
-def test_readme_shows_the_report_that_the_demo_prints(tmp_path: Path) -> None:
+def test_readme_names_the_line_that_the_demo_is_slow_at(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    text = printed("digits", tmp_path, "--epochs", "2")
-    readme = (ROOT / "README.md").read_text("utf-8")
-    shown = readme[readme.index("```text\ndigits.py") :]
-    assert rows_of(shown) == rows_of(text)
-    for line in (
-        r"^\.?.s per step +mean +p95 +%$",
-        r"^digits\.py ",
-        r"^Outside steps: ",
-        r"^More: ",
-    ):
-        assert re.search(line, text, re.MULTILINE) and re.search(line, shown, re.MULTILINE), line
+    text = demo_report(tmp_path, "--epochs", "4")
+    shown = block("demo prints").search(README.read_text("utf-8"))
+    assert shown is not None
+    lines = DEMO.read_text("utf-8").splitlines()
+    slow = next(number for number, line in enumerate(lines, 1) if "random.gauss" in line)
+    for report in (text, shown[0]):
+        report = " ".join(report.split())
+        assert re.search(
+            rf"\d+% in data \(\d+% of it in Digits.add_noise, demo.py:{slow}\)", report
+        )
+        assert f"make Digits.add_noise (demo.py:{slow}) twice as fast" in report
+        assert "Edits like these are tried by: pyinstrument-gpu try demo.py" in report
+    assert set(rows_of(text)) & {"data", "forward", "backward"} <= set(rows_of(shown[0]))
+
+
+def test_the_loop_in_the_readme_runs_and_prints_its_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    snippet = README.read_text("utf-8").partition("## Your own loop")[2]
+    code = snippet.partition("```python\n")[2].partition("```")[0]
+    model = torch.nn.Linear(4, 2)
+    names = {
+        "loader": [(torch.randn(8, 4), torch.randint(0, 2, (8,)))] * 12,
+        "loss_function": torch.nn.functional.cross_entropy,
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+    }
+    exec(code, names)
+    printed_text = capsys.readouterr().out
+    assert rows_of(printed_text)[:4] == ["data", "forward", "backward", "optimizer"]
+    assert pig.Run.load(tmp_path / "train.gpurun").steps_ended == 12
