@@ -11,7 +11,8 @@ from pathlib import Path
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.run_sample import run_samples
-from pyinstrument_gpu.core.aspect import aspects
+from pyinstrument_gpu.aspects.garbage_collection import KIND as COLLECTION
+from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.errors import TrialError
 from pyinstrument_gpu.parts.parts import Part, Sentence
@@ -189,7 +190,10 @@ def facts_of(run: Run) -> Facts:
     shares = {name: ns / sample.elapsed_ns for name, ns in sample.outside_ns.items()}
     for name, ns in sample.phase_ns.items():
         shares[name] = shares.get(name, 0.0) + ns / sample.elapsed_ns
-    collections = [one.section(run) for one in aspects() if one.name == "garbage_collection"]
+    # Of a run that was ended the file has its collections, and no sum of them.
+    collections, more = run.noted_causes.of_kind(COLLECTION)
+    collector_ns = int(durations_ns_of(collections).sum() + more["time_ns"].sum())
+    first_ns = int(run.steps.closed["begin_ns"][0])
     known = run.program_facts
     predictions = analysis.of(run).loader_predictions
     best = min(predictions, key=lambda one: one.wait_ns, default=None)
@@ -197,7 +201,7 @@ def facts_of(run: Run) -> Facts:
         shares=shares,
         workers=known.loader_workers,
         predicted_workers=None if best is None or best.is_faster else best.workers,
-        collector_share=next((one.share or 0.0 for one in collections if one is not None), 0.0),
+        collector_share=collector_ns / max(run.duration_ns - first_ns, 1),
         cores=len(os.sched_getaffinity(0)),
         has_gpu=bool(run.environment.get("gpus")),
         ranks=known.ranks or 1,
