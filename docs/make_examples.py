@@ -69,7 +69,8 @@ def demo_report(folder: Path, *options: str) -> str:
     """The report on the demo, without where its run file is."""
     shutil.copy(DEMO, folder)
     text = command(folder, "run", "-o", "demo.gpurun", "--overwrite", "demo.py", *options)
-    return text.strip().partition("\n\nRun file: ")[0] + "\n"
+    report = text.strip().partition("\n\nRun file: ")[0].rpartition("\nMore: ")[0]
+    return f"{report}\nMore: pyinstrument-gpu report -v demo.gpurun, or --html for a page\n"
 
 
 def demo_proof(folder: Path) -> str:

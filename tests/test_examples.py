@@ -62,7 +62,8 @@ def test_readme_names_the_line_that_the_demo_is_slow_at(tmp_path: Path) -> None:
         )
         assert f"make Digits.add_noise (demo.py:{slow}) twice as fast" in report
         assert "Edits like these are tried by: pyinstrument-gpu try demo.py" in report
-    assert set(rows_of(text)) & {"data", "forward", "backward"} <= set(rows_of(shown[0]))
+    # Which small phases give way to other lines depends on what they take this time.
+    assert rows_of(text)[0] == rows_of(shown[0])[0] == "data"
 
 
 def test_the_loop_in_the_readme_runs_and_prints_its_report(
