@@ -50,7 +50,7 @@ def test_page_shows_the_phases_that_the_example_prints(name: str, tmp_path: Path
 @pytest.mark.thorough
 def test_readme_names_the_line_that_the_demo_is_slow_at(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    text = demo_report(tmp_path, "--epochs", "4")
+    text = demo_report(tmp_path, "--epochs", "30")
     shown = block("demo prints").search(README.read_text("utf-8"))
     assert shown is not None
     lines = DEMO.read_text("utf-8").splitlines()
