@@ -268,7 +268,8 @@ def _worth_trying(document: Document, most: int) -> Iterator[Part]:
         edit = "" if one.edit is None else f": {one.edit}"
         yield Sentence(printable(f"{number}. {capitalised(one.about)}{edit} ({gain(one)})"))
     command = try_command(document.run)
-    if most and command is not None and worth_trying(document, most):
+    # It is the first to give way.
+    if most >= _MOST_TRIES and command is not None and worth_trying(document):
         yield Sentence(printable(f"Edits like these are tried by: {command}"), "note")
 
 
