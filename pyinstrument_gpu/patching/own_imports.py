@@ -22,7 +22,7 @@ IMPORTED_NS = time.monotonic_ns()
 """When the package began to be imported."""
 _AT_START = frozenset(sys.modules)
 _NEVER = ("__main__", "pyinstrument_gpu", "torch")  # torch is watched, wherever it comes from
-_ONLY_OURS = ("click",)  # needed before the program, and by nothing that it is given
+_ONLY_OURS = ("click", "json")  # needed before the program, and by nothing that it is given
 
 _folder: str | None = None
 _path: list[str] = []

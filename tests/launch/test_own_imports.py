@@ -127,6 +127,7 @@ def test_program_finds_no_package_loaded_that_only_we_need(tmp_path: Path) -> No
         import sys
         tops = {name.partition(".")[0] for name in sys.modules}
         print(sorted(tops - sys.stdlib_module_names - {"pyinstrument_gpu"}))
+        print("json" in sys.modules)
         import click
         print(click.get_current_context(silent=True))
         """,
