@@ -66,11 +66,10 @@ def command(folder: Path, *words: str, width: str = "80") -> str:
 
 
 def demo_report(folder: Path, *options: str) -> str:
-    """The report on the demo, without where its run file is."""
+    """The report on the demo, as far as what is worth trying."""
     shutil.copy(DEMO, folder)
     text = command(folder, "run", "-o", "demo.gpurun", "--overwrite", "demo.py", *options)
-    report = text.strip().partition("\n\nRun file: ")[0].rpartition("\nMore: ")[0]
-    return f"{report}\nMore: pyinstrument-gpu report -v demo.gpurun, or --html for a page\n"
+    return text.strip().partition("\n\nOutside steps: ")[0] + "\n"
 
 
 def demo_proof(folder: Path) -> str:
