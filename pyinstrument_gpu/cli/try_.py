@@ -125,9 +125,10 @@ def try_(
             runner = TrialRunner(command, folder, copy)
             tries = Tries(runner, copy, write_outside, progress.show_left)
             result = tries.run(60 * minutes, steps, only, _ALLOWED[allow])
+        text = for_terminal(result.parts(str(patch_file)))  # which looks into the copy
     if result.patch.diff:
         with atomic_write(patch_file) as file:
             file.write(result.patch.diff)
-    print(for_terminal(result.parts(str(patch_file))))
+    print(text)
     if json_file is not None:
         write_json(json_file, summary.facts(result.outcome, result.verdict, result.patch))

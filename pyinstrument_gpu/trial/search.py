@@ -32,11 +32,11 @@ from pyinstrument_gpu.trial.trials import Runner, TrialPlan, TrialResult
 
 MARGIN = 0.01
 """A gain up to this share is none."""
-EXPLORING = 0.45
-"""The part of the time in which it is found what may win."""
+EXPLORING, EXPLORING_LONGER = 0.45, 0.7
+"""The part of the time in which it is found what may win: the second while nothing likely is."""
 MOST_ROUNDS, FEWEST_ROUNDS = 8, 4
 """Of confirming."""
-_MOST_EXPLORING = 5
+_MOST_EXPLORING = 8
 _FINALISTS = 4
 _ASSUMED_NOISE = 0.05
 """Of the logarithm of a ratio, where a single round says nothing of it."""
@@ -243,7 +243,8 @@ class Search:
                 self._left = self._left[:most]
                 self.outcome.candidates = list(self._left)
             round_s = (1 + len(self._left)) * trial_s
-            is_late = self._elapsed_s + round_s > EXPLORING * self._seconds
+            share = EXPLORING if number and self._finalists() else EXPLORING_LONGER
+            is_late = self._elapsed_s + round_s > share * self._seconds
             if not self._left or (number and is_late):
                 break
             times = self._round([(), *((one,) for one in self._left)], "exploring")
