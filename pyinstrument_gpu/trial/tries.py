@@ -121,7 +121,6 @@ class Tries:
             if edit.changes <= allowed and (not only or edit.group in only)
             if edit.reach(facts) >= _LEAST_REACH
             for value in edit.values(facts)
-            if edit.warmup(value, facts) <= plan.steps // 3
         ]
         self._show("looking where edits would be made", 0.9 * seconds)
         dry = [MadeEdit(edit.name, value) for edit, value in wanted]
@@ -137,15 +136,16 @@ class Tries:
         for (edit, value), met in zip(wanted, looked.data.met, strict=True):
             if value in edit.values(known):
                 variants.setdefault(edit, []).append((value, met))
-        candidates = list(
-            candidates_of([(edit, edit.reach(facts), found) for edit, found in variants.items()])
+        fitting = [(edit, edit.reach(facts), found) for edit, found in variants.items()]
+        plan = replace(
+            plan,
+            steps=looked.data.steps,  # the program may have fewer
+            limit_s=max(_SLOWER * looked.duration_s, looked.duration_s + _LONGER_S),
         )
-        ahead = [one.edit.warmup(one.made.value, facts) for one in candidates]
-        plan = TrialPlan(
-            max(plan.warmup, *ahead, 0),
-            min(plan.steps, looked.data.steps),
-            max(_SLOWER * looked.duration_s, looked.duration_s + _LONGER_S),
-        )
+        candidates = list(candidates_of(fitting))
+        ahead = {one: one.edit.warmup(one.made.value, facts) for one in candidates}
+        candidates = [one for one in candidates if ahead[one] <= plan.steps // 3]
+        plan = replace(plan, warmup=max([plan.warmup, *map(ahead.__getitem__, candidates)]))
         seconds *= _FOR_TRIALS
         search = Search(
             self._runner, plan, candidates, looked.data.results, seconds, allowed, self._show
