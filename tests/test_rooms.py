@@ -33,7 +33,7 @@ def test_no_small_file_has_one_user() -> None:
 ROOT = FOLDER.parent
 COUNTED = {".py", ".pyi", ".cpp", ".h", ".cu", ".cuh", ".js", ".css", ".jinja"}
 BUDGET = {
-    "pyinstrument_gpu": 73_400,
+    "pyinstrument_gpu": 73_450,
     "pyinstrument_gpu/analysis": 8_000,
     "pyinstrument_gpu/aspects": 18_050,
     "pyinstrument_gpu/auto": 650,

@@ -116,6 +116,8 @@ def _conclusions(outcome: SearchOutcome) -> Iterator[str]:
             texts = " and ".join(one.text for one in at_once[0])
             alike = ", with other results" if outcome.together is Same.DIFFERENT else ""
             yield f"Not better: {texts} together, {_percent(change.share)}{alike}."
+    elif outcome.rounds == 1:
+        yield "There was no time to confirm what seemed faster. Give more --minutes, or --only."
     elif outcome.candidates:
         yield (
             "Nothing that was tried makes it faster for certain; "

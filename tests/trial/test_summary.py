@@ -59,6 +59,13 @@ def test_what_there_was_no_time_for_is_named() -> None:
     assert "There was no time for:" in text(outcome)
 
 
+def test_what_could_not_be_confirmed_in_time_is_said() -> None:
+    trials = ScriptedTrials({"fast=1": 0.5}, trial_s=60)
+    shown = text(found(trials, "fast", seconds=120))
+    assert "fast=1 about -50.0 %, not confirmed" in shown
+    assert "There was no time to confirm what seemed faster. Give more --minutes" in shown
+
+
 def test_json_has_what_the_terminal_says() -> None:
     outcome = found(noise(0.01), "slow", "fast")
     facts = json.loads(json.dumps(summary.facts(outcome, "verdict", Patch(b"diff", ["fast"]))))
