@@ -192,7 +192,11 @@ class Trial:
             self._end(ended)
 
     def _program_ended(self) -> None:
-        """The program's own end, before it has made so many steps: a closed last step counts."""
+        """The program's own end, before it has made so many steps: a closed last step counts. One
+        that fails has no result."""
+        error = sys.exc_info()[1]
+        if error is not None and getattr(error, "code", error) not in (None, 0):
+            return
         self._phases.end_open_step()
         ended = self._ended + self._own
         if self._warm_ns and ended > self._order.warmup and not self._is_over:

@@ -134,9 +134,24 @@ def test_a_trial_makes_its_edit_and_leaves_all_else(
     assert not (tmp_path / "ended").exists()
 
 
+def test_a_program_that_fails_behind_its_warmup_has_no_result(
+    runner: TrialRunner, program: Path
+) -> None:
+    text = (program / "train.py").read_text()
+    text = text.replace("for step, rows in enumerate(loader):", "for step, rows in steps(loader):")
+    steps = "def steps(loader):\n    for step, rows in enumerate(loader):\n"
+    steps += (
+        "        if step == 8:\n            raise ValueError('no more')\n        yield step, rows\n"
+    )
+    (program / "train.py").write_text(text.replace("def main():", f"{steps}\n\ndef main():"))
+    with pytest.raises(pig.TrialError, match=r"exit code 1(.|\n)*ValueError: no more"):
+        runner.trial([], PLAN)
+
+
 def test_a_program_is_recorded_and_ended(runner: TrialRunner) -> None:
     run = runner.recorded(seconds=0.5, limit_s=200)
-    assert len(run.steps.closed) >= 20
+    closed = run.steps.closed
+    assert closed["end_ns"][-1] - closed["begin_ns"][0] >= 0.5e9
     assert facts_of(run).share("data") > 0.8
 
 
