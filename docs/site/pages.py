@@ -26,6 +26,8 @@ from docs.site.commands import commands_page  # noqa: E402
 API_PAGE = "api.md"
 COMMANDS_PAGE = "reference/command-line.md"
 
+_FOR_AGENTS = "`pyinstrument-gpu mcp FOLDER` serves recorded runs to agents (Model Context Protocol)."
+
 _FENCE = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s]+)(\))")
 _PUBLIC_NAME = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
@@ -49,7 +51,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def llms_text(config: Any) -> str:
     """The pages by the tabs of the site, each with its first sentence, as llmstxt.org has it."""
-    lines = [f"# {config['site_name']}", "", f"> {config['site_description']}"]
+    lines = [f"# {config['site_name']}", "", f"> {config['site_description']}", "", _FOR_AGENTS]
     for tab in config["nav"]:
         for title, pages in tab.items():
             lines += ["", f"## {title}", ""]

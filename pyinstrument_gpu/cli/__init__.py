@@ -40,6 +40,7 @@ _COMMANDS = {
     "try": "Find edits that make a program faster, by trying them.",
     "blame": "Find the commit that made training slower.",
     "peak": "Measure how many floating-point operations a second this device can do.",
+    "mcp": "Serve the runs below a folder to agents (Model Context Protocol).",
     "info": "Show what a run file contains and what is missing.",
     "completion": "Print a script that completes commands and options in your shell.",
 }
