@@ -26,7 +26,9 @@ from docs.site.commands import commands_page  # noqa: E402
 API_PAGE = "api.md"
 COMMANDS_PAGE = "reference/command-line.md"
 
-_FOR_AGENTS = "`pyinstrument-gpu mcp FOLDER` serves recorded runs to agents (Model Context Protocol)."
+_FOR_AGENTS = (
+    "`pyinstrument-gpu mcp FOLDER` serves recorded runs to agents (Model Context Protocol)."
+)
 
 _FENCE = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s]+)(\))")

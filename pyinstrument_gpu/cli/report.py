@@ -70,6 +70,12 @@ if TYPE_CHECKING:
     help="Write one HTML file with all RUNs, which opens without a network.",
 )
 @click.option(
+    "--public",
+    "is_public",
+    is_flag=True,
+    help="With --html: leave out hosts, users, and paths above the project.",
+)
+@click.option(
     "-o",
     "--output",
     metavar="FILE",
@@ -85,6 +91,7 @@ def report(
     sections: tuple[str, ...],
     phase: str | None,
     as_html: bool,
+    is_public: bool,
     output: str | None,
 ) -> None:
     """Show where the time of each step went.
@@ -99,8 +106,8 @@ def report(
         raise click.UsageError("--all-rows is for --json; tables say what they leave out")
     if (sections or phase is not None) and not as_json:
         raise click.UsageError("--section and --phase are for --json")
-    if output is not None and not as_html:
-        raise click.UsageError("--output is for --html")
+    if (output is not None or is_public) and not as_html:
+        raise click.UsageError("--output and --public are for --html")
     if as_html and (as_json or step is not None):
         raise click.UsageError("--html can't be combined with --json or --step")
     paths, earlier = found_runs(given)
@@ -110,7 +117,8 @@ def report(
     if rank is not None:
         paths = [_path_of_rank(given, rank)]
     elif step is None and are_of_a_job(given, paths):
-        _report_job(given, line_of if as_json else None, as_html, paths[0], output)
+        write = partial(_write_page, first=paths[0], output=output, is_public=is_public)
+        _report_job(given, line_of if as_json else None, write if as_html else None)
         return
     say_what_is_left_out(earlier)
     names: list[str] = []
@@ -142,10 +150,7 @@ def report(
             print(f"=== {name}" if len(runs) == 1 else f"\n=== {name}")
         print(text)
     if as_html and runs:
-        # Not above: the tables need none of it.
-        from pyinstrument_gpu.page.page import html_page
-
-        _write_page(lambda: html_page(runs, names), paths[0], output)
+        _write_page(runs, names, first=paths[0], output=output, is_public=is_public)
     _say_left_out(unreadable, is_error=not runs or not unreadable.keys().isdisjoint(given))
 
 
@@ -171,17 +176,19 @@ def _path_of_rank(given: Sequence[str], rank: int) -> str:
 def _report_job(
     given: Sequence[str],
     line_of: Callable[[JobDocument], str] | None,
-    as_html: bool,
-    first: str,
-    output: str | None,
+    write: Callable[[Sequence[Run], Sequence[str], Job, JobDocument], None] | None,
 ) -> None:
     from pyinstrument_gpu.job.job import Job
     from pyinstrument_gpu.job.report import job_document_of, job_report
 
     job = Job.load(given)
     document = job_document_of(job)
-    if as_html:
-        _write_job_page(job, document, first, output)
+    if write is not None:
+        from pyinstrument_gpu.page.job_view import ranks_on_page
+
+        ranks = ranks_on_page(document)  # of many ranks, the few that matter
+        files = [click.format_filename(_file_of_rank(job, rank)) for rank in ranks]
+        write([job.run(rank) for rank in ranks], files, job, document)
         return
     try:
         print(job_report(document) if line_of is None else line_of(document))
@@ -197,21 +204,22 @@ def _file_of_rank(job: Job, rank: int) -> str:
     return file
 
 
-def _write_job_page(job: Job, document: JobDocument, first: str, output: str | None) -> None:
-    """The page of a job: of many ranks it has the runs of a few that matter."""
-    from pyinstrument_gpu.page.job_view import ranks_on_page
-    from pyinstrument_gpu.page.page import html_page
+def _write_page(
+    runs: Sequence[Run],
+    files: Sequence[str],
+    job: Job | None = None,
+    document: JobDocument | None = None,
+    *,
+    first: str,
+    output: str | None,
+    is_public: bool,
+) -> None:
+    """Write the page of runs, beside the first run file without `output`."""
+    from pyinstrument_gpu.page.page import html_page, page_beside, write_page
+    from pyinstrument_gpu.page.redaction import Redaction
 
-    ranks = ranks_on_page(document)
-    runs = [job.run(rank) for rank in ranks]
-    files = [click.format_filename(_file_of_rank(job, rank)) for rank in ranks]
-    _write_page(lambda: html_page(runs, files, document), first, output)
-
-
-def _write_page(text: Callable[[], str], first: str, output: str | None) -> None:
-    """Write the page that a function makes, beside the first run file without `output`."""
-    from pyinstrument_gpu.page.page import page_beside, write_page
-
+    ranks = runs if job is None else job.ranks
+    redaction = Redaction([one.environment for one in ranks]) if is_public else None
     page = page_beside(Path(first)) if output is None else Path(output)
-    write_page(text(), page)
+    write_page(html_page(runs, files, document, redaction), page)
     print(f"Page: {click.format_filename(page)}")

@@ -33,6 +33,7 @@ from pyinstrument_gpu.page.bars import css_color
 from pyinstrument_gpu.page.comparison_view import comparison_view
 from pyinstrument_gpu.page.history_view import history_view
 from pyinstrument_gpu.page.job_view import job_view
+from pyinstrument_gpu.page.redaction import Redaction
 from pyinstrument_gpu.page.rendering import asset, template
 from pyinstrument_gpu.page.run_view import run_view
 from pyinstrument_gpu.page.step_bar import Piece
@@ -50,7 +51,12 @@ _HEAD_BYTES = 1_000
 """Of a page, in which the mark stands."""
 
 
-def html_page(runs: Sequence[Run], files: Sequence[str], job: JobDocument | None = None) -> str:
+def html_page(
+    runs: Sequence[Run],
+    files: Sequence[str],
+    job: JobDocument | None = None,
+    redaction: Redaction | None = None,
+) -> str:
     """The page of one run or more: ranks of a job, or any others side by side.
 
     It costs the analysis of each run, and looks at each span some twenty times.
@@ -59,11 +65,12 @@ def html_page(runs: Sequence[Run], files: Sequence[str], job: JobDocument | None
         files: what the files of the runs are called; empty for a run in memory.
         job: of a job of which these are some ranks; None makes it of the runs, if they can be of
             one job.
+        redaction: what all texts of the page pass through.
 
     Raises:
         MissingDependencyError: jinja2 is not installed.
     """
-    sheet = template("report.html.jinja")  # first: without jinja2 all else would be in vain
+    sheet = template("report.html.jinja", redaction)  # without jinja2 all else would be in vain
     names = _names(runs, files)
     series = [step_series(run, max(_LEAST_STEPS, MAX_STEPS // len(runs))) for run in runs]
     views = [
@@ -90,6 +97,7 @@ def html_page(runs: Sequence[Run], files: Sequence[str], job: JobDocument | None
             "timelines": [plain for _, plain in timelines],
             "overlaid": [],
         },
+        redaction,
         colors=colors_of(*runs),
         title=_title(names, job),
         runs=[view for view, _ in views],
@@ -251,7 +259,9 @@ def _names(runs: Sequence[Run], files: Sequence[str]) -> list[str]:
     return [file or "Run" for file in files]
 
 
-def _written(sheet: Any, data: dict[str, Any], **values: Any) -> str:
+def _written(
+    sheet: Any, data: dict[str, Any], redaction: Redaction | None = None, **values: Any
+) -> str:
     script = "\n".join(asset(name) for name in _SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     text: str = sheet.render(
@@ -262,7 +272,7 @@ def _written(sheet: Any, data: dict[str, Any], **values: Any) -> str:
         script=script,
         script_hash=f"sha256-{digest}",
         licence=asset("uPlot.LICENSE"),
-        data=_json(data),
+        data=_json(data) if redaction is None else redaction(_json(data)),
     )
     return text
 

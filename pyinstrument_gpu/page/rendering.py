@@ -11,6 +11,7 @@ from pyinstrument_gpu.core.paths import names_of
 from pyinstrument_gpu.errors import needed_for
 from pyinstrument_gpu.export.labels import color_of
 from pyinstrument_gpu.page.bars import css_color, ink_on
+from pyinstrument_gpu.page.redaction import Redaction
 from pyinstrument_gpu.parts.words import printable
 
 
@@ -20,19 +21,19 @@ def asset(name: str) -> str:
     return (resources.files(__package__) / "assets" / name).read_text("utf-8").rstrip("\n")
 
 
-def template(name: str) -> Any:
-    """A template of jinja2.
+def template(name: str, redaction: Redaction | None = None) -> Any:
+    """A template of jinja2, whose texts pass through a redaction if there is one.
 
     Raises:
         MissingDependencyError: jinja2 is not installed.
     """
     with needed_for("the page", "jinja2"):
         import jinja2  # noqa: F401
-    return _environment().get_template(name)
+    return _environment(redaction).get_template(name)
 
 
-@functools.cache
-def _environment() -> Any:
+@functools.lru_cache(maxsize=2)
+def _environment(redaction: Redaction | None) -> Any:
     """Return the environment, which is kept: compiling templates takes longer than filling them."""
     import jinja2
 
@@ -40,12 +41,17 @@ def _environment() -> Any:
     def color(context: Any, name: str) -> str:
         return css_color(context["colors"][name])
 
+    def written(value: Any) -> Any:
+        if type(value) is not str:
+            return value
+        # Names may hold what does not print, or turns the direction of text around.
+        return printable(value if redaction is None else redaction(value))
+
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("pyinstrument_gpu.page"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        # Names may hold what does not print, or turns the direction of text around.
-        finalize=lambda value: printable(value) if type(value) is str else value,
+        finalize=written,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from mcp import Client, StdioServerParameters
+from mcp.types import TextContent
 
 from pyinstrument_gpu.cli.mcp import MOST_BYTES, server_of
 from tests.helpers.job_files import rank_run
@@ -43,6 +44,7 @@ def asked(server: Any, tool: str, **arguments: Any) -> tuple[str, bool]:
             answer = await client.call_tool(tool, arguments)
         (part,) = answer.content
         assert answer.structured_content is None  # or all of it would be sent twice
+        assert isinstance(part, TextContent)
         return part.text, bool(answer.is_error)
 
     return asyncio.run(ask())
