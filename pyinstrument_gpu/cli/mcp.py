@@ -143,7 +143,7 @@ def server_of(folder: Path, allow_try: bool) -> MCPServer[Any]:
 @click.argument("folder", type=_FOLDER, default=".")
 @click.option("--allow-try", is_flag=True, help="Also let agents try edits of FOLDER's programs.")
 def mcp(folder: Path, allow_try: bool) -> None:
-    """Serve the runs below a folder to agents (Model Context Protocol, on stdin and stdout).
+    """Serve the runs below a folder to agents (Model Context Protocol).
 
     Tools: list_runs, report, compare, why and, with --allow-try, try_edits. Each answer has at most
     4 KiB. FOLDER is the working directory by default; nothing outside of it can be named.

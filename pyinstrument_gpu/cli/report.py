@@ -106,8 +106,10 @@ def report(
         raise click.UsageError("--all-rows is for --json; tables say what they leave out")
     if (sections or phase is not None) and not as_json:
         raise click.UsageError("--section and --phase are for --json")
-    if (output is not None or is_public) and not as_html:
-        raise click.UsageError("--output and --public are for --html")
+    if output is not None and not as_html:
+        raise click.UsageError("--output is for --html")
+    if is_public and not as_html:
+        raise click.UsageError("--public is for --html")
     if as_html and (as_json or step is not None):
         raise click.UsageError("--html can't be combined with --json or --step")
     paths, earlier = found_runs(given)

@@ -91,4 +91,4 @@ def test_it_is_an_option_of_the_page(tmp_path: Path) -> None:
     save(training(), file)
     refused = CliRunner().invoke(main, ["report", "--public", str(file)])
     assert refused.exit_code == 2
-    assert "--public are for --html" in refused.output
+    assert "--public is for --html" in refused.output
