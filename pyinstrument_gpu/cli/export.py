@@ -120,6 +120,8 @@ def export(
                 exports.export(runs, output, name, advance=advance, **options)
     except NoStartTimeError as error:
         raise NoStartTimeError(error.position, names[error.position]) from None
+    if not to_stdout:
+        print(f"Wrote {click.format_filename(output)}", file=sys.stderr)
     for file, run in zip(names, runs, strict=True):
         lacking = losses(run, is_summary="summary" in options)
         if lacking is not None:

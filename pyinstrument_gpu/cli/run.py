@@ -304,7 +304,10 @@ def run(
             if options[option] is not None:
                 name = option.replace("_", "-")
                 raise click.UsageError(f"--{name} needs --profile-steps")
-    chosen = LaunchOptions(sync_watch=not no_sync_watch, **options)
+    flags = {flag for option in run.params for flag in option.opts if flag.startswith("--")}
+    words = (word.partition("=")[0] for word in arguments)
+    misplaced = next((word for word in words if word in flags), None)
+    chosen = LaunchOptions(sync_watch=not no_sync_watch, misplaced=misplaced, **options)
     raise Leave(Launch(Program(program, arguments, is_module), chosen).run)
 
 

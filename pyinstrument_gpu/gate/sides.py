@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -171,7 +172,7 @@ class CommandSide:
         why = (
             "PYINSTRUMENT_GPU in the environment turns recording off"
             if {**os.environ, **self._environment}.get("PYINSTRUMENT_GPU", "").lower() in OFF
-            else "it wrote no run file"
+            else "it wrote no run file; a program that records itself has to leave that out"
         )
         raise GateError(f"{name} was not recorded, {why}: {self.text}{self._tail(log)}")
 
@@ -291,10 +292,16 @@ def command_sides(
             is_here = place.samefile(".")
             return CommandSide(command, None if is_here else place, show_output), candidate
         text = os.fspath(baseline)
-        if isinstance(baseline, os.PathLike) or (os.sep in text and len(text.split()) == 1):
+        if isinstance(baseline, os.PathLike) or _is_no_command(text):
             raise GateError(f"the baseline: there is no directory {text}")
         baseline = text
     return CommandSide(baseline, show_output=show_output), candidate
+
+
+def _is_no_command(text: str) -> bool:
+    """Return whether a text that is no directory must have been meant as one."""
+    is_program = text.endswith((".py", ".pyz")) or shutil.which(text) is not None
+    return len(text.split()) == 1 and (os.sep in text or not is_program)
 
 
 def _split(command: str) -> list[str]:

@@ -61,6 +61,8 @@ _FLIGHT_RECORDER_ENTRIES = "500"
 the operations: each reading would hold the GIL for longer, and there would be fewer of them."""
 EXIT_SYNC = 3
 """Exit code of `--fail-on-sync`."""
+_WRONG_USAGE = 2
+"""Exit code of most parsers of command lines."""
 _DEADLINE_S = 60
 _RECURSION = 1000  # Python's own default
 
@@ -95,6 +97,8 @@ class LaunchOptions:
     profile_steps: int | None
     profile_at: int | None
     keep_trace: str | None
+    misplaced: str | None = None
+    """The first argument of the program that is called as an option of `run`."""
 
 
 class Launch:
@@ -161,6 +165,11 @@ class Launch:
             self._program.run(self._phases.end_open_step)
         except SystemExit as end:
             self._program_end = {"exit_code": _exit_code(end.code)}
+            if self._program_end["exit_code"] == _WRONG_USAGE and self._options.misplaced:
+                self._say(
+                    f"{self._options.misplaced} went to the program; options of `run` stand "
+                    "before it"
+                )
             if self._program_end["exit_code"]:
                 self._program_end.update(lost_peer_facts(end))
             if end.code not in (None, 0):
@@ -319,6 +328,9 @@ class Launch:
             # The program reports what its own recording holds; of ours, which is empty, there is
             # nothing to say.
             gave_way = self._gave_way and not run.phases
+            if gave_way and not run.step_totals.count and not len(run.module_spans):
+                with contextlib.suppress(OSError):
+                    os.unlink(path_of_rank(self._path))
             shows = not self._options.no_report and not gave_way
             shows = shows and bool(run.phases or ranks > 1)
             job = self._job(ranks) if ranks > 1 and (shows or self._options.html) else None

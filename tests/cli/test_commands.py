@@ -20,6 +20,7 @@ from click.testing import CliRunner, Result
 
 import pyinstrument_gpu
 from pyinstrument_gpu.cli import _COMMANDS, main
+from pyinstrument_gpu.core.file.framing import FILE_HEADER_BYTES
 from pyinstrument_gpu.core.record import OpenPhase, Thread
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import SPAN_DTYPE, STEP_DTYPE
@@ -319,10 +320,19 @@ def test_export_to_a_file_and_to_standard_output(file: str, tmp_path: Path) -> N
     output = tmp_path / "out.csv"
     for options in ([], ["--summary"]):
         result = invoke("export", file, str(output), *options)
-        assert (result.exit_code, result.output) == (0, "")
+        assert (result.exit_code, result.output) == (0, f"Wrote {output}\n")
         assert invoke("export", file, "-", *options).stdout_bytes == output.read_bytes()
     assert output.read_text().startswith("phase,path,count,host_count,host_total_ns,")
     assert invoke("export", file, str(tmp_path / "odd.txt"), "--format", "csv").exit_code == 0
+
+
+def test_a_file_of_which_nothing_can_be_read_is_an_error(file: str, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.gpurun"
+    cut.write_bytes(Path(file).read_bytes()[:FILE_HEADER_BYTES])
+    for name in ("report", "info"):
+        result = invoke(name, str(cut))
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert f"{cut}: cut off or damaged: nothing that was recorded" in result.stderr
 
 
 def test_run_file_is_never_the_output(file: str, tmp_path: Path) -> None:
@@ -338,7 +348,7 @@ def test_run_file_is_never_the_output(file: str, tmp_path: Path) -> None:
 
 def test_export_to_standard_output_by_its_path(file: str) -> None:
     output, errors = command("export", file, "/dev/stdout", "--format", "csv").communicate()
-    assert (output, errors) == (invoke("export", file, "-").stdout_bytes, b"")
+    assert (output, errors) == (invoke("export", file, "-").stdout_bytes, b"Wrote /dev/stdout\n")
 
 
 def test_export_of_several_ranks_is_one_output(tmp_path: Path) -> None:
@@ -356,7 +366,7 @@ def test_export_of_several_ranks_is_one_output(tmp_path: Path) -> None:
     ]
     for output in ("out.csv", "out.json", "out.parquet", "out/"):
         result = invoke("export", *paths, f"{tmp_path}/{output}")
-        assert (result.exit_code, result.output) == (0, "")
+        assert (result.exit_code, result.output) == (0, f"Wrote {tmp_path}/{output}\n")
     assert sorted(os.listdir(tmp_path / "out")) == ["rank=0", "rank=1"]
 
 
@@ -373,6 +383,7 @@ def test_export_names_runs_that_lack_something(file: str, tmp_path: Path) -> Non
     result = invoke("export", file, lossy, cut, "-o", output)
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr.splitlines() == [
+        f"Wrote {output}",
         f"Warning: {lossy}: 3 of 5 spans are missing; dropped: ring_full 3, no_memory 1. "
         "Sums of what was exported may be too low",
         f"Warning: {cut}: the recording was not stopped, and ends at 0.021 s. "
@@ -406,6 +417,7 @@ def test_summary_lacks_no_span_that_only_the_history_lost(tmp_path: Path) -> Non
         in invoke("export", lossy, output).stderr
     )
     assert invoke("export", lossy, output, "--summary").stderr == (
+        f"Wrote {output}\n"
         f"Warning: {lossy}: dropped: depth 4. Sums of what was exported may be too low\n"
     )
 
@@ -415,8 +427,9 @@ def test_export_names_runs_that_lack_waits(tmp_path: Path) -> None:
     syncs = syncs_of(made_run())
     # Not those of the second thread, which this run lacks.
     save(made_run(syncs=replace(syncs, events=syncs.events[:3], dropped=7)), lossy)
-    assert invoke("export", lossy, output, "--summary").stderr == ""
+    assert invoke("export", lossy, output, "--summary").stderr == f"Wrote {output}\n"
     assert invoke("export", lossy, output, "--syncs").stderr == (
+        f"Wrote {output}\n"
         f"Warning: {lossy}: dropped: syncs 7. Sums of what was exported may be too low\n"
     )
     metadata = json.loads(Path(f"{output}-metadata.json").read_text())
@@ -441,7 +454,7 @@ def test_long_export_shows_its_progress_on_a_terminal_only(
     path = str(tmp_path / "train.gpurun")
     save(made_run(), path)
     arguments = ("export", path, str(tmp_path / "out.csv"))
-    assert invoke(*arguments).stderr == ""
+    assert invoke(*arguments).stderr == f"Wrote {arguments[-1]}\n"
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes standard error for a terminal
     monkeypatch.setenv("TERM", "xterm")
     assert "100%" in invoke(*arguments).stderr

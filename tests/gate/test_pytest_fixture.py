@@ -176,6 +176,8 @@ def test_commands_and_wrong_usage(pytester: pytest.Pytester) -> None:
                 training_benchmark("train.py", baseline="old.py", steps=3)
             with pytest.raises(GateError, match="there is no directory"):
                 training_benchmark("train.py", baseline=pathlib.Path("nowhere"))
+            with pytest.raises(GateError, match="there is no directory nowhere"):
+                training_benchmark("train.py", baseline="nowhere")
             with pytest.raises(ValueError, match="at least 3 runs of each side, got 2"):
                 training_benchmark("train.py", baseline=".", runs=2)
             with pytest.raises(GateError, match="had no step.* needs `steps`"):

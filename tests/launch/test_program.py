@@ -359,7 +359,7 @@ def test_program_with_its_own_recording_keeps_it(tmp_path: Path) -> None:
         "pyinstrument-gpu: the program started a recording of its own, so this one ended there"
     )
     assert Run.load(tmp_path / "own.gpurun").step_totals.count == 5
-    assert Run.load(tmp_path / "run.gpurun").step_totals.count == 0
+    assert not (tmp_path / "run.gpurun").exists()
 
 
 def test_the_end_says_how_to_look_at_the_run(tmp_path: Path) -> None:
@@ -426,3 +426,13 @@ def test_where_no_page_can_be_written_the_run_is_kept(tmp_path: Path) -> None:
     assert "no page was written" in done.stderr
     assert (tmp_path / "run.html").read_text() == "mine"
     assert Run.load(tmp_path / "run.gpurun").complete
+
+
+def test_options_behind_the_program_are_named_where_it_refuses_them(tmp_path: Path) -> None:
+    write(tmp_path, "train.py", "import sys; sys.exit(int(sys.argv[2]))")
+    hint = "pyinstrument-gpu: --modules went to the program; options of `run` stand before it"
+    for code, is_told in (("2", True), ("1", False), ("0", False)):
+        for option in ("--modules", "--modules=all", "--mine"):
+            done = launched(tmp_path, "train.py", option, code)
+            assert done.returncode == int(code)
+            assert (hint in done.stderr) is (is_told and option != "--mine")
