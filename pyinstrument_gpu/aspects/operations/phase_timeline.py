@@ -34,11 +34,13 @@ class WindowLog(NamedTuple):
         phases: of spans that ended in the window, or were open at its end.
         steps: the begin and end of each step that began in the window, by the run's clock,
             ascending. One that has not ended ends at infinity.
+        ended: of those that have ended the index, and the system's number of the thread.
         missed_spans: how many spans of the whole run are not here because there were too many.
     """
 
     phases: PhaseTimeline
     steps: list[tuple[float, float]]
+    ended: list[tuple[int, int]]
     missed_spans: int
 
     def is_in_step(self, run_ns: float) -> bool:
@@ -76,15 +78,19 @@ def read_window(before: bytes, since: bytes, first: int) -> WindowLog:
     # The record of the step before may be younger than the window.
     closed = closed[log.indices(closed["serial"]) >= first]
     steps: list[tuple[float, float]] = closed[["begin_ns", "end_ns"]].tolist()
+    indices = log.indices(closed["serial"]).tolist()
+    whole = [
+        (index, threads[thread])
+        for index, thread in zip(indices, closed["thread"].tolist(), strict=True)
+    ]
     still = log.state.open_step
     if still is not None and log.indices(np.array([still.serial]))[0] >= first:
         # It may have ended, and its record waits for what follows.
         own = ended[(ended["thread"] == still.thread) & (ended["host_begin_ns"] >= still.begin_ns)]
         outside = own["host_begin_ns"][log.indices(own["step"]) < 0]
         steps.append((still.begin_ns, outside.min() if len(outside) else math.inf))
-    return WindowLog(
-        PhaseTimeline(spans), steps, max(0, log.state.spans - spans_before - len(ended))
-    )
+    missed = max(0, log.state.spans - spans_before - len(ended))
+    return WindowLog(PhaseTimeline(spans), steps, whole, missed)
 
 
 class PhaseTimeline:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -20,6 +21,11 @@ _INJECTED_BY = ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
 """Variables by which a tool that holds CUPTI has itself loaded: Nsight Systems and others."""
 
 _KINETO_LEVEL = "KINETO_LOG_LEVEL"
+
+_HEAD_BYTES = 1 << 16
+"""Of a trace, in which its events begin."""
+_BEGIN_OF_EVENTS = re.compile(rb'"traceEvents":\s*\[')
+_BASE_TIME = re.compile(rb'"baseTimeNanoseconds":\s*(\d+)')
 
 
 class ProfilerInUse(Exception):
@@ -78,17 +84,32 @@ class TorchProfiler:
         events: Iterable[Any] = self._profile.kineto_results.events()
         return events
 
-    def save(self, path: Path) -> None:
-        """Write the trace as JSON, compressed if the name ends in `.gz`. Once."""
+    def save(self, path: Path, events_from: Callable[[int], str]) -> None:
+        """Write the trace as JSON, compressed if the name ends in `.gz`. Once.
+
+        Args:
+            events_from: makes the text of further events, each with a comma behind it, whose times
+                are microseconds since the time given, in nanoseconds by the wall clock.
+        """
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             trace = f"{folder}/trace.json"
             self._profile.export_chrome_trace(trace)
-            with open(trace, "rb") as plain, atomic_write(path) as sink:
+            with (
+                open(trace, "rb") as plain,
+                atomic_write(path) as file,
+                contextlib.ExitStack() as leave,
+            ):
+                sink: Any = file
                 if path.suffix == ".gz":
-                    with gzip.open(sink, "wb") as compressed:
-                        shutil.copyfileobj(plain, compressed)
-                else:
-                    shutil.copyfileobj(plain, sink)
+                    sink = leave.enter_context(gzip.open(file, "wb"))
+                head = plain.read(_HEAD_BYTES)
+                begin = _BEGIN_OF_EVENTS.search(head)
+                base = _BASE_TIME.search(head)
+                if begin is not None:
+                    more = events_from(0 if base is None else int(base[1]))
+                    head = head[: begin.end()] + more.encode() + head[begin.end() :]
+                sink.write(head)
+                shutil.copyfileobj(plain, sink)
 
     def _stand_guard(self, gives_way: Callable[[], None]) -> None:
         profile_type: Any = type(self._profile)

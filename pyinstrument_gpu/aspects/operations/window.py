@@ -10,6 +10,7 @@ after `LONGEST_S`; whoever comes first ends it, on any thread, and the others fi
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import sys
@@ -27,7 +28,7 @@ from pyinstrument_gpu.aspects.operations.attribution import attribute, device_us
 from pyinstrument_gpu.aspects.operations.data import Operations
 from pyinstrument_gpu.aspects.operations.events import events_of
 from pyinstrument_gpu.aspects.operations.flops.counting import FlopCounting
-from pyinstrument_gpu.aspects.operations.phase_timeline import read_window
+from pyinstrument_gpu.aspects.operations.phase_timeline import WindowLog, read_window
 from pyinstrument_gpu.aspects.operations.torch_profiler import ProfilerInUse, TorchProfiler
 from pyinstrument_gpu.core.file.live_log import LogSubscription
 from pyinstrument_gpu.core.flops import Flops
@@ -177,10 +178,14 @@ class ProfileWindow:
             ended_ns = time.perf_counter_ns()
             measuring.timer.cancel()
             measuring.profiler.stop()
-            content = self._what_was_seen(measuring, whole, notes)
+            clocks = native.read_clocks()
+            native.harvest()
+            log = read_window(measuring.before, measuring.subscription.take(), self._first)
+            content = self._what_was_seen(measuring, log, clocks, whole, notes)
             if self.trace is not None:
                 try:
-                    measuring.profiler.save(self.trace)
+                    marks = functools.partial(_marks_of_steps, log, measuring.clocks, clocks)
+                    measuring.profiler.save(self.trace, marks)
                     content = replace(content, trace=str(self.trace))
                 except Exception as error:
                     notes.append(f"the trace was not kept: {error!r}")
@@ -201,11 +206,16 @@ class ProfileWindow:
         window = ((self._first, end - 1),) if end > self._first else ()
         self.document.set(replace(content, profiled=others + window))
 
-    def _what_was_seen(self, measuring: _Measuring, whole: int, notes: list[str]) -> Operations:
+    def _what_was_seen(
+        self,
+        measuring: _Measuring,
+        log: WindowLog,
+        clocks: tuple[int, int],
+        whole: int,
+        notes: list[str],
+    ) -> Operations:
         """Return the sums over what began in the profiled steps, of which so many are whole."""
-        native.harvest()
-        run_ns_of = wall_to_run(measuring.clocks, native.read_clocks())
-        log = read_window(measuring.before, measuring.subscription.take(), self._first)
+        run_ns_of = wall_to_run(measuring.clocks, clocks)
         counting, flops_of = None, None
         if self.flops:
             with OwnImports():  # here, as they need torch
@@ -247,6 +257,34 @@ class ProfileWindow:
             device=device_use(events.device),
             flops=flops,
         )
+
+
+def _marks_of_steps(
+    log: WindowLog, before: tuple[int, int], after: tuple[int, int], base_ns: int
+) -> str:
+    """Return events of a trace for the steps, named as torch's own scheduler names them, by which
+    other tools know iterations.
+
+    Args:
+        before, after: readings of the run's clock and of the wall clock.
+        base_ns: the time of the wall clock from which the trace counts.
+    """
+    wall_ns = wall_to_run((before[1] - base_ns, before[0]), (after[1] - base_ns, after[0]))
+    events = []
+    for (index, thread), (begin_ns, end_ns) in zip(log.ended, log.steps, strict=False):
+        begin_us = wall_ns(int(begin_ns)) / 1_000
+        event = {
+            "ph": "X",
+            "cat": "user_annotation",
+            "name": f"ProfilerStep#{index}",
+            "pid": os.getpid(),
+            "tid": thread,
+            "ts": round(begin_us, 3),
+            "dur": round(wall_ns(int(end_ns)) / 1_000 - begin_us, 3),
+            "args": {},
+        }
+        events.append(json.dumps(event))
+    return "".join(f"\n{event}," for event in events)
 
 
 def _take_back(undo: list[Callable[[], None]]) -> None:

@@ -207,13 +207,23 @@ def test_the_trace_is_kept_if_asked_for(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
 
     def ask() -> None:
-        pig.profile_steps(1, keep_trace=path, with_stack=True, record_shapes=True)
+        pig.profile_steps(2, keep_trace=path, with_stack=True, record_shapes=True)
 
     found = seen(train(before=at(0, ask)))
     assert found.trace == str(path)
     data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    names = {event["name"] for event in json.loads(data)["traceEvents"]}
-    assert "aten::addmm" in names
+    events = [event for event in json.loads(data)["traceEvents"] if event["ph"] == "X"]
+    # Other tools know iterations by the names that torch's own scheduler gives them.
+    steps = [event for event in events if event["name"].startswith("ProfilerStep#")]
+    assert [step["name"] for step in steps] == ["ProfilerStep#1", "ProfilerStep#2"]
+    for step in steps:
+        inside = [
+            event["name"]
+            for event in events
+            if event["tid"] == step["tid"] and event["pid"] == step["pid"]
+            if step["ts"] <= event["ts"] <= event["ts"] + event["dur"] <= step["ts"] + step["dur"]
+        ]
+        assert inside.count("aten::addmm") == 3  # of three linear layers
     assert sorted(tmp_path.iterdir()) == [path]
 
 
