@@ -234,11 +234,11 @@ def _reference(of: dict[str, Any], roots: Sequence[type]) -> Iterator[str]:
     for name in (root.__name__ for root in roots):
         found = of["$defs"][name]
         yield f"\n### {name}\n\n{found['description']}\n"
-        yield "\n| key | type | |\n|---|---|---|\n"
+        yield "\n"
         for key, described in found["properties"].items():
-            about = described.get("description", "").replace("|", "\\|")
+            about = described.get("description", "")
             optional = "" if key in found["required"] else "?"
-            yield f"| `{key}`{optional} | {_type_of(described)} | {about} |\n"
+            yield f"* `{key}`{optional} ({_type_of(described)}){f': {about}' if about else ''}\n"
 
 
 def _type_of(described: dict[str, Any]) -> str:

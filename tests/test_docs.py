@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links between the pages, and to files and headings, lead somewhere, and the site can be built."""
+"""Links between the pages, and to files and headings, lead somewhere, the pages stay short, and the
+site can be built."""
 
 import os
 import re
@@ -52,6 +53,22 @@ def test_links_lead_somewhere(page: str) -> None:
 def test_pages_are_in_the_navigation(page: str) -> None:
     lines = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:\n")[2]
     assert f": {page.removeprefix('docs/')}\n" in lines, f"add {page} to `nav` in mkdocs.yml"
+
+
+@pytest.mark.parametrize(("for_contributors", "most"), [(True, 14_000), (False, 22_000)])
+def test_pages_stay_short(for_contributors: bool, most: int) -> None:
+    """Of all pages for contributors, or for users, by the site's navigation."""
+    navigation = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:\n")[2]
+    parts = re.findall(r"^  - (.+):\n((?: {6}.*\n)+)", navigation, re.M)
+    assert "Contribute" in dict(parts)
+    files = [
+        ROOT / "docs" / page
+        for title, pages in parts
+        if (title == "Contribute") == for_contributors
+        for page in re.findall(r": (\S+\.md)$", pages, re.M)
+    ]
+    # README.md and the reference of the command line are no files in docs/.
+    assert sum(len(file.read_text("utf-8").split()) for file in files if file.is_file()) <= most
 
 
 def test_each_document_of_an_aspect_is_in_the_page_on_the_run_file() -> None:
