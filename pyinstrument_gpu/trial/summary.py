@@ -46,6 +46,8 @@ def parts(
         rest = f", but for {' and '.join(left)}" if left else ""
         what = "these edits" if len(outcome.best) > 1 else "this edit"
         yield Sentence(f"A patch with {what}{rest}: {file}  (git apply {file})")
+    elif outcome.best:
+        yield Sentence("There is no patch: no call in your files could be rewritten for it.")
 
 
 def _in_order(outcome: SearchOutcome) -> list[Candidate]:

@@ -46,6 +46,7 @@ def test_winners_come_first_with_their_interval() -> None:
     assert "wrong=1 failed: it ended with exit code 1" in shown
     assert "Together -" in shown and "8 fresh runs of each side, 30 steps each" in shown
     assert "A patch with these edits, but for also=1: try.diff (git apply try.diff)" in shown
+    assert "There is no patch: no call in your files could be rewritten" in text(outcome)
 
 
 def test_nothing_found_is_said() -> None:
