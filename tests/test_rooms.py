@@ -68,7 +68,7 @@ BUDGET = {
     "csrc/modules": 600,
     "csrc/python": 5_550,
     "csrc/record": 6_400,
-    "tests": 90_570,
+    "tests": 91_200,
     "tests/analysis": 5_400,
     "tests/aspects": 13_400,
     "tests/auto": 2_500,

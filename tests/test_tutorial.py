@@ -13,6 +13,7 @@ from tests.helpers.python_server import run_python
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "tutorial.md").read_text("utf-8")
 PROGRAM = re.compile(r"^<!-- train.py -->\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+CHANGE = re.compile(r"^```diff\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WAIT = re.compile(r"^train\.py:(\d+) ", re.MULTILINE)
 
 
@@ -34,3 +35,16 @@ def test_the_program_waits_where_the_page_says(tmp_path: Path) -> None:
     assert {"data", "forward", "loss", "backward", "optimizer"} <= {*run.phases}
     lines = {str(site.line) for site in run.syncs.sites}
     assert lines == {*WAIT.findall(PAGE)}
+
+
+def test_the_change_fits_the_program() -> None:
+    program, change = PROGRAM.search(PAGE), CHANGE.search(PAGE)
+    assert program is not None and change is not None
+    text = program[1]
+    for hunk in change[1].split("@@\n"):
+        lines = hunk.splitlines(keepends=True)
+        before = "".join(line[1:] for line in lines if not line.startswith("+"))
+        assert text.count(before) == 1
+        text = text.replace(before, "".join(line[1:] for line in lines if line[0] != "-"))
+    compile(text, "train.py", "exec")
+    assert "rotate(" not in text

@@ -7,7 +7,7 @@
 //      ^----------------------------- the loop has come back ---------------------------------'
 //
 // A step that is WAITING may turn out to be none: what it held was for validation, or only looked
-// at. From the first backward pass on it is certain. docs/phases.md has the rules.
+// at. From the first backward pass on it is certain.
 #pragma once
 
 #include <algorithm>

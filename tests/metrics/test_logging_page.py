@@ -56,8 +56,8 @@ def rows(text: str) -> list[Row]:
     found = []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("| ").split(" | ")]
-        if len(cells) == 4 and cells[2].startswith("`"):
-            logged, _, ours, value = cells
+        if len(cells) == 3 and cells[1].startswith("`"):
+            logged, ours, value = cells
             (only,) = code(ours)
             found.append(Row(code(logged), only, code(value), "in all" in value))
     return found
