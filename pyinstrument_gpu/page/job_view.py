@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from pyinstrument_gpu.job.findings import phase_text
 from pyinstrument_gpu.job.report import JobDocument, job_sections
+from pyinstrument_gpu.page.cards import card_of_job
 from pyinstrument_gpu.parts.parts import without_blanks
 from pyinstrument_gpu.parts.words import UNKNOWN, Unit, duration, ranks_text
 
@@ -43,11 +44,13 @@ def job_view(document: JobDocument, ranks: Sequence[int]) -> dict[str, Any]:
             f"Below are the runs of {ranks_text(ranks)} of {len(document.ranks):,}; "
             "pyinstrument-gpu report --rank N --html makes the page of another."
         )
+    straggler = document.stragglers.straggler
+    line = None if straggler is None else straggler.line
     return {
         "document": document,
         # Those of the terminal's report, by their names.
         "parts": {name: without_blanks(found) for name, found in job_sections(document).items()},
-        "findings": [(one, one.cost) for one in document.findings],
+        "cards": [card_of_job(one, line) for one in document.findings],
         "embedded": embedded,
         **_rank_map(document),
     }

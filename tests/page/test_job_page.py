@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pyinstrument_gpu.job.report import JobDocument, job_report
+from pyinstrument_gpu.page.cards import card_of_job
 from pyinstrument_gpu.page.job_view import MAX_RANKS, ranks_on_page
 from pyinstrument_gpu.page.page import html_page
 from tests.job.jobs import JOBS, many, one_late
@@ -30,7 +31,7 @@ def test_every_job_has_a_page(name: str) -> None:
     page = page_of(document)
     assert document.verdict in page.text
     for finding in document.findings:
-        assert finding.about in page.text
+        assert card_of_job(finding, None).title in page.text
         assert finding.evidence in page.text
     for note in document.notes:
         assert note in page.text
