@@ -26,7 +26,7 @@ from pyinstrument_gpu.page.cards import card_of
 from pyinstrument_gpu.page.histograms import plain_histograms, spark_path, time_bounds
 from pyinstrument_gpu.page.source_lines import SourceContext, source_context
 from pyinstrument_gpu.page.step_bar import step_bars
-from pyinstrument_gpu.page.step_series import StepSeries, cause_color, plain_series
+from pyinstrument_gpu.page.step_series import StepSeries, cause_colors, plain_series
 from pyinstrument_gpu.parts.parts import Part, Sentence, Table, without_blanks
 from pyinstrument_gpu.parts.words import UNKNOWN, Unit, counted, duration, printable
 from pyinstrument_gpu.report.document import Document, document_of
@@ -186,7 +186,8 @@ def _slow_legend(run: Run, series: StepSeries) -> list[tuple[str, str]]:
     """The causes of the slow steps that are drawn, with their colours."""
     found = analysis.of(run).excess
     rows = np.unique(found.main_cause[series.slow[series.slow >= 0]]).tolist()
-    return [(UNEXPLAINED if row < 0 else found.causes[row].words, cause_color(row)) for row in rows]
+    colors = cause_colors(found)
+    return [(UNEXPLAINED if row < 0 else found.causes[row].words, colors[row]) for row in rows]
 
 
 def _series_note(run: Run, series: StepSeries) -> str:
