@@ -161,6 +161,22 @@ def test_a_step_that_is_clicked_says_what_the_run_holds(page: Browser, run: Run)
     assert page.text(".step-panel code") == "pyinstrument-gpu report train.gpurun --step 4"
 
 
+def test_the_panel_beside_the_chart_scrolls_to_its_end(page: Browser) -> None:
+    panel = page.find(".step-panel")
+    page.run("arguments[0].focus()", panel)
+    assert page.run("return document.activeElement === arguments[0]", panel)
+    ends = page.run(
+        "const panel = arguments[0], bottom = (each) => each.getBoundingClientRect().bottom;"
+        "panel.scrollTop = panel.scrollHeight;"
+        "return [bottom(panel.lastElementChild), bottom(panel), bottom(panel.parentElement)]",
+        panel,
+    )
+    assert ends == sorted(ends)
+    assert page.run("return arguments[0].scrollTop", panel) > 0
+    page.run(f"{CHART}.choose(1)")
+    assert page.run("return arguments[0].scrollTop", panel) == 0
+
+
 def test_the_keyboard_does_all(page: Browser) -> None:
     scroll = page.find(".timeline-scroll")
     page.run("arguments[0].focus()", scroll)

@@ -138,7 +138,7 @@ class StepChart {
     this.ns = ns;
     const least = Math.min(...line.filter((value) => value > 0));
     this.plot = plot(this.box, {
-      height: 300,
+      height: 360,
       scales: {
         x: { time: false },
         y: this.isLog ? { distr: 3 } : { range: (u, low, high) => [0, 1.06 * (high || 1)] },
@@ -233,6 +233,7 @@ class StepChart {
       this.panel.append(element("p", { class: "note" }, "Its spans are no longer in the history."));
     }
     this.panel.append(...this.ledger(i), this.wayOn(index[i]));
+    this.panel.scrollTop = 0;
   }
 
   /** What made the step slow: nothing if it is not. */
