@@ -17,8 +17,8 @@ MAX_RANKS = 8
 """Of a job on a page, whose runs are there in full."""
 _MAX_MAP_ROWS = 64
 _MAX_MAP_PHASES = 12
-_STRONGEST = 55
-"""Percent of a phase's colour in a cell; more would make its number hard to read."""
+STRONGEST = 40
+"""Percent of a phase's colour in a cell; of more than 45 a number would be hard to read on it."""
 
 
 class MapCell(NamedTuple):
@@ -79,7 +79,7 @@ def _rank_map(document: JobDocument) -> dict[str, Any]:
         if ns is None:
             return MapCell(UNKNOWN, "no such phase", 0)
         more_ns = ns - medians_ns[path]
-        strength = round(_STRONGEST * more_ns / farthest_ns) if more_ns > 0 else 0
+        strength = round(STRONGEST * more_ns / farthest_ns) if more_ns > 0 else 0
         than = f"{duration(abs(more_ns))} {'less' if more_ns < 0 else 'more'} than the median"
         return MapCell(unit.text(ns), than, strength)
 
