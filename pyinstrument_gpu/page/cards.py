@@ -24,6 +24,8 @@ _JOB_ORDERS = {
 }
 """What to do about findings on a job, by their kind; failures say what happened."""
 
+_LINE = re.compile(r"[^\s(]+\.py:\d+")
+
 
 class Card(NamedTuple):
     """A finding that matters.
@@ -52,6 +54,9 @@ def card_of(one: Finding) -> Card:
     else:
         order, *rest = re.split("[:;] ", one.edit, maxsplit=1)
         subject, details = one.about, "".join(rest)
+    line = _LINE.search(details)
+    if line is not None and not _LINE.search(order + subject):
+        subject = f"{subject}, {line[0]}" if subject else line[0]
     return Card(
         title=capitalised(order),
         subject=subject,

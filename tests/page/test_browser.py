@@ -342,8 +342,8 @@ def test_a_phone_needs_no_scrolling_sideways_and_no_glass(page: Browser) -> None
 
 def test_a_desktop_has_two_columns_and_no_page_is_wider_than_its_window(page: Browser) -> None:
     edges = (
-        "return ['.findings', '.facts.short', '#phases-0 table', '.histogram'].map("
-        "found => document.querySelector(found).getBoundingClientRect()).map(b => [b.left, b.right])"
+        "return ['.findings', '.facts.short', '#phases-0 table', '.histogram'].map(found => "
+        "document.querySelector(found).getBoundingClientRect()).map(box => [box.left, box.right])"
     )
     for width in (1920, 1440, 1280, 1000, 820, 390):
         page.size(width, 900)

@@ -32,7 +32,7 @@ def test_a_title_is_an_order_with_the_line_of_the_program() -> None:
         {"how": "or never", "why": "it takes 3 of 10 ms"},
     )
     guide = finding("guide", "use more loader workers", "DataLoader(num_workers=4) at train.py:20")
-    assert guide.title == "Use more loader workers"
+    assert (guide.title, guide.subject) == ("Use more loader workers", "train.py:20")
     assert guide.rows["how"] == "DataLoader(num_workers=4) at train.py:20"
 
 
