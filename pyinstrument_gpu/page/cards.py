@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings as cards: an order, what it is about, what it is worth, and a small table of the rest.
-
-The order is the first clause of the edit. Where there is none, as of what guides advise, the
-finding is an order by itself.
-"""
+"""Findings as cards: an order, what it is about, what it is worth, and a table of the rest."""
 
 from __future__ import annotations
 
@@ -36,7 +32,6 @@ class Card(NamedTuple):
         worth: what it saves or costs; empty where that is unknown.
         rows: further sentences, by what they are; empty ones are left out.
         kind: "failure", "doubt" or neither, for its style.
-        command: shows more; None without one.
     """
 
     title: str
@@ -44,11 +39,11 @@ class Card(NamedTuple):
     worth: str
     rows: Mapping[str, str | None]
     kind: str = ""
-    command: str | None = None
 
 
 def card_of(one: Finding) -> Card:
-    """Return the card of a finding on a run."""
+    """Return the card of a finding on a run. Its title is the first clause of the edit; what guides
+    advise is an order by itself."""
     if one.kind == "guide" or one.edit is None:
         order, subject, details = one.about, "", one.edit or ""
     else:
@@ -72,7 +67,6 @@ def card_of_job(one: JobFinding, line: str | None) -> Card:
         title=capitalised(_JOB_ORDERS.get(one.kind, "{}").replace("{}", one.about)),
         subject=(line or "") if one.kind == "straggler" else "",
         worth=one.cost,
-        rows={"why": one.evidence},
+        rows={"why": one.evidence, "look": one.look},
         kind="failure" if one.kind == "failure" else "",
-        command=one.look,
     )
