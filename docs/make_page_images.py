@@ -35,7 +35,7 @@ CHOOSE = f"{TIMELINE}.show(1); {TIMELINE}.step(1); {TIMELINE}.step(1); {TIMELINE
 
 def of_run(page: Path) -> list[Picture]:
     return [
-        Picture("page-light", page, 1180, 1420, "#main", script=CHOOSE),
+        Picture("page-light", page, 1320, 1060, "#main", script=CHOOSE),
         Picture("page-phone", page, 390, 844, "#timeline-0", script=CHOOSE),
     ]
 
@@ -51,7 +51,7 @@ def of_comparison(page: Path) -> list[Picture]:
 
 def of_tutorial(page: Path) -> list[Picture]:
     return [
-        Picture("report", page, 1180, 566, "#main"),
+        Picture("report", page, 1320, 640, "#main"),
         Picture("tutorial", page, 1180, 225, "#timeline-0", script=f"{TIMELINE}.show(1);"),
     ]
 

@@ -33,7 +33,7 @@ def test_no_small_file_has_one_user() -> None:
 ROOT = FOLDER.parent
 COUNTED = {".py", ".pyi", ".cpp", ".h", ".cu", ".cuh", ".js", ".css", ".jinja"}
 BUDGET = {
-    "pyinstrument_gpu": 73_450,
+    "pyinstrument_gpu": 73_600,
     "pyinstrument_gpu/analysis": 8_000,
     "pyinstrument_gpu/aspects": 18_050,
     "pyinstrument_gpu/auto": 650,
@@ -49,7 +49,7 @@ BUDGET = {
     "pyinstrument_gpu/launch": 800,
     "pyinstrument_gpu/metrics": 3_200,
     "pyinstrument_gpu/native": 800,
-    "pyinstrument_gpu/page": 4_050,
+    "pyinstrument_gpu/page": 4_200,
     "pyinstrument_gpu/parts": 400,
     "pyinstrument_gpu/patching": 1_350,
     "pyinstrument_gpu/recording": 3_000,
@@ -91,7 +91,7 @@ BUDGET = {
     "tests/launch": 1_450,
     "tests/metrics": 5_100,
     "tests/native": 9_700,
-    "tests/page": 1_550,
+    "tests/page": 1_750,
     "tests/patching": 1_800,
     "tests/programs": 1_150,
     "tests/recording": 8_150,

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from pyinstrument_gpu.job.findings import phase_text
 from pyinstrument_gpu.job.report import JobDocument, job_sections
+from pyinstrument_gpu.page.cards import card_of_job
 from pyinstrument_gpu.parts.parts import without_blanks
 from pyinstrument_gpu.parts.words import UNKNOWN, Unit, duration, ranks_text
 
@@ -16,8 +17,8 @@ MAX_RANKS = 8
 """Of a job on a page, whose runs are there in full."""
 _MAX_MAP_ROWS = 64
 _MAX_MAP_PHASES = 12
-_STRONGEST = 55
-"""Percent of a phase's colour in a cell; more would make its number hard to read."""
+STRONGEST = 40
+"""Percent of a phase's colour in a cell; of more than 45 a number would be hard to read on it."""
 
 
 class MapCell(NamedTuple):
@@ -43,11 +44,13 @@ def job_view(document: JobDocument, ranks: Sequence[int]) -> dict[str, Any]:
             f"Below are the runs of {ranks_text(ranks)} of {len(document.ranks):,}; "
             "pyinstrument-gpu report --rank N --html makes the page of another."
         )
+    straggler = document.stragglers.straggler
+    line = None if straggler is None else straggler.line
     return {
         "document": document,
         # Those of the terminal's report, by their names.
         "parts": {name: without_blanks(found) for name, found in job_sections(document).items()},
-        "findings": [(one, one.cost) for one in document.findings],
+        "cards": [card_of_job(one, line) for one in document.findings],
         "embedded": embedded,
         **_rank_map(document),
     }
@@ -76,7 +79,7 @@ def _rank_map(document: JobDocument) -> dict[str, Any]:
         if ns is None:
             return MapCell(UNKNOWN, "no such phase", 0)
         more_ns = ns - medians_ns[path]
-        strength = round(_STRONGEST * more_ns / farthest_ns) if more_ns > 0 else 0
+        strength = round(STRONGEST * more_ns / farthest_ns) if more_ns > 0 else 0
         than = f"{duration(abs(more_ns))} {'less' if more_ns < 0 else 'more'} than the median"
         return MapCell(unit.text(ns), than, strength)
 

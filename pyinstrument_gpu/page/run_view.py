@@ -22,16 +22,17 @@ from pyinstrument_gpu.core.phase_tree import MAX_PATHS
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.export.labels import colors_of
+from pyinstrument_gpu.page.cards import card_of
 from pyinstrument_gpu.page.histograms import plain_histograms, spark_path, time_bounds
 from pyinstrument_gpu.page.source_lines import SourceContext, source_context
 from pyinstrument_gpu.page.step_bar import step_bars
-from pyinstrument_gpu.page.step_series import StepSeries, cause_color, plain_series
-from pyinstrument_gpu.parts.parts import Part, Table, without_blanks
+from pyinstrument_gpu.page.step_series import StepSeries, cause_colors, plain_series
+from pyinstrument_gpu.parts.parts import Part, Sentence, Table, without_blanks
 from pyinstrument_gpu.parts.words import UNKNOWN, Unit, counted, duration, printable
 from pyinstrument_gpu.report.document import Document, document_of
 from pyinstrument_gpu.report.overview import sections
 from pyinstrument_gpu.report.savings import SAVING_HEADERS, saving_cells
-from pyinstrument_gpu.report.summary import gain, summary_of, try_command, worth_trying
+from pyinstrument_gpu.report.summary import summary_of, try_command, worth_trying
 
 _MAX_SLOWEST = 20
 _SPARK = (150, 22)
@@ -42,8 +43,12 @@ def run_view(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """A run for the template, and what the script needs of it. Costs its whole analysis."""
     document = document_of(run, file or None)
-    tries = worth_trying(document)
+    summary, tries = summary_of(document), worth_trying(document)
     told = [one for one in document.findings if one.kind == "failure"] + tries
+    # A page is there already.
+    looks = dict.fromkeys(one.look for one in told if one.look and "--html" not in one.look)
+    trial = try_command(document.run) if tries else None
+    commands = {"To look deeper": [*looks], "To try such edits": [trial] if trial else []}
     parts = {name: without_blanks(found) for name, found in sections(document).items()}
     histograms, pictures = _histograms(run)
     flames = {aspect.name: list(aspect.flames(run)) for aspect in aspects()}
@@ -54,11 +59,11 @@ def run_view(
         "file": file or "in memory",
         "document": document,
         "parts": parts,  # those of the terminal's report, by their names
-        "summary": summary_of(document),
+        "summary": summary,
         "bars": step_bars(document, colors_of(run)),
-        "findings": [(one, gain(one) if one.of_ns else "") for one in tries],
-        "try_command": try_command(document.run),
-        "looks": dict.fromkeys(one.look for one in told if one.look),
+        "cards": [*map(card_of, tries)],
+        **_others(summary.others),
+        "commands": {name: found for name, found in commands.items() if found},
         "pictures": pictures,
         "histograms": histograms,
         "first_histogram": _largest(document, pictures),
@@ -83,6 +88,16 @@ def run_view(
 
 _Pictures: TypeAlias = dict[tuple[str, ...], tuple[int, str]]
 """By the names of a phase the place of its histogram, and that as the path of a small picture."""
+
+
+def _others(parts: Sequence[Part]) -> dict[str, Any]:
+    """What else there is to say: lines that begin with what they are about, "Loader: ...", as names
+    and values, and all others as they are."""
+    lines = [part for part in parts if isinstance(part, Sentence) and ": " in part.text]
+    return {
+        "facts": [(*part.text.split(": ", 1), part.kind) for part in lines],
+        "others": [part for part in parts if part not in lines],
+    }
 
 
 def _histograms(run: Run) -> tuple[list[dict[str, Any]], _Pictures]:
@@ -171,7 +186,8 @@ def _slow_legend(run: Run, series: StepSeries) -> list[tuple[str, str]]:
     """The causes of the slow steps that are drawn, with their colours."""
     found = analysis.of(run).excess
     rows = np.unique(found.main_cause[series.slow[series.slow >= 0]]).tolist()
-    return [(UNEXPLAINED if row < 0 else found.causes[row].words, cause_color(row)) for row in rows]
+    colors = cause_colors(found)
+    return [(UNEXPLAINED if row < 0 else found.causes[row].words, colors[row]) for row in rows]
 
 
 def _series_note(run: Run, series: StepSeries) -> str:

@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu import analysis
+from pyinstrument_gpu.analysis.excess import Excess
 from pyinstrument_gpu.analysis.step_times import were_profiled
 from pyinstrument_gpu.core.arrays import durations_ns_of, places_in
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import span_scopes
 from pyinstrument_gpu.core.statistics import Scope
-from pyinstrument_gpu.export.labels import COLORS, colors_of
+from pyinstrument_gpu.export.labels import COLORS, STEP_COLOR, colors_of
 from pyinstrument_gpu.page.bars import css_color
 from pyinstrument_gpu.parts.words import printable
 from pyinstrument_gpu.report.slow_steps import slow_step
@@ -148,9 +149,13 @@ def plain_series(run: Run, series: StepSeries) -> dict[str, Any]:
     }
 
 
-def cause_color(row: int) -> str:
-    """Return the colour of a cause by its place among a run's causes; red for unexplained time."""
-    return "var(--alarm)" if row < 0 else css_color(COLORS[row % len(COLORS)])
+def cause_colors(found: Excess) -> list[str]:
+    """Return the colours of a run's causes. Those that explain most have one each, the others grey;
+    at the end, so that -1 finds it, red for unexplained time."""
+    largest = np.argsort(-found.parts_ns.sum(axis=1), kind="stable").tolist()
+    colors = dict(zip(largest, COLORS, strict=False))
+    causes = range(len(found.causes))
+    return [*(css_color(colors.get(row, STEP_COLOR)) for row in causes), "var(--alarm)"]
 
 
 def _ledgers(run: Run, series: StepSeries) -> dict[str, Any]:
@@ -165,9 +170,9 @@ def _ledgers(run: Run, series: StepSeries) -> dict[str, Any]:
             {
                 "words": one.words,
                 "remedy": one.remedy,
-                "color": cause_color(row),
+                "color": color,
             }
-            for row, one in enumerate(found.causes)
+            for one, color in zip(found.causes, cause_colors(found), strict=False)
         ],
         "main": found.main_cause[series.slow[series.slow >= 0]].tolist(),
         "ledgers": [

@@ -34,7 +34,7 @@ def trend_findings(run: Run) -> Iterator[Finding]:
         of_ns=found.of_ns,
         of="step",
         promised=None,
-        evidence=f"{_levels(found)}{share}",
+        evidence=f"a step takes {_levels(found)}{share}",
         edit=_edit(run, found, where, line),
         look=_LOOK,
     )

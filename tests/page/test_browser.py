@@ -161,6 +161,22 @@ def test_a_step_that_is_clicked_says_what_the_run_holds(page: Browser, run: Run)
     assert page.text(".step-panel code") == "pyinstrument-gpu report train.gpurun --step 4"
 
 
+def test_the_panel_beside_the_chart_scrolls_to_its_end(page: Browser) -> None:
+    panel = page.find(".step-panel")
+    page.run("arguments[0].focus()", panel)
+    assert page.run("return document.activeElement === arguments[0]", panel)
+    ends = page.run(
+        "const panel = arguments[0], bottom = (each) => each.getBoundingClientRect().bottom;"
+        "panel.scrollTop = panel.scrollHeight;"
+        "return [bottom(panel.lastElementChild), bottom(panel), bottom(panel.parentElement)]",
+        panel,
+    )
+    assert ends == sorted(ends)
+    assert page.run("return arguments[0].scrollTop", panel) > 0
+    page.run(f"{CHART}.choose(1)")
+    assert page.run("return arguments[0].scrollTop", panel) == 0
+
+
 def test_the_keyboard_does_all(page: Browser) -> None:
     scroll = page.find(".timeline-scroll")
     page.run("arguments[0].focus()", scroll)
@@ -322,6 +338,54 @@ def test_a_phone_needs_no_scrolling_sideways_and_no_glass(page: Browser) -> None
         texts = "[...document.querySelectorAll('.histogram text')]"
         heights.append(page.run(f"return {texts}.map(t => t.getBoundingClientRect().height)[0]"))
     assert min(heights) >= 11
+
+
+def test_a_desktop_has_two_columns_and_no_page_is_wider_than_its_window(page: Browser) -> None:
+    edges = (
+        "return ['.findings', '.facts.short', '#phases-0 table', '.histogram'].map(found => "
+        "document.querySelector(found).getBoundingClientRect()).map(box => [box.left, box.right])"
+    )
+    for width in (1920, 1440, 1280, 1000, 820, 390):
+        page.size(width, 900)
+        page.next_frame()
+        assert page.run("return document.documentElement.scrollWidth") <= width
+        cards, short, phases, histogram = page.run(edges)
+        assert (cards[1] < short[0]) is (width >= 1000)
+        if width == 1440:
+            assert phases[1] < histogram[0]
+            assert max(short[1], histogram[1]) > 1300
+
+
+def test_a_table_shows_that_it_scrolls(page: Browser) -> None:
+    """Where there is more, a shadow lies over the edge, and nothing at the end."""
+    page.size(390, 844)
+    page.next_frame()
+    shades = []
+    for place in ("0", "each.scrollWidth"):
+        box = page.run(
+            "const each = document.querySelector('#phases-0 .scroll-x');"
+            f"each.scrollIntoView(); each.scrollLeft = {place};"
+            "const box = each.getBoundingClientRect();"
+            "return {x: box.right - 3, y: box.bottom + scrollY - 5, width: 2, height: 2}"
+        )
+        shades.append(brightness(page, box))
+    assert shades[0] < 0.9
+    assert shades[1] == 1
+
+
+def brightness(page: Browser, box: dict[str, float]) -> float:
+    """Of a place on the page, from 0 to 1."""
+    found = page.driver.execute_cdp_cmd(
+        "Page.captureScreenshot",
+        {"format": "png", "captureBeyondViewport": True, "clip": {**box, "scale": 1}},
+    )
+    script = (
+        "const [data, done] = arguments, image = new Image();"
+        "image.onload = () => { const canvas = document.createElement('canvas').getContext('2d');"
+        "canvas.drawImage(image, 0, 0); done(canvas.getImageData(0, 0, 1, 1).data[0] / 255); };"
+        "image.src = 'data:image/png;base64,' + data"
+    )
+    return float(page.driver.execute_async_script(script, found["data"]))
 
 
 def test_names_on_the_axes_are_whole(page: Browser) -> None:

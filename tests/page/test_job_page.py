@@ -2,13 +2,17 @@
 """The page of a job: its ranks together, above the runs of some of them."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
+from pyinstrument_gpu.export.labels import COLORS
 from pyinstrument_gpu.job.report import JobDocument, job_report
-from pyinstrument_gpu.page.job_view import MAX_RANKS, ranks_on_page
+from pyinstrument_gpu.page.cards import card_of_job
+from pyinstrument_gpu.page.job_view import MAX_RANKS, STRONGEST, ranks_on_page
 from pyinstrument_gpu.page.page import html_page
+from pyinstrument_gpu.page.rendering import asset
 from tests.job.jobs import JOBS, many, one_late
 from tests.page.runs import HOSTILE, STEP_NS, training
 from tests.page.test_page import Reading
@@ -30,7 +34,7 @@ def test_every_job_has_a_page(name: str) -> None:
     page = page_of(document)
     assert document.verdict in page.text
     for finding in document.findings:
-        assert finding.about in page.text
+        assert card_of_job(finding, None).title in page.text
         assert finding.evidence in page.text
     for note in document.notes:
         assert note in page.text
@@ -53,6 +57,29 @@ def test_who_is_above_the_median_is_coloured() -> None:
         if "color-mix" in (attributes.get("style") or "")
     ]
     assert coloured == ["30.0 ms more than the median"]
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_numbers_can_be_read_on_the_strongest_colours(theme: int) -> None:
+    """By the formula of WCAG 2, for the colour of any phase."""
+
+    def rgb(name: str) -> list[int]:
+        text = re.findall(rf"--{name}: #([0-9a-f]{{6}});", asset("page.css"))[theme]
+        return [*bytes.fromhex(text)]
+
+    def luminance(color: Sequence[float]) -> float:
+        parts = [part / 255 for part in color]
+        red, green, blue = (
+            p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts
+        )
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    share = STRONGEST / 100
+    for color in COLORS:
+        phase = (color & 0xFFFFFF).to_bytes(3, "big")
+        cell = [share * c + (1 - share) * p for c, p in zip(phase, rgb("paper"), strict=True)]
+        low, high = sorted((luminance(cell), luminance(rgb("ink"))))
+        assert (high + 0.05) / (low + 0.05) >= 4.5
 
 
 def test_of_many_ranks_a_few_are_on_the_page() -> None:

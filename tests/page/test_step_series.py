@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which steps the page draws."""
 
+from dataclasses import replace
+
 import numpy as np
 
-from pyinstrument_gpu.page.step_series import MAX_SLOW, step_series
+from pyinstrument_gpu import analysis
+from pyinstrument_gpu.core.cause import Cause, Precedence
+from pyinstrument_gpu.export.labels import COLORS
+from pyinstrument_gpu.page.step_series import MAX_SLOW, cause_colors, step_series
 from tests.page.runs import MS, STEP_NS, training
 
 
@@ -50,6 +55,20 @@ def test_of_very_many_slow_steps_the_worst_are_drawn_and_all_are_counted() -> No
 
 def test_of_few_steps_none_is_slow() -> None:
     assert not step_series(training([STEP_NS, STEP_NS, 9 * STEP_NS])).slow_steps
+
+
+def test_causes_that_explain_most_have_a_colour_each() -> None:
+    """Of as many as there are colours and two more, where the first and the last explain least."""
+    count = len(COLORS) + 2
+    causes = tuple(Cause(str(i), str(i), "", Precedence.ACT) for i in range(count))
+    parts_ns = np.full((count, 1), 9)
+    parts_ns[[0, -1]] = 1
+    found = replace(analysis.of(training()).excess, causes=causes, parts_ns=parts_ns)
+
+    *colors, unexplained = cause_colors(found)
+    assert len({*colors[1:-1]}) == len(COLORS)
+    assert colors[0] == colors[-1] not in colors[1:-1]
+    assert unexplained == "var(--alarm)"
 
 
 def test_nothing_is_known_of_a_step_whose_spans_are_gone() -> None:

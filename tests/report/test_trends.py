@@ -30,8 +30,8 @@ def test_a_growth_is_told_with_its_place_and_line() -> None:
         "first fifth of the run and 28.1 ms in the last, 50.0 us more each step"
     )
     assert found.evidence == (
-        "12.9 ms in the first fifth of the run and 28.1 ms in the last; 100% of the change is in "
-        "forward"
+        "a step takes 12.9 ms in the first fifth of the run and 28.1 ms in the last; 100% of the "
+        "change is in forward"
     )
     assert found.high_share == pytest.approx(0.44, abs=0.01)
 

@@ -138,7 +138,7 @@ class StepChart {
     this.ns = ns;
     const least = Math.min(...line.filter((value) => value > 0));
     this.plot = plot(this.box, {
-      height: 300,
+      height: 360,
       scales: {
         x: { time: false },
         y: this.isLog ? { distr: 3 } : { range: (u, low, high) => [0, 1.06 * (high || 1)] },
@@ -233,6 +233,7 @@ class StepChart {
       this.panel.append(element("p", { class: "note" }, "Its spans are no longer in the history."));
     }
     this.panel.append(...this.ledger(i), this.wayOn(index[i]));
+    this.panel.scrollTop = 0;
   }
 
   /** What made the step slow: nothing if it is not. */
@@ -367,9 +368,9 @@ function logTicks(low, high, most) {
  * A picture of histograms over one logarithmic axis of time.
  * sides: [{name, color, dash, columns: [[low, high, count], ...]}]; heights are shares of each side.
  */
-function histogram(sides, label) {
+function histogram(sides, label, room) {
   // A narrow page has a narrow picture, so that its text is not made smaller.
-  const width = Math.min(640, document.getElementById("main").clientWidth);
+  const width = Math.min(640, room || document.getElementById("main").clientWidth);
   const [height, bottom, left] = [220, 34, 40];
   const all = sides.flatMap((side) => side.columns);
   const log = (ns) => Math.log10(Math.max(ns, 1));
@@ -428,7 +429,7 @@ function drawHistogram(box, sides, label) {
     if (!details.open || details.childElementCount > 1) return;
     details.append(tableOf(["side", "from", "to", "calls"], 1, rows()));
   });
-  box.replaceChildren(histogram(sides, label), legend, details);
+  box.replaceChildren(histogram(sides, label, box.clientWidth), legend, details);
 }
 
 const SIDES = {
