@@ -17,7 +17,7 @@ OTHERWISE = {
     # A descriptor of `mkstemp`, in a directory that only the user may write.
     "disk_cache.py": ['open(file, "wb")'],
     # In a folder that was made for it alone.
-    "aspects/operations/torch_profiler.py": ['gzip.open(sink, "wb")'],
+    "aspects/operations/torch_profiler.py": ['gzip.open(file, "wb")'],
     # What the command writes while it runs.
     "gate/sides.py": ['path.open("xb")'],
     # Memory that has no name.
