@@ -210,6 +210,22 @@ def test_the_stack_traces_of_anomaly_detection_are_priced() -> None:
     assert not found(sampled("forward", TRACES, 30, 10), "switch the detection")
 
 
+def test_a_graph_of_the_backward_pass_is_named_with_what_it_may_cost() -> None:
+    keeping = SetupCall(kind="backward", call="backward(create_graph=True)", file="a.py", line=9)
+    run = sampled("backward", TRACES, 0, 40)
+    run.setup_calls = SetupCalls((keeping,))
+    (one,) = found(run, "take the backward pass without a graph")
+    assert one.low_ns == 0
+    assert one.high_ns == pytest.approx(0.6 * 5 * MS)
+    assert one.edit == (
+        "leave out create_graph=True at a.py:9, unless you differentiate the gradients"
+    )
+    beside = sampled("backward", TRACES, 0, 40, gpus=["a GPU"])
+    beside.setup_calls = run.setup_calls
+    assert all(one.low_ns in (0, None) for one in found(beside, "take the backward pass"))
+    assert not found(sampled("backward", TRACES, 0, 40), "take the backward pass")
+
+
 def test_double_precision_is_named_with_what_it_may_cost() -> None:
     run = sampled("forward", TRACES, 0, 40)
     adam = SetupCall(kind="optimizer", call="Adam", file="a.py", line=7, dtypes=("float64",))

@@ -15,7 +15,12 @@ from pyinstrument_gpu import analysis, plugins
 from pyinstrument_gpu.analysis.advice import EDIT_SHARE, MIN_STEPS, Finding
 from pyinstrument_gpu.analysis.rules.case import Case
 from pyinstrument_gpu.analysis.rules.loader import kept_workers, loader_workers, no_workers
-from pyinstrument_gpu.analysis.rules.modes import anomaly_mode, double_precision, recomputation
+from pyinstrument_gpu.analysis.rules.modes import (
+    anomaly_mode,
+    double_precision,
+    graph_of_backward,
+    recomputation,
+)
 from pyinstrument_gpu.analysis.rules.waits import (
     blocking_copies,
     evaluation_copies,
@@ -49,6 +54,7 @@ RULES: tuple[Callable[[Case], Iterable[Finding]], ...] = (
     kept_workers,
     too_many_threads,
     anomaly_mode,
+    graph_of_backward,
     double_precision,
     recomputation,
     batch_size,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules on what a program has chosen for all of its work: anomaly detection, double precision, and
-activations that are computed twice."""
+"""Rules on what a program has chosen for all of its work: anomaly detection, a graph of the
+backward pass, double precision, and activations that are computed twice."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from pyinstrument_gpu.parts.words import small_percent
 _SINGLE_SAVES = 0.6
 """The most of a time that single precision saves: half by arithmetic and by memory, and a little
 where the data then fits into caches."""
+_GRAPH_SAVES = 0.6
+"""The most of a backward pass that it saves to record no graph of it."""
 _CHECKPOINT_FILE = "torch/utils/checkpoint.py"
 
 
@@ -29,18 +31,35 @@ def anomaly_mode(case: Case) -> Iterator[Finding]:
         return
     made = [f"{one.call} at {case.run.name_of_line(one.place)}" for one in calls[:2]]
     share = small_percent(high_ns, case.step_ns)
-    checks_ns = sum(
-        time_ns
-        for path, time_ns in case.computing_by_path.items()
-        if case.run.names[case.run.path_names[path]] == "backward"
-    )
     yield guidance(
         "switch the detection of anomalies off",
         None,
-        *Worth(0.0 if case.has_device else low_ns, high_ns + checks_ns, case.step_ns),
+        *Worth(0.0 if case.has_device else low_ns, high_ns + _backward_ns(case), case.step_ns),
         f"the stack traces that it takes are up to {share} of the step, and the backward pass "
         "looks at each gradient besides",
         f"remove {' and '.join(made)}",
+    )
+
+
+def graph_of_backward(case: Case) -> Iterator[Finding]:
+    """Yield what it may take that a backward pass records a graph of itself, as a derivative of it
+    needs one. It then runs other functions, which note each operation and keep what these need."""
+    calls = tuple(case.run.setup_calls.of_kind("backward"))
+    if not calls:
+        return
+    line = case.run.name_of_line(calls[0].place)
+    evidence = f"{calls[0].call} at {line} builds a graph of the backward pass in each step"
+    worth = Worth(0.0, _GRAPH_SAVES * _backward_ns(case), case.step_ns)
+    low_ns, high_ns, of_ns, of = UNKNOWN if case.has_device else worth
+    yield guidance(
+        "take the backward pass without a graph of its own",
+        None,
+        low_ns,
+        high_ns,
+        of_ns,
+        of,
+        f"{evidence}, which only a derivative of its gradients needs",
+        f"leave out create_graph=True at {line}, unless you differentiate the gradients",
     )
 
 
@@ -90,6 +109,15 @@ def recomputation(case: Case) -> Iterator[Finding]:
         f"torch.utils.checkpoint computes them again for {small_percent(likely_ns, case.step_ns)} "
         "of the step",
         f"call layers without torch.utils.checkpoint{where}, as many as memory allows",
+    )
+
+
+def _backward_ns(case: Case) -> float:
+    """Return the time that a step computes in backward passes."""
+    return sum(
+        time_ns
+        for path, time_ns in case.computing_by_path.items()
+        if case.run.names[case.run.path_names[path]] == "backward"
     )
 
 

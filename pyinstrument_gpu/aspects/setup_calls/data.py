@@ -31,7 +31,8 @@ class SetupCall(Struct, frozen=True, kw_only=True):
     """A line of the program that makes a loader or an optimizer, or sets a mode of torch.
 
     Attributes:
-        kind: "loader", "optimizer", "threads" or "anomaly".
+        kind: "loader", "optimizer", "threads", "anomaly" or, of a backward pass that keeps a graph
+            of itself, "backward".
         call: what it calls, such as "AdamW".
         file, line: where it stands.
         is_shuffled: of a loader, whether its batches are drawn at random, as those that are trained

@@ -2,8 +2,9 @@
 """Notes the calls that set training up, while a recording goes on.
 
 The functions are hooked below their Python objects. They are called a few times in a program, and
-each call costs some ten microseconds. An optimizer's constructor calls that of its base class: of
-calls inside each other, on one thread, the outermost counts.
+each call costs some ten microseconds; of backward passes only those that keep a graph are looked at
+so, and of these the first ones. An optimizer's constructor calls that of its base class: of calls
+inside each other, on one thread, the outermost counts.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ from pyinstrument_gpu.patching.import_hook import when_imported
 
 _ANY_CALL = 0  # no call is passed over by a quick check (patching/hooks.py, which needs torch)
 _MOST_PARAMETERS = 1000
+_MOST_PASSES = 10
+"""Of backward passes that keep a graph, so many are noted."""
+_WITHOUT_OBJECT = {"threads": "torch.set_num_threads", "backward": "backward(create_graph=True)"}
+"""Calls that make nothing, as they are named."""
 
 
 class SetupWatch(Watcher):
@@ -34,6 +39,7 @@ class SetupWatch(Watcher):
     def __init__(self) -> None:
         self._leave = self._leaves  # one object, by which the hooks are known
         self._inside: set[int] = set()
+        self._passes = 0
         self._calls: dict[tuple[Any, ...], dict[str, Any]] = {}
         self._withdraw: Callable[[], None] | None = None
 
@@ -59,6 +65,10 @@ class SetupWatch(Watcher):
                 native.hook_call(
                     function, _ANY_CALL, enter=partial(self._enter, kind), leave=self._leave
                 )
+            engine = type(sys.modules["torch"].autograd.Variable._execution_engine)
+            native.hook_call(
+                engine.run_backward, _ANY_CALL, enter=self._enter_backward, leave=self._leave
+            )
 
     def _enter(self, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> str | None:
         thread = threading.get_ident()
@@ -66,6 +76,16 @@ class SetupWatch(Watcher):
             return None
         self._inside.add(thread)
         return kind
+
+    def _enter_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> str | None:
+        # The engine, tensors, their gradients, retain_graph, create_graph. Only `backward`, and not
+        # `grad`, which takes derivatives of derivatives, accumulates gradients.
+        if len(args) < 5 or args[4] is not True or not (kwargs or {}).get("accumulate_grad"):
+            return None
+        if self._passes >= _MOST_PASSES:
+            return None
+        self._passes += 1
+        return self._enter("backward", args, kwargs)
 
     def _leaves(self, kind: str, args: tuple[Any, ...], succeeded: bool) -> None:
         self._inside.discard(threading.get_ident())
@@ -75,10 +95,10 @@ class SetupWatch(Watcher):
 
     def _note(self, kind: str, args: tuple[Any, ...], frame: FrameType) -> None:
         frames: Any = sys.modules["pyinstrument_gpu.patching.program_frames"]
-        program, library = frames.maker_of(frame, None if kind == "threads" else args[0])
+        program, library = frames.maker_of(frame, None if kind in _WITHOUT_OBJECT else args[0])
         if kind == "anomaly" and library is not None:
             return  # torch's own use, as where it compiles
-        call = "torch.set_num_threads" if kind == "threads" else type(args[0]).__name__[:MOST_TEXT]
+        call = _WITHOUT_OBJECT.get(kind) or type(args[0]).__name__[:MOST_TEXT]
         if call == "set_detect_anomaly" and not sys.modules["torch"].is_anomaly_enabled():
             return
         file, line = program.f_code.co_filename, program.f_lineno
@@ -122,8 +142,9 @@ def _functions() -> Iterator[tuple[str, Any]]:
     yield "anomaly", anomaly_mode.detect_anomaly.__init__
     base = torch.optim.Optimizer
     yield "optimizer", base.__init__
-    for found in set(vars(torch.optim).values()):
-        if isinstance(found, type) and issubclass(found, base) and "__init__" in vars(found):
+    types = {found for found in vars(torch.optim).values() if isinstance(found, type)}
+    for found in types - {base}:
+        if issubclass(found, base) and "__init__" in vars(found):
             yield "optimizer", found.__init__
 
 

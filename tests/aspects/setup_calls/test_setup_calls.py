@@ -147,6 +147,22 @@ def test_only_switching_anomaly_detection_on_is_noted() -> None:
     ]
 
 
+def test_only_a_backward_pass_that_keeps_a_graph_of_itself_is_noted() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    with pig.record() as recording:
+        weight.square().sum().backward()
+        weight.square().sum().backward(retain_graph=True)
+        torch.autograd.grad(weight.square().sum(), weight, create_graph=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for _ in range(100):
+                weight.square().sum().backward(create_graph=True)
+    weight.grad = None
+    (found,) = calls_of(recording)
+    assert (found.kind, found.call) == ("backward", "backward(create_graph=True)")
+    assert found.place.file == __file__
+
+
 def test_what_is_made_behind_the_recording_is_not_noted_and_is_as_it_was() -> None:
     with pig.record() as recording:
         pass
