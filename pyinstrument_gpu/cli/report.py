@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -28,6 +30,7 @@ from pyinstrument_gpu.report.one_step import step_document
 if TYPE_CHECKING:
     from pyinstrument_gpu.job.job import Job
     from pyinstrument_gpu.job.report import JobDocument
+    from pyinstrument_gpu.page.redaction import Redaction
 
 
 @click.command()
@@ -119,8 +122,8 @@ def report(
     if rank is not None:
         paths = [_path_of_rank(given, rank)]
     elif step is None and are_of_a_job(given, paths):
-        write = partial(_write_page, first=paths[0], output=output, is_public=is_public)
-        _report_job(given, line_of if as_json else None, write if as_html else None)
+        write = partial(_write_page, first=paths[0], output=output)
+        _report_job(given, line_of if as_json else None, write if as_html else None, is_public)
         return
     say_what_is_left_out(earlier)
     names: list[str] = []
@@ -152,7 +155,8 @@ def report(
             print(f"=== {name}" if len(runs) == 1 else f"\n=== {name}")
         print(text)
     if as_html and runs:
-        _write_page(runs, names, first=paths[0], output=output, is_public=is_public)
+        redaction = _redaction([run.environment for run in runs]) if is_public else None
+        _write_page(runs, names, None, redaction, first=paths[0], output=output)
     _say_left_out(unreadable, is_error=not runs or not unreadable.keys().isdisjoint(given))
 
 
@@ -178,19 +182,27 @@ def _path_of_rank(given: Sequence[str], rank: int) -> str:
 def _report_job(
     given: Sequence[str],
     line_of: Callable[[JobDocument], str] | None,
-    write: Callable[[Sequence[Run], Sequence[str], Job, JobDocument], None] | None,
+    write: Callable[[Sequence[Run], Sequence[str], JobDocument, Redaction | None], None] | None,
+    is_public: bool,
 ) -> None:
     from pyinstrument_gpu.job.job import Job
     from pyinstrument_gpu.job.report import job_document_of, job_report
 
     job = Job.load(given)
+    redaction = None
+    if is_public:
+        redaction = _redaction([rank.environment for rank in job.ranks])
+        changed = [
+            replace(rank, environment=redaction.facts(rank.environment)) for rank in job.ranks
+        ]
+        job = replace(job, ranks=tuple(changed))
     document = job_document_of(job)
     if write is not None:
         from pyinstrument_gpu.page.job_view import ranks_on_page
 
         ranks = ranks_on_page(document)  # of many ranks, the few that matter
         files = [click.format_filename(_file_of_rank(job, rank)) for rank in ranks]
-        write([job.run(rank) for rank in ranks], files, job, document)
+        write([job.run(rank) for rank in ranks], files, document, redaction)
         return
     try:
         print(job_report(document) if line_of is None else line_of(document))
@@ -209,19 +221,26 @@ def _file_of_rank(job: Job, rank: int) -> str:
 def _write_page(
     runs: Sequence[Run],
     files: Sequence[str],
-    job: Job | None = None,
     document: JobDocument | None = None,
+    redaction: Redaction | None = None,
     *,
     first: str,
     output: str | None,
-    is_public: bool,
 ) -> None:
     """Write the page of runs, beside the first run file without `output`."""
     from pyinstrument_gpu.page.page import html_page, page_beside, write_page
-    from pyinstrument_gpu.page.redaction import Redaction
 
-    ranks = runs if job is None else job.ranks
-    redaction = Redaction([one.environment for one in ranks]) if is_public else None
-    page = page_beside(Path(first)) if output is None else Path(output)
+    beside = Path(first)
+    if redaction is not None:
+        runs = list(map(redaction.run, runs))
+        files = list(map(os.path.basename, files))
+        beside = beside.with_suffix(".public.gpurun")
+    page = page_beside(beside) if output is None else Path(output)
     write_page(html_page(runs, files, document, redaction), page)
     print(f"Page: {click.format_filename(page)}")
+
+
+def _redaction(environments: Iterable[Mapping[str, Any]]) -> Redaction:
+    from pyinstrument_gpu.page.redaction import Redaction
+
+    return Redaction(environments)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -305,7 +306,8 @@ def run(
                 name = option.replace("_", "-")
                 raise click.UsageError(f"--{name} needs --profile-steps")
     flags = {flag for option in run.params for flag in option.opts if flag.startswith("--")}
-    words = (word.partition("=")[0] for word in arguments)
+    of_program = itertools.takewhile(lambda word: word != "--", arguments)
+    words = (word.partition("=")[0] for word in of_program)
     misplaced = next((word for word in words if word in flags), None)
     chosen = LaunchOptions(sync_watch=not no_sync_watch, misplaced=misplaced, **options)
     raise Leave(Launch(Program(program, arguments, is_module), chosen).run)

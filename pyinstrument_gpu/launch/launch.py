@@ -128,6 +128,7 @@ class Launch:
         self._own_steps = 0
         self._is_over = False
         self._gave_way = False
+        self._own_file: tuple[int, ...] | None = None
         self._said: list[str] = []
         self._program_end: dict[str, Any] | None = None
 
@@ -167,8 +168,7 @@ class Launch:
             self._program_end = {"exit_code": _exit_code(end.code)}
             if self._program_end["exit_code"] == _WRONG_USAGE and self._options.misplaced:
                 self._say(
-                    f"{self._options.misplaced} went to the program; options of `run` stand "
-                    "before it"
+                    f"if {self._options.misplaced} was meant for `run`, write it before the program"
                 )
             if self._program_end["exit_code"]:
                 self._program_end.update(lost_peer_facts(end))
@@ -267,6 +267,7 @@ class Launch:
         self._gave_way = True
         self._say("the program started a recording of its own, so this one ended there")
         self._stop()
+        self._own_file = _file_state(self._path)
 
     # The count of steps
 
@@ -323,14 +324,13 @@ class Launch:
                     f"nothing was recorded: the program ended within the {self._options.warmup} "
                     "warm-up steps"
                 )
+        elif self._is_superseded():
+            os.unlink(path_of_rank(self._path))
         elif rank == 0:
             run = self._recording.run
             # The program reports what its own recording holds; of ours, which is empty, there is
             # nothing to say.
             gave_way = self._gave_way and not run.phases
-            if gave_way and not run.step_totals.count and not len(run.module_spans):
-                with contextlib.suppress(OSError):
-                    os.unlink(path_of_rank(self._path))
             shows = not self._options.no_report and not gave_way
             shows = shows and bool(run.phases or ranks > 1)
             job = self._job(ranks) if ranks > 1 and (shows or self._options.html) else None
@@ -348,6 +348,16 @@ class Launch:
             if self._options.html or shows:
                 yield from self._report_ending(job)
         yield from (f"pyinstrument-gpu: {sentence}" for sentence in self._said)
+
+    def _is_superseded(self) -> bool:
+        """Return whether the program has recorded itself, and all is in its own recording: ours
+        gave way before anything happened, and its file is as we left it."""
+        ended_well = self._program_end == {"exit_code": 0}
+        if self._own_file is None or not ended_well or _file_state(self._path) != self._own_file:
+            return False
+        assert self._recording is not None
+        run = self._recording.run
+        return not (run.phases or run.step_totals.count or len(run.module_spans))
 
     def _job(self, ranks: int) -> JobDocument | None:
         """The ranks together, of as many as have ended by now."""
@@ -422,6 +432,15 @@ def _set_up_flight_recorder(time_collectives: bool) -> None:
         os.environ[SIZE_VARIABLES[0]] = _FLIGHT_RECORDER_ENTRIES
     if time_collectives:
         os.environ.setdefault("TORCH_NCCL_ENABLE_TIMING", "1")
+
+
+def _file_state(path: Path) -> tuple[int, ...] | None:
+    """Return what tells a rank's file from another one, and from itself when it is written."""
+    try:
+        found = os.stat(path_of_rank(path))
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _exit_code(code: object) -> int:

@@ -272,7 +272,7 @@ def _written(
         script=script,
         script_hash=f"sha256-{digest}",
         licence=asset("uPlot.LICENSE"),
-        data=_json(data) if redaction is None else redaction(_json(data)),
+        data=_json(data if redaction is None else redaction.values(data)),
     )
     return text
 

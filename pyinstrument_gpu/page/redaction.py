@@ -1,26 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """Leaving out of a page who recorded a run, and where.
 
-Paths come up in places that no list has whole: arguments, stacks, notes, messages of errors. So
-it is not the run that is changed, but each text on its way into the page. What is known by name
-(hosts, users, the folders of the program) is looked for literally, as it may hold spaces; any other
-absolute path is known by its shape.
+Paths come up in places that no list has whole: arguments, stacks, notes, messages of errors. So it
+is each text on its way into the page that is changed. What is known by name (hosts, users, the
+folders of the program) is looked for literally, as it may hold spaces; any other absolute path is
+known by its shape. The facts of a run's environment are changed first, each by itself: there it is
+known where a path ends. Names and identifiers of the page are kept: a host that is called as a
+phase is replaced only where it is said to be a host.
 """
 
 from __future__ import annotations
 
-import json
+import copy
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-_HOMES = ("home", "Users")
+from pyinstrument_gpu.core.run import Run
+
+_HOMES = frozenset({"home", "Users", "users", "user", "u"})
+"""Folders whose folders are called as users."""
 _NAME = r"[^/\s\"'<>|,:;()\[\]{}&]+"
+_BEGIN = r"(?<![\w.~/-])(?:file://)?"
+_HOME = re.compile(rf"{_BEGIN}/(?:home|Users)/{_NAME}")
 _PACKAGES = re.compile(rf"(?:\.\.\.)?(?:/{_NAME})*/((?:site|dist)-packages/)")
-_FOLDERS = re.compile(rf"(?<![\w.~/-])(?:/{_NAME})+/(?={_NAME})|\.\.\./(?:{_NAME}/)*")
+_FOLDERS = re.compile(rf"{_BEGIN}(?:/{_NAME})+/(?={_NAME})|\.\.\./(?:{_NAME}/)*")
 _ABOVE = ".../"
-_END = "(?![A-Za-z0-9])"
+_PATH_ARGUMENT = re.compile(r"(?:[\w.-]+=|--?[\w-]+=?)?(?:file://)?/")
+_ENDS = "(?![A-Za-z0-9])"
 
 
 class Redaction:
@@ -34,38 +42,88 @@ class Redaction:
     def __init__(self, environments: Iterable[Mapping[str, Any]]) -> None:
         projects: dict[str, str] = {}
         above: dict[str, str] = {}
-        users: dict[str, str] = {}
+        users: set[str] = set()
         hosts: dict[str, str] = {}
         for one in environments:
-            own = [one.get("cwd"), one.get("program_folder")]
-            projects |= {f"{folder}/": "" for folder in own if folder and folder != "/"}
-            for path in map(PurePosixPath, [*filter(None, own), *one.get("command", ())[:1]]):
-                above |= {f"{folder}/": _ABOVE for folder in path.parents if folder.name}
-                if path.parts[1:2] and path.parts[1] in _HOMES and path.parts[2:]:
-                    users[path.parts[2]] = "user"
-            if host := one.get("host"):
-                alias = hosts.setdefault(host, f"host-{len({*hosts.values()}) + 1}")
-                hosts.setdefault(host.partition(".")[0], alias)
-        self._places = _Literals(above | projects)
-        # A user may be called as a phase is: elsewhere it is a word as any other.
-        self._users = _Literals(users, "(?<=[/=~_:])", _END)
-        self._hosts = _Literals(hosts, "(?<![A-Za-z0-9])", _END)
+            own = [str(one.get(name) or "") for name in ("cwd", "program_folder")]
+            projects |= {f"{folder.rstrip('/')}/": "" for folder in own if folder.strip("/")}
+            program = [str(word) for word in one.get("command") or ()][:1]
+            for path in map(PurePosixPath, [*own, *program]):
+                outer = [folder for folder in path.parents if folder.name not in {"", *_HOMES}]
+                above |= {f"{folder}/": _ABOVE for folder in outer}
+                places = zip(path.parts, path.parts[1:], strict=False)
+                users |= {user for home, user in places if home in _HOMES}
+            host = str(one.get("host") or "")
+            if host and host not in hosts:
+                hosts[host] = f"host-{len({*hosts.values()}) + 1}"
+                hosts.setdefault(host.partition(".")[0], hosts[host])
+        self._places = _Words(above | projects, _BEGIN)
+        named = dict.fromkeys(users, "user")
+        self._users = _Words(named, r"(?:(?<=[=~])|(?<=torchinductor_)|(?<=-u ))", _ENDS)
+        self._accounts = _Words(named, r"(?<![A-Za-z0-9])", "(?=@)")
+        telling = {host: alias for host, alias in hosts.items() if _is_telling(host)}
+        self._hosts = _Words(telling, r"(?<![A-Za-z0-9])", _ENDS)
+        self._named_hosts = _Words(hosts, r"(?<=\bhost )", _ENDS)
+        self._of_host = hosts
 
     def __call__(self, text: str) -> str:
-        text = _PACKAGES.sub(r"\1", self._places.replaced(text))
-        return self._hosts.replaced(self._users.replaced(_FOLDERS.sub(_ABOVE, text)))
+        text = _HOME.sub("...", self._places.replaced(text))
+        text = _FOLDERS.sub(_ABOVE, _PACKAGES.sub(r"\1", text))
+        for words in (self._users, self._accounts, self._hosts, self._named_hosts):
+            text = words.replaced(text)
+        return text
+
+    def values(self, data: Any) -> Any:
+        """Return data for the page's script, in which texts are changed, and no key or number."""
+        if isinstance(data, str):
+            return self(data)
+        if isinstance(data, Mapping):
+            return {key: self.values(value) for key, value in data.items()}
+        return [self.values(one) for one in data] if isinstance(data, list | tuple) else data
+
+    def facts(self, environment: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the facts of a run's environment: of an argument, and of a folder, all is a path
+        that begins as one."""
+        changed = {key: self._fact(value) for key, value in environment.items()}
+        if "host" in environment:
+            changed["host"] = self._of_host.get(str(environment["host"]), "")
+        return changed
+
+    def run(self, run: Run) -> Run:
+        """Return the run with such facts."""
+        changed = copy.copy(run)
+        changed.environment = self.facts(run.environment)
+        return changed
+
+    def _fact(self, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: self._fact(one) for key, one in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._fact(one) for one in value]
+        if not isinstance(value, str):
+            return value
+        begin = _PATH_ARGUMENT.match(value)
+        inside = self._places.replaced(value)
+        if (begin is not None and inside == value) or _ABOVE in inside:
+            prefix = value[: begin.end() - 1] if begin is not None else ""
+            inside = f"{prefix}{_ABOVE}{value.rstrip('/').rpartition('/')[2]}"
+        return self(inside)
 
 
-class _Literals:
-    """Words with what stands in their place, as they are and as JSON has them."""
+def _is_telling(host: str) -> bool:
+    """Return whether a word can be nothing but a host: it is no number, and no plain word."""
+    return len(host) > 3 and bool(re.search("[A-Za-z]", host) and re.search("[0-9.-]", host))
 
-    def __init__(self, words: Mapping[str, str], before: str = "", behind: str = "") -> None:
-        self._words = {json.dumps(word)[1:-1]: new for word, new in words.items()} | dict(words)
-        longest_first: Sequence[str] = sorted(self._words, key=len, reverse=True)
-        any_of = "|".join(map(re.escape, longest_first))
-        self._pattern = re.compile(f"{before}(?:{any_of}){behind}") if any_of else None
+
+class _Words:
+    """Words with what stands in their place, whatever their case."""
+
+    def __init__(self, words: Mapping[str, str], before: str, behind: str = "") -> None:
+        self._words = {word.lower(): new for word, new in words.items() if word}
+        any_of = "|".join(map(re.escape, sorted(self._words, key=len, reverse=True)))
+        self._pattern = re.compile(f"{before}({any_of}){behind}", re.IGNORECASE)
 
     def replaced(self, text: str) -> str:
-        if self._pattern is None:
+        if not self._words:
             return text
-        return self._pattern.sub(lambda found: self._words[found[0]], text)
+        return self._pattern.sub(lambda found: self._words[found[1].lower()], text)

@@ -327,6 +327,27 @@ def test_switched_off_by_the_environment(tmp_path: Path) -> None:
     assert not (tmp_path / "run.gpurun").exists()
 
 
+def test_a_file_that_is_the_programs_or_may_say_something_is_kept(tmp_path: Path) -> None:
+    body = textwrap.indent(textwrap.dedent(OWN), "    ")
+    same = "import pyinstrument_gpu as pig\nwith pig.record('run.gpurun', overwrite=True):\n" + body
+    write(tmp_path, "same.py", same)
+    launched(tmp_path, "same.py")
+    assert Run.load(tmp_path / "run.gpurun").step_totals.count == 5
+    (tmp_path / "run.gpurun").unlink()
+    failing = "import pyinstrument_gpu as pig\npig.record('nosuch/own.gpurun').__enter__()\n"
+    write(tmp_path, "failing.py", failing)
+    assert launched(tmp_path, "failing.py").returncode == 1
+    assert Run.load(tmp_path / "run.gpurun").step_totals.count == 0
+
+
+def test_no_rank_leaves_an_empty_file_beside_the_programs_own(tmp_path: Path) -> None:
+    write(tmp_path, "own.py", "import pyinstrument_gpu as pig\nwith pig.record():\n    pass\n")
+    for rank in ("0", "1"):
+        here = {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": "2"}
+        launched(tmp_path, "--html", "own.py", environment=here)
+    assert {path.suffix for path in tmp_path.iterdir()} == {".py"}
+
+
 OWN = """
     import pyinstrument_gpu as pig
     for batch in pig.gpu_steps(range(5)):
@@ -430,7 +451,7 @@ def test_where_no_page_can_be_written_the_run_is_kept(tmp_path: Path) -> None:
 
 def test_options_behind_the_program_are_named_where_it_refuses_them(tmp_path: Path) -> None:
     write(tmp_path, "train.py", "import sys; sys.exit(int(sys.argv[2]))")
-    hint = "pyinstrument-gpu: --modules went to the program; options of `run` stand before it"
+    hint = "if --modules was meant for `run`, write it before the program"
     for code, is_told in (("2", True), ("1", False), ("0", False)):
         for option in ("--modules", "--modules=all", "--mine"):
             done = launched(tmp_path, "train.py", option, code)

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from pyinstrument_gpu.cli import main
 from pyinstrument_gpu.core.sync_kind import SyncKind
 from pyinstrument_gpu.core.syncs import SyncSite
+from pyinstrument_gpu.page.page import html_page
 from pyinstrument_gpu.page.redaction import Redaction
 from tests.helpers.made_runs import syncs_of
 from tests.helpers.run_writer import save
@@ -42,8 +43,12 @@ HIDDEN = ("Jörg", "gpu-07", "lab.example", "secret", "conda")
         ("~/x/y, a/b/c, 3/4, ms/step, https://example.org/a/b", "~/x/y, a/b/c, 3/4, ms/step, https://example.org/a/b"),
         ("rank 3 on gpu-07.lab.example, gpu-07: late", "rank 3 on host-1, host-1: late"),
         ("gpu-071 and xgpu-07", "gpu-071 and xgpu-07"),
-        ("--user=Jörg Müller, cache_Jörg Müller", "--user=user, cache_user"),
-        (json.dumps("/home/Jörg Müller/x/y.py"), '".../y.py"'),
+        ("--user=Jörg Müller, torchinductor_Jörg Müller", "--user=user, torchinductor_user"),
+        ("jörg müller@gpu, test_Jörg Müller/x", "user@gpu, test_Jörg Müller/x"),
+        ("file:///home/Jörg Müller/conda/x.py, file:///a/b/x.py", ".../x.py, .../x.py"),
+        ("--out=/home/carol, /home/carol/a/b.py", "--out=..., .../b.py"),
+        ("epoch/home/Jörg Müller/x, /mnt/home/carol", "epoch/home/Jörg Müller/x, .../carol"),
+        ("GPU-07.Lab.example", "host-1"),
     ],
 )  # fmt: skip
 def test_what_stands_in_its_place(text: str, expected: str) -> None:
@@ -56,12 +61,40 @@ def test_where_nothing_is_known_paths_are_still_shortened() -> None:
 
 
 def test_hosts_are_told_from_one_another() -> None:
-    redaction = Redaction([{"host": "alpha"}, {"host": "beta"}, {"host": "alpha"}])
-    assert redaction("alpha waits for beta") == "host-1 waits for host-2"
+    redaction = Redaction([{"host": "alpha"}, {"host": "beta-2"}, {"host": "alpha"}])
+    assert redaction("on host alpha, beta-2 late") == "on host host-1, host-2 late"
+
+
+@pytest.mark.parametrize("host", ["data", "0", "10.0.0.5", "name", "steps", "a", ".", "runs"])
+def test_a_host_or_a_user_that_is_called_as_something_else_spoils_nothing(host: str) -> None:
+    pages = []
+    for name in ("zz-99", host):
+        told = {"host": name, "cwd": f"/home/{name}/opt", "command": [f"/{name}"]}
+        run = training(environment=told)
+        redaction = Redaction([told])
+        text = html_page([redaction.run(run)], ["train.gpurun"], redaction=redaction)
+        pages.append(Reading(text))
+    plain, public = pages
+    assert public.data == plain.data
+    assert public.rows() == plain.rows()
+    identified = [[of.get("id"), of.get("href")] for _, of in plain.elements]
+    assert identified == [[of.get("id"), of.get("href")] for _, of in public.elements]
+    for text in ("epoch/data/load 10 of 0.5", f"outer/{host}", f"x-{host}/y"):
+        assert redaction(text) == text
+
+
+def test_a_fact_that_begins_as_a_path_is_one_to_its_end() -> None:
+    words = ["/mnt/vault seven/cust omer/x.bin", "--data=/mnt/a(b)/c,d/e", "/opt/O'Brien/proj"]
+    changed = Redaction([{}]).facts({"command": words, "host": "b", "cores": 2, "cwd": "/a b/c"})
+    assert changed["command"] == [".../x.bin", "--data=.../e", ".../proj"]
+    assert (changed["cores"], changed["cwd"]) == (2, ".../c")
 
 
 def test_a_public_page_has_none_of_it_and_another_has(tmp_path: Path) -> None:
-    run = training(environment=ENVIRONMENT, notes=["no file /home/Jörg Müller/conda/x.so"])
+    names = ["a/home/x", "data", "outer/test"]
+    run = training(
+        names=names, environment=ENVIRONMENT, notes=["no file /home/Jörg Müller/conda/x.so"]
+    )
     run.syncs = syncs_of(run)
     sites = (
         *run.syncs.sites,
