@@ -2,15 +2,17 @@
 """`pyinstrument-gpu mcp`: serve the runs below a folder to agents, by the Model Context Protocol.
 
 Each tool is a command of this program in a process of its own: an agent reads what a person would,
-and nothing but the protocol is on standard output.
+and nothing but the protocol is on standard output. Nothing is imported from the folder.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 from typing import TYPE_CHECKING, Any
@@ -26,9 +28,17 @@ if TYPE_CHECKING:
     from mcp.server import MCPServer
 
 MOST_BYTES = 4096
+_PREFIX_BYTES = 64  # the SDK puts the tool's name in front of an error
 _MOST_RUNS = 30
+_DEADLINE_S = 120
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
-_CUT = "\n... cut at 4 KiB. Ask for less: a section, or a phase."
+_CUT = "\n... cut at 4 KiB"
+_COMMAND = """\
+import sys
+if sys.path[0] == "":  # the folder, in which a module may be called as one of ours
+    del sys.path[0]
+from pyinstrument_gpu.cli import main
+main(prog_name="pyinstrument-gpu")"""
 _INSTRUCTIONS = """\
 Record a training program: `pyinstrument-gpu run -q -o NAME.gpurun train.py`. It is not changed.
 Begin with `list_runs`, then `report`. A dash means "not known", never zero. Prove a change by
@@ -41,10 +51,13 @@ class _Folder:
     def __init__(self, root: Path, error: type[Exception]) -> None:
         self.root = root.resolve()
         self.error = error
+        self.children: set[asyncio.subprocess.Process] = set()
+        self._trying = asyncio.Lock()
 
-    async def list_runs(self) -> str:
-        """List the run files below the folder, newest first: path, program, steps, duration."""
-        return _within_limit(await asyncio.to_thread(self._listed))
+    async def list_runs(self, folder: str = "") -> str:
+        """List the run files below the folder, or one inside it, newest first: path, program,
+        steps, duration."""
+        return _within_limit("\n".join(self._listed(self._path(folder))) or "There is no run file.")
 
     async def report(self, run: str, section: str | None = None, phase: str | None = None) -> str:
         """Report where the time of a training step goes, which line is to blame, and what a change
@@ -68,62 +81,94 @@ class _Folder:
         self, program: str, arguments: list[str] | None = None, minutes: float = 5
     ) -> str:
         """Run a program with one edit after the other, such as other loader workers or threads,
-        and say which made it faster, by how much. The edits that won are in try.diff."""
+        and say which made it faster, by how much, and in which file the winners are as a patch."""
         inside = os.path.relpath(self._path(program), self.root)  # as in a copy of the folder
         command = [os.path.join(".", inside), *(arguments or ())]
-        return await self._told("try", f"--minutes={minutes}", *command)
+        async with self._trying:  # two at once would measure each other
+            names = (f"try-{number}.diff" for number in itertools.count(1))
+            patch = next(name for name in names if not Path(self.root, name).exists())
+            options = f"--minutes={minutes}", f"--patch={patch}"
+            return await self._told("try", *options, *command, deadline_s=90 * minutes + 600)
 
     def _path(self, given: str) -> str:
-        path = Path(self.root, given).resolve()
-        if not path.is_relative_to(self.root) or not path.exists():
-            raise self.error(
-                f"there is no {given!r} below {self.root}; list_runs has what there is"
-            )
-        return str(path)
+        """Return the path; raise unless it, and what a folder has, lies below the root."""
+        try:
+            path = Path(self.root, given).resolve(strict=True)
+            files = [*below(path)] if path.is_dir() else [path]
+            if all(map(self._is_inside, [path, *files])) and all(file.is_file() for file in files):
+                return str(path)
+        except (OSError, ValueError):
+            pass
+        shown = printable(given[:200])
+        raise self.error(
+            f"there is no {shown!r} that lies below {self.root} as a whole; list_runs has what "
+            "there is"
+        )
 
-    def _listed(self) -> str:
-        times = {path: path.stat().st_mtime for path in below(self.root) if path.is_file()}
+    def _is_inside(self, path: Path) -> bool:
+        return path.resolve().is_relative_to(self.root)
+
+    def _listed(self, folder: str) -> Iterator[str]:
+        times = {path: os.lstat(path).st_mtime for path in below(Path(folder)) if path.is_file()}
         newest = sorted(times, key=times.__getitem__, reverse=True)
-        more = [f"and {len(newest) - _MOST_RUNS:,} older ones"] if newest[_MOST_RUNS:] else []
-        return "\n".join([*map(self._line, newest[:_MOST_RUNS]), *more]) or "There is no run file."
+        yield from map(self._line, newest[:_MOST_RUNS])
+        if newest[_MOST_RUNS:]:
+            yield f"and {len(newest) - _MOST_RUNS:,} older ones: name a folder"
 
     def _line(self, path: Path) -> str:
         name = os.fspath(path.relative_to(self.root))
         try:
             run = Run.load(path)
-        except (OSError, PyinstrumentGpuError) as error:
+        except (OSError, ValueError, PyinstrumentGpuError) as error:
             return printable(f"{name}: {error}")
         program = " ".join(map(str, run.environment.get("arguments") or ()))
         size = f"{counted(run.steps_ended, 'step')} in {duration(run.duration_ns)}"
         begin, end = run.environment.get("started"), "complete" if run.complete else "incomplete"
         return printable(f"{name}: {program}, {size}, started {begin}, {end}")
 
-    async def _told(self, *arguments: str) -> str:
+    async def _told(self, *arguments: str, deadline_s: float = _DEADLINE_S) -> str:
         """Return what the command prints. If the client no longer waits for it, it is ended."""
-        command = [sys.executable, "-m", "pyinstrument_gpu", *arguments]
-        process = await asyncio.create_subprocess_exec(
-            *command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, cwd=self.root
-        )
+        plain = {"NO_COLOR": "1", "COLUMNS": "100"}
+        kept = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
+        command = [sys.executable, "-c", _COMMAND, *arguments]
+        pipes: dict[str, Any] = {"stdin": DEVNULL, "stdout": PIPE, "stderr": PIPE}
         try:
-            printed, error = await process.communicate()
+            process = await asyncio.create_subprocess_exec(
+                *command, **pipes, cwd=self.root, env=kept | plain
+            )
+        except (OSError, ValueError) as error:
+            raise self.error(f"it can't be run: {error}"[:200]) from error
+        self.children.add(process)
+        try:
+            printed, said = await asyncio.wait_for(process.communicate(), deadline_s)
+        except asyncio.TimeoutError:
+            raise self.error(f"it did not end within {deadline_s:.0f} seconds") from None
         finally:
+            self.children.discard(process)
             if process.returncode is None:
                 process.terminate()  # at which `try` ends the program that it runs
+        texts = [text.decode(errors="replace").strip() for text in (printed, said)]
         if process.returncode != 0:
-            raise self.error(_within_limit(error.decode(errors="replace").strip()))
-        return _within_limit(printed.decode(errors="replace").rstrip())
+            ended = texts[1] or f"it ended with exit code {process.returncode}"
+            raise self.error(_within_limit(ended))
+        return _within_limit("\n".join(filter(None, texts)))
+
+    def end(self, number: int, _: object) -> None:
+        """End at a signal, with what runs: the SDK would wait for standard input."""
+        for process in self.children:
+            process.terminate()
+        os._exit(128 + number)
 
 
 def _within_limit(text: str) -> str:
     encoded = text.encode()
-    if len(encoded) <= MOST_BYTES:
+    if len(encoded) <= MOST_BYTES - _PREFIX_BYTES:
         return text
-    kept = encoded[: MOST_BYTES - len(_CUT)].decode(errors="ignore")
-    return (kept.rpartition("\n")[0] or kept) + _CUT
+    return encoded[: MOST_BYTES - _PREFIX_BYTES - len(_CUT)].decode(errors="ignore") + _CUT
 
 
-def server_of(folder: Path, allow_try: bool) -> MCPServer[Any]:
-    """Return the server of the runs below a folder. It needs the package `mcp`."""
+def server_of(folder: Path, allow_try: bool) -> tuple[MCPServer[Any], _Folder]:
+    """Return the server of the runs below a folder, and its tools. It needs the package `mcp`."""
     with needed_for("`pyinstrument-gpu mcp`", "'mcp>=2'"):
         from mcp.server import MCPServer
         from mcp.server.mcpserver.exceptions import ToolError
@@ -136,7 +181,7 @@ def server_of(folder: Path, allow_try: bool) -> MCPServer[Any]:
         text = " ".join(str(tool.__doc__).split())
         hints = ToolAnnotations(read_only_hint=tool in named)
         served.add_tool(tool, description=text, annotations=hints, structured_output=False)
-    return served
+    return served, tools
 
 
 @click.command()
@@ -148,4 +193,7 @@ def mcp(folder: Path, allow_try: bool) -> None:
     Tools: list_runs, report, compare, why and, with --allow-try, try_edits. Each answer has at most
     4 KiB. FOLDER is the working directory by default; nothing outside of it can be named.
     """
-    server_of(folder, allow_try).run("stdio")
+    served, tools = server_of(folder, allow_try)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, tools.end)
+    served.run("stdio")

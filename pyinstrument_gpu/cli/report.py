@@ -136,6 +136,9 @@ def report(
         except RunFileError as error:
             unreadable[path] = str(error)
             continue
+        if not (run.complete or run.duration_ns or run.phases):
+            unreadable[path] = f"{path}: it ends behind the facts about the program"
+            continue
         runs.append(run)
         names.append(name)
         twice = same_run_twice(runs, names)

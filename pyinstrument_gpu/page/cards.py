@@ -44,7 +44,7 @@ class Card(NamedTuple):
 def card_of(one: Finding) -> Card:
     """Return the card of a finding on a run. Its title is the first clause of the edit; what guides
     advise is an order by itself."""
-    if one.kind == "guide" or one.edit is None:
+    if one.kind == "guide" or not one.edit:
         order, subject, details = one.about, "", one.edit or ""
     else:
         order, *rest = re.split("[:;] ", one.edit, maxsplit=1)

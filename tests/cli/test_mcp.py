@@ -15,7 +15,8 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.types import TextContent
 
-from pyinstrument_gpu.cli.mcp import MOST_BYTES, server_of
+from pyinstrument_gpu.cli.mcp import MOST_BYTES
+from pyinstrument_gpu.cli.mcp import server_of as server_and_tools
 from tests.helpers.job_files import rank_run
 from tests.helpers.run_writer import save
 
@@ -34,6 +35,10 @@ def folder(tmp_path: Path) -> Path:
         save(rank_run(0, {"forward": [10 * MS] * 40}, environment=facts, complete=age != 1), file)
         os.utime(file, (1_000_000 - age, 1_000_000 - age))
     return root
+
+
+def server_of(folder: Path, allow_try: bool) -> Any:
+    return server_and_tools(folder, allow_try)[0]
 
 
 def asked(server: Any, tool: str, **arguments: Any) -> tuple[str, bool]:
@@ -84,7 +89,7 @@ def test_a_report_and_a_part_of_it(folder: Path) -> None:
 def test_how_a_run_ended_and_whether_one_is_faster(folder: Path) -> None:
     server = server_of(folder, False)
     text, is_error = asked(server, "why", run="a.gpurun")
-    assert not is_error and "ended      at 400 ms" in text
+    assert not is_error and "The recording was ended" in text and "after step 39" in text
     text, is_error = asked(server, "compare", before=["a.gpurun"], after=["b.gpurun"])
     assert not is_error and "AMBIGUOUS" in text
 
@@ -95,7 +100,31 @@ def test_how_a_run_ended_and_whether_one_is_faster(folder: Path) -> None:
 def test_nothing_outside_of_the_folder_is_read(folder: Path, given: str) -> None:
     (folder / "link.gpurun").symlink_to(folder.parent / "outside.gpurun")
     text, is_error = asked(server_of(folder, False), "report", run=given)
-    assert is_error and f"there is no {given!r} below " in text
+    assert is_error and f"there is no {given!r} that lies below " in text
+
+
+def test_a_folder_that_leads_out_of_it_is_refused_and_a_pipe_is_no_run(folder: Path) -> None:
+    (folder / "ranks").mkdir()
+    (folder / "ranks" / "b.gpurun").symlink_to(folder.parent / "outside.gpurun")
+    os.mkfifo(folder / "pipe.gpurun")
+    for tool in ("report", "why", "list_runs"):
+        for given in ("ranks", "pipe.gpurun", "a.gpurun\0", "long" * 2_000):
+            if tool == "list_runs":
+                text, is_error = asked(server_of(folder, False), tool, folder=given)
+            else:
+                text, is_error = asked(server_of(folder, False), tool, run=given)
+            assert is_error and "there is no" in text
+            assert len(text.encode()) <= MOST_BYTES
+
+
+def test_no_module_of_the_folder_is_run(folder: Path) -> None:
+    (folder / "pyinstrument_gpu").mkdir()
+    for name in ("__init__", "__main__"):
+        (folder / "pyinstrument_gpu" / f"{name}.py").write_text("open('was_run', 'w')")
+    (folder / "click.py").write_text("open('was_run', 'w')")
+    text, is_error = asked(server_of(folder, False), "report", run="a.gpurun")
+    assert not is_error and "40 steps" in text
+    assert not (folder / "was_run").exists()
 
 
 def test_an_error_is_told_and_the_server_goes_on(folder: Path) -> None:
@@ -117,6 +146,8 @@ def test_no_answer_is_longer_than_the_limit(folder: Path) -> None:
     text, _ = asked(server_of(folder, False), "list_runs")
     assert MOST_BYTES - 300 < len(text.encode()) <= MOST_BYTES
     assert "cut at 4 KiB" in text.splitlines()[-1]
+    text, is_error = asked(server_of(folder, False), "report", run="a.gpurun", section="é" * 60_000)
+    assert is_error and len(text.encode()) <= MOST_BYTES
 
 
 def test_programs_are_tried_only_where_that_is_allowed(folder: Path) -> None:

@@ -22,9 +22,9 @@ _INJECTED_BY = ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
 
 _KINETO_LEVEL = "KINETO_LOG_LEVEL"
 
-_HEAD_BYTES = 1 << 16
+_HEAD_BYTES = 1 << 20
 """Of a trace, in which its events begin."""
-_BEGIN_OF_EVENTS = re.compile(rb'"traceEvents":\s*\[')
+_FIRST_EVENT = re.compile(rb'"traceEvents":\s*\[\s*(?=\{)')
 _BASE_TIME = re.compile(rb'"baseTimeNanoseconds":\s*(\d+)')
 
 
@@ -84,12 +84,12 @@ class TorchProfiler:
         events: Iterable[Any] = self._profile.kineto_results.events()
         return events
 
-    def save(self, path: Path, events_from: Callable[[int], str]) -> None:
+    def save(self, path: Path, events_from: Callable[[int], list[str]]) -> None:
         """Write the trace as JSON, compressed if the name ends in `.gz`. Once.
 
         Args:
-            events_from: makes the text of further events, each with a comma behind it, whose times
-                are microseconds since the time given, in nanoseconds by the wall clock.
+            events_from: makes the texts of further events, whose times are microseconds since the
+                time given, in nanoseconds by the wall clock.
         """
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             trace = f"{folder}/trace.json"
@@ -103,11 +103,8 @@ class TorchProfiler:
                 if path.suffix == ".gz":
                     sink = leave.enter_context(gzip.open(file, "wb"))
                 head = plain.read(_HEAD_BYTES)
-                begin = _BEGIN_OF_EVENTS.search(head)
-                base = _BASE_TIME.search(head)
-                if begin is not None:
-                    more = events_from(0 if base is None else int(base[1]))
-                    head = head[: begin.end()] + more.encode() + head[begin.end() :]
+                with contextlib.suppress(Exception):  # a trace of another shape is kept as it is
+                    head = _with_events(head, events_from)
                 sink.write(head)
                 shutil.copyfileobj(plain, sink)
 
@@ -125,6 +122,16 @@ class TorchProfiler:
 
         self._stand_down = stand_down
         profile_type._prepare_trace = prepare_trace
+
+
+def _with_events(head: bytes, events_from: Callable[[int], list[str]]) -> bytes:
+    """Return the begin of a trace with more events in front of the first."""
+    begin, base = _FIRST_EVENT.search(head), _BASE_TIME.search(head)
+    if begin is None:
+        return head
+    more = ",\n".join(events_from(0 if base is None else int(base[1])))
+    separator = ",\n" if more else ""
+    return head[: begin.end()] + f"{more}{separator}".encode() + head[begin.end() :]
 
 
 @contextlib.contextmanager

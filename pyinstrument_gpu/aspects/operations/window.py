@@ -261,7 +261,7 @@ class ProfileWindow:
 
 def _marks_of_steps(
     log: WindowLog, before: tuple[int, int], after: tuple[int, int], base_ns: int
-) -> str:
+) -> list[str]:
     """Return events of a trace for the steps, named as torch's own scheduler names them, by which
     other tools know iterations.
 
@@ -284,7 +284,7 @@ def _marks_of_steps(
             "args": {},
         }
         events.append(json.dumps(event))
-    return "".join(f"\n{event}," for event in events)
+    return events
 
 
 def _take_back(undo: list[Callable[[], None]]) -> None:

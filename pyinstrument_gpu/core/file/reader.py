@@ -77,7 +77,7 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
         # Not numpy.fromfile, which needs two free descriptors.
         with open(path, "rb", buffering=0) as file:
             blocks = read_blocks_of(file)
-        if not blocks.logs and blocks.documents.keys() <= {BlockType.ENVIRONMENT}:
+        if not blocks.logs and not blocks.documents:
             raise RunFileError("cut off or damaged: nothing that was recorded can be read")
         return decode_blocks(blocks)
     except RunFileError as error:
