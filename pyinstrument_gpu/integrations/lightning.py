@@ -209,7 +209,7 @@ def _begin(training: TrainingRecording, trainer: Any) -> None:
         )
     module = type(trainer).__module__.partition(".")[0]
     package = next((one for one in _modules if one.__name__.startswith(module)), _modules[0])
-    training.begin(_PACKAGES[package.__name__], version_of(package), _observe_fetchers)
+    training.begin(trainer, _PACKAGES[package.__name__], version_of(package), _observe_fetchers)
 
 
 def _observe_fetchers(phases: AutoPhases) -> None:

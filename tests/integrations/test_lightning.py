@@ -122,6 +122,14 @@ def test_two_fits_are_two_runs(fits: Any, tmp_path: Path) -> None:
     assert not any(copied.recording for copied in (copy.deepcopy(callback), pickled(callback)))
 
 
+def test_callback_that_is_passed_twice_makes_one_recording(fits: Any, tmp_path: Path) -> None:
+    callback = fits.GpuPhaseCallback(tmp_path / "train.gpurun")
+    _, warned = fits.fit(tmp_path, SHORT, callback, callback)
+    assert not warned
+    assert steps_of(callback.run) == SHORT.steps
+    assert [path.name for path in tmp_path.glob("*.gpurun")] == ["train.gpurun"]
+
+
 def test_exception_ends_the_recording_and_propagates(
     fits: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
