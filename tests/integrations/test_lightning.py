@@ -94,6 +94,21 @@ def test_profiler_makes_a_phase_of_each_action(fits: Any, name: str, tmp_path: P
     assert not any(copied.recording for copied in (copy.deepcopy(profiler), pickled(profiler)))
 
 
+def test_profiler_reports_a_fit_once_and_names_its_file(
+    fits: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    profiler = fits.GpuPhaseProfiler(tmp_path / "train.gpurun")
+    with caplog.at_level("INFO"):
+        fitting, _ = fits.fit(tmp_path, SHORT, profiler=profiler, enable_checkpointing=True)
+        fitting.validate(fits.Classifier(), fits.loaders()[1], verbose=False)
+        fitting.fit_loop.max_epochs = 3
+        fitting.fit(fits.Classifier(), *fits.loaders())
+    said = " ".join(caplog.text.split())
+    for name in ("train.gpurun", "train-2.gpurun"):
+        assert said.count(f"report -v {tmp_path / name}, or") == 1
+    assert "[Callback]ModelCheckpoint.on_train_start" in profiler.run.phases
+
+
 def test_actions_of_the_profiler_may_overlap(fits: Any) -> None:
     profiler = fits.GpuPhaseProfiler()
     with pig.record() as recording:
