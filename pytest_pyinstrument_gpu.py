@@ -7,6 +7,7 @@ package and imports nothing of it before a test does.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pyinstrument_gpu.gate.sides import Side
 
 _PROPERTY = "training_benchmark"
+_FEWEST_RUNS = 3
 _COLUMNS = ("result", "change", "interval", "runs", "can show")
 
 
@@ -27,13 +29,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("training_benchmark", "training benchmarks of pyinstrument_gpu")
     group.addoption(
         "--training-benchmark-runs",
-        type=int,
+        type=_number_of_runs,
         metavar="N",
         help="run each side N times before the first look (default: 5, or what the test says)",
     )
     group.addoption(
         "--training-benchmark-max-runs",
-        type=int,
+        type=_number_of_runs,
         metavar="N",
         help="run each side up to N times while the result is unclear (default: 3 times the runs)",
     )
@@ -47,6 +49,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="skip tests that use training_benchmark",
     )
+
+
+def _number_of_runs(text: str) -> int:
+    if not text.isdecimal() or int(text) < _FEWEST_RUNS:
+        raise argparse.ArgumentTypeError(f"must be {_FEWEST_RUNS} or more, got {text!r}")
+    return int(text)
 
 
 @pytest.fixture
@@ -87,7 +95,8 @@ class TrainingBenchmark:
                 it runs the old code.
             steps: None if the functions have a loop, whose steps are found. A number if a function
                 is one step: it is called as often for each run.
-            runs: of each side, before the first look. The option of pytest takes precedence.
+            runs: of each side, before the first look. The option of pytest takes precedence, also
+                over a `max_runs` that is less.
             max_runs: of each side at most, while it is unclear. The same holds.
             fail_if_slower: by how many percent the candidate may be slower.
             margin: being slower by so many percent passes, however certain it is.
@@ -106,11 +115,13 @@ class TrainingBenchmark:
         if DISABLED:
             pytest.skip("PYINSTRUMENT_GPU in the environment turns recording off")
         option = self._request.config.getoption
-        plan = Plan(
-            option("--training-benchmark-runs") or runs or DEFAULT_RUNS,
-            option("--training-benchmark-max-runs") or max_runs,
-            fail_if_slower,
-        )
+        runs = runs or DEFAULT_RUNS
+        asked, most = option("--training-benchmark-runs"), option("--training-benchmark-max-runs")
+        if asked is not None:
+            runs, max_runs = asked, max_runs and max(max_runs, asked)
+        elif most is not None:
+            runs = min(runs, most)
+        plan = Plan(runs, most or max_runs, fail_if_slower)
         if margin is not None:
             plan = dataclasses.replace(plan, margin_percent=margin)
         sides = _sides(candidate, baseline, steps)

@@ -86,7 +86,7 @@ BUDGET = {
     "tests/helpers": 10_300,
     "tests/history": 650,
     "tests/hot": 550,
-    "tests/integrations": 1_050,
+    "tests/integrations": 1_070,
     "tests/job": 3_300,
     "tests/launch": 1_500,
     "tests/metrics": 5_100,

@@ -8,6 +8,7 @@ import contextlib
 import importlib
 import importlib.util
 import os
+import re
 import sys
 import threading
 from typing import Any
@@ -25,6 +26,8 @@ from pyinstrument_gpu.native import native
 
 _PACKAGES = {"lightning.pytorch": "lightning", "pytorch_lightning": "pytorch-lightning"}
 _OLDEST = (2, 0)
+_ARGUMENTS = re.compile(r"(?<=^\[Callback\])(\w+)\{.*\}")
+"""Of a callback, in the names of its actions: ModelCheckpoint has five lines of them."""
 
 
 def _import_lightning() -> list[Any]:
@@ -116,9 +119,9 @@ class GpuPhaseProfiler(RecordsTraining, _Profiler):  # type: ignore[misc]
     """Records each `fit` as `GpuPhaseCallback` does, with Lightning's own actions as phases:
     `Trainer(profiler=GpuPhaseProfiler("train.gpurun"))`.
 
-    Each `profile("...")` of Lightning's and of the program's is a phase. Automatic phases nest in
-    them. At the end of the fit the report goes to Lightning's log, or with `dirpath` and `filename`
-    into a file.
+    Each `profile("...")` of Lightning's and of the program's is a phase, named without the
+    arguments of a callback. Automatic phases nest in them. At the end of the fit the report goes to
+    Lightning's log, or with `dirpath` and `filename` into a file.
 
     Args:
         path: the run file; None keeps the run in memory.
@@ -142,6 +145,7 @@ class GpuPhaseProfiler(RecordsTraining, _Profiler):  # type: ignore[misc]
     ) -> None:
         super().__init__(dirpath=dirpath, filename=filename)
         self._open: dict[tuple[int, str], list[Any]] = {}
+        self._is_told = False
         self._training = TrainingRecording(
             "pyinstrument_gpu.integrations.lightning.GpuPhaseProfiler",
             path,
@@ -158,13 +162,14 @@ class GpuPhaseProfiler(RecordsTraining, _Profiler):  # type: ignore[misc]
         """Begin to record a fit."""
         super().setup(stage, local_rank, log_dir)
         if stage == "fit":
+            self._is_told = False
             module = getattr(self, "_lightning_module", None)
             _begin(self._training, getattr(module, "_trainer", None))
 
     def start(self, action_name: str) -> None:
         """Begin the phase of an action."""
         with contextlib.suppress(PyinstrumentGpuError, TypeError):  # it has no name for a phase
-            scope = native.gpu_phase.scope(action_name)
+            scope = native.gpu_phase.scope(_ARGUMENTS.sub(r"\1", action_name))
             scope.__enter__()
             self._open.setdefault((threading.get_ident(), action_name), []).append(scope)
 
@@ -183,15 +188,18 @@ class GpuPhaseProfiler(RecordsTraining, _Profiler):  # type: ignore[misc]
         """The report of the newest fit; empty where there is none."""
         if self.recording is None:
             return ""
+        path = self.recording.path
         try:
-            return self.run.report()
+            return self.run.report(file=None if path is None else str(path))
         except Exception as error:
             return f"pyinstrument_gpu: no report: {error!r}"
 
     def describe(self) -> None:
-        """End the recording, and log the report."""
+        """End the recording, and log the report, which a validation or test later does not."""
         self._training.end()
-        super().describe()
+        if not self._is_told:
+            self._is_told = True
+            super().describe()
 
     def teardown(self, stage: str | None) -> None:
         """End the recording."""
@@ -209,7 +217,7 @@ def _begin(training: TrainingRecording, trainer: Any) -> None:
         )
     module = type(trainer).__module__.partition(".")[0]
     package = next((one for one in _modules if one.__name__.startswith(module)), _modules[0])
-    training.begin(_PACKAGES[package.__name__], version_of(package), _observe_fetchers)
+    training.begin(trainer, _PACKAGES[package.__name__], version_of(package), _observe_fetchers)
 
 
 def _observe_fetchers(phases: AutoPhases) -> None:

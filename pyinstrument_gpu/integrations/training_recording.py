@@ -68,6 +68,7 @@ class TrainingRecording:
         self._owner, self._path, self._options, self._counts_updates, self._reports = self._settings
         self.recording: Recording | None = None
         self._is_on = False
+        self._training: object = None
         self._phases: AutoPhases | None = None
         self._own: Recording | None = None
         self._framework = self._version = ""
@@ -75,6 +76,7 @@ class TrainingRecording:
         self._updates = 0
         self._placed = 0
         self._has_own_steps = False
+        self._has_number = False
         self._has_warned = False
 
     @property
@@ -90,10 +92,14 @@ class TrainingRecording:
             )
         return self.recording.run
 
-    def begin(self, framework: str, version: str, hook: Callable[[AutoPhases], None]) -> None:
+    def begin(
+        self, training: object, framework: str, version: str, hook: Callable[[AutoPhases], None]
+    ) -> None:
         """Begin to record, as a training begins.
 
         Args:
+            training: an object of this training. One that has begun already, as the framework was
+                given the callback twice, goes on.
             framework, version: what the run's environment says of it.
             hook: hooks functions of the framework for the automatic phases.
         """
@@ -101,9 +107,11 @@ class TrainingRecording:
             self.recording = record(self._path, **self._options)
             with self.recording:
                 return
+        if self._is_on and training is self._training:
+            return
         if self._is_on:  # the end of the one before was not reported
             self.end()
-        self._is_on = True
+        self._is_on, self._training, self._has_number = True, training, False
         self._framework, self._version = framework, version
         try:
             self._begin(hook)
@@ -114,7 +122,8 @@ class TrainingRecording:
     def note_step_number(self, number: int) -> None:
         """Note how many steps were done before this training, by the checkpoint it resumes from."""
         recording = active()
-        if self._is_on and recording is not None:
+        if self._is_on and not self._has_number and recording is not None:
+            self._has_number = True
             recording.note_step_number(number)
 
     def note_update(self) -> None:
@@ -156,7 +165,7 @@ class TrainingRecording:
 
     def _end(self, failed: bool) -> None:
         global _current
-        self._is_on = False
+        self._is_on, self._training = False, None
         phases, self._phases = self._phases, None
         recording, self._own = self._own, None
         if _current is self:

@@ -56,6 +56,7 @@ class GpuPhaseCallback(RecordsTraining, _TrainerCallback):  # type: ignore[misc]
             options,
             report=report,
         )
+        self._global_step = 0
         _watch_trainer()
 
     def __eq__(self, other: object) -> bool:
@@ -75,13 +76,16 @@ class GpuPhaseCallback(RecordsTraining, _TrainerCallback):  # type: ignore[misc]
         )
         _callbacks.add(self)
         self._training.begin(
-            "transformers", version_of(_transformers), functools.partial(_hook, optimizer)
+            state, "transformers", version_of(_transformers), functools.partial(_hook, optimizer)
         )
+        self._global_step = state.global_step
         self._training.note_step_number(state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Count the Trainer's steps."""
-        self._training.note_update()
+        if state.global_step != self._global_step:
+            self._global_step = state.global_step
+            self._training.note_update()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """End the recording."""

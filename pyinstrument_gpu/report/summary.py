@@ -234,13 +234,13 @@ def _more(phases: int) -> Iterator[Sentence]:
 
 def _largest(document: Document, most: int) -> list[PhaseInSteps]:
     """Return those that take most of the step, in the order in which they run, so many at most with
-    the phases around them."""
+    the phases around them, and in any case the one that takes most."""
     by_path = {phase.path: phase for phase in document.phases}
     chosen: set[str] = set()
     for phase in sorted(document.phases, key=lambda one: one.host_ns or 0.0, reverse=True):
         names = names_of(phase.path)
         around = {"/".join(names[: depth + 1]) for depth in range(len(names))}
-        if len(chosen | around) <= most:
+        if not chosen or len(chosen | around) <= most:
             chosen |= around
     return [phase for path, phase in by_path.items() if path in chosen]
 

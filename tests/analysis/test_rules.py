@@ -360,6 +360,17 @@ def test_what_is_done_in_some_steps_is_an_occasion_too() -> None:
     assert not found(run, 'run "forward"')
 
 
+def test_advice_on_an_occasion_has_the_name_of_its_phase_as_the_program_spells_it() -> None:
+    program = WatchedScript()
+    for step in range(20):
+        with program.step():
+            program.leaf("forward", 10 * MS)
+            if step % 10 == 9:
+                program.leaf(f"[Callback]Samples.draw {step}", 20 * MS)
+
+    assert worth(the(program.run(), 'run "[Callback]Samples.draw" half')).high_ns == 1 * MS
+
+
 def test_a_phase_in_most_steps_or_around_them_is_no_occasion() -> None:
     program = WatchedScript()
     for _ in range(2):

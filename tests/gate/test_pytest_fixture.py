@@ -14,10 +14,12 @@ import scipy.stats  # noqa: F401
 
 import pyinstrument_gpu
 from pyinstrument_gpu import native
+from pyinstrument_gpu.core.aspect import aspects
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.gate import gate, sides  # noqa: F401
 from tests.helpers import timed_runs  # noqa: F401
 
+aspects()
 pytest_plugins = ["pytester"]
 
 ROOT = Path(pyinstrument_gpu.__file__).parents[1]
@@ -98,6 +100,23 @@ def test_unclear_fails_where_that_is_asked_for(pytester: pytest.Pytester) -> Non
     done = run(pytester, "--training-benchmark-strict", "--training-benchmark-runs=4")
     done.assert_outcomes(failed=2)
     done.stdout.fnmatch_lines(["*### UNCLEAR: *", "*UNCLEAR *2 x 5 *"])
+
+
+def test_options_override_what_a_test_says(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(KNOWN_TIMES.replace("[1.0, 1.002,", "[1.5, 1.2,"))
+    pytester.makepyfile(
+        """
+        def test_it(training_benchmark):
+            training_benchmark(lambda: 100, baseline=lambda: 104, runs=5, max_runs=5)
+        """
+    )
+    runs, most = "--training-benchmark-runs", "--training-benchmark-max-runs"
+    for options, found in (([f"{runs}=7"], 7), ([f"{most}=4"], 4), ([f"{runs}=3", f"{most}=6"], 6)):
+        run(pytester, *options).stdout.fnmatch_lines([f"*::test_it *UNCLEAR * 2 x {found} *"])
+    for option in (runs, most):
+        done = run(pytester, f"{option}=2")
+        assert done.ret == pytest.ExitCode.USAGE_ERROR
+        done.stderr.fnmatch_lines([f"*{option}: must be 3 or more, got '2'"])
 
 
 def test_little_can_be_shown_of_times_that_differ_several_times(pytester: pytest.Pytester) -> None:

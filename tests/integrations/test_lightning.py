@@ -94,6 +94,21 @@ def test_profiler_makes_a_phase_of_each_action(fits: Any, name: str, tmp_path: P
     assert not any(copied.recording for copied in (copy.deepcopy(profiler), pickled(profiler)))
 
 
+def test_profiler_reports_a_fit_once_and_names_its_file(
+    fits: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    profiler = fits.GpuPhaseProfiler(tmp_path / "train.gpurun")
+    with caplog.at_level("INFO"):
+        fitting, _ = fits.fit(tmp_path, SHORT, profiler=profiler, enable_checkpointing=True)
+        fitting.validate(fits.Classifier(), fits.loaders()[1], verbose=False)
+        fitting.fit_loop.max_epochs = 3
+        fitting.fit(fits.Classifier(), *fits.loaders())
+    said = " ".join(caplog.text.split())
+    for name in ("train.gpurun", "train-2.gpurun"):
+        assert said.count(f"report -v {tmp_path / name}, or") == 1
+    assert "[Callback]ModelCheckpoint.on_train_start" in profiler.run.phases
+
+
 def test_actions_of_the_profiler_may_overlap(fits: Any) -> None:
     profiler = fits.GpuPhaseProfiler()
     with pig.record() as recording:
@@ -120,6 +135,14 @@ def test_two_fits_are_two_runs(fits: Any, tmp_path: Path) -> None:
     runs = [Run.load(tmp_path / name) for name in ("train.gpurun", "train-2.gpurun")]
     assert [run.step_totals.count for run in runs] == [4, 2]
     assert not any(copied.recording for copied in (copy.deepcopy(callback), pickled(callback)))
+
+
+def test_callback_that_is_passed_twice_makes_one_recording(fits: Any, tmp_path: Path) -> None:
+    callback = fits.GpuPhaseCallback(tmp_path / "train.gpurun")
+    _, warned = fits.fit(tmp_path, SHORT, callback, callback)
+    assert not warned
+    assert steps_of(callback.run) == SHORT.steps
+    assert [path.name for path in tmp_path.glob("*.gpurun")] == ["train.gpurun"]
 
 
 def test_exception_ends_the_recording_and_propagates(

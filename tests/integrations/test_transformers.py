@@ -109,6 +109,15 @@ def test_two_trainings_are_two_runs(
     assert said.count("3 steps in ") == said.count("More: pyinstrument-gpu report -v") == 2
 
 
+def test_callback_that_is_passed_twice_makes_one_recording(trainings: Any, tmp_path: Path) -> None:
+    case, callback = CASES["resumed"], trainings.GpuPhaseCallback(tmp_path / "train.gpurun")
+    _, warned = trainings.train(tmp_path, case, callback, callback)
+    assert not warned
+    assert steps_of(callback.run) == case.steps
+    assert callback.run.environment["framework_steps"] == len(case.steps)
+    assert [path.name for path in tmp_path.glob("*.gpurun")] == ["train.gpurun"]
+
+
 def test_report_that_is_turned_off(
     trainings: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -47,6 +47,17 @@ def test_a_phase_is_shown_with_those_around_it() -> None:
     assert shown[place + 1].startswith("  inner ")
 
 
+def test_the_largest_phase_is_shown_however_long_its_name_and_the_lines_around_it() -> None:
+    script = Script()
+    with script.phase("epoch of " + 30 * "long "):
+        for _ in range(8):
+            with script.step():
+                with script.phase("outer " + 30 * "long "):
+                    script.leaf("inner " + 30 * "long ", 9 * MS)
+                script.leaf("small " + 30 * "long ", MS)
+    assert any(line.startswith("  outer ") for line in lines(script.run()))
+
+
 def test_columns_that_say_nothing_are_left_out() -> None:
     script = Script()
     with script.step():

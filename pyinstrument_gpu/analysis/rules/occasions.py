@@ -88,7 +88,8 @@ class OutermostPhases:
         kept = chosen & ~is_around & is_outermost
         self._spans, self._stream_ns = spans[kept], run.span_device_ns[kept]
         self._run = run
-        self._names = [run.names[name].rstrip("0123456789 ").lower() for name in run.path_names]
+        self._spelled = [run.names[name].rstrip("0123456789 ") for name in run.path_names]
+        self._names = [name.lower() for name in self._spelled]
         self._steps, self._reads = steps, reads
         end_ns = max(int(self._spans["host_end_ns"].max(initial=-1)), int(steps["end_ns"][-1]))
         if reads is not None and len(reads):
@@ -134,8 +135,8 @@ class OutermostPhases:
         return self._of_phases(self._are(CHECKPOINT_PHASES))
 
     def others(self, min_share: float) -> dict[str, Occasions]:
-        """The occasions of all other phases that are part of no loop, by name: of those that take
-        so much of the elapsed time."""
+        """The occasions of all other phases that are part of no loop, by name as the first of them
+        spells it: of those that take so much of the elapsed time."""
         spans = self._spans
         host_ns = np.maximum(durations_ns_of(spans, "host_"), 0)
         times_ns = dict.fromkeys(self._names, 0.0)
@@ -143,7 +144,7 @@ class OutermostPhases:
             times_ns[self._names[path]] += sum_ns
         usual = {*EVALUATION_PHASES, *CHECKPOINT_PHASES, *_LOOP_PHASES, *_STEP_PHASES}
         return {
-            name: self._of_phases(self._are((name,)))
+            self._spelled[self._names.index(name)]: self._of_phases(self._are((name,)))
             for name, time_ns in times_ns.items()
             if name not in usual and time_ns >= max(1, min_share * self.elapsed_ns)
         }
