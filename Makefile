@@ -48,8 +48,10 @@ demo:  ## find the line that makes a program slow, and prove that mending it hel
 	    case $$run in after*) fixed=--fixed;; *) fixed=;; esac; \
 	    $(BIN)/pyinstrument-gpu run -q -o build/demo/$$run.gpurun --overwrite examples/demo.py $$fixed \
 	        > build/demo/$$run.txt || exit 1; done
-	$(BIN)/pyinstrument-gpu compare --before build/demo/before-*.gpurun --after build/demo/after-*.gpurun \
-	    > build/demo/verdict.txt; cat build/demo/verdict.txt
+	@echo "$(BIN)/pyinstrument-gpu compare --before build/demo/before-*.gpurun" \
+	    "--after build/demo/after-*.gpurun"
+	@$(BIN)/pyinstrument-gpu compare --before build/demo/before-*.gpurun \
+	    --after build/demo/after-*.gpurun > build/demo/verdict.txt; cat build/demo/verdict.txt
 	@grep -q '^FASTER' build/demo/verdict.txt || { echo; \
 	    echo "This machine is too busy for three runs. Gate goes on until the result is clear:"; \
 	    $(BIN)/pyinstrument-gpu gate --runs 3 --max-runs 12 \
