@@ -487,6 +487,49 @@ def test_a_replay_that_fails_counts_as_none(program: Program, graph: FakeCudaGra
     assert dropped_of(recording.run) == {}
 
 
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_replay_that_is_interrupted_behind_its_launch_counts(
+    program: Program, graph: FakeCudaGraph, at_once: bool
+) -> None:
+    with program.settled() as recording:
+        capture(graph)
+        replay(program, graph, 1)
+        if not at_once:
+            program.settle(recording)
+        for _ in range(2):
+            graph.interrupt_replay = True
+            with pytest.raises(KeyboardInterrupt), gpu_step():
+                graph.replay()
+            if not at_once:
+                program.settle(recording)
+        replay(program, graph, 2)
+    phases = phases_of(recording.run)
+    assert [(one.replays, one.is_ambiguous) for one in phases.graphs] == [(5, False)]
+    assert [(run, step) for run, step in phases.runs[["run", "step"]].tolist()[::3]] == [
+        (run, run - 1) for run in range(1, 6)
+    ]
+    assert dropped_of(recording.run) == {}
+
+
+def test_where_only_some_failed_replays_have_run_the_step_of_later_ones_is_unknown(
+    program: Program, graph: FakeCudaGraph
+) -> None:
+    with program.settled() as recording:
+        capture(graph)
+        kept, graph.graph = graph.graph, None
+        with pytest.raises(RuntimeError), gpu_step():
+            graph.replay()
+        graph.graph = kept
+        graph.interrupt_replay = True
+        with pytest.raises(KeyboardInterrupt), gpu_step():
+            graph.replay()
+        replay(program, graph, 1)
+    phases = phases_of(recording.run)
+    assert not phases.graphs[0].is_ambiguous
+    assert phases.runs["run"].tolist()[::3] == [1, 2]
+    assert set(phases.runs["step"].tolist()) == {UNKNOWN_STEP}
+
+
 def test_the_hooks_stay_while_a_graph_with_marks_is_there(
     program: Program, graph: FakeCudaGraph
 ) -> None:
