@@ -65,6 +65,12 @@ class EventRing {
     head_.store(sequence, std::memory_order_release);
     return sequence;
   }
+  /// Calls `use` with the stream of each event that is in use. Under the lock.
+  template <typename Use>
+  void for_each_in_use(Use use) const {
+    for (uint32_t i = 0; i < kEvents; ++i)
+      if ((in_use_[i / 64].load(std::memory_order_acquire) & bit(i)) != 0) use(slots_[i].stream);
+  }
   /// The driver has taken the record.
   void publish(uint64_t sequence) {
     slot(sequence).state.store(State::kRecorded, std::memory_order_release);
