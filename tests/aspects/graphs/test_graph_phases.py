@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from pyinstrument_gpu import gpu_phase, gpu_step
 from pyinstrument_gpu.aspects.graphs import watch
@@ -393,6 +394,44 @@ def test_nothing_is_put_into_a_graph_where_it_is_turned_off(
     assert recording.run.graph_phases is None
     assert program.cuda.host_bytes == 0
     assert recording.run.dropped["device_capturing"] == 3
+
+
+class SplitCudaGraph(FakeCudaGraph):
+    """As of torch 2.14, where torch.cuda.graph calls the parts of `capture_end`."""
+
+    def capture_begin(self, pool: object = None, capture_error_mode: str = "global") -> None:
+        super().capture_begin(pool, capture_error_mode)
+
+    def capture_end_pre(self) -> None:
+        self.graph = self.stream.end_capture()
+
+    def capture_end(self) -> None:
+        self.capture_end_pre()
+
+    def replay(self) -> None:
+        super().replay()
+
+    def reset(self) -> None:
+        super().reset()
+
+
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_a_capture_that_torch_ends_in_parts_has_its_end(
+    program: Program, monkeypatch: pytest.MonkeyPatch, in_parts: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", SplitCudaGraph)
+    monkeypatch.setattr(watch, "_hooks", None)  # those of the other class stay for later tests
+    graph = SplitCudaGraph(program.cuda.devices[0].create_stream())
+    with program.settled() as recording:
+        with graph.stream.as_current():
+            graph.capture_begin()
+            with gpu_phase("forward"):
+                graph.stream.launch(FORWARD_NS)
+            (graph.capture_end_pre if in_parts else graph.capture_end)()
+        replay(program, graph, 2)
+        graph.reset()
+    assert times_of(recording.run, "train/forward") == [FORWARD_NS] * 2
+    assert sorted(set(phases_of(recording.run).runs["step"].tolist())) == [0, 1]
 
 
 def test_a_driver_that_refuses_the_kernel_leaves_phases_in_graphs_unknown(
