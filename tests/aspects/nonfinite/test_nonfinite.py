@@ -15,6 +15,7 @@ import pyinstrument_gpu as pig
 from pyinstrument_gpu.aspects.nonfinite import extremes
 from pyinstrument_gpu.aspects.nonfinite.data import Nonfinite
 from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.patching import device_memory
 from pyinstrument_gpu.report.notes import unknown
 from tests.aspects.nonfinite.planted import AT, CASES, STEPS, Checkpointed, data, net
 from tests.helpers.launched import launched, write
@@ -274,8 +275,8 @@ def test_a_page_is_here_when_each_of_its_values_is(
     """Also the last before others, as words of a copy may arrive in any order."""
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *size, pin_memory=False, **how: empty(*size, **how))
-    monkeypatch.setattr(extremes.device_memory, "on_cuda", lambda device: True)
-    monkeypatch.setattr(extremes.device_memory, "remember_stream", lambda tensor: None)
+    monkeypatch.setattr(device_memory, "on_cuda", lambda device: True)
+    monkeypatch.setattr(device_memory, "remember_stream", lambda tensor: None)
     page = extremes._Page(torch.device("cpu"), dtype)
     assert [next(page.numbers) for _ in range(3)] == [0, 1, 2]
     monkeypatch.setattr(page, "host", torch.empty_like(page.host))  # where no copy of ours arrives
