@@ -36,6 +36,7 @@ class Result(enum.IntEnum):
     SUCCESS = 0
     INVALID_VALUE = 1
     OUT_OF_MEMORY = 2
+    NOT_INITIALIZED = 3
     DEINITIALIZED = 4
     INVALID_DEVICE = 101
     INVALID_IMAGE = 200
@@ -51,6 +52,7 @@ class Result(enum.IntEnum):
     LAUNCH_FAILED = 719
     CAPTURE_UNSUPPORTED = 900
     CAPTURE_INVALIDATED = 901
+    CAPTURE_MERGE = 902
     CAPTURE_UNMATCHED = 903
     CAPTURE_UNJOINED = 904
     CAPTURE_ISOLATION = 905
@@ -255,7 +257,8 @@ class SimulatedDevice:
         _check(native.set_record_latency(self.ordinal, min_ns, max_ns, seed))
 
     def set_queue_depth(self, entries: int | None) -> None:
-        """How many entries that have not ended a stream holds; None: any number. What is enqueued
+        """How many entries that have not ended a stream, or its hardware queue, holds; None: any
+        number. What is enqueued
         on a full one blocks its thread, be it a call of the driver or of the test's program, until
         another thread moves the clock or releases a hang."""
         _check(native.set_queue_depth(self.ordinal, entries or 0))
@@ -350,6 +353,11 @@ class SimulatedCuda:
 
     def set_driver_version(self, version: int) -> None:
         native.set_driver_version(version)
+
+    def set_elapsed_polls(self, polls: bool = True) -> None:
+        """cuEventElapsedTime_v2 knows of events that are complete, also if nobody has queried them.
+        The documentation leaves that open; unless set, it does not."""
+        native.set_elapsed_polls(int(polls))
 
     def make_current(self, context: int) -> None:
         """On the calling thread; 0 is none."""

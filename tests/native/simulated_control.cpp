@@ -80,6 +80,9 @@ void sim_reset(int devices) { SimulatedDriver::instance().reset(devices); }
 void sim_set_driver_version(int version) {
   locked([&](SimulatedDriver& driver) { driver.machine.driver_version = version; });
 }
+void sim_set_elapsed_polls(int polls) {
+  locked([&](SimulatedDriver& driver) { driver.machine.elapsed_v2_polls = polls != 0; });
+}
 
 uint64_t sim_host_ns() {
   bool moved = false;

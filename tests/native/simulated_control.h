@@ -50,6 +50,7 @@ struct LaunchView {
   /* All as new: devices without contexts, host time 0, nothing logged, no failures. */            \
   F(void, reset, (int devices))                                                                    \
   F(void, set_driver_version, (int version))                                                       \
+  F(void, set_elapsed_polls, (int polls))                                                          \
   /* The clock. `host_ns` is for the code under test: it pays for the reading. */                  \
   F(uint64_t, host_ns, ())                                                                         \
   F(uint64_t, now_ns, ())                                                                          \

@@ -356,6 +356,25 @@ def test_two_executables_of_one_graph_are_ambiguous(program: Program, graph: Fak
     assert "are left out: nodes ran" in run.report(verbose=True, color=False)
 
 
+def test_a_graph_inside_another_one_is_ambiguous(program: Program, graph: FakeCudaGraph) -> None:
+    """Its marks then run with either."""
+    outer = FakeCudaGraph(graph.stream)
+    with program.settled() as recording:
+        capture(graph)
+        with outer.capturing(), gpu_phase("outer"):
+            graph.replay()
+            graph.replay()
+        outer.replay()
+        program.settle(recording)
+        outer.replay()
+    run = recording.run
+    (inner, other) = phases_of(run).graphs
+    assert (inner.marks, inner.is_ambiguous) == (3, True)
+    assert (other.marks, other.is_ambiguous) == (2, False)
+    assert times_of(run, "outer") == [2 * (FORWARD_NS + BACKWARD_NS)] * 2
+    assert not run.phases.get("outer/model/forward")
+
+
 def test_a_capture_has_so_many_marks_at_most(program: Program, graph: FakeCudaGraph) -> None:
     other = FakeCudaGraph(graph.stream)
     with program.settled() as recording:
