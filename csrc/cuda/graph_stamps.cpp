@@ -129,6 +129,9 @@ std::optional<GraphStamps::Place> GraphStamps::place_of(Stream stream) const {
   Graph graph = nullptr;
   const GraphNode* dependencies = nullptr;
   size_t count = 0;
+  // The variant of 12.0, which answers LOSSY_QUERY where the next node may begin before the ones it
+  // waits for have ended. That is well: a stamp there would end before them, and what the next
+  // kernel then waited for were the stamp.
   const int result =
       driver_.StreamGetCaptureInfo(stream, &status, &id, &graph, &dependencies, &count);
   if (result != kSuccess || status != kCapturing) return std::nullopt;

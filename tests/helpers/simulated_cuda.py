@@ -43,6 +43,7 @@ class Result(enum.IntEnum):
     INVALID_CONTEXT = 201
     NO_BINARY = 209
     UNSUPPORTED_PTX = 222
+    LOSSY_QUERY = 394
     INVALID_HANDLE = 400
     NOT_FOUND = 500
     NOT_READY = 600
@@ -202,6 +203,11 @@ class SimulatedStream:
     def end_capture(self) -> SimulatedGraph:
         """Raises if the capture was invalidated."""
         return SimulatedGraph(_answer(native.end_capture(self.handle)))
+
+    def begin_next_early(self) -> None:
+        """What is captured next may begin before what it depends on has ended, as behind the event
+        of a programmatic dependent launch."""
+        _check(native.begin_next_early(self.handle))
 
     @property
     def is_capturing(self) -> bool:

@@ -160,6 +160,7 @@ SIM_OF_MACHINE(destroy_event, (uint64_t event), event)
 SIM_OF_MACHINE(release, (uint64_t stream), driver.thread(), stream)
 SIM_OF_MACHINE(pending, (uint64_t stream, uint64_t* count), driver.thread(), stream, count)
 SIM_OF_MACHINE(end_capture, (uint64_t stream, uint64_t* graph), driver.thread(), stream, graph)
+SIM_OF_MACHINE(begin_next_early, (uint64_t stream), driver.thread(), stream)
 SIM_OF_MACHINE(graph_entries, (uint64_t graph, uint64_t* entries), graph, entries)
 #undef SIM_OF_MACHINE
 

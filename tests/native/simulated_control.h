@@ -91,6 +91,7 @@ struct LaunchView {
   F(int, pending, (uint64_t stream, uint64_t* count))                                              \
   F(int, begin_capture, (uint64_t stream, int mode))                                               \
   F(int, end_capture, (uint64_t stream, uint64_t* graph))                                          \
+  F(int, begin_next_early, (uint64_t stream))                                                      \
   F(int, capture_status, (uint64_t stream, int* status))                                           \
   F(int, graph_entries, (uint64_t graph, uint64_t* entries))                                       \
   F(int, launch_graph, (uint64_t graph, uint64_t stream))                                          \

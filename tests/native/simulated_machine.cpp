@@ -383,6 +383,7 @@ Result Machine::submit(const std::shared_ptr<Stream>& stream, Node node,
   if (captured) {
     stream->capture->graph.nodes.push_back(std::move(node));
     const uint64_t handle = next_handle();
+    stream->has_edge_data = false;
     stream->capture->edges[handle] = std::exchange(stream->dependencies, {handle});
     return kSuccess;
   }
@@ -500,6 +501,14 @@ Result Machine::end_capture(Thread& thread, uint64_t handle, uint64_t* graph) {
   capture->graph.context = stream->context->handle;
   *graph = next_handle();
   graphs_[*graph] = std::make_shared<const Graph>(std::move(capture->graph));
+  return kSuccess;
+}
+
+Result Machine::begin_next_early(Thread& thread, uint64_t handle) {
+  std::shared_ptr<Stream> stream;
+  if (const Result result = find_stream(thread, handle, &stream)) return result;
+  if (stream->capture == nullptr) return kInvalidValue;
+  stream->has_edge_data = true;
   return kSuccess;
 }
 

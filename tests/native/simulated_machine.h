@@ -136,6 +136,8 @@ class Machine {
   Result wait_event(Thread& thread, uint64_t stream, uint64_t event);
   Result begin_capture(Thread& thread, uint64_t stream, pig::cuda::CaptureMode mode);
   Result end_capture(Thread& thread, uint64_t stream, uint64_t* graph);
+  /// The next node may begin when those before it say so (programmatic dependent launch).
+  Result begin_next_early(Thread& thread, uint64_t stream);
   Result graph_entries(uint64_t graph, uint64_t* entries) const;
   /// What it does is left to the caller: `*launched` is to be run without the mutex.
   Result launch_graph(Thread& thread, uint64_t graph, uint64_t stream,

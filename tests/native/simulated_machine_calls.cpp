@@ -109,6 +109,9 @@ Result Machine::stream_get_capture_info(Thread& thread, uint64_t handle, Capture
   if (*status != pig::cuda::kCapturing) return kSuccess;
   std::shared_ptr<Stream> stream;
   if (const Result result = find_stream(thread, handle, &stream)) return result;
+  // "If dependencies_out is non-NULL and edgeData_out is NULL, but there is non-zero edge data for
+  // one or more of the current stream dependencies, the call will return CUDA_ERROR_LOSSY_QUERY."
+  if (stream->has_edge_data) return kLossyQuery;
   *id = stream->capture->id;
   *dependencies = reinterpret_cast<const pig::cuda::GraphNode*>(stream->dependencies.data());
   *count = stream->dependencies.size();

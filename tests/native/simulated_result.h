@@ -16,6 +16,7 @@ namespace sim {
   R(InvalidContext, 201, "CUDA_ERROR_INVALID_CONTEXT", "invalid context")                        \
   R(NoBinary, 209, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image for this device")            \
   R(UnsupportedPtx, 222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "PTX of a newer tool")            \
+  R(LossyQuery, 394, "CUDA_ERROR_LOSSY_QUERY", "there is edge data that was not asked for")      \
   R(InvalidHandle, 400, "CUDA_ERROR_INVALID_HANDLE", "invalid handle")                           \
   R(NotFound, 500, "CUDA_ERROR_NOT_FOUND", "no such name")                                       \
   R(NotReady, 600, "CUDA_ERROR_NOT_READY", "not finished yet")                                   \

@@ -51,6 +51,7 @@ struct Stream {
   int64_t free_at_ns = INT64_MIN;
   std::shared_ptr<Capture> capture;
   std::vector<uint64_t> dependencies;  ///< in the capture: the nodes that the next one waits for
+  bool has_edge_data = false;          ///< of which it need not wait for the end
 };
 
 struct Event {

@@ -152,6 +152,24 @@ def test_an_invalidated_capture_is_the_program_s_affair(
     assert dropped_of(recording.run) == {"device_capturing": 1}
 
 
+def test_no_mark_comes_between_a_kernel_and_one_that_may_begin_before_its_end(
+    program: Program, graph: FakeCudaGraph
+) -> None:
+    """The second waits for the end of its dependency where it needs that: a mark would be ended."""
+    with program.settled() as recording:
+        with graph.capturing(), gpu_phase("around"):
+            graph.stream.launch(FORWARD_NS)
+            graph.stream.begin_next_early()
+            with gpu_phase("early"):
+                graph.stream.launch(FORWARD_NS)
+        replay(program, graph, 2)
+    assert graph.graph is not None
+    assert graph.graph.entries == 2 + 2
+    assert program.cuda.count("cuStreamGetCaptureInfo", Result.LOSSY_QUERY) == 1
+    assert times_of(recording.run, "train/around") == [2 * FORWARD_NS] * 2
+    assert dropped_of(recording.run) == {"device_capturing": 1}
+
+
 def test_a_phase_that_is_open_across_the_end_of_a_capture_has_no_times(
     program: Program, graph: FakeCudaGraph
 ) -> None:
