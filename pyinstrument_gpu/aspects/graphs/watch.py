@@ -67,9 +67,8 @@ class _Hooks:
 
     def _replay(self, args: tuple[Any, ...], _: object) -> tuple[str, int] | None:
         number = self._numbers.get(args[0])
-        if number is None:
+        if number is None or not native.graph_replay_begins(number):
             return None
-        native.graph_replay_begins(number)
         return "replay", number
 
     def _reset(self, args: tuple[Any, ...], _: object) -> None:

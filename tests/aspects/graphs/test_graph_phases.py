@@ -382,12 +382,14 @@ def test_a_graph_inside_another_one_is_ambiguous(program: Program, graph: FakeCu
         with outer.capturing(), gpu_phase("outer"):
             graph.replay()
             graph.replay()
+        assert recording.flush(0.1)  # nothing has been replayed that could be waited for
         outer.replay()
         program.settle(recording)
         outer.replay()
     run = recording.run
     (inner, other) = phases_of(run).graphs
-    assert (inner.marks, inner.is_ambiguous) == (3, True)
+    assert (inner.marks, inner.is_ambiguous, inner.replays) == (3, True, 0)
+    assert not any(one.count for one in phases_of(run).phases if one.path != "outer")
     assert (other.marks, other.is_ambiguous) == (2, False)
     assert times_of(run, "outer") == [2 * (FORWARD_NS + BACKWARD_NS)] * 2
     assert not run.phases.get("outer/model/forward")
