@@ -122,6 +122,9 @@ int sim_set_record_latency(int device, int64_t min_ns, int64_t max_ns, uint64_t 
     found.random.seed(seed);
   });
 }
+int sim_set_record_duration(int device, int64_t ns) {
+  return with_device(device, [&](SimulatedDriver&, Device& found) { found.record_ns = ns; });
+}
 int sim_set_queue_depth(int device, uint64_t entries) {
   return with_device(device, [&](SimulatedDriver&, Device& found) { found.queue_depth = entries; });
 }

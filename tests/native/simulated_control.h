@@ -66,6 +66,7 @@ struct LaunchView {
   F(int, set_elapsed_resolution, (int device, int64_t resolution_ns))                              \
   F(int, set_record_latency, (int device, int64_t min_ns, int64_t max_ns, uint64_t seed))          \
   /* How many entries fit into a stream; 0 is any number. */                                       \
+  F(int, set_record_duration, (int device, int64_t ns))                                            \
   F(int, set_queue_depth, (int device, uint64_t entries))                                          \
   /* How many queues the streams share, by turns as created; 0 is one for each stream. */          \
   F(int, set_hardware_queues, (int device, uint64_t count))                                        \

@@ -40,6 +40,7 @@ struct Device {
   int64_t tick_ns = 32;
   int64_t record_latency_min_ns = 0;
   int64_t record_latency_max_ns = 0;
+  int64_t record_ns = 0;  ///< that the record of an event takes
   std::mt19937_64 random;
   uint64_t queue_depth = 0;  ///< entries that fit into a stream; 0 is any number
   int64_t elapsed_resolution_ns = 1;

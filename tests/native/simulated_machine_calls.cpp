@@ -176,7 +176,7 @@ Result Machine::event_record(Thread& thread, uint64_t event_handle, uint64_t str
     latency_ns += static_cast<int64_t>(device.random() % static_cast<uint64_t>(range_ns + 1));
   event->capture.reset();
   event->is_known = false;
-  event->record = enqueue(stream, latency_ns, 0);
+  event->record = enqueue(stream, latency_ns, device.record_ns);
   records_.push_back({event_handle, stream_handle, thread.system_id, host_->now_ns(),
                       stream->context->device, event->record});
   event->record_serial = records_.size();
