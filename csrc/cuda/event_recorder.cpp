@@ -59,8 +59,11 @@ EventRef EventRecorder::boundary(uint64_t now, uint32_t step, Boundary what) noe
   if (PIG_UNLIKELY(!same_stream)) {
     stream_ = timeline_->find_stream(stream, thread_);
     if (stream_.use == nullptr) return skip(Drop::kDeviceRingFull);
+    if (stream_.use->is_refused()) {
+      stream_ = {};  // so that each boundary comes here
+      return skip(Drop::kDeviceNoContext);
+    }
   }
-  if (PIG_UNLIKELY(stream_.use->is_refused())) return skip(Drop::kDeviceNoContext);
   stream_.use->use(thread_, step);
 
   if (same_stream && last_event_ != 0 && now - last_return_ < timing.share_ticks() &&
@@ -145,7 +148,10 @@ EventRef EventRecorder::skip(const DriverError& error) noexcept {
     stream_.use->set_capture_seen(read_ticks());
     return skip(Drop::kDeviceCapturing);
   }
-  if (error.result == kInvalidHandle) stream_.use->refuse();
+  if (error.result == kInvalidHandle) {
+    stream_.use->refuse();
+    stream_ = {};
+  }
   if (error.result == kInvalidContext || error.result == kInvalidHandle)
     return skip(Drop::kDeviceNoContext);
   timeline_->fail(error);

@@ -2,7 +2,6 @@
 #include "cuda/event_timeline.h"
 
 #include <algorithm>
-#include <bitset>
 #include <mutex>
 #include <optional>
 
@@ -26,7 +25,6 @@ EventTimeline::FoundStream EventTimeline::find_stream(Stream handle, uint32_t th
   StreamUse& added = streams_[place];
   added.handle = handle;
   added.thread = owner;
-  added.newest = 0;
   added.assign(++streams_found_ * kMaxStreams + place);
   stream_count_.store(std::max(count, place + 1), std::memory_order_release);
   return {&added, handle, added.number()};
@@ -35,13 +33,15 @@ EventTimeline::FoundStream EventTimeline::find_stream(Stream handle, uint32_t th
 /// That of the stream that was used the longest ago, of those whose events all have their times: it
 /// may have been destroyed. kMaxStreams where there is none.
 uint32_t EventTimeline::idle_place() const {
-  std::bitset<kMaxStreams> is_busy;
-  ring_.for_each_in_use([&](uint32_t stream) { is_busy.set(stream % kMaxStreams); });
-  uint32_t found = kMaxStreams;
-  for (uint32_t i = 0; i < kMaxStreams; ++i)
-    if (!is_busy[i] && (found == kMaxStreams || streams_[i].newest < streams_[found].newest))
-      found = i;
-  return found;
+  constexpr uint64_t kBusy = ~uint64_t{0};
+  std::array<uint64_t, kMaxStreams> newest{};
+  ring_.for_each([&](uint32_t stream, uint64_t sequence, bool is_in_use) {
+    uint64_t& of_stream = newest[stream % kMaxStreams];
+    if (is_in_use || streams_[stream % kMaxStreams].number() == stream)
+      of_stream = std::max(of_stream, is_in_use ? kBusy : sequence);
+  });
+  const auto oldest = std::min_element(newest.begin(), newest.end());
+  return *oldest == kBusy ? kMaxStreams : static_cast<uint32_t>(oldest - newest.begin());
 }
 
 void EventTimeline::fail(const DriverError& error) {

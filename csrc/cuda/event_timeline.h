@@ -73,7 +73,6 @@ class StreamUse {
 
   Stream handle = nullptr;
   uint32_t thread = 0;  ///< of the per-thread default stream, which is another one in each thread
-  uint64_t newest = 0;  ///< its event; with the timeline's lock
 
  private:
   static constexpr uint64_t kNever = ~uint64_t{0};
@@ -123,8 +122,8 @@ class EventTimeline {
   /// An event for a record on the stream; 0 when none is available, or the recording is over.
   uint64_t claim(const FoundStream& stream) {
     lock_.lock();
-    const uint64_t sequence = PIG_LIKELY(stream.is_valid()) ? ring_.claim(stream.number) : 0;
-    if (PIG_LIKELY(sequence != 0)) stream.use->newest = sequence;
+    const uint64_t sequence =
+        PIG_LIKELY(stream.use->number() == stream.number) ? ring_.claim(stream.number) : 0;
     lock_.unlock();
     return sequence;
   }
