@@ -109,6 +109,7 @@ class DeviceTiming {
   /// Until its end all phases are timed: a step or two decide about all replays. With the GIL.
   void capture_begins();
   void capture_ends();
+  bool is_capturing() const { return is_capturing_.load(std::memory_order_relaxed); }
   uint32_t most_graph_nodes() const { return graph_nodes_.load(std::memory_order_relaxed); }
 
   // --- recording threads ---

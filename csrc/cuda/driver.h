@@ -31,6 +31,7 @@ enum Result : int {
   kSuccess = 0,
   kDeinitialized = 4,  ///< the process is ending
   kInvalidContext = 201,
+  kInvalidHandle = 400,  ///< of an event's record: its stream is of another context
   kNotReady = 600,
   kCaptureUnsupported = 900,  ///< the first of the capture codes
   kCapturedEvent = 907,       ///< the event was recorded in a capture

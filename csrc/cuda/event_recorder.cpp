@@ -55,10 +55,14 @@ EventRef EventRecorder::boundary(uint64_t now, uint32_t step, Boundary what) noe
     timing.side_stream_skipped();
     return skip(Drop::kDeviceSideStream);
   }
-  const bool same_stream = stream_.use != nullptr && stream_.handle == stream;
+  const bool same_stream = stream_.is_valid() && stream_.handle == stream;
   if (PIG_UNLIKELY(!same_stream)) {
     stream_ = timeline_->find_stream(stream, thread_);
     if (stream_.use == nullptr) return skip(Drop::kDeviceRingFull);
+    if (stream_.use->is_refused()) {
+      stream_ = {};  // so that each boundary comes here
+      return skip(Drop::kDeviceNoContext);
+    }
   }
   stream_.use->use(thread_, step);
 
@@ -129,7 +133,7 @@ EventRef EventRecorder::stamp(Boundary what) noexcept {
   if (what == Boundary::kModule || most == 0) return 0;
   const bool is_here = is_stamp(last_event_) && timeline_of(last_event_) == timeline_->number();
   const uint32_t last = is_here ? node_of(last_event_) : 0;
-  const uint32_t node = timeline_->stamps().stamp(stream_.handle, stream_.index, last, most,
+  const uint32_t node = timeline_->stamps().stamp(stream_.handle, stream_.number, last, most,
                                                   what == Boundary::kPhaseBegin, skipped_);
   return node != 0 ? stamp_ref(timeline_->number(), node) : 0;
 }
@@ -144,7 +148,12 @@ EventRef EventRecorder::skip(const DriverError& error) noexcept {
     stream_.use->set_capture_seen(read_ticks());
     return skip(Drop::kDeviceCapturing);
   }
-  if (error.result == kInvalidContext) return skip(Drop::kDeviceNoContext);
+  if (error.result == kInvalidHandle) {
+    stream_.use->refuse();
+    stream_ = {};
+  }
+  if (error.result == kInvalidContext || error.result == kInvalidHandle)
+    return skip(Drop::kDeviceNoContext);
   timeline_->fail(error);
   return skip(Drop::kDeviceFailed);
 }

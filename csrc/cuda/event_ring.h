@@ -65,6 +65,14 @@ class EventRing {
     head_.store(sequence, std::memory_order_release);
     return sequence;
   }
+  /// Calls `use` with the stream and the number of each event's newest record, and whether the
+  /// event is in use. Under the lock.
+  template <typename Use>
+  void for_each(Use use) const {
+    for (uint32_t i = 0; i < kEvents; ++i)
+      use(slots_[i].stream, slots_[i].sequence.load(std::memory_order_relaxed),
+          (in_use_[i / 64].load(std::memory_order_acquire) & bit(i)) != 0);
+  }
   /// The driver has taken the record.
   void publish(uint64_t sequence) {
     slot(sequence).state.store(State::kRecorded, std::memory_order_release);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/event_timeline.h"
 
+#include <algorithm>
 #include <mutex>
 #include <optional>
 
@@ -18,13 +19,29 @@ EventTimeline::FoundStream EventTimeline::find_stream(Stream handle, uint32_t th
   const uint32_t count = stream_count_.load(std::memory_order_relaxed);
   for (uint32_t i = 0; i < count; ++i)
     if (streams_[i].handle == handle && streams_[i].thread == owner)
-      return {&streams_[i], handle, i, recording_};
-  if (count == kMaxStreams) return {};
-  StreamUse& added = streams_[count];
+      return {&streams_[i], handle, streams_[i].number()};
+  const uint32_t place = count < kMaxStreams ? count : idle_place();
+  if (place == kMaxStreams) return {};
+  StreamUse& added = streams_[place];
   added.handle = handle;
   added.thread = owner;
-  stream_count_.store(count + 1, std::memory_order_release);
-  return {&added, handle, count, recording_};
+  added.assign(++streams_found_ * kMaxStreams + place);
+  stream_count_.store(std::max(count, place + 1), std::memory_order_release);
+  return {&added, handle, added.number()};
+}
+
+/// That of the stream that was used the longest ago, of those whose events all have their times: it
+/// may have been destroyed. kMaxStreams where there is none.
+uint32_t EventTimeline::idle_place() const {
+  constexpr uint64_t kBusy = ~uint64_t{0};
+  std::array<uint64_t, kMaxStreams> newest{};
+  ring_.for_each([&](uint32_t stream, uint64_t sequence, bool is_in_use) {
+    uint64_t& of_stream = newest[stream % kMaxStreams];
+    if (is_in_use || streams_[stream % kMaxStreams].number() == stream)
+      of_stream = std::max(of_stream, is_in_use ? kBusy : sequence);
+  });
+  const auto oldest = std::min_element(newest.begin(), newest.end());
+  return *oldest == kBusy ? kMaxStreams : static_cast<uint32_t>(oldest - newest.begin());
 }
 
 void EventTimeline::fail(const DriverError& error) {
@@ -73,13 +90,12 @@ void EventTimeline::prepare(const Clock& clock) {
 
 void EventTimeline::restart(const Clock& clock) {
   const std::lock_guard lock(lock_);
-  ++recording_;
   forgotten_ = ring_.release_all();
   collected_ = ring_.head();
   claimed_.clear();
   queues_.clear();
   // The threads' EventRecorders begin anew too.
-  for (uint32_t i = 0; i < stream_count_.load(std::memory_order_relaxed); ++i) streams_[i].reset();
+  for (StreamUse& stream : streams_) stream.assign(0);
   stream_count_.store(0, std::memory_order_release);
   capture_expiry_ticks_ = static_cast<uint64_t>(kCaptureExpiryS * clock.frequency_hz());
   clock_.restart(clock);
@@ -116,9 +132,9 @@ void EventTimeline::collect() {
 bool EventTimeline::collect(uint64_t sequence) {
   const EventRing::State state = ring_.state(sequence);
   if (state == EventRing::State::kRecorded) {
-    const uint32_t stream = ring_.stream(sequence);
-    if (stream >= queues_.size()) queues_.resize(stream + 1);
-    queues_[stream].sequences.push_back(sequence);
+    const uint32_t place = ring_.stream(sequence) % kMaxStreams;
+    if (place >= queues_.size()) queues_.resize(place + 1);
+    queues_[place].sequences.push_back(sequence);
   }
   return state == EventRing::State::kClaimed;
 }
@@ -169,7 +185,9 @@ DriverError EventTimeline::resolve(Queue& queue, size_t count, std::vector<Time>
 }
 
 void EventTimeline::finish(uint64_t sequence, int64_t device_ns, std::vector<Time>& times) {
-  times.push_back({event_ref(number_, sequence), device_ns, ring_.stream(sequence)});
+  const uint32_t stream = ring_.stream(sequence);
+  times.push_back(
+      {event_ref(number_, sequence), device_ns, stream, streams_[stream % kMaxStreams].handle});
   ring_.release(sequence);
 }
 

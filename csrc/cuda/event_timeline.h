@@ -56,11 +56,20 @@ class StreamUse {
       capture_seen_.store(ticks, std::memory_order_relaxed);
   }
   uint64_t capture_seen() const { return capture_seen_.load(std::memory_order_relaxed); }
-  void reset() {
+  /// The driver does not take our events on it: it is of another context.
+  void refuse() { is_refused_.store(true, std::memory_order_relaxed); }
+  bool is_refused() const { return is_refused_.load(std::memory_order_relaxed); }
+  /// It is another stream's from now on, or (at 0) none's.
+  void assign(uint32_t number) {
+    number_.store(number, std::memory_order_relaxed);
+    is_refused_.store(false, std::memory_order_relaxed);
     set_capture_seen(0);
     last_use_.store(kNever, std::memory_order_relaxed);
     shared_step_.store(kNever, std::memory_order_relaxed);
   }
+
+  /// Tells apart all streams that the timeline has found; never used again.
+  uint32_t number() const { return number_.load(std::memory_order_relaxed); }
 
   Stream handle = nullptr;
   uint32_t thread = 0;  ///< of the per-thread default stream, which is another one in each thread
@@ -70,6 +79,8 @@ class StreamUse {
   std::atomic<uint64_t> last_use_{kNever};  ///< step << 32 | thread
   std::atomic<uint64_t> shared_step_{kNever};
   std::atomic<uint64_t> capture_seen_{0};
+  std::atomic<uint32_t> number_{0};
+  std::atomic<bool> is_refused_{false};
 };
 
 class EventTimeline {
@@ -79,8 +90,10 @@ class EventTimeline {
   struct FoundStream {
     StreamUse* use = nullptr;  ///< null: the table is full
     Stream handle = nullptr;
-    uint32_t index = 0;
-    uint32_t recording = 0;  ///< the timeline's count of recordings
+    uint32_t number = 0;  ///< what the use had then
+
+    /// Whether the use is not another stream's by now, or of a recording that is over.
+    bool is_valid() const { return use != nullptr && use->number() == number; }
   };
 
   static constexpr uint32_t kMaxStreams = 256;
@@ -110,7 +123,7 @@ class EventTimeline {
   uint64_t claim(const FoundStream& stream) {
     lock_.lock();
     const uint64_t sequence =
-        PIG_LIKELY(stream.recording == recording_) ? ring_.claim(stream.index) : 0;
+        PIG_LIKELY(stream.use->number() == stream.number) ? ring_.claim(stream.number) : 0;
     lock_.unlock();
     return sequence;
   }
@@ -148,7 +161,8 @@ class EventTimeline {
 
     EventRef event;
     int64_t device_ns;  ///< or kLost: it was captured into a graph
-    uint32_t stream;
+    uint32_t stream;    ///< its number
+    Stream handle;
   };
   /// Appends the times that became known.
   void harvest(std::vector<Time>& times);
@@ -157,7 +171,6 @@ class EventTimeline {
     return state() == State::kFailed ? std::exchange(failure_, {}) : std::string();
   }
   uint64_t head() const { return ring_.head(); }
-  const StreamUse& stream(uint32_t index) const { return streams_[index]; }
   DeviceClock& clock() { return clock_; }
   GraphStamps& stamps() { return stamps_; }
   bool correlation_due() const { return clock_.correlation_due(shares_queues()); }
@@ -169,6 +182,7 @@ class EventTimeline {
     std::optional<size_t> not_ready;  ///< the first that is known not to have been ready
   };
 
+  uint32_t idle_place() const;
   void collect();
   /// Whether `sequence` needs to be looked at again: a thread is still recording it.
   bool collect(uint64_t sequence);
@@ -192,12 +206,12 @@ class EventTimeline {
   std::string failure_;
 
   SpinLock lock_;  // between recording threads
-  uint32_t recording_ = 0;
+  uint32_t streams_found_ = 0;
   EventRing ring_;
-  std::array<StreamUse, kMaxStreams> streams_;
+  std::array<StreamUse, kMaxStreams> streams_;  ///< by number modulo kMaxStreams
   std::atomic<uint32_t> stream_count_{0};
 
-  std::vector<Queue> queues_;  ///< by stream
+  std::vector<Queue> queues_;  ///< likewise
   uint64_t collected_ = 0;     ///< records up to here stand in the queues, or in `claimed_`
   std::vector<uint64_t> claimed_;
   std::vector<uint64_t> forgotten_;  ///< that threads still record for a recording that is over

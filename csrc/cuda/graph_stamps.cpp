@@ -129,18 +129,26 @@ std::optional<GraphStamps::Place> GraphStamps::place_of(Stream stream) const {
   Graph graph = nullptr;
   const GraphNode* dependencies = nullptr;
   size_t count = 0;
+  // The variant of 12.0, which answers LOSSY_QUERY where the next node may begin before the ones it
+  // waits for have ended. That is well: a stamp there would end before them, and what the next
+  // kernel then waited for were the stamp.
   const int result =
       driver_.StreamGetCaptureInfo(stream, &status, &id, &graph, &dependencies, &count);
   if (result != kSuccess || status != kCapturing) return std::nullopt;
   return Place{id, {dependencies, dependencies + count}};  // they last until the next call
 }
 
-uint64_t GraphStamps::capture_begins(Stream stream) {
+uint64_t GraphStamps::capture_of(Stream stream) const {
   std::optional<Place> place;
-  if (!try_allocating([&] { place = place_of(stream); }) || !place) return 0;
+  return try_allocating([&] { place = place_of(stream); }) && place ? place->capture : 0;
+}
+
+uint64_t GraphStamps::capture_begins(Stream stream) {
+  const uint64_t capture = capture_of(stream);
+  if (capture == 0) return 0;
   const std::lock_guard lock(mutex_);
-  newest_capture_ = {place->capture, stream};
-  return place->capture;
+  newest_capture_ = {capture, stream};
+  return capture;
 }
 
 uint32_t GraphStamps::stamp(Stream stream, uint32_t stream_index, uint32_t last, uint32_t most,

@@ -57,7 +57,9 @@ class GraphStamps {
   /// why. Throws nothing.
   uint32_t stamp(Stream stream, uint32_t stream_index, uint32_t last, uint32_t most, bool begins,
                  Drop& cause) noexcept;
-  /// The number of the capture that has just begun on a stream; 0 where it isn't captured.
+  /// The number of the capture of a stream; 0 where it isn't captured.
+  uint64_t capture_of(Stream stream) const;
+  /// The same for one that has just begun there.
   uint64_t capture_begins(Stream stream);
 
   // --- whoever knows a node ---

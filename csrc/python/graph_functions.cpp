@@ -29,14 +29,15 @@ ThreadState* this_recording_thread() {
   return epoch != 0 ? recording_thread(epoch) : nullptr;
 }
 
+cuda::EventTimeline* marked_timeline() {
+  const GilRelease release;
+  return DeviceTiming::instance().marked_timeline();
+}
+
 /// Nothing where it will have no marks.
 std::optional<CaptureKey> graph_capture_begins() {
   DeviceTiming& timing = DeviceTiming::instance();
-  DeviceTiming::Capture capture;
-  {
-    const GilRelease release;
-    capture.timeline = timing.marked_timeline();
-  }
+  DeviceTiming::Capture capture{marked_timeline(), 0};
   // With the GIL: where PyTorch can't tell, it sets a Python error.
   cuda::Stream stream = nullptr;
   if (capture.timeline == nullptr ||
@@ -65,11 +66,21 @@ std::optional<uint32_t> graph_capture_ends(const CaptureKey& key, bool succeeded
   return std::nullopt;
 }
 
-void graph_replay_begins(uint32_t graph) {
+/// False where it becomes a part of a graph that is being captured, and does not run.
+bool graph_replay_begins(uint32_t graph) {
+  DeviceTiming& timing = DeviceTiming::instance();
+  cuda::Stream stream = nullptr;
+  cuda::EventTimeline* timeline = nullptr;
+  if (timing.is_capturing() && (timeline = marked_timeline()) != nullptr &&
+      timing.current_stream(timeline->device(), &stream) == 0) {
+    const GilRelease release;
+    if (timeline->stamps().capture_of(stream) != 0) return false;
+  }
   const ThreadState* thread = this_recording_thread();
   parts().graph_phases.replay_begins(
       graph, static_cast<uint32_t>(open_step.load(std::memory_order_relaxed)),
       thread != nullptr ? thread->innermost_path() : kNoPath);
+  return true;
 }
 
 /// Calls it in relaxed capture mode: a call of CUDA that it makes breaks no capture.

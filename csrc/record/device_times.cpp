@@ -74,7 +74,11 @@ void DeviceTimes::resolve(RunLog& log, bool final) {
         drops_->add(*cause);
         continue;
       }
-      const uint64_t stream = stream_number(timeline, begin->stream, log);
+      const uint64_t stream = stream_number(timeline, *begin, log);
+      if (stream == DeviceTimeItem::kNoStream) {
+        drops_->add(Drop::kDeviceRingFull);
+        continue;
+      }
       const int64_t duration_ns = std::max<int64_t>(end->device_ns - begin->device_ns, 0);
       items.push_back({span.index | stream << 40, begin->device_ns, duration_ns});
       statistics_.fold_device(span.step, span.path, span.flags, static_cast<uint64_t>(duration_ns));
@@ -102,14 +106,14 @@ std::optional<Drop> DeviceTimes::obstacle(const Waiting& span, const Time& begin
   return std::nullopt;
 }
 
-uint32_t DeviceTimes::stream_number(const cuda::EventTimeline& timeline, uint32_t stream,
+uint64_t DeviceTimes::stream_number(const cuda::EventTimeline& timeline, const Time& time,
                                     RunLog& log) {
-  const uint64_t key = uint64_t{timeline.number()} << 32 | stream;
-  const auto [found, is_new] = streams_.emplace(key, static_cast<uint32_t>(streams_.size()));
-  if (is_new)
-    log.append(std::vector<StreamItem>{{reinterpret_cast<uint64_t>(timeline.stream(stream).handle),
-                                        static_cast<uint32_t>(timeline.device()), 0}});
-  return found->second;
+  const uint64_t handle = reinterpret_cast<uint64_t>(time.handle);
+  const std::pair key(timeline.number(), cuda::is_per_thread(time.handle) ? time.stream : handle);
+  if (const auto found = streams_.find(key); found != streams_.end()) return found->second;
+  if (streams_.size() == DeviceTimeItem::kNoStream) return DeviceTimeItem::kNoStream;
+  log.append(std::vector<StreamItem>{{handle, static_cast<uint32_t>(timeline.device()), 0}});
+  return streams_.emplace(key, streams_.size()).first->second;
 }
 
 void DeviceTimes::forget_unneeded() {

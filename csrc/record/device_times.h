@@ -19,6 +19,7 @@
 #include <map>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "record/part.h"
@@ -61,7 +62,8 @@ class DeviceTimes final : public Part {
   }
   /// Why a span whose events have these times has no device time.
   static std::optional<Drop> obstacle(const Waiting& span, const Time& begin, const Time& end);
-  uint32_t stream_number(const cuda::EventTimeline& timeline, uint32_t stream, RunLog& log);
+  /// kNoStream where the log can tell no more of them apart.
+  uint64_t stream_number(const cuda::EventTimeline& timeline, const Time& time, RunLog& log);
   void forget_unneeded();
   void look_for_driver(const Harvest& harvest);
 
@@ -72,8 +74,9 @@ class DeviceTimes final : public Part {
   std::unordered_map<cuda::EventRef, Time> known_;
   std::vector<Waiting> waiting_;
   std::map<uint32_t, uint64_t> given_up_;  ///< by path, at the end
-  std::map<uint64_t, uint32_t> streams_;   ///< timeline << 32 | stream: number in the run
-  int64_t driver_due_ns_ = 0;              ///< when it is looked for again
+  /// By timeline, and handle or number of the stream: its number in the run.
+  std::map<std::pair<uint8_t, uint64_t>, uint64_t> streams_;
+  int64_t driver_due_ns_ = 0;  ///< when it is looked for again
   bool driver_is_loaded_ = false;
 };
 

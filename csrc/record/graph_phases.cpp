@@ -63,20 +63,21 @@ void GraphPhases::capture_fails(const cuda::DeviceTiming::Capture& capture) {
 void GraphPhases::replay_begins(uint32_t number, uint32_t step, uint32_t path) {
   const std::lock_guard lock(calls_mutex_);
   if (number >= calls_.size()) return;
-  ++calls_[number];
+  ++calls_[number].made;
   if (!is_on()) return;
   note_change();
   if (notes_.load(std::memory_order_relaxed) >= kMaxNotes) return;
-  called_.push_back({number, false, {calls_[number], step, path}});
+  called_.push_back({number, {calls_[number].made, step, path}});
   notes_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void GraphPhases::replay_failed(uint32_t number) {
   const std::lock_guard lock(calls_mutex_);
-  if (number >= calls_.size() || calls_[number] == 0) return;
-  const uint64_t run = calls_[number]--;
+  if (number >= calls_.size() || calls_[number].made == 0) return;
+  ++calls_[number].failed;
+  const uint64_t run = calls_[number].made--;
   // Where nothing is recorded nobody takes them.
-  if (is_on() && called_.size() < 2 * kMaxNotes) called_.push_back({number, true, {run, 0, 0}});
+  if (is_on() && called_.size() < 2 * kMaxNotes) called_.push_back({number, {run, 0, 0, true}});
 }
 
 // The harvester -----------------------------------------------------------------------------------
@@ -92,10 +93,10 @@ void GraphPhases::reset(const Session& session) {
   failure_.clear();
   has_news_ = false;
   written_ns_ = -kDocumentIntervalNs;
+  for (Graph& graph : graphs_) look(graph);
   take_calls();
   for (Graph& graph : graphs_) {
     forget_notes(graph);
-    look(graph);
     // What of it still runs was called before.
     graph.taken = graph.is_called ? std::max(graph.calls, graph.newest) : graph.complete;
     graph.calls_before = graph.calls;
@@ -171,22 +172,44 @@ void GraphPhases::look(Graph& graph) {
   for_each_run([&](uint64_t run) { graph.complete = std::min(graph.complete, run); });
 }
 
-/// Takes the calls that were noted.
+/// Takes the calls that were noted. Of those that failed, as many have run as nodes have run more
+/// often than there were other calls.
 void GraphPhases::take_calls() {
   std::vector<Called> called;
+  std::vector<std::pair<Graph*, Calls>> before;
   {
     const std::lock_guard lock(calls_mutex_);
     called.swap(called_);
-    for (size_t i = 0; i < calls_.size(); ++i) graphs_[i].calls = calls_[i];
+    for (size_t i = 0; i < calls_.size(); ++i) {
+      Calls& calls = calls_[i];
+      if (calls.failed != 0 && graphs_[i].newest > calls.made) {
+        before.emplace_back(&graphs_[i], calls);
+        calls.made = std::min(graphs_[i].newest, calls.made + calls.failed);
+        calls.failed -= calls.made - before.back().second.made;
+      }
+      graphs_[i].calls = calls.made;
+    }
   }
   for (const Called& call : called) {
     std::deque<Note>& notes = graphs_[call.graph].notes;
-    if (!call.has_failed) {
+    if (!call.note.has_failed) {
       notes.push_back(call.note);
     } else if (!notes.empty() && notes.back().run == call.note.run) {
-      notes.pop_back();
-      notes_.fetch_sub(1, std::memory_order_relaxed);
+      notes.back().has_failed = true;
     }
+  }
+  for (const auto& [graph, calls] : before) renumber_notes(*graph, calls);
+}
+
+/// What was called behind a failed call that has run, as is now known, runs so much later.
+void GraphPhases::renumber_notes(Graph& graph, const Calls& before) {
+  // Where only some have run nobody knows which.
+  if (graph.calls != before.made + before.failed) return forget_notes(graph);
+  uint64_t later = before.failed;
+  for (const Note& note : graph.notes) later -= note.has_failed ? 1 : 0;
+  for (Note& note : graph.notes) {
+    note.run += later;
+    later += std::exchange(note.has_failed, false) ? 1 : 0;
   }
 }
 

@@ -46,7 +46,7 @@ class GraphPhases final : public Part {
   void capture_fails(const cuda::DeviceTiming::Capture& capture);
   /// A graph is about to be replayed. Also counts where nothing is recorded.
   void replay_begins(uint32_t graph, uint32_t step, uint32_t path);
-  /// It was not: the call has failed.
+  /// The call has failed: it may have been, for an exception can come behind the launch.
   void replay_failed(uint32_t graph);
 
   // --- the harvester ---
@@ -73,6 +73,11 @@ class GraphPhases final : public Part {
     uint64_t run;
     uint32_t step;
     uint32_t path;
+    bool has_failed = false;  ///< the call: whether it has run the stamps tell
+  };
+  struct Calls {
+    uint64_t made = 0;    ///< all that have run, or will
+    uint64_t failed = 0;  ///< and those that perhaps have
   };
   struct Graph {
     cuda::EventTimeline* timeline;
@@ -100,7 +105,6 @@ class GraphPhases final : public Part {
   };
   struct Called {
     uint32_t graph;
-    bool has_failed;
     Note note;
   };
   struct Item {
@@ -121,6 +125,7 @@ class GraphPhases final : public Part {
   uint32_t number_of(const Key& capture);
   static void look(Graph& graph);
   void take_calls();
+  void renumber_notes(Graph& graph, const Calls& before);
   void take(Graph& graph);
   void take_run(Graph& graph, uint64_t run);
   void forget_notes(Graph& graph);
@@ -130,8 +135,8 @@ class GraphPhases final : public Part {
 
   /// What `replay_begins` needs is held for as long as it takes to note one.
   mutable std::mutex calls_mutex_;
-  std::vector<uint64_t> calls_;  ///< by graph
-  std::vector<Called> called_;   ///< since the harvester took them
+  std::vector<Calls> calls_;    ///< by graph
+  std::vector<Called> called_;  ///< since the harvester took them
   std::atomic<size_t> notes_{0};
 
   mutable std::mutex mutex_;

@@ -141,12 +141,20 @@ def _phase_bottleneck(
 @dataclass(frozen=True)
 class QueueTime:
     """The queue time of a phase: over how many spans, quantiles by nearest rank (negative where the
-    clocks disagree by more), and by how much that of one span may be off, at worst."""
+    clocks disagree by more), the median backlog, and by how much those of one span may be off, at
+    worst."""
 
     spans: int
     p50_ns: int
     p95_ns: int
+    backlog_p50_ns: int
     uncertainty_ns: float
+
+    def follows_host(self, stream_ns: float) -> bool:
+        """Whether the device began and ended with the host: it need not have had anything to do in
+        its mean time."""
+        late_ns = max(self.p50_ns, self.backlog_p50_ns) + self.uncertainty_ns
+        return late_ns < HOST_PACE_SHARE * stream_ns
 
 
 def queue_times(
@@ -160,11 +168,13 @@ def queue_times(
     spans = run.spans[chosen]
     uncertainty_ns = uncertainty_ns[chosen]
     ahead_ns = spans["device_begin_ns"] - spans["host_begin_ns"]
+    backlog_ns = spans["device_end_ns"] - spans["host_end_ns"]
     by_path = {}
     for path, places in groups(spans["path"]):
         p50_ns, p95_ns = quantiles(ahead_ns[places], (0.5, 0.95))
+        (backlog_p50_ns,) = quantiles(backlog_ns[places], (0.5,))
         worst_ns = float(uncertainty_ns[places].max())
-        by_path[path] = QueueTime(len(places), p50_ns, p95_ns, worst_ns)
+        by_path[path] = QueueTime(len(places), p50_ns, p95_ns, backlog_p50_ns, worst_ns)
     return by_path
 
 

@@ -599,11 +599,12 @@ def graph_capture_begins() -> tuple[int, int] | None:
 def graph_capture_ends(capture: tuple[int, int], *, succeeded: bool) -> int | None:
     """Return the number of the graph, by which its replays are noted; None where it has no mark."""
 
-def graph_replay_begins(graph: int) -> None:
-    """It is about to be replayed. Needed also while nothing is recorded: replays are counted."""
+def graph_replay_begins(graph: int) -> bool:
+    """It is about to be replayed. Needed also while nothing is recorded: replays are counted. False
+    during the capture of another graph, of which it becomes a part."""
 
 def graph_replay_failed(graph: int) -> None:
-    """It was not."""
+    """The call has failed, before or after its launch."""
 
 def devices_in_use() -> int:
     """On how many devices the process has a primary context; 0 where that was not asked, as where

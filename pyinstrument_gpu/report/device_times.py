@@ -18,6 +18,7 @@ _LEGEND = {
     "mixed": "mixed: neither device nor host was the bottleneck most of the time",
     "device?": "device?: device, but less work on the host may save more",
     "launch?": "launch?: launch or blocked; waits for the device were not measured",
+    "host": "host: began and ended with the host: all of the device's time may be waiting",
 }
 _TIMES = ("phase", "timed", "host", "device")
 _HEADERS = (*_TIMES, "p50", "p95", "queue", "queue p95", "bottleneck")

@@ -39,7 +39,8 @@ class PhaseOnDevice:
         bottleneck: what limits the phase: "launch" (the device waited for the host to enqueue
             work), "device", "blocked" (the host waited in the phase), "mixed", "launch?" (launch or
             blocked, because waits were not measured), or "device?" (device, but less work on the
-            host may save more).
+            host may save more). Where nothing does: "host", if the device began and ended with the
+            host, so that all of its time may be waiting.
     """
 
     calls: int | None
@@ -242,6 +243,9 @@ def _device_times(
             return None
         is_judged = judged is not None and judged.kind != Bottleneck.UNKNOWN
         queue_time_calls = 0 if lead is None else lead.spans
+        limit = str(judged) if is_judged else None
+        if limit is None and lead is not None and lead.follows_host(device.mean_ns):
+            limit = "host"
         return PhaseOnDevice(
             calls=_unless_all(device, phase.count),
             mean_ns=device.mean_ns,
@@ -250,7 +254,7 @@ def _device_times(
             queue_time_calls=None if queue_time_calls == device.count else queue_time_calls,
             queue_time_p50_ns=None if lead is None else lead.p50_ns,
             queue_time_p95_ns=None if lead is None else lead.p95_ns,
-            bottleneck=str(judged) if judged is not None and is_judged else None,
+            bottleneck=limit,
         )
 
     return of_phase

@@ -14,6 +14,7 @@ from pyinstrument_gpu.core.clocks import DeviceClock
 from pyinstrument_gpu.core.record import named_streams
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
+from pyinstrument_gpu.report.document import document_of
 from tests.helpers.made_runs import run_of
 
 US = 1_000
@@ -57,7 +58,7 @@ def test_queue_time_is_device_begin_less_host_begin() -> None:
     spans = [span((10 * i, 10 * i + 5), (11 * i + 3, 11 * i + 9)) for i in range(20)]
 
     assert analysis.of(run(*spans, uncertainty_ns=7)).queue_times() == {
-        0: QueueTime(20, 12 * US, 21 * US, 7.0)
+        0: QueueTime(20, 12 * US, 21 * US, 13 * US, 7.0)
     }
 
 
@@ -75,8 +76,23 @@ def test_queue_time_is_by_path_and_scope() -> None:
         0: 5 * US,
         1: 9 * US,
     }
-    assert analysis.of(made).queue_times()[0] == QueueTime(2, 5 * US, 7 * US, 0.0)
+    assert analysis.of(made).queue_times()[0] == QueueTime(2, 5 * US, 7 * US, 5 * US, 0.0)
     assert analysis.of(run()).queue_times() == {}
+
+
+@pytest.mark.parametrize(
+    ("device", "uncertainty_us", "shown"),
+    [((2, 102), 3, "host"), ((2, 140), 3, None), ((50, 102), 3, None), ((2, 102), 30, None)],
+    ids=["with the host", "a backlog", "late", "unknown"],
+)
+def test_a_device_that_follows_the_host_is_told_where_nothing_else_is(
+    device: tuple[int, int], uncertainty_us: int, shown: str | None
+) -> None:
+    made = run(span((0, 100), device), uncertainty_ns=uncertainty_us * US)
+    (phase,) = (one for one in document_of(made).phases_without_steps if one.device is not None)
+    assert phase.device is not None
+    assert phase.device.bottleneck == shown
+    assert ("host: began and ended with the host" in made.report(verbose=True)) == (shown == "host")
 
 
 def test_without_clock_nothing_is_said() -> None:

@@ -20,6 +20,7 @@ class FakeCudaGraph:
     def __init__(self, stream: SimulatedStream) -> None:
         self.stream = stream
         self.graph: SimulatedGraph | None = None
+        self.interrupt_replay = False
 
     def capture_begin(self, pool: object = None, capture_error_mode: str = "global") -> None:
         self.stream.begin_capture()
@@ -31,6 +32,11 @@ class FakeCudaGraph:
         if self.graph is None:
             raise RuntimeError("there is nothing to replay")
         self.graph.launch(self.stream)
+        if (
+            self.interrupt_replay
+        ):  # by Ctrl-C, or a hook of torch's that is called behind the launch
+            self.interrupt_replay = False
+            raise KeyboardInterrupt
 
     def reset(self) -> None:
         self.graph = None

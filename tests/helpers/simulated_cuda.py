@@ -36,12 +36,14 @@ class Result(enum.IntEnum):
     SUCCESS = 0
     INVALID_VALUE = 1
     OUT_OF_MEMORY = 2
+    NOT_INITIALIZED = 3
     DEINITIALIZED = 4
     INVALID_DEVICE = 101
     INVALID_IMAGE = 200
     INVALID_CONTEXT = 201
     NO_BINARY = 209
     UNSUPPORTED_PTX = 222
+    LOSSY_QUERY = 394
     INVALID_HANDLE = 400
     NOT_FOUND = 500
     NOT_READY = 600
@@ -51,6 +53,7 @@ class Result(enum.IntEnum):
     LAUNCH_FAILED = 719
     CAPTURE_UNSUPPORTED = 900
     CAPTURE_INVALIDATED = 901
+    CAPTURE_MERGE = 902
     CAPTURE_UNMATCHED = 903
     CAPTURE_UNJOINED = 904
     CAPTURE_ISOLATION = 905
@@ -201,6 +204,11 @@ class SimulatedStream:
         """Raises if the capture was invalidated."""
         return SimulatedGraph(_answer(native.end_capture(self.handle)))
 
+    def begin_next_early(self) -> None:
+        """What is captured next may begin before what it depends on has ended, as behind the event
+        of a programmatic dependent launch."""
+        _check(native.begin_next_early(self.handle))
+
     @property
     def is_capturing(self) -> bool:
         return _answer(native.capture_status(self.handle)) != 0
@@ -254,8 +262,14 @@ class SimulatedDevice:
             max_ns = min_ns
         _check(native.set_record_latency(self.ordinal, min_ns, max_ns, seed))
 
+    def set_record_duration(self, ns: int) -> None:
+        """How long the device is at the record of an event, which takes place at its end: so far
+        apart are two on an idle stream. 0 unless set; an H100 takes 1,250 ns."""
+        _check(native.set_record_duration(self.ordinal, ns))
+
     def set_queue_depth(self, entries: int | None) -> None:
-        """How many entries that have not ended a stream holds; None: any number. What is enqueued
+        """How many entries that have not ended a stream, or its hardware queue, holds; None: any
+        number. What is enqueued
         on a full one blocks its thread, be it a call of the driver or of the test's program, until
         another thread moves the clock or releases a hang."""
         _check(native.set_queue_depth(self.ordinal, entries or 0))
@@ -350,6 +364,11 @@ class SimulatedCuda:
 
     def set_driver_version(self, version: int) -> None:
         native.set_driver_version(version)
+
+    def set_elapsed_polls(self, polls: bool = True) -> None:
+        """cuEventElapsedTime_v2 knows of events that are complete, also if nobody has queried them.
+        The documentation leaves that open; unless set, it does not."""
+        native.set_elapsed_polls(int(polls))
 
     def make_current(self, context: int) -> None:
         """On the calling thread; 0 is none."""

@@ -80,6 +80,9 @@ void sim_reset(int devices) { SimulatedDriver::instance().reset(devices); }
 void sim_set_driver_version(int version) {
   locked([&](SimulatedDriver& driver) { driver.machine.driver_version = version; });
 }
+void sim_set_elapsed_polls(int polls) {
+  locked([&](SimulatedDriver& driver) { driver.machine.elapsed_v2_polls = polls != 0; });
+}
 
 uint64_t sim_host_ns() {
   bool moved = false;
@@ -119,6 +122,9 @@ int sim_set_record_latency(int device, int64_t min_ns, int64_t max_ns, uint64_t 
     found.random.seed(seed);
   });
 }
+int sim_set_record_duration(int device, int64_t ns) {
+  return with_device(device, [&](SimulatedDriver&, Device& found) { found.record_ns = ns; });
+}
 int sim_set_queue_depth(int device, uint64_t entries) {
   return with_device(device, [&](SimulatedDriver&, Device& found) { found.queue_depth = entries; });
 }
@@ -157,6 +163,7 @@ SIM_OF_MACHINE(destroy_event, (uint64_t event), event)
 SIM_OF_MACHINE(release, (uint64_t stream), driver.thread(), stream)
 SIM_OF_MACHINE(pending, (uint64_t stream, uint64_t* count), driver.thread(), stream, count)
 SIM_OF_MACHINE(end_capture, (uint64_t stream, uint64_t* graph), driver.thread(), stream, graph)
+SIM_OF_MACHINE(begin_next_early, (uint64_t stream), driver.thread(), stream)
 SIM_OF_MACHINE(graph_entries, (uint64_t graph, uint64_t* entries), graph, entries)
 #undef SIM_OF_MACHINE
 

@@ -50,6 +50,7 @@ struct LaunchView {
   /* All as new: devices without contexts, host time 0, nothing logged, no failures. */            \
   F(void, reset, (int devices))                                                                    \
   F(void, set_driver_version, (int version))                                                       \
+  F(void, set_elapsed_polls, (int polls))                                                          \
   /* The clock. `host_ns` is for the code under test: it pays for the reading. */                  \
   F(uint64_t, host_ns, ())                                                                         \
   F(uint64_t, now_ns, ())                                                                          \
@@ -65,6 +66,7 @@ struct LaunchView {
   F(int, set_elapsed_resolution, (int device, int64_t resolution_ns))                              \
   F(int, set_record_latency, (int device, int64_t min_ns, int64_t max_ns, uint64_t seed))          \
   /* How many entries fit into a stream; 0 is any number. */                                       \
+  F(int, set_record_duration, (int device, int64_t ns))                                            \
   F(int, set_queue_depth, (int device, uint64_t entries))                                          \
   /* How many queues the streams share, by turns as created; 0 is one for each stream. */          \
   F(int, set_hardware_queues, (int device, uint64_t count))                                        \
@@ -90,6 +92,7 @@ struct LaunchView {
   F(int, pending, (uint64_t stream, uint64_t* count))                                              \
   F(int, begin_capture, (uint64_t stream, int mode))                                               \
   F(int, end_capture, (uint64_t stream, uint64_t* graph))                                          \
+  F(int, begin_next_early, (uint64_t stream))                                                      \
   F(int, capture_status, (uint64_t stream, int* status))                                           \
   F(int, graph_entries, (uint64_t graph, uint64_t* entries))                                       \
   F(int, launch_graph, (uint64_t graph, uint64_t stream))                                          \

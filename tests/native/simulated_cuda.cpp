@@ -38,6 +38,7 @@ Thread& SimulatedDriver::thread() {
 
 void SimulatedDriver::reset(int devices) {
   Lock lock(*this);
+  process_ = getpid();
   host.reset();
   machine.reset(devices);
   calls.reset();
@@ -92,6 +93,7 @@ bool takes_the_lock(Function function) {
 template <typename Body>
 int call(Function function, const std::array<uint64_t, 4>& arguments, Body body) {
   SimulatedDriver& driver = SimulatedDriver::instance();
+  if (driver.is_forked()) return kNotInitialized;
   const auto enter = [&]() -> int {
     driver.host.advance(driver.calls.cost_ns(function));
     return driver.calls.ordered_failure(function);

@@ -19,6 +19,8 @@
 // call gives up, with the same answer, and that is a violation.
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -47,6 +49,9 @@ class SimulatedDriver {
   double stuck_limit_s = kStuckLimitS;
 
   static SimulatedDriver& instance();
+  /// Whether it is another process than the one that reset it, in which CUDA does not work: the
+  /// driver's calls answer NOT_INITIALIZED there.
+  bool is_forked() const { return process_ != getpid(); }
   /// The calling thread's state. After a reset it is as that of a new thread.
   Thread& thread();
   void reset(int devices);
@@ -130,6 +135,7 @@ class SimulatedDriver {
   uint64_t blocked_ = 0;                    ///< threads in `wait`
   std::map<int, uint64_t> stuck_enqueues_;  ///< those of them that enqueue, by device
   uint64_t epoch_ = 1;                      ///< grows with each reset
+  pid_t process_ = getpid();
 };
 
 }  // namespace sim

@@ -270,7 +270,7 @@ void Machine::run_stamps(Work& work) {
     const int64_t timer_ns = work.begin_ns + offset_ns + device.timer_offset_ns;
     const auto stamp_ns = static_cast<uint64_t>(timer_ns - timer_ns % device.timer_step_ns);
     const uint32_t count = ++device.stamp_counts[stamp.node];
-    reinterpret_cast<uint64_t*>(stamp.ring)[count & stamp.mask] =
+    reinterpret_cast<uint64_t*>(stamp.ring ^ kRegisteredTag)[count & stamp.mask] =
         stamp_ns << 24 | (count & 0xFFFFFF);
   }
 }
@@ -345,8 +345,14 @@ Result Machine::wait_for(const std::vector<std::shared_ptr<Work>>& works) {
 Result Machine::room(const Stream& stream) {
   catch_up();
   const Device& device = devices_[static_cast<size_t>(stream.context->device)];
-  const bool full = device.queue_depth != 0 && stream.queue.size() >= device.queue_depth;
-  return full ? kStreamFull : kSuccess;
+  uint64_t entries = stream.queue.size();
+  // A hardware queue is one ring of entries, whichever of its streams they are of.
+  if (const size_t queues = device.hardware_queues.size(); queues != 0)
+    for (const auto& other : busy_)
+      if (other->handle != stream.handle && other->context->device == stream.context->device &&
+          other->number % queues == stream.number % queues)
+        entries += other->queue.size();
+  return device.queue_depth != 0 && entries >= device.queue_depth ? kStreamFull : kSuccess;
 }
 
 Capture* Machine::blocking_capture(const Stream& legacy) const {
@@ -377,6 +383,7 @@ Result Machine::submit(const std::shared_ptr<Stream>& stream, Node node,
   if (captured) {
     stream->capture->graph.nodes.push_back(std::move(node));
     const uint64_t handle = next_handle();
+    stream->has_edge_data = false;
     stream->capture->edges[handle] = std::exchange(stream->dependencies, {handle});
     return kSuccess;
   }
@@ -435,7 +442,13 @@ Result Machine::wait_event(Thread& thread, uint64_t stream_handle, uint64_t even
       stream->capture = event->capture;
       stream->dependencies.clear();
     }
-    if (stream->capture != event->capture) return kCaptureIsolation;
+    if (stream->capture != event->capture) {
+      // "When an invalid operation is attempted during stream capture, any associated capture
+      // graphs are invalidated" (CUDA programming guide, prohibited and unhandled operations).
+      captures_.invalidate(*stream->capture);
+      captures_.invalidate(*event->capture);
+      return kCaptureMerge;
+    }
     auto& own = stream->dependencies;
     own.insert(own.end(), event->dependencies.begin(), event->dependencies.end());
     return kSuccess;
@@ -491,6 +504,14 @@ Result Machine::end_capture(Thread& thread, uint64_t handle, uint64_t* graph) {
   return kSuccess;
 }
 
+Result Machine::begin_next_early(Thread& thread, uint64_t handle) {
+  std::shared_ptr<Stream> stream;
+  if (const Result result = find_stream(thread, handle, &stream)) return result;
+  if (stream->capture == nullptr) return kInvalidValue;
+  stream->has_edge_data = true;
+  return kSuccess;
+}
+
 Result Machine::graph_entries(uint64_t graph, uint64_t* entries) const {
   const auto found = graphs_.find(graph);
   if (found == graphs_.end()) return kInvalidHandle;
@@ -507,7 +528,15 @@ Result Machine::launch_graph(Thread& thread, uint64_t graph, uint64_t handle,
   if (const Result result = find_stream(thread, handle, &stream)) return result;
   if (stream->context->handle != found->second->context) return kInvalidHandle;
   if (const Result result = admit(*stream, &captured)) return result;
-  if (captured) return kCaptureUnsupported;  // a graph inside another one: not simulated
+  if (captured) {
+    // "The child graph is cloned in this call" (cuGraphAddChildGraphNode).
+    Graph& into = stream->capture->graph;
+    const auto& nodes = found->second->nodes;
+    into.nodes.insert(into.nodes.end(), nodes.begin(), nodes.end());
+    const uint64_t node = next_handle();
+    stream->capture->edges[node] = std::exchange(stream->dependencies, {node});
+    return kSuccess;
+  }
   if (const Result result = room(*stream)) return result;
   const auto work = enqueue(stream, 0, 0);
   for (const Node& node : found->second->nodes) {

@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -39,6 +40,7 @@ struct Device {
   int64_t tick_ns = 32;
   int64_t record_latency_min_ns = 0;
   int64_t record_latency_max_ns = 0;
+  int64_t record_ns = 0;  ///< that the record of an event takes
   std::mt19937_64 random;
   uint64_t queue_depth = 0;  ///< entries that fit into a stream; 0 is any number
   int64_t elapsed_resolution_ns = 1;
@@ -92,7 +94,12 @@ struct Launch {
 struct Kernel {
   std::string name;
   uint64_t library;
+  std::set<uint64_t> contexts{};  ///< that it is loaded into
 };
+
+/// What tells the device's address of registered memory from the host's: nobody may take one for
+/// the other, as where CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM is 0.
+constexpr uint64_t kRegisteredTag = uint64_t{1} << 60;
 
 /// Runs in a kernel's place, on the thread that launches it or its graph.
 struct StandIn {
@@ -130,6 +137,8 @@ class Machine {
   Result wait_event(Thread& thread, uint64_t stream, uint64_t event);
   Result begin_capture(Thread& thread, uint64_t stream, pig::cuda::CaptureMode mode);
   Result end_capture(Thread& thread, uint64_t stream, uint64_t* graph);
+  /// The next node may begin when those before it say so (programmatic dependent launch).
+  Result begin_next_early(Thread& thread, uint64_t stream);
   Result graph_entries(uint64_t graph, uint64_t* entries) const;
   /// What it does is left to the caller: `*launched` is to be run without the mutex.
   Result launch_graph(Thread& thread, uint64_t graph, uint64_t stream,
@@ -161,6 +170,7 @@ class Machine {
   void catch_up();
 
   int driver_version = 13000;
+  bool elapsed_v2_polls = false;  ///< cuEventElapsedTime_v2 knows of events that nobody has queried
 
   // The driver's calls.
   Result ctx_get_current(Thread& thread, uint64_t* context);
@@ -255,6 +265,7 @@ class Machine {
   std::vector<Launch> launches_;
   std::map<void*, std::unique_ptr<std::byte[]>> host_memory_;
   std::map<void*, size_t> host_sizes_;
+  std::set<void*> registered_;  ///< of these: memory of the program's
   /// What was not freed before a reset: whoever still uses it does no harm.
   std::vector<std::unique_ptr<std::byte[]>> left_memory_;
   uint64_t host_bytes_ = 0;

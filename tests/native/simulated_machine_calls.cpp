@@ -109,6 +109,9 @@ Result Machine::stream_get_capture_info(Thread& thread, uint64_t handle, Capture
   if (*status != pig::cuda::kCapturing) return kSuccess;
   std::shared_ptr<Stream> stream;
   if (const Result result = find_stream(thread, handle, &stream)) return result;
+  // "If dependencies_out is non-NULL and edgeData_out is NULL, but there is non-zero edge data for
+  // one or more of the current stream dependencies, the call will return CUDA_ERROR_LOSSY_QUERY."
+  if (stream->has_edge_data) return kLossyQuery;
   *id = stream->capture->id;
   *dependencies = reinterpret_cast<const pig::cuda::GraphNode*>(stream->dependencies.data());
   *count = stream->dependencies.size();
@@ -172,7 +175,8 @@ Result Machine::event_record(Thread& thread, uint64_t event_handle, uint64_t str
   if (range_ns > 0)
     latency_ns += static_cast<int64_t>(device.random() % static_cast<uint64_t>(range_ns + 1));
   event->capture.reset();
-  event->record = enqueue(stream, latency_ns, 0);
+  event->is_known = false;
+  event->record = enqueue(stream, latency_ns, device.record_ns);
   records_.push_back({event_handle, stream_handle, thread.system_id, host_->now_ns(),
                       stream->context->device, event->record});
   event->record_serial = records_.size();
@@ -189,7 +193,8 @@ Result Machine::event_query(Thread& thread, uint64_t handle) {
   if (!captures_.permit_unsafe_call(thread.serial, thread.capture_mode)) return kCaptureUnsupported;
   if (event->record == nullptr) return kSuccess;
   catch_up();
-  return event->record->ended ? kSuccess : kNotReady;
+  event->is_known = event->record->ended;
+  return event->is_known ? kSuccess : kNotReady;
 }
 
 Result Machine::event_elapsed(Thread& thread, float* milliseconds, uint64_t begin_handle,
@@ -218,12 +223,18 @@ Result Machine::event_elapsed(Thread& thread, float* milliseconds, uint64_t begi
   return kSuccess;
 }
 
-/// Does not report the errors of earlier work.
+/// Neither reports the errors of earlier work nor finds out whether that is complete: "this API is
+/// intended to serve as an elapsed time calculation only and any polling for completion on the
+/// events to be compared should be done with cuEventQuery instead" (its documentation).
 Result Machine::event_elapsed_v2(Thread& thread, float* milliseconds, uint64_t begin,
                                  uint64_t end) {
   const auto found = contexts_.find(thread.context);
   const int error = found != contexts_.end() ? std::exchange(found->second->error, 0) : 0;
-  const Result result = event_elapsed(thread, milliseconds, begin, end);
+  Result result = event_elapsed(thread, milliseconds, begin, end);
+  const auto is_known = [&](uint64_t event) {
+    return elapsed_v2_polls || events_[event]->is_known;
+  };
+  if (result == kSuccess && !(is_known(begin) && is_known(end))) result = kNotReady;
   if (found != contexts_.end()) found->second->error = error;
   return result;
 }
@@ -315,6 +326,7 @@ Result Machine::kernel_get_function(Thread& thread, uint64_t* function, uint64_t
   if (const Result result = current(thread, &context)) return result;
   if (!kernels_.contains(kernel)) return kInvalidHandle;
   if (!captures_.permit_unsafe_call(thread.serial, thread.capture_mode)) return kCaptureUnsupported;
+  kernels_[kernel].contexts.insert(context->handle);
   *function = kernel;
   return kSuccess;
 }
@@ -340,6 +352,11 @@ Result Machine::launch_kernel(Thread& thread, uint64_t kernel, const Launch& lau
     node.stamp = {*static_cast<uint64_t*>(parameters[0]), *static_cast<uint32_t*>(parameters[1]),
                   *static_cast<uint32_t*>(parameters[2])};
   if (const Result result = submit(stream, std::move(node), run)) return result;
+  // "Loading kernels might require context synchronization" (CUDA programming guide, lazy loading,
+  // concurrent execution), which a capture forbids.
+  const bool is_new = found->second.contexts.insert(context->handle).second;
+  if (is_new && stream->capture != nullptr)
+    violations_.push_back("the first launch of the kernel " + name + " was in a capture");
   if (stream->capture != nullptr) return kSuccess;
   launches_.push_back(launch);
   launches_.back().kernel = name;
@@ -361,13 +378,15 @@ Result Machine::host_alloc(Thread& thread, void** pointer, size_t bytes, unsigne
   return kSuccess;
 }
 
-Result Machine::host_register(Thread& thread, void* memory, size_t bytes, unsigned) {
+Result Machine::host_register(Thread& thread, void* memory, size_t bytes, unsigned flags) {
   std::shared_ptr<Context> context;
   if (const Result result = current(thread, &context)) return result;
   if (bytes == 0 || host_sizes_.contains(memory)) return kInvalidValue;
   if (!captures_.permit_unsafe_call(thread.serial, thread.capture_mode)) return kCaptureUnsupported;
   host_sizes_[memory] = bytes;
   host_bytes_ += bytes;
+  // CU_MEMHOSTREGISTER_DEVICEMAP: "maps the host allocation into the CUDA address space".
+  if ((flags & pig::cuda::kHostAllocMapped) != 0) registered_.insert(memory);
   return kSuccess;
 }
 
@@ -380,7 +399,9 @@ Result Machine::host_device_pointer(Thread& thread, uint64_t* device_pointer, vo
   const auto& [begin, bytes] = *--next;
   if (static_cast<std::byte*>(pointer) >= static_cast<std::byte*>(begin) + bytes)
     return kInvalidValue;
-  *device_pointer = reinterpret_cast<uint64_t>(pointer);
+  const bool is_registered = registered_.contains(begin);
+  if (!is_registered && !host_memory_.contains(begin)) return kInvalidValue;
+  *device_pointer = reinterpret_cast<uint64_t>(pointer) ^ (is_registered ? kRegisteredTag : 0);
   return kSuccess;
 }
 

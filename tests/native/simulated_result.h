@@ -8,6 +8,7 @@ namespace sim {
   R(Success, 0, "CUDA_SUCCESS", "no error")                                                      \
   R(InvalidValue, 1, "CUDA_ERROR_INVALID_VALUE", "invalid argument")                             \
   R(OutOfMemory, 2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory")                                 \
+  R(NotInitialized, 3, "CUDA_ERROR_NOT_INITIALIZED", "no driver in this process")                \
   R(Deinitialized, 4, "CUDA_ERROR_DEINITIALIZED", "the driver is shutting down")                 \
   R(NoDevice, 100, "CUDA_ERROR_NO_DEVICE", "no device")                                          \
   R(InvalidDevice, 101, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal")                   \
@@ -15,6 +16,7 @@ namespace sim {
   R(InvalidContext, 201, "CUDA_ERROR_INVALID_CONTEXT", "invalid context")                        \
   R(NoBinary, 209, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image for this device")            \
   R(UnsupportedPtx, 222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "PTX of a newer tool")            \
+  R(LossyQuery, 394, "CUDA_ERROR_LOSSY_QUERY", "there is edge data that was not asked for")      \
   R(InvalidHandle, 400, "CUDA_ERROR_INVALID_HANDLE", "invalid handle")                           \
   R(NotFound, 500, "CUDA_ERROR_NOT_FOUND", "no such name")                                       \
   R(NotReady, 600, "CUDA_ERROR_NOT_READY", "not finished yet")                                   \
@@ -26,6 +28,7 @@ namespace sim {
     "not permitted while a stream is capturing")                                                 \
   R(CaptureInvalidated, 901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",                            \
     "the capture was invalidated by an earlier error")                                           \
+  R(CaptureMerge, 902, "CUDA_ERROR_STREAM_CAPTURE_MERGE", "two captures may not be merged")      \
   R(CaptureUnmatched, 903, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED",                                \
     "the capture did not begin on this stream")                                                  \
   R(CaptureUnjoined, 904, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED",                                  \

@@ -51,13 +51,15 @@ struct Stream {
   int64_t free_at_ns = INT64_MIN;
   std::shared_ptr<Capture> capture;
   std::vector<uint64_t> dependencies;  ///< in the capture: the nodes that the next one waits for
+  bool has_edge_data = false;          ///< of which it need not wait for the end
 };
 
 struct Event {
   uint64_t handle = 0;
   std::shared_ptr<Context> context;
   bool has_timing = true;
-  std::shared_ptr<Work> record;        ///< of the last record outside a capture
+  bool is_known = false;         ///< somebody has asked whether its record is complete, and it was
+  std::shared_ptr<Work> record;  ///< of the last record outside a capture
   std::shared_ptr<Capture> capture;    ///< of the last record, where that was inside one
   std::vector<uint64_t> dependencies;  ///< and those of its stream then
   uint64_t record_serial = 0;          ///< one more than its place in the list of records; 0: none

@@ -238,6 +238,40 @@ def test_a_stream_that_is_destroyed_is_not_asked_again(program: Program) -> None
     assert dropped_of(run) == {}
 
 
+def test_streams_that_come_and_go_are_all_timed(program: Program) -> None:
+    """torch makes one for each body of a conditional node; the table has room for 256."""
+    cuda = program.cuda
+    with program.recording() as recording, gpu_phase("around"):
+        cuda.default_stream.launch(1_000)
+        for i in range(600):
+            stream = cuda.devices[0].create_stream()
+            with gpu_step(), stream.as_current(), gpu_phase("work"):
+                stream.launch(32 * (400 + i))
+                cuda.advance(5_000)
+            cuda.run_dry()
+            recording.flush(600)
+            stream.destroy()
+            if i % 100 == 0:
+                with gpu_phase("main"):
+                    program.work(1_000)
+    run = recording.run
+    work = run.spans["path"] == run.paths.index("around/work")
+    assert len({run.streams[i].handle for i in run.spans["stream"][work]}) == 600
+    assert run.span_device_ns[work].tolist() == [32 * (400 + i) for i in range(600)]
+    assert len(run.streams) == 601
+    assert dropped_of(run) == {}
+
+
+def test_streams_that_are_all_at_work_are_too_many_for_the_table(program: Program) -> None:
+    with program.recording() as recording:
+        for _ in range(300):
+            stream = program.cuda.devices[0].create_stream()
+            with stream.as_current(), gpu_phase("work"):
+                stream.launch(1_000_000)
+        program.cuda.run_dry()
+    assert dropped_of(recording.run) == {"device_ring_full": 300 - 256}
+
+
 def test_a_stream_that_was_destroyed_after_its_capture_is_not_asked(program: Program) -> None:
     cuda = program.cuda
     side = cuda.devices[0].create_stream()
@@ -327,6 +361,24 @@ def test_a_context_that_is_not_the_primary_one_is_not_touched(program: Program) 
         cuda.advance(1_000)
     assert dropped_of(recording.run) == {"device_no_context": 1}
     assert cuda.devices[0].retained == 0
+
+
+def test_a_stream_of_another_context_costs_its_own_phases_alone(program: Program) -> None:
+    """As of a library that brings its own: torch.cuda.ExternalStream makes it the current one."""
+    device = program.cuda.devices[0]
+    foreign = device.create_stream(context=device.create_context())
+    with program.recording() as recording:
+        for _ in range(3):
+            with foreign.as_current(), gpu_phase("foreign"):
+                program.cuda.advance(1_000)
+            with program.phase("own"):
+                program.work(1_000)
+        program.cuda.run_dry()
+    own = recording.run.phases["own"].device
+    assert own is not None
+    assert own.count == 3
+    assert dropped_of(recording.run) == {"device_no_context": 3}
+    assert program.cuda.count("cuEventRecord", Result.INVALID_HANDLE) == 1
 
 
 def test_contexts_that_are_not_pytorchs_are_looked_at_once(program: Program) -> None:

@@ -49,6 +49,25 @@ def test_times_come_late_and_find_their_spans(program: Program) -> None:
     assert_exact(recording.run, program)
 
 
+def test_events_take_the_device_time_themselves(program: Program) -> None:
+    """Which is the least that a phase can have."""
+    record_ns = 1_250
+    program.cuda.devices[0].set_record_duration(record_ns)
+    with program.settled(share_boundaries_ns=0) as recording:
+        with program.phase("outer"), program.phase("inner"):
+            pass
+        for _ in range(20):
+            with program.phase("work"):
+                program.work(1_000_000)
+            program.cuda.advance(95_000_000)
+            recording.flush(0)
+    assert_exact(recording.run, program)
+    inner_ns, outer_ns = recording.run.span_device_ns[:2]
+    assert inner_ns > record_ns - 32
+    assert outer_ns > 3 * record_ns - 32
+    assert len(recording.run.device_clocks[0].device_ns) >= 2
+
+
 def test_streams_complete_out_of_order(program: Program) -> None:
     cuda = program.cuda
     side = cuda.devices[0].create_stream()

@@ -18,8 +18,6 @@ from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.import_hook import torch_with_cuda, when_imported
 
-_METHODS = ("capture_begin", "capture_end", "replay", "reset")
-
 
 class _Hooks:
     """The hooks of one class of graphs, and the numbers of its graphs that have marks."""
@@ -34,11 +32,16 @@ class _Hooks:
 
     def install(self) -> bool:
         """Install the hooks; return whether all are built as expected; otherwise none is left."""
-        for name in _METHODS:
-            enter = getattr(self, f"_{name}")
-            if not native.hook_call(
-                vars(self.graph_class).get(name), 0, enter=enter, leave=self._leave
-            ):
+        methods = vars(self.graph_class)
+        # As of torch 2.14, torch.cuda.graph calls the parts of `capture_end`.
+        end = "capture_end_pre" if "capture_end_pre" in methods else "capture_end"
+        for name, enter in (
+            ("capture_begin", self._capture_begin),
+            (end, self._capture_end),
+            ("replay", self._replay),
+            ("reset", self._reset),
+        ):
+            if not native.hook_call(methods.get(name), 0, enter=enter, leave=self._leave):
                 native.unhook(self._leave)
                 return False
         return True
@@ -64,9 +67,8 @@ class _Hooks:
 
     def _replay(self, args: tuple[Any, ...], _: object) -> tuple[str, int] | None:
         number = self._numbers.get(args[0])
-        if number is None:
+        if number is None or not native.graph_replay_begins(number):
             return None
-        native.graph_replay_begins(number)
         return "replay", number
 
     def _reset(self, args: tuple[Any, ...], _: object) -> None:

@@ -3,8 +3,8 @@
 
 `torch.aminmax` is one kernel that passes NaN on. Other than the kernels of `metrics`, which have to
 be compiled first, it is there from the first step on. Its results go into pages of memory of the
-device. As a step ends these are copied to pinned memory, and behind them a one: whoever sees it
-knows that the rest is there, without a call of the driver.
+device. As a step ends these are copied to pinned memory, over a NaN that no kernel writes: where it
+is gone a result is there. This takes no call of the driver, and no order in which words arrive.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from pyinstrument_gpu.patching.device_memory import outside_modes
 _PAGE = 512
 _MOST_PAGES = 64
 """In use at one time: 64 times 512 tensors."""
+_NOT_HERE = {2: 0x7FFA, 4: 0x7FFA_7FFA, 8: 0x7FFA_7FFA_7FFA_7FFA}
+"""The bits of a NaN, in each type of so many bytes."""
 _COUNTED = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 
@@ -56,12 +58,11 @@ class _Page:
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         with outside_modes():
             self.values = self.host = torch.empty((2, _PAGE), dtype=dtype, device=device)
-            self._arrived: Any = None
+            self._bits: Any = None
             if device_memory.on_cuda(device):
                 self.host = torch.empty((2, _PAGE), dtype=dtype, pin_memory=True)
-                self._flag = torch.zeros(1, dtype=torch.uint8, pin_memory=True)
-                self._arrived = self._flag.numpy()
-                self._one = torch.ones(1, dtype=torch.uint8, device=device)
+                integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+                self._bits = self.host.view(integer).numpy()
             self.cells = list(zip(*(row.unbind() for row in self.values), strict=True))
         self.clear()
 
@@ -69,18 +70,24 @@ class _Page:
         self.values[0] = 1
         self.values[1] = 0
         self.numbers = itertools.count()
-        if self._arrived is not None:
-            self._arrived[0] = 0
+        self.used = 0
+        if self._bits is not None:
+            self._bits.fill(_NOT_HERE[self._bits.itemsize])
         device_memory.remember_stream(self.values)
 
     def send(self) -> None:
-        if self._arrived is not None:
+        self.used = min(next(self.numbers), _PAGE)
+        if self._bits is not None:
             self.host.copy_(self.values, non_blocking=True)
-            self._flag.copy_(self._one, non_blocking=True)
 
     @property
     def is_here(self) -> bool:
-        return self._arrived is None or bool(self._arrived[0])
+        if self._bits is None:
+            return True
+        not_here = _NOT_HERE[self._bits.itemsize]
+        # The last one comes late, as a rule: until then this is all that is looked at.
+        used = self._bits[:, : self.used]
+        return bool(used[-1, -1] != not_here and (used != not_here).all())
 
 
 Place = tuple[_Page, int]
@@ -180,7 +187,7 @@ class Measurements:
         found: dict[Place, Extremes] = {}
         with outside_modes():
             for page in self._pages:
-                used, before = min(next(page.numbers), _PAGE), len(found)
+                used, before = page.used, len(found)
                 for number, extremes in enumerate(map(Extremes, *page.host[:, :used].tolist())):
                     if not extremes.least > extremes.greatest:
                         found[page, number] = extremes

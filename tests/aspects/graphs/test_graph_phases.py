@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from pyinstrument_gpu import gpu_phase, gpu_step
 from pyinstrument_gpu.aspects.graphs import watch
@@ -148,6 +149,24 @@ def test_an_invalidated_capture_is_the_program_s_affair(
         replay(program, graph, 3)
     assert program.cuda.captures_invalidated == 1
     assert times_of(recording.run, "train/model/forward") == [FORWARD_NS] * 3
+    assert dropped_of(recording.run) == {"device_capturing": 1}
+
+
+def test_no_mark_comes_between_a_kernel_and_one_that_may_begin_before_its_end(
+    program: Program, graph: FakeCudaGraph
+) -> None:
+    """The second waits for the end of its dependency where it needs that: a mark would be ended."""
+    with program.settled() as recording:
+        with graph.capturing(), gpu_phase("around"):
+            graph.stream.launch(FORWARD_NS)
+            graph.stream.begin_next_early()
+            with gpu_phase("early"):
+                graph.stream.launch(FORWARD_NS)
+        replay(program, graph, 2)
+    assert graph.graph is not None
+    assert graph.graph.entries == 2 + 2
+    assert program.cuda.count("cuStreamGetCaptureInfo", Result.LOSSY_QUERY) == 1
+    assert times_of(recording.run, "train/around") == [2 * FORWARD_NS] * 2
     assert dropped_of(recording.run) == {"device_capturing": 1}
 
 
@@ -355,6 +374,27 @@ def test_two_executables_of_one_graph_are_ambiguous(program: Program, graph: Fak
     assert "are left out: nodes ran" in run.report(verbose=True, color=False)
 
 
+def test_a_graph_inside_another_one_is_ambiguous(program: Program, graph: FakeCudaGraph) -> None:
+    """Its marks then run with either."""
+    outer = FakeCudaGraph(graph.stream)
+    with program.settled() as recording:
+        capture(graph)
+        with outer.capturing(), gpu_phase("outer"):
+            graph.replay()
+            graph.replay()
+        assert recording.flush(0.1)  # nothing has been replayed that could be waited for
+        outer.replay()
+        program.settle(recording)
+        outer.replay()
+    run = recording.run
+    (inner, other) = phases_of(run).graphs
+    assert (inner.marks, inner.is_ambiguous, inner.replays) == (3, True, 0)
+    assert not any(one.count for one in phases_of(run).phases if one.path != "outer")
+    assert (other.marks, other.is_ambiguous) == (2, False)
+    assert times_of(run, "outer") == [2 * (FORWARD_NS + BACKWARD_NS)] * 2
+    assert not run.phases.get("outer/model/forward")
+
+
 def test_a_capture_has_so_many_marks_at_most(program: Program, graph: FakeCudaGraph) -> None:
     other = FakeCudaGraph(graph.stream)
     with program.settled() as recording:
@@ -393,6 +433,44 @@ def test_nothing_is_put_into_a_graph_where_it_is_turned_off(
     assert recording.run.graph_phases is None
     assert program.cuda.host_bytes == 0
     assert recording.run.dropped["device_capturing"] == 3
+
+
+class SplitCudaGraph(FakeCudaGraph):
+    """As of torch 2.14, where torch.cuda.graph calls the parts of `capture_end`."""
+
+    def capture_begin(self, pool: object = None, capture_error_mode: str = "global") -> None:
+        super().capture_begin(pool, capture_error_mode)
+
+    def capture_end_pre(self) -> None:
+        self.graph = self.stream.end_capture()
+
+    def capture_end(self) -> None:
+        self.capture_end_pre()
+
+    def replay(self) -> None:
+        super().replay()
+
+    def reset(self) -> None:
+        super().reset()
+
+
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_a_capture_that_torch_ends_in_parts_has_its_end(
+    program: Program, monkeypatch: pytest.MonkeyPatch, in_parts: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", SplitCudaGraph)
+    monkeypatch.setattr(watch, "_hooks", None)  # those of the other class stay for later tests
+    graph = SplitCudaGraph(program.cuda.devices[0].create_stream())
+    with program.settled() as recording:
+        with graph.stream.as_current():
+            graph.capture_begin()
+            with gpu_phase("forward"):
+                graph.stream.launch(FORWARD_NS)
+            (graph.capture_end_pre if in_parts else graph.capture_end)()
+        replay(program, graph, 2)
+        graph.reset()
+    assert times_of(recording.run, "train/forward") == [FORWARD_NS] * 2
+    assert sorted(set(phases_of(recording.run).runs["step"].tolist())) == [0, 1]
 
 
 def test_a_driver_that_refuses_the_kernel_leaves_phases_in_graphs_unknown(
@@ -485,6 +563,49 @@ def test_a_replay_that_fails_counts_as_none(program: Program, graph: FakeCudaGra
             graph.replay()
     assert sorted(set(phases_of(recording.run).runs["step"].tolist())) == [0, 1]
     assert dropped_of(recording.run) == {}
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_replay_that_is_interrupted_behind_its_launch_counts(
+    program: Program, graph: FakeCudaGraph, at_once: bool
+) -> None:
+    with program.settled() as recording:
+        capture(graph)
+        replay(program, graph, 1)
+        if not at_once:
+            program.settle(recording)
+        for _ in range(2):
+            graph.interrupt_replay = True
+            with pytest.raises(KeyboardInterrupt), gpu_step():
+                graph.replay()
+            if not at_once:
+                program.settle(recording)
+        replay(program, graph, 2)
+    phases = phases_of(recording.run)
+    assert [(one.replays, one.is_ambiguous) for one in phases.graphs] == [(5, False)]
+    assert [(run, step) for run, step in phases.runs[["run", "step"]].tolist()[::3]] == [
+        (run, run - 1) for run in range(1, 6)
+    ]
+    assert dropped_of(recording.run) == {}
+
+
+def test_where_only_some_failed_replays_have_run_the_step_of_later_ones_is_unknown(
+    program: Program, graph: FakeCudaGraph
+) -> None:
+    with program.settled() as recording:
+        capture(graph)
+        kept, graph.graph = graph.graph, None
+        with pytest.raises(RuntimeError), gpu_step():
+            graph.replay()
+        graph.graph = kept
+        graph.interrupt_replay = True
+        with pytest.raises(KeyboardInterrupt), gpu_step():
+            graph.replay()
+        replay(program, graph, 1)
+    phases = phases_of(recording.run)
+    assert not phases.graphs[0].is_ambiguous
+    assert phases.runs["run"].tolist()[::3] == [1, 2]
+    assert set(phases.runs["step"].tolist()) == {UNKNOWN_STEP}
 
 
 def test_the_hooks_stay_while_a_graph_with_marks_is_there(

@@ -15,6 +15,7 @@ import pyinstrument_gpu as pig
 from pyinstrument_gpu.aspects.nonfinite import extremes
 from pyinstrument_gpu.aspects.nonfinite.data import Nonfinite
 from pyinstrument_gpu.core.run import Run
+from pyinstrument_gpu.patching import device_memory
 from pyinstrument_gpu.report.notes import unknown
 from tests.aspects.nonfinite.planted import AT, CASES, STEPS, Checkpointed, data, net
 from tests.helpers.launched import launched, write
@@ -257,11 +258,7 @@ def test_values_of_a_gpu_come_by_copies(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(extremes._Page, "send", noted)
     with metric_gpu() as cuda:
-        zeros = torch.zeros
         monkeypatch.setattr(torch, "empty", anywhere)
-        monkeypatch.setattr(
-            torch, "zeros", lambda *size, pin_memory=False, **how: zeros(*size, **how)
-        )
         begin = cuda.end_of_calls
         origin = found_in("division by zero").origin
         calls = {call.function for call in cuda.calls(since=begin)}
@@ -269,6 +266,28 @@ def test_values_of_a_gpu_come_by_copies(monkeypatch: pytest.MonkeyPatch) -> None
     assert not calls & set(BLOCKING_OR_ALLOCATING)
     assert origin is not None and (origin.step, origin.module) == (AT, "1")
     assert pages and all(page.host is not page.values for page in pages)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_a_page_is_here_when_each_of_its_values_is(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    """Also the last before others, as words of a copy may arrive in any order."""
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *size, pin_memory=False, **how: empty(*size, **how))
+    monkeypatch.setattr(device_memory, "on_cuda", lambda device: True)
+    monkeypatch.setattr(device_memory, "remember_stream", lambda tensor: None)
+    page = extremes._Page(torch.device("cpu"), dtype)
+    assert [next(page.numbers) for _ in range(3)] == [0, 1, 2]
+    monkeypatch.setattr(page, "host", torch.empty_like(page.host))  # where no copy of ours arrives
+    page.send()
+    values = torch.from_numpy(page._bits).view(dtype)
+    for cell in ((1, 2), (0, 0), (1, 0), (0, 1), (0, 2), (1, 1)):
+        assert not page.is_here
+        values[cell] = float("nan")
+    assert page.is_here
+    page.clear()
+    assert not values.isfinite().any()
 
 
 def test_values_that_arrive_late(monkeypatch: pytest.MonkeyPatch) -> None:
