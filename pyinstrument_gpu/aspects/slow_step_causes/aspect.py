@@ -98,12 +98,14 @@ class SlowStepCausesAspect(DocumentAspect[Run, None]):
         intervals, looked_at = run.noted_causes.of_kind(GIL_KIND)
         numbers = {thread: place for place, (thread, _) in enumerate(known.threads)}
         intervals["note"] = [numbers.get(one, -1) for one in intervals["note"].tolist()]
+        intervals = intervals[np.isin(intervals["thread"], run.steps.closed["thread"])]
+        other = _thread_of_most(intervals, [name for _, name in known.threads])
         yield Cause(
             name="gil_wait",
             words="waiting for the GIL",
-            remedy="while steps run, do less in other threads of Python, or do it in a process",
+            remedy=f"while steps run, do less in {other}, or do it in a process",
             precedence=Precedence.PAUSE,
-            intervals=intervals[np.isin(intervals["thread"], run.steps.closed["thread"])],
+            intervals=intervals,
             known=looked_at["step"],
             notes=tuple(f"{printable(name)} ran meanwhile" for _, name in known.threads),
             is_idle=True,
@@ -114,6 +116,17 @@ class SlowStepCausesAspect(DocumentAspect[Run, None]):
         known: SlowStepCauses | None = run.slow_step_causes
         if known is not None and not known.is_gil_seen:
             yield "Waits for the GIL: the kernel does not tell in which system call a thread waits."
+
+
+def _thread_of_most(intervals: NDArray[np.void], names: list[str]) -> str:
+    """Return the thread that ran during most of some waits, in words."""
+    time_ns = np.zeros(len(names))
+    is_named = intervals["note"] >= 0
+    np.add.at(time_ns, intervals["note"][is_named], durations_ns_of(intervals[is_named]))
+    whole_ns = durations_ns_of(intervals).sum()
+    if not len(names) or time_ns.max() <= whole_ns / 2:
+        return "other threads of Python"
+    return f"the thread {printable(names[int(time_ns.argmax())])}"
 
 
 def _asleep(run: Run, ran: NDArray[np.void]) -> Cause:

@@ -7,12 +7,15 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import pyinstrument_gpu as pig
+from pyinstrument_gpu.aspects.slow_step_causes import GIL_KIND
 from pyinstrument_gpu.aspects.slow_step_causes.aspect import ASPECT
+from pyinstrument_gpu.aspects.slow_step_causes.data import SlowStepCauses
 from pyinstrument_gpu.aspects.slow_step_causes.watch import pressure_file
-from pyinstrument_gpu.core.cause import Cause
+from pyinstrument_gpu.core.cause import NOTED_DTYPE, Cause, NotedCauses
 from pyinstrument_gpu.native import native
 from tests.helpers.clock import fake_clock
 
@@ -150,6 +153,29 @@ def test_where_nothing_is_to_be_seen_nothing_is_said(
     names = ["steal", "page_faults", "disk_pages", "asleep", "computing"]
     assert [*causes_of(recording)] == names
     assert "Waits for the GIL" in next(iter(ASPECT.unknown(recording.run)))
+
+
+@pytest.mark.parametrize(
+    ("waits_ms", "other"),
+    [
+        ({8: 30, 9: 10}, "the thread Thread-1 (count_words)"),
+        ({8: 20, 9: 20}, "other threads of Python"),  # neither ran during most of it
+        ({77: 40}, "other threads of Python"),  # one that is not of Python
+    ],
+)
+def test_the_thread_that_ran_while_steps_waited_for_the_gil_is_named(
+    proc: Path, advance: Callable[[int], None], waits_ms: dict[int, int], other: str
+) -> None:
+    with pig.record() as recording:
+        usual_steps(advance)
+    run = recording.run
+    names = ((8, "Thread-1 (count_words)"), (9, "logger"))
+    run.slow_step_causes = SlowStepCauses(is_gil_seen=True, has_pressure=False, threads=names)
+    thread = int(run.steps.closed["thread"][0])
+    rows = [(0, ms * MS, -1, thread, GIL_KIND, note) for note, ms in waits_ms.items()]
+    run.noted_causes = NotedCauses(np.array(rows, NOTED_DTYPE))
+    (cause,) = [one for one in ASPECT.causes(run) if one.name == "gil_wait"]
+    assert cause.remedy == f"while steps run, do less in {other}, or do it in a process"
 
 
 def test_in_a_run_of_few_steps_nothing_is_looked_for(proc: Path) -> None:
