@@ -126,8 +126,10 @@ class DeviceTiming {
   /// That of a thread without a context: of its current device, if that has one yet.
   EventTimeline* timeline_of_no_context() noexcept;
   uint64_t share_ticks() const { return share_ticks_; }
-  bool times(Stream stream) const {
-    return all_side_streams_ || reinterpret_cast<uintptr_t>(stream) <= kLastDefaultStream;
+  bool times(Stream stream) const { return all_side_streams_ || is_default(stream); }
+  /// Whether it is a stream of the current context, whichever that is.
+  static bool is_default(Stream stream) {
+    return reinterpret_cast<uintptr_t>(stream) <= kLastDefaultStream;
   }
   DropCounters& drops() const { return *drops_; }
   /// What a boundary has cost, and whether an event was recorded at it.

@@ -145,15 +145,15 @@ EventRef EventRecorder::skip(Drop cause) noexcept {
 
 EventRef EventRecorder::skip(const DriverError& error) noexcept {
   if (is_capture_code(error.result)) {
-    stream_.use->set_capture_seen(read_ticks());
+    if (stream_.is_valid()) stream_.use->set_capture_seen(read_ticks());
     return skip(Drop::kDeviceCapturing);
   }
-  if (error.result == kInvalidHandle) {
-    stream_.use->refuse();
+  if (error.result == kInvalidContext) return skip(Drop::kDeviceNoContext);
+  if (error.result == kInvalidHandle && !DeviceTiming::is_default(stream_.handle)) {
+    if (stream_.is_valid()) stream_.use->refuse();  // it may have had to wait for the GIL
     stream_ = {};
-  }
-  if (error.result == kInvalidContext || error.result == kInvalidHandle)
     return skip(Drop::kDeviceNoContext);
+  }
   timeline_->fail(error);
   return skip(Drop::kDeviceFailed);
 }

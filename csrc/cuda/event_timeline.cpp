@@ -30,8 +30,8 @@ EventTimeline::FoundStream EventTimeline::find_stream(Stream handle, uint32_t th
   return {&added, handle, added.number()};
 }
 
-/// That of the stream that was used the longest ago, of those whose events all have their times: it
-/// may have been destroyed. kMaxStreams where there is none.
+/// That of the stream that was used the longest ago, of those whose events all have their times and
+/// that were not captured: it may have been destroyed. kMaxStreams where there is none.
 uint32_t EventTimeline::idle_place() const {
   constexpr uint64_t kBusy = ~uint64_t{0};
   std::array<uint64_t, kMaxStreams> newest{};
@@ -40,6 +40,8 @@ uint32_t EventTimeline::idle_place() const {
     if (is_in_use || streams_[stream % kMaxStreams].number() == stream)
       of_stream = std::max(of_stream, is_in_use ? kBusy : sequence);
   });
+  for (uint32_t i = 0; i < kMaxStreams; ++i)
+    if (streams_[i].capture_seen() != 0) newest[i] = kBusy;
   const auto oldest = std::min_element(newest.begin(), newest.end());
   return *oldest == kBusy ? kMaxStreams : static_cast<uint32_t>(oldest - newest.begin());
 }

@@ -150,11 +150,11 @@ class QueueTime:
     backlog_p50_ns: int
     uncertainty_ns: float
 
-    def follows_host(self, stream_ns: float) -> bool:
+    def follows_host(self, device_ns: float) -> bool:
         """Whether the device began and ended with the host: it need not have had anything to do in
-        its mean time."""
+        its median time."""
         late_ns = max(self.p50_ns, self.backlog_p50_ns) + self.uncertainty_ns
-        return late_ns < HOST_PACE_SHARE * stream_ns
+        return self.spans >= MIN_SPANS and late_ns < HOST_PACE_SHARE * device_ns
 
 
 def queue_times(

@@ -8,6 +8,7 @@ and nothing but the protocol is on standard output. Nothing is imported from the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import signal
@@ -31,12 +32,13 @@ MOST_BYTES = 4096
 _PREFIX_BYTES = 64  # the SDK puts the tool's name in front of an error
 _MOST_RUNS = 30
 _DEADLINE_S = 120
+_PATIENCE_S = 10
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 _CUT = "\n... cut at 4 KiB"
 _COMMAND = """\
-import sys
-if sys.path[0] == "":  # the folder, in which a module may be called as one of ours
-    del sys.path[0]
+import os, sys
+here = os.getcwd()  # the folder, in which a module may be called as one of ours
+sys.path[:] = [path for path in sys.path if os.path.abspath(path) != here]
 from pyinstrument_gpu.cli import main
 main(prog_name="pyinstrument-gpu")"""
 _INSTRUCTIONS = """\
@@ -57,7 +59,8 @@ class _Folder:
     async def list_runs(self, folder: str = "") -> str:
         """List the run files below the folder, or one inside it, newest first: path, program,
         steps, duration."""
-        return _within_limit("\n".join(self._listed(self._path(folder))) or "There is no run file.")
+        lines = self._listed(Path(self._path(folder, with_files=False)))
+        return _within_limit("\n".join(lines) or "There is no run file.")
 
     async def report(self, run: str, section: str | None = None, phase: str | None = None) -> str:
         """Report where the time of a training step goes, which line is to blame, and what a change
@@ -90,26 +93,26 @@ class _Folder:
             options = f"--minutes={minutes}", f"--patch={patch}"
             return await self._told("try", *options, *command, deadline_s=90 * minutes + 600)
 
-    def _path(self, given: str) -> str:
-        """Return the path; raise unless it, and what a folder has, lies below the root."""
+    def _path(self, given: str, with_files: bool = True) -> str:
+        """Return the path; raise unless it lies below the root, and so do the files of a folder."""
         try:
             path = Path(self.root, given).resolve(strict=True)
-            files = [*below(path)] if path.is_dir() else [path]
-            if all(map(self._is_inside, [path, *files])) and all(file.is_file() for file in files):
+            files = [*below(path)] if path.is_dir() and with_files else [path]
+            outside = [file for file in (path, *files) if not self._is_inside(file)]
+            if not outside:
                 return str(path)
+            of_folder = [file.name for file in outside if file != path]
         except (OSError, ValueError):
-            pass
-        shown = printable(given[:200])
-        raise self.error(
-            f"there is no {shown!r} that lies below {self.root} as a whole; list_runs has what "
-            "there is"
-        )
+            of_folder = []
+        shown = printable("/".join([given, *of_folder[:1]])[:200])
+        raise self.error(f"there is no {shown!r} below {self.root}; list_runs has what there is")
 
     def _is_inside(self, path: Path) -> bool:
-        return path.resolve().is_relative_to(self.root)
+        is_there = path.is_file() or path.is_dir()
+        return is_there and path.resolve().is_relative_to(self.root)
 
-    def _listed(self, folder: str) -> Iterator[str]:
-        times = {path: os.lstat(path).st_mtime for path in below(Path(folder)) if path.is_file()}
+    def _listed(self, folder: Path) -> Iterator[str]:
+        times = {path: _modified(path) for path in below(folder) if self._is_inside(path)}
         newest = sorted(times, key=times.__getitem__, reverse=True)
         yield from map(self._line, newest[:_MOST_RUNS])
         if newest[_MOST_RUNS:]:
@@ -144,20 +147,34 @@ class _Folder:
         except asyncio.TimeoutError:
             raise self.error(f"it did not end within {deadline_s:.0f} seconds") from None
         finally:
-            self.children.discard(process)
-            if process.returncode is None:
-                process.terminate()  # at which `try` ends the program that it runs
+            await asyncio.shield(self._ended(process))
         texts = [text.decode(errors="replace").strip() for text in (printed, said)]
         if process.returncode != 0:
             ended = texts[1] or f"it ended with exit code {process.returncode}"
             raise self.error(_within_limit(ended))
         return _within_limit("\n".join(filter(None, texts)))
 
+    async def _ended(self, process: asyncio.subprocess.Process) -> None:
+        """Have a process end, at which `try` ends the program that it runs."""
+        if process.returncode is None:
+            process.terminate()
+            try:
+                await asyncio.wait_for(process.wait(), _PATIENCE_S)
+            except asyncio.TimeoutError:
+                process.kill()
+        self.children.discard(process)
+
     def end(self, number: int, _: object) -> None:
         """End at a signal, with what runs: the SDK would wait for standard input."""
         for process in self.children:
             process.terminate()
         os._exit(128 + number)
+
+
+def _modified(path: Path) -> float:
+    with contextlib.suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0
 
 
 def _within_limit(text: str) -> str:

@@ -137,7 +137,7 @@ def report(
             unreadable[path] = str(error)
             continue
         if not (run.complete or run.duration_ns or run.phases):
-            unreadable[path] = f"{path}: it ends behind the facts about the program"
+            unreadable[path] = f"{path}: cut off or damaged: nothing that was recorded can be read"
             continue
         runs.append(run)
         names.append(name)

@@ -324,8 +324,9 @@ class Launch:
                     f"nothing was recorded: the program ended within the {self._options.warmup} "
                     "warm-up steps"
                 )
-        elif self._is_superseded():
+        elif ranks == 1 and self._is_superseded():
             os.unlink(path_of_rank(self._path))
+            self._say(f"{path_of_rank(self._path)} was empty, and is removed")
         elif rank == 0:
             run = self._recording.run
             # The program reports what its own recording holds; of ours, which is empty, there is

@@ -23,7 +23,7 @@ _HOMES = frozenset({"home", "Users", "users", "user", "u"})
 """Folders whose folders are called as users."""
 _NAME = r"[^/\s\"'<>|,:;()\[\]{}&]+"
 _BEGIN = r"(?<![\w.~/-])(?:file://)?"
-_HOME = re.compile(rf"{_BEGIN}/(?:home|Users)/{_NAME}")
+_HOME = re.compile(rf"{_BEGIN}/(?:[^\s:'\"]*/)?(?:{'|'.join(sorted(_HOMES))})/{_NAME}")
 _PACKAGES = re.compile(rf"(?:\.\.\.)?(?:/{_NAME})*/((?:site|dist)-packages/)")
 _FOLDERS = re.compile(rf"{_BEGIN}(?:/{_NAME})+/(?={_NAME})|\.\.\./(?:{_NAME}/)*")
 _ABOVE = ".../"
@@ -60,6 +60,7 @@ class Redaction:
         self._places = _Words(above | projects, _BEGIN)
         named = dict.fromkeys(users, "user")
         self._users = _Words(named, r"(?:(?<=[=~])|(?<=torchinductor_)|(?<=-u ))", _ENDS)
+        self._folders = _Words(named, r"(?<=\.\./)", r"(?=$|[/\s:,'\"_-])")
         self._accounts = _Words(named, r"(?<![A-Za-z0-9])", "(?=@)")
         telling = {host: alias for host, alias in hosts.items() if _is_telling(host)}
         self._hosts = _Words(telling, r"(?<![A-Za-z0-9])", _ENDS)
@@ -69,7 +70,7 @@ class Redaction:
     def __call__(self, text: str) -> str:
         text = _HOME.sub("...", self._places.replaced(text))
         text = _FOLDERS.sub(_ABOVE, _PACKAGES.sub(r"\1", text))
-        for words in (self._users, self._accounts, self._hosts, self._named_hosts):
+        for words in (self._folders, self._users, self._accounts, self._hosts, self._named_hosts):
             text = words.replaced(text)
         return text
 
@@ -103,9 +104,11 @@ class Redaction:
         if not isinstance(value, str):
             return value
         begin = _PATH_ARGUMENT.match(value)
+        prefix = value[: begin.end() - 1] if begin is not None else ""
         inside = self._places.replaced(value)
-        if (begin is not None and inside == value) or _ABOVE in inside:
-            prefix = value[: begin.end() - 1] if begin is not None else ""
+        if _HOME.fullmatch(value[len(prefix) :].rstrip("/")):
+            inside = f"{prefix}..."
+        elif (begin is not None and inside == value) or _ABOVE in inside:
             inside = f"{prefix}{_ABOVE}{value.rstrip('/').rpartition('/')[2]}"
         return self(inside)
 

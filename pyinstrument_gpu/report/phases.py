@@ -244,7 +244,7 @@ def _device_times(
         is_judged = judged is not None and judged.kind != Bottleneck.UNKNOWN
         queue_time_calls = 0 if lead is None else lead.spans
         limit = str(judged) if is_judged else None
-        if limit is None and lead is not None and lead.follows_host(device.mean_ns):
+        if limit is None and lead is not None and lead.follows_host(device.p50_ns):
             limit = "host"
         return PhaseOnDevice(
             calls=_unless_all(device, phase.count),

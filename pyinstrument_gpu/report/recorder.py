@@ -25,7 +25,7 @@ _DROPS = {
     "nested_steps": ("step", 'inside another step, recorded as a phase named "step"'),
     "open_at_thread_end": ("phase", "not recorded: still open when its thread ended"),
     "no_memory": ("record", "not made: there was no memory for it"),
-    "device_no_context": ("span", "without device time: its thread had no CUDA context"),
+    "device_no_context": ("span", "without device time: no CUDA context, or another one's stream"),
     "device_preparing": ("span", "without device time: the events were not ready yet"),
     "device_ring_full": ("span", "without device time: all events were in use"),
     "device_capturing": ("span", "without device time: a CUDA graph was being captured"),

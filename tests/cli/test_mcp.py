@@ -100,7 +100,7 @@ def test_how_a_run_ended_and_whether_one_is_faster(folder: Path) -> None:
 def test_nothing_outside_of_the_folder_is_read(folder: Path, given: str) -> None:
     (folder / "link.gpurun").symlink_to(folder.parent / "outside.gpurun")
     text, is_error = asked(server_of(folder, False), "report", run=given)
-    assert is_error and f"there is no {given!r} that lies below " in text
+    assert is_error and f"there is no {given!r} below " in text
 
 
 def test_a_folder_that_leads_out_of_it_is_refused_and_a_pipe_is_no_run(folder: Path) -> None:
@@ -109,6 +109,11 @@ def test_a_folder_that_leads_out_of_it_is_refused_and_a_pipe_is_no_run(folder: P
     os.mkfifo(folder / "pipe.gpurun")
     for tool in ("report", "why", "list_runs"):
         for given in ("ranks", "pipe.gpurun", "a.gpurun\0", "long" * 2_000):
+            if tool == "list_runs" and given == "ranks":
+                assert asked(server_of(folder, False), tool, folder=given)[0].startswith(
+                    "There is no"
+                )
+                continue
             if tool == "list_runs":
                 text, is_error = asked(server_of(folder, False), tool, folder=given)
             else:

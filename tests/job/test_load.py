@@ -43,7 +43,7 @@ def test_files_that_say_nothing_are_of_the_rank_in_their_name(tmp_path: Path) ->
     path.write_bytes(path.read_bytes()[:100])
     (tmp_path / "aside.gpurun").mkdir()  # as an exporter may make it
     job = Job.load(tmp_path)
-    assert job.missing == {1: f"{path}: cut off or damaged: nothing that was recorded can be read"}
+    assert job.missing == {1: f"{path} was cut short before it says what it is of"}
     assert job.notes == ()
 
 

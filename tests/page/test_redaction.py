@@ -47,7 +47,7 @@ HIDDEN = ("Jörg", "gpu-07", "lab.example", "secret", "conda")
         ("jörg müller@gpu, test_Jörg Müller/x", "user@gpu, test_Jörg Müller/x"),
         ("file:///home/Jörg Müller/conda/x.py, file:///a/b/x.py", ".../x.py, .../x.py"),
         ("--out=/home/carol, /home/carol/a/b.py", "--out=..., .../b.py"),
-        ("epoch/home/Jörg Müller/x, /mnt/home/carol", "epoch/home/Jörg Müller/x, .../carol"),
+        ("epoch/home/Jörg Müller/x, /mnt/home/carol", "epoch/home/Jörg Müller/x, ..."),
         ("GPU-07.Lab.example", "host-1"),
     ],
 )  # fmt: skip
@@ -88,6 +88,23 @@ def test_a_fact_that_begins_as_a_path_is_one_to_its_end() -> None:
     changed = Redaction([{}]).facts({"command": words, "host": "b", "cores": 2, "cwd": "/a b/c"})
     assert changed["command"] == [".../x.bin", "--data=.../e", ".../proj"]
     assert (changed["cores"], changed["cwd"]) == (2, ".../c")
+
+
+def test_the_name_of_a_user_goes_where_it_ends_a_path() -> None:
+    facts = {"cwd": "/home/alice", "host": "b"}
+    words = ["--out=/home/alice", "/home/bob/", "/tmp/alice", "/shm/alice-x", "/home/alice/p/t.py"]
+    redaction = Redaction([facts])
+    changed = redaction.facts({**facts, "command": words})
+    assert changed["cwd"] == "..."
+    assert changed["command"] == ["--out=...", "...", ".../user", ".../user-x", "p/t.py"]
+    for text, expected in (
+        ("/users/bob: denied", "...: denied"),
+        ("/lustre/users/bob/x/y.py", ".../y.py"),
+        ("in /tmp/alice: x", "in .../user: x"),
+        ("../../alice/data", "../../user/data"),
+        ("outer/alice", "outer/alice"),
+    ):
+        assert redaction(text) == expected
 
 
 def test_a_public_page_has_none_of_it_and_another_has(tmp_path: Path) -> None:

@@ -45,10 +45,10 @@ def graph_of_backward(case: Case) -> Iterator[Finding]:
     """Yield what it may take that a backward pass records a graph of itself, as a derivative of it
     needs one. It then runs other functions, which note each operation and keep what these need."""
     calls = tuple(case.run.setup_calls.of_kind("backward"))
-    if not calls:
+    if not calls or not _backward_ns(case):
         return
     line = case.run.name_of_line(calls[0].place)
-    evidence = f"{calls[0].call} at {line} builds a graph of the backward pass in each step"
+    evidence = f"{calls[0].call} at {line} builds a graph of the backward pass"
     worth = Worth(0.0, _GRAPH_SAVES * _backward_ns(case), case.step_ns)
     low_ns, high_ns, of_ns, of = UNKNOWN if case.has_device else worth
     yield guidance(

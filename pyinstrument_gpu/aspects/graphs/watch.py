@@ -33,11 +33,11 @@ class _Hooks:
     def install(self) -> bool:
         """Install the hooks; return whether all are built as expected; otherwise none is left."""
         methods = vars(self.graph_class)
-        # As of torch 2.14, torch.cuda.graph calls the parts of `capture_end`.
-        end = "capture_end_pre" if "capture_end_pre" in methods else "capture_end"
+        # As of torch 2.14, `capture_end` has parts, which may be called by themselves.
+        ends = [name for name in ("capture_end_pre",) if name in methods] + ["capture_end"]
         for name, enter in (
             ("capture_begin", self._capture_begin),
-            (end, self._capture_end),
+            *((end, self._capture_end) for end in ends),
             ("replay", self._replay),
             ("reset", self._reset),
         ):
@@ -84,8 +84,8 @@ class _Hooks:
             capture = native.graph_capture_begins() if succeeded else None
             if capture is not None:
                 self._captures[of] = capture
-        else:
-            number = native.graph_capture_ends(self._captures.pop(of), succeeded=succeeded)
+        elif (capture := self._captures.pop(of, None)) is not None:
+            number = native.graph_capture_ends(capture, succeeded=succeeded)
             if number is not None:
                 self._numbers[of] = number
 

@@ -3,8 +3,9 @@
 
 `torch.aminmax` is one kernel that passes NaN on. Other than the kernels of `metrics`, which have to
 be compiled first, it is there from the first step on. Its results go into pages of memory of the
-device. As a step ends these are copied to pinned memory, over a NaN that no kernel writes: where it
-is gone a result is there. This takes no call of the driver, and no order in which words arrive.
+device. As a step ends these are copied to pinned memory, over a NaN that no copy brings, as those
+of the program become another: where it is gone a result is there. A page is used again when all of
+it is. This takes no call of the driver, and no order in which words arrive.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ class _Page:
     def send(self) -> None:
         self.used = min(next(self.numbers), _PAGE)
         if self._bits is not None:
+            self.values.nan_to_num_(nan=math.nan, posinf=math.inf, neginf=-math.inf)
             self.host.copy_(self.values, non_blocking=True)
 
     @property
@@ -86,8 +88,7 @@ class _Page:
             return True
         not_here = _NOT_HERE[self._bits.itemsize]
         # The last one comes late, as a rule: until then this is all that is looked at.
-        used = self._bits[:, : self.used]
-        return bool(used[-1, -1] != not_here and (used != not_here).all())
+        return bool(self._bits[-1, -1] != not_here and (self._bits != not_here).all())
 
 
 Place = tuple[_Page, int]

@@ -3,8 +3,7 @@
 
 The functions are hooked below their Python objects. They are called a few times in a program, and
 each call costs some ten microseconds; of backward passes only those that keep a graph are looked at
-so, and of these the first ones. An optimizer's constructor calls that of its base class: of calls
-inside each other, on one thread, the outermost counts.
+so, and of these the first ones. Of calls inside each other, on one thread, the outermost counts.
 """
 
 from __future__ import annotations
@@ -40,6 +39,7 @@ class SetupWatch(Watcher):
         self._leave = self._leaves  # one object, by which the hooks are known
         self._inside: set[int] = set()
         self._passes = 0
+        self._last_step = -1
         self._calls: dict[tuple[Any, ...], dict[str, Any]] = {}
         self._withdraw: Callable[[], None] | None = None
 
@@ -82,7 +82,9 @@ class SetupWatch(Watcher):
         # `grad`, which takes derivatives of derivatives, accumulates gradients.
         if len(args) < 5 or args[4] is not True or not (kwargs or {}).get("accumulate_grad"):
             return None
-        if self._passes >= _MOST_PASSES:
+        # One that is taken now and then says nothing of a step: two steps in a row have it.
+        before, self._last_step = self._last_step, native.open_place()[1]
+        if self._passes >= _MOST_PASSES or before < 0 or self._last_step != before + 1:
             return None
         self._passes += 1
         return self._enter("backward", args, kwargs)
@@ -140,12 +142,7 @@ def _functions() -> Iterator[tuple[str, Any]]:
     yield "threads", torch.set_num_threads
     yield "anomaly", anomaly_mode.set_detect_anomaly.__init__
     yield "anomaly", anomaly_mode.detect_anomaly.__init__
-    base = torch.optim.Optimizer
-    yield "optimizer", base.__init__
-    types = {found for found in vars(torch.optim).values() if isinstance(found, type)}
-    for found in types - {base}:
-        if issubclass(found, base) and "__init__" in vars(found):
-            yield "optimizer", found.__init__
+    yield "optimizer", torch.optim.Optimizer.__init__  # that of its kind calls it
 
 
 def _collate(function: Any) -> dict[str, Any] | None:

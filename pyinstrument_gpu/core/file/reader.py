@@ -76,10 +76,7 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         # Not numpy.fromfile, which needs two free descriptors.
         with open(path, "rb", buffering=0) as file:
-            blocks = read_blocks_of(file)
-        if not blocks.logs and not blocks.documents:
-            raise RunFileError("cut off or damaged: nothing that was recorded can be read")
-        return decode_blocks(blocks)
+            return decode_blocks(read_blocks_of(file))
     except RunFileError as error:
         raise type(error)(f"{os.fspath(path)}: {error}") from None
 

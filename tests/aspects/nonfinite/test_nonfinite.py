@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where values first stopped being finite: in programs of which that is known."""
 
-from collections.abc import Callable
+from collections.abc import itertools
 from pathlib import Path
 from typing import Any
 
+import Callable
 import pytest
 import torch
 from torch import Tensor, nn
@@ -280,12 +281,19 @@ def test_a_page_is_here_when_each_of_its_values_is(
     page = extremes._Page(torch.device("cpu"), dtype)
     assert [next(page.numbers) for _ in range(3)] == [0, 1, 2]
     monkeypatch.setattr(page, "host", torch.empty_like(page.host))  # where no copy of ours arrives
+    # A NaN of the program's whose bits are those of the one that stands for nothing.
+    page.values[0, 1].copy_(torch.from_numpy(page._bits).view(dtype)[0, 0])
     page.send()
     values = torch.from_numpy(page._bits).view(dtype)
-    for cell in ((1, 2), (0, 0), (1, 0), (0, 1), (0, 2), (1, 1)):
+    last = ((1, -1), (0, 0), (1, 0), (0, 1), (0, 2), (1, 1))
+    for row, column in itertools.product(range(2), range(extremes._PAGE)):
+        if (row, column) not in last and (row, column) != (1, extremes._PAGE - 1):
+            values[row, column] = page.values[row, column]
+    for cell in last:
         assert not page.is_here
-        values[cell] = float("nan")
+        values[cell] = page.values[cell]
     assert page.is_here
+    assert values[0, 1].isnan()
     page.clear()
     assert not values.isfinite().any()
 

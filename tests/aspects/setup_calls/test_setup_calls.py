@@ -155,12 +155,18 @@ def test_only_a_backward_pass_that_keeps_a_graph_of_itself_is_noted() -> None:
         torch.autograd.grad(weight.square().sum(), weight, create_graph=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for _ in range(100):
-                weight.square().sum().backward(create_graph=True)
+            weight.square().sum().backward(create_graph=True)  # of no step
+            for step in range(100):
+                with pig.gpu_step():
+                    if step == 3:
+                        weight.square().sum().backward(create_graph=True)  # now and then
+                    if step > 50:
+                        line = sys._getframe().f_lineno + 1
+                        weight.square().sum().backward(create_graph=True)
     weight.grad = None
     (found,) = calls_of(recording)
     assert (found.kind, found.call) == ("backward", "backward(create_graph=True)")
-    assert found.place.file == __file__
+    assert (found.file, found.line) == (__file__, line)
 
 
 def test_what_is_made_behind_the_recording_is_not_noted_and_is_as_it_was() -> None:
