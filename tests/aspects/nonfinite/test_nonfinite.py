@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where values first stopped being finite: in programs of which that is known."""
 
-from collections.abc import itertools
+import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import Callable
 import pytest
 import torch
 from torch import Tensor, nn
