@@ -154,7 +154,7 @@ class QueueTime:
         """Whether the device began and ended with the host: it need not have had anything to do in
         its median time."""
         late_ns = max(self.p50_ns, self.backlog_p50_ns) + self.uncertainty_ns
-        return self.spans >= MIN_SPANS and late_ns < HOST_PACE_SHARE * device_ns
+        return late_ns < HOST_PACE_SHARE * device_ns
 
 
 def queue_times(
