@@ -10,11 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
-
-CallFlops: TypeAlias = tuple[int, int, str]
-"""The operations of a call, those of them that only repeat what the forward pass has done, as fused
-attention does, and the type of its numbers."""
+from typing import Any, NamedTuple
 
 _LEFT_OUT = {
     # As in `torch.autograd.profiler_util`.
@@ -28,6 +24,22 @@ _ENQUEUES = re.compile("Launch|Mem(cpy|set).*Async")
 """In the name of a function of the runtime or the driver: a call of it enqueues something."""
 
 _OF_RUNTIME = re.compile("(cuda|cu|hip)[A-Z]")
+
+
+class CallFlops(NamedTuple):
+    """The floating-point operations of a call of an operator.
+
+    Attributes:
+        flops: all of them.
+        again: those that only repeat what the forward pass has done, as fused attention does.
+        dtype: the type of the numbers.
+        is_programs: by a formula of the program, which stands for all that the operator calls.
+    """
+
+    flops: int
+    again: int
+    dtype: str
+    is_programs: bool = False
 
 
 class HostEvent(NamedTuple):

@@ -10,13 +10,18 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.autograd import forward_ad
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.nn import functional
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.aspects.operations.events import DeviceEvent, HostEvent
+from pyinstrument_gpu.aspects.operations.events import CallFlops, DeviceEvent, HostEvent
 from pyinstrument_gpu.aspects.operations.flops.counting import FlopCounting
 from pyinstrument_gpu.core.flops import FlopCount, FlopKind, Flops, UnknownOperator
 from pyinstrument_gpu.core.run import Run
@@ -120,6 +125,98 @@ OURS: dict[str, tuple[Callable[[], torch.Tensor], Mapping[str, int]]] = {
 def test_operators_that_torch_does_not_count(case: str) -> None:
     function, wanted = OURS[case]
     assert by_kind(recorded(lambda: function().sum().backward())) == wanted
+
+
+# What operators are given, and what is computed with
+
+
+def of_examples(function: Callable[..., torch.Tensor], *shapes: tuple[int, ...]) -> None:
+    """As a loop over the examples of a batch does them, with their gradients."""
+    for _ in range(5):
+        function(*(rand(*shape) for shape in shapes)).sum().backward()
+
+
+def in_vmap(function: Callable[..., torch.Tensor], *shapes: tuple[int, ...]) -> None:
+    batch = [rand(5, *shape) for shape in shapes]
+    torch.func.vmap(function)(*batch).sum().backward()
+
+
+def gradients_in_vmap(function: Callable[..., torch.Tensor], *shapes: tuple[int, ...]) -> None:
+    """Of each example its own."""
+    gradients = torch.func.grad(lambda *one: function(*one).sum(), tuple(range(len(shapes))))
+    torch.func.vmap(gradients)(*(torch.rand(5, *shape) for shape in shapes))
+
+
+EXAMPLES: dict[str, tuple[Callable[..., torch.Tensor], tuple[tuple[int, ...], ...]]] = {
+    "mm": (torch.mm, ((2, 3), (3, 4))),
+    "linear": (functional.linear, ((6, 3), (4, 3), (4,))),
+    "baddbmm": (torch.baddbmm, ((7, 2, 4), (7, 2, 3), (7, 3, 4))),
+    "conv2d": (functional.conv2d, ((2, 4, 9, 9), (6, 4, 3, 3))),
+    "in another vmap": (torch.func.vmap(torch.mm), ((7, 2, 3), (7, 3, 4))),
+}
+
+
+@pytest.mark.parametrize("batched", [in_vmap, gradients_in_vmap])
+@pytest.mark.parametrize("case", EXAMPLES)
+def test_vmap_counts_as_the_loop_over_its_examples(case: str, batched: Callable[..., None]) -> None:
+    """The operators inside vmap see the shapes of one example."""
+    function, shapes = EXAMPLES[case]
+    with FlopCounterMode(display=False) as counter:
+        of_examples(function, *shapes)
+    found = by_kind(recorded(lambda: batched(function, *shapes)))
+    assert found["forward"] + found["backward"] == counter.get_total_flops()
+    assert found["backward"] == 2 * found["forward"]
+
+
+def test_a_batch_inside_vmap_is_counted_as_a_whole() -> None:
+    one = torch.rand(256, 16, 16)
+    assert by_kind(recorded(lambda: torch.func.vmap(torch.mm)(one, one))) == {"forward": 2_097_152}
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_vmap_of_an_operator_without_a_batched_form_runs_it_for_each_example() -> None:
+    attention = functional.scaled_dot_product_attention
+    found = by_kind(recorded(lambda: in_vmap(attention, Q, Q, Q)))
+    assert found == {"forward": 10 * SCORES, "backward": 20 * SCORES, "recompute": 5 * SCORES}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch uses it here
+def test_forward_mode_counts_the_function_and_its_tangents() -> None:
+    pairs = torch.rand(2, 3), torch.rand(3, 4)
+
+    def functional_transform() -> None:
+        torch.func.jvp(torch.mm, pairs, pairs)
+
+    def dual_numbers() -> None:
+        with forward_ad.dual_level():
+            torch.mm(*(forward_ad.make_dual(one, one) for one in pairs))
+
+    for step in functional_transform, dual_numbers:
+        assert by_kind(recorded(step)) == {"forward": 3 * 48}
+
+
+def test_of_a_tensor_that_is_divided_among_ranks_the_part_of_this_one_counts() -> None:
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+    try:
+        mesh = init_device_mesh("cpu", (4,))
+        x = distribute_tensor(torch.rand(2, 3), mesh, [Replicate()])
+        weight = distribute_tensor(torch.rand(3, 8), mesh, [Shard(1)])
+        assert by_kind(recorded(lambda: x @ weight)) == {"forward": 2 * 2 * 3 * 8 // 4}
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_formula_of_the_program_stands_for_all_that_its_operator_calls() -> None:
+    @torch.library.custom_op("throughput::masked", mutates_args=())
+    def masked(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return left @ right
+
+    @torch.utils.flop_counter.register_flop_formula(torch.ops.throughput.masked)
+    def half(left: Any, right: Any, **_: Any) -> int:
+        return int(math.prod(left) * right[1])
+
+    step = torch.autocast("cpu", torch.bfloat16)(lambda: masked(rand(2, 3), rand(3, 4)) @ rand(4))
+    assert by_kind(recorded(step)) == {"forward": 2 * 3 * 4 + 2 * 2 * 4}
 
 
 # Models
@@ -381,7 +478,7 @@ def test_on_a_device_kernels_of_operators_without_a_formula_have_their_time() ->
     ]
     inside = HostEvent("aten::sum", 11, 12, 1, 1, 9)  # in the product
     counting = FlopCounting()
-    product = host[0]._replace(flops=(48, 0, "float32"))
+    product = host[0]._replace(flops=CallFlops(48, 0, "float32"))
     for event in (product, *host[1:]):
         counting.add(event, 5, (), "forward")
         if event is product:

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sums the floating-point operations of a window, and the time of operators without a formula.
 
-Operators call each other. The outermost one with a formula is counted, and nothing inside it; but
-where autocast has it call itself with numbers of another type, it computes with these.
+Operators call each other. The innermost ones with a formula are counted, as those around them may
+have been given something else than the numbers that are computed with: one example of the batch of
+torch.func.vmap, the whole of a tensor that is divided among ranks, or what autocast then converts.
+Only a formula that the program has registered stands for all that its operator calls, other than
+that operator itself.
 
 An operator that autograd records is numbered, so one with a number within a node of a backward pass
 does again what a forward pass has done; unless all of that node's are numbered, which then is a
@@ -21,6 +24,7 @@ from pyinstrument_gpu.core.flops import FlopCount, FlopKind, UnknownOperator
 MOST_UNKNOWN = 20
 _OPTIMIZER = "Optimizer.step#"
 _CHECKPOINT = "CheckpointFunctionBackward"
+_FORWARD_MODE = "aten::_fw_primal"  # called once an operator with tangents has its own result
 _NODE = "autograd::engine::evaluate_function: "
 _COMPILED = ("Torch-Compiled Region", "## Call CompiledFxGraph", "CompiledFunction")
 # They make, move and look at numbers, and compute none.
@@ -43,9 +47,12 @@ class FlopCounting:
     """The sums over the events of one window."""
 
     def __init__(self) -> None:
-        self._counted: list[tuple[HostEvent, FlopKind | HostEvent, str | None]] = []
+        self._calls: list[tuple[HostEvent, FlopKind | HostEvent, str | None]] = []
+        # By their places:
+        self._replaced: set[int] = set()  # those inside them count instead
+        self._also: set[int] = set()  # those inside them are of their tangents, and count as well
         # By the correlations of events:
-        self._inside: dict[int, int] = {}  # one that was counted, or it itself: its place there
+        self._inside: dict[int, int] = {}  # a call with a formula, or it itself: its place there
         self._around: set[int] = set()
         self._ordinary: set[int] = set()  # nodes of an ordinary backward pass
         self._others: list[tuple[HostEvent, int]] = []
@@ -60,11 +67,16 @@ class FlopCounting:
             path: the phase that it belongs to.
         """
         if parents and (number := self._inside.get(parents[-1].correlation)) is not None:
-            self._inside[event.correlation] = number
-            outer, found, where = self._counted[number]
-            if event.flops is not None and outer.flops is not None and event.name == outer.name:
-                flops = *outer.flops[:2], event.flops[2]
-                self._counted[number] = outer._replace(flops=flops), found, where
+            outer, found, where = self._calls[number]
+            assert outer.flops is not None
+            if event.flops is None or (outer.flops.is_programs and event.name != outer.name):
+                self._inside[event.correlation] = number
+                if event.name == _FORWARD_MODE and number not in self._replaced:
+                    self._also.add(number)
+                return
+            self._replaced.add(number)
+            self._inside[event.correlation] = len(self._calls)
+            self._calls.append((event, found, where))
             return
         depth = next((i for i in reversed(range(len(parents))) if _runs_node(parents[i])), None)
         node = None if depth is None else parents[depth]
@@ -78,21 +90,24 @@ class FlopCounting:
         if event.flops is None:
             self._others.append((event, self_ns))
             return
-        self._inside[event.correlation] = len(self._counted)
+        self._inside[event.correlation] = len(self._calls)
         self._around.update(one.correlation for one in parents)
         kind: FlopKind | HostEvent = FlopKind.FORWARD
         if node is not None:
             kind = node if is_again else FlopKind.BACKWARD
         elif event.sequence < 0 and any(one.name.startswith(_OPTIMIZER) for one in parents):
             kind = FlopKind.OPTIMIZER
-        self._counted.append((event, kind, path))
+        self._calls.append((event, kind, path))
 
     def counts(self) -> tuple[FlopCount, ...]:
         """Return the counts, the largest first."""
         sums: Counter[tuple[str | None, FlopKind, str]] = Counter()
-        for event, found, path in self._counted:
+        replaced = self._replaced - self._also
+        for number, (event, found, path) in enumerate(self._calls):
+            if number in replaced:
+                continue
             assert event.flops is not None
-            flops, again, dtype = event.flops
+            flops, again, dtype, _ = event.flops
             if isinstance(found, FlopKind):
                 kind = found
             elif found.correlation in self._ordinary:

@@ -17,7 +17,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 import torch
-from torch.utils.flop_counter import flop_registry
+from torch.utils import flop_counter
 
 from pyinstrument_gpu.aspects.operations.events import CallFlops
 
@@ -41,7 +41,7 @@ def flops_of(event: Any) -> CallFlops | None:
     Args:
         event: of the profiler, which has noted shapes.
     """
-    formula = _formula_of(event.name())
+    formula, is_programs = _formula_of(event.name())
     if formula is None:
         return None
     try:
@@ -55,7 +55,8 @@ def flops_of(event: Any) -> CallFlops | None:
         ]
         flops = int(formula(*arguments))
         again = _scores(*arguments[1:3]) if formula is _attention_backward else 0
-        return (flops, again, _on_tensor_cores(event.name(), types[0])) if flops >= 0 else None
+        dtype = _on_tensor_cores(event.name(), types[0])
+        return CallFlops(flops, again, dtype, is_programs) if flops >= 0 else None
     except Exception:  # of another version of torch, or of the program
         return None
 
@@ -70,16 +71,19 @@ def _on_tensor_cores(name: str, dtype: str) -> str:
 
 
 @cache
-def _formula_of(name: str) -> _Formula | None:
+def _formula_of(name: str) -> tuple[_Formula | None, bool]:
+    """Return the formula of an operator, and whether the program has registered it."""
     namespace, _, operator = name.partition("::")
     if namespace == "aten" and operator in _OURS:
-        return _OURS[operator]
+        return _OURS[operator], False
     # Those that work in place have the formula of those that don't.
     names = (operator, operator.removesuffix("_"))
     packets = (getattr(getattr(torch.ops, namespace, None), one, None) for one in names)
-    known = (flop_registry.get(one) for one in packets if one is not None)
+    known = (flop_counter.flop_registry.get(one) for one in packets if one is not None)
     formula = next((one for one in known if one is not None), None)
-    return None if formula is None else _taking_its_arguments(formula)
+    if formula is None:
+        return None, False
+    return _taking_its_arguments(formula), formula.__module__ != flop_counter.__name__
 
 
 def _taking_its_arguments(formula: _Formula) -> _Formula:
@@ -141,7 +145,11 @@ _ATTENTION = tuple(
 _FOR_CPU = "_scaled_dot_product_flash_attention_for_cpu"
 
 _OURS: dict[str, _Formula] = {
-    "convolution": _convolution,
+    **dict.fromkeys(("convolution", "_convolution"), _convolution),
+    # torch takes some of its arguments for others.
+    "cudnn_convolution": lambda x, weight, padding, stride, dilation, *_: _convolution(
+        x, weight, None, stride, padding, dilation, False
+    ),
     "convolution_backward": _convolution_backward,
     **dict.fromkeys((*_ATTENTION, _FOR_CPU), _attention),
     **{f"{name}_backward": _attention_backward for name in (*_ATTENTION, _FOR_CPU)},
