@@ -33,9 +33,9 @@ def test_no_small_file_has_one_user() -> None:
 ROOT = FOLDER.parent
 COUNTED = {".py", ".pyi", ".cpp", ".h", ".cu", ".cuh", ".js", ".css", ".jinja"}
 BUDGET = {
-    "pyinstrument_gpu": 74_200,
+    "pyinstrument_gpu": 74_300,
     "pyinstrument_gpu/analysis": 8_050,
-    "pyinstrument_gpu/aspects": 18_150,
+    "pyinstrument_gpu/aspects": 18_250,
     "pyinstrument_gpu/auto": 650,
     "pyinstrument_gpu/blame": 850,
     "pyinstrument_gpu/cli": 2_500,
@@ -68,9 +68,9 @@ BUDGET = {
     "csrc/modules": 600,
     "csrc/python": 5_550,
     "csrc/record": 6_400,
-    "tests": 91_850,
+    "tests": 92_300,
     "tests/analysis": 5_450,
-    "tests/aspects": 13_600,
+    "tests/aspects": 14_050,
     "tests/auto": 2_500,
     "tests/benchmarks": 1_050,
     "tests/blame": 650,

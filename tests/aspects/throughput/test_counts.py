@@ -438,11 +438,11 @@ def test_what_has_no_formula_has_its_time() -> None:
         return x.exp()
 
     torch.utils.flop_counter.register_flop_formula(torch.ops.throughput.broken)(broken)
-    complex_numbers = torch.ones(3, 3, dtype=torch.complex64)
+    whole_numbers = torch.ones(3, 3, dtype=torch.int32)
 
     def step() -> None:
         own(torch.ones(100, 100)), other(torch.ones(100, 100))
-        complex_numbers @ complex_numbers
+        whole_numbers @ whole_numbers
         torch.ones(10, 10).view(100).clone()
 
     found = flops_of(recorded(step))

@@ -6,6 +6,9 @@ The formulas are those of `torch.utils.flop_counter`, with those that a program 
 there. The ones below are for operators of which torch has none, and for convolutions: torch's needs
 the shape of the result, which the profiler doesn't know, and counts the gradient of the weights
 once for each group.
+
+What a sparse product does is not known: it depends on how many values there are, which shapes
+don't tell.
 """
 
 from __future__ import annotations
@@ -30,8 +33,15 @@ _DTYPES = {
     "c10::BFloat16": "bfloat16",
     "c10::Float8_e4m3fn": "float8",
     "c10::Float8_e5m2": "float8",
+    "c10::Float4_e2m1fn_x2": "float4",
     "signed char": "int8",
+    "c10::complex<c10::Half>": "float16",
+    "c10::complex<float>": "float32",
+    "c10::complex<double>": "float64",
 }
+# An element of the first holds two numbers, and a complex product with its addition is four real
+# products with four additions.
+_TIMES = {"c10::Float4_e2m1fn_x2": 2} | {name: 4 for name in _DTYPES if "complex" in name}
 _CONVOLUTION = "convolution"
 
 
@@ -45,27 +55,36 @@ def flops_of(event: Any) -> CallFlops | None:
     if formula is None:
         return None
     try:
-        types = [_DTYPES[name] for name in event.dtypes() if name in _DTYPES]
-        if not types or any("complex" in name for name in event.dtypes()):
+        dtype = next((name for name in event.dtypes() if name in _DTYPES), None)
+        if dtype is None or (not is_programs and _is_sparse(event)):
             return None
         values = event.concrete_inputs()
         arguments = [
             shape or (values[place] if place < len(values) else None)
             for place, shape in enumerate(event.shapes())
         ]
-        flops = int(formula(*arguments))
+        times = 1 if is_programs else _TIMES.get(dtype, 1)
+        flops = times * int(formula(*arguments))
         again = _scores(*arguments[1:3]) if formula is _attention_backward else 0
-        dtype = _on_tensor_cores(event.name(), types[0])
+        dtype = _on_tensor_cores(event.name(), _DTYPES[dtype])
         return CallFlops(flops, again, dtype, is_programs) if flops >= 0 else None
     except Exception:  # of another version of torch, or of the program
         return None
+
+
+def _is_sparse(event: Any) -> bool:
+    """Look for tensors without strides. So are MKL-DNN's own, which convolutions are given."""
+    if _CONVOLUTION in event.name() or not hasattr(event, "structured_input_strides"):
+        return False  # torch before 2.13 doesn't tell
+    strides = event.structured_input_strides()
+    return any(shape and not steps for shape, steps in zip(event.shapes(), strides, strict=False))
 
 
 def _on_tensor_cores(name: str, dtype: str) -> str:
     """The type in which the device computes."""
     if dtype != "float32" or not torch.cuda.is_initialized():
         return dtype
-    if _CONVOLUTION in name:
+    if _CONVOLUTION in name or "cudnn_rnn" in name:
         return "tf32" if torch.backends.cudnn.allow_tf32 else dtype
     return dtype if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
@@ -131,6 +150,30 @@ def _convolution_backward(grad: Any, x: Any, weight: Any, *rest: Any) -> int:
     return int(one * (bool(mask[0]) + bool(mask[1])))
 
 
+def _recurrent(x: Any, sizes: Any, is_bidirectional: Any) -> int:
+    """Count the products of all weights at each place of a sequence: of an RNN, LSTM or GRU."""
+    mode, hidden, projected, layers = sizes
+    gates, directions, size = (1, 1, 4, 3)[mode], 1 + is_bidirectional, projected or hidden
+    inputs = x[-1] + (layers - 1) * directions * size + layers * size
+    return int(2 * prod(x[:-1]) * directions * hidden * (gates * inputs + layers * projected))
+
+
+def _recurrent_layer(x: Any, input_weight: Any, hidden_weight: Any, *_: Any) -> int:
+    return int(2 * prod(x[:-1]) * (prod(input_weight) + prod(hidden_weight)))
+
+
+def _product(left: Any, right: Any, *_: Any) -> int:
+    """Count those of groups, too, which divide one dimension of a matrix among them: all of it, as
+    shapes don't tell where the last one ends."""
+    groups = left[0] if len(left) == len(right) == 3 else 1
+    return int(2 * groups * prod(left[-2:]) * right[-1])
+
+
+def _packed_product(left: Any, weight: Any, *_: Any) -> int:
+    """Weights have a row for each output, and on CUDA one tile for each eight of them."""
+    return int(2 * prod(left) * weight[0] * (8 if len(weight) == 4 else 1))
+
+
 def _vector_product(left: Any, *_: Any) -> int:
     return int(2 * prod(left))
 
@@ -144,6 +187,8 @@ _ATTENTION = tuple(
 )
 _FOR_CPU = "_scaled_dot_product_flash_attention_for_cpu"
 
+_INT4_PACKED = ("", "_for_cpu", "_with_scales_and_zeros")
+
 _OURS: dict[str, _Formula] = {
     **dict.fromkeys(("convolution", "_convolution"), _convolution),
     # torch takes some of its arguments for others.
@@ -153,6 +198,23 @@ _OURS: dict[str, _Formula] = {
     "convolution_backward": _convolution_backward,
     **dict.fromkeys((*_ATTENTION, _FOR_CPU), _attention),
     **{f"{name}_backward": _attention_backward for name in (*_ATTENTION, _FOR_CPU)},
+    "_cudnn_rnn": lambda x, *rest: _recurrent(x, rest[5:9], rest[12]),
+    "_cudnn_rnn_backward": lambda x, *rest: (
+        _recurrent(x, rest[9:13], rest[16]) * (1 + bool(rest[20][3]))
+    ),
+    "mkldnn_rnn_layer": _recurrent_layer,
+    "mkldnn_rnn_layer_backward": lambda *arguments: 2 * _recurrent_layer(*arguments),
+    **dict.fromkeys(("_int_mm", "_scaled_mm_v2"), _product),
+    **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm", "_scaled_grouped_mm_v2"), _product),
+    "_addmm_activation": lambda _, *rest: _product(*rest),
+    "_weight_int8pack_mm": _packed_product,
+    **{f"_weight_int4pack_mm{end}": _packed_product for end in _INT4_PACKED},
+    "_dyn_quant_matmul_4bit": lambda left, *rest: 2 * prod(left) * rest[3],
+    # Of these, the first matrix has half of its values, the others being zero.
+    "_sparse_semi_structured_mm": lambda left, _, right, *__: _product(left, right),
+    "_sparse_semi_structured_addmm": lambda _, left, __, right, *___: _product(left, right),
+    "_sparse_semi_structured_linear": lambda left, right, *_: prod(left) * right[0],
+    "_cslt_sparse_mm": lambda left, right, *_: left[0] * prod(right),
     "mv": _vector_product,
     "dot": _vector_product,
     "vdot": _vector_product,
