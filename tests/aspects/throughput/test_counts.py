@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.nn import functional
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 from torch.utils.flop_counter import FlopCounterMode
 
 import pyinstrument_gpu as pig
@@ -274,6 +279,25 @@ def test_checkpoints_count_as_recomputation(use_reentrant: bool) -> None:
     blocks = forward - 2 * BATCH * LENGTH * 32 * 100
     scores_again = 2 * 2 * BATCH * LENGTH**2 * 32
     assert found["recompute"] == pytest.approx(blocks + scores_again, rel=0.01)
+
+
+def test_selective_checkpoints_do_not_do_again_what_they_keep() -> None:
+    def policy(_: object, operator: object, *__: object, **___: object) -> CheckpointPolicy:
+        is_kept = operator is torch.ops.aten.mm.default
+        return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+    contexts = partial(create_selective_checkpoint_contexts, policy)
+    x, left, right, bias = rand(2, 3), rand(3, 3), rand(3, 3), rand(3)
+
+    def layers(x: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(bias, (x @ left).sin(), right).sin()
+
+    def step() -> None:
+        checkpoint(layers, x, use_reentrant=False, context_fn=contexts).sum().backward()
+
+    one = 2 * 2 * 3 * 3
+    found = by_kind(recorded(step))
+    assert found == {"forward": 2 * one, "backward": 4 * one, "recompute": one}
 
 
 def test_accumulated_batches_count_each() -> None:

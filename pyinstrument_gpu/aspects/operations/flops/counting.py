@@ -25,6 +25,9 @@ MOST_UNKNOWN = 20
 _OPTIMIZER = "Optimizer.step#"
 _CHECKPOINT = "CheckpointFunctionBackward"
 _FORWARD_MODE = "aten::_fw_primal"  # called once an operator with tangents has its own result
+_MODE = "PythonDispatchMode"
+"""One of the program's modes answers for an operator: selective checkpoints by what they have kept.
+"""
 _NODE = "autograd::engine::evaluate_function: "
 _COMPILED = ("Torch-Compiled Region", "## Call CompiledFxGraph", "CompiledFunction")
 # They make, move and look at numbers, and compute none.
@@ -69,6 +72,9 @@ class FlopCounting:
         if parents and (number := self._inside.get(parents[-1].correlation)) is not None:
             outer, found, where = self._calls[number]
             assert outer.flops is not None
+            if event.name == _MODE and parents[-1].correlation == outer.correlation:
+                self._replaced.add(number)
+                return  # and what it calls, if anything, is on its own
             if event.flops is None or (outer.flops.is_programs and event.name != outer.name):
                 self._inside[event.correlation] = number
                 if event.name == _FORWARD_MODE and number not in self._replaced:
