@@ -2,8 +2,8 @@
 """Floating-point operations (FLOPs) of the profiled steps, as the OPERATIONS document has them.
 
 One multiplication and one addition are two. What is counted is what people call a model's FLOPs:
-products of matrices, convolutions and attention. Operators without a formula are not counted as
-zero: they have their time instead.
+products of matrices, convolutions, attention and recurrent networks. Operators without a formula
+are not counted as zero: they have their time instead.
 """
 
 from __future__ import annotations
