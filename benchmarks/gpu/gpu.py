@@ -74,6 +74,9 @@ class Gpu(Protocol):
     def begin_capture(self) -> None:
         """Begins a capture on the current stream, and nothing else."""
 
+    def pinned(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The same in memory from which the device can copy on its own."""
+
     def side_stream(self) -> AbstractContextManager[Any]:
         """A stream of its own, current in the block, which is handed out."""
 
@@ -170,6 +173,9 @@ class CudaGpu:
 
     def begin_capture(self) -> None:
         torch.cuda.CUDAGraph().capture_begin()
+
+    def pinned(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.pin_memory()
 
     def stream(self) -> torch.cuda.Stream:
         return torch.cuda.Stream()

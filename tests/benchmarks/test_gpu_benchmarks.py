@@ -387,6 +387,7 @@ def test_tests_that_may_hang_are_apart_and_first() -> None:
             "rounds=2, seconds=0, replays=3, profiled=2, steps=2",
             "tensors that differ after training by a marked graph",
         ),
+        ("savings_got", "rounds=1, steps=2, width=32, layers=1, batch=1", "a step without a wait"),
         ("full_queue", "steps=2, launches=2", "a record as the recorder counts it"),
         ("green_context", "", "kernels lost"),
         ("enqueue_cost", "batches=2", "a CUDA graph's replay, least"),

@@ -98,6 +98,9 @@ class FakeGpu:
     def begin_capture(self) -> None:
         pass
 
+    def pinned(self, tensor: Any) -> Any:
+        return tensor
+
     def side_stream(self) -> AbstractContextManager[FakeStream]:
         return nullcontext(FakeStream())
 
