@@ -114,7 +114,7 @@ def parts_of(group: str, only: str = "") -> list[Part]:
 
 def missing() -> list[str]:
     """What has to be installed and is not."""
-    modules = ("torch", "numpy", "rich", "click", "pytest", "hypothesis")
+    modules = ("torch", "numpy", "msgspec", "rich", "click", "jinja2", "pytest", "hypothesis")
     absent = [name for name in modules if importlib.util.find_spec(name) is None]
     try:
         if int(version("pybind11").split(".")[0]) < 3:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,12 @@ def test_every_package_that_is_used_on_a_gpu_is_named_where_it_is_missing(
     ours = {"pyinstrument_gpu", "benchmarks", "tests", *LIBRARIES}
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert imported - sys.stdlib_module_names - ours <= set(run.missing())
+    needed = [
+        need for need in requires("pyinstrument-gpu") or [] if "html" in need or ";" not in need
+    ]
+    assert {re.findall(r"^[\w-]+", need)[0] for need in needed} - {"pyinstrument-gpu"} <= set(
+        run.missing()
+    )
 
 
 # --- the whole ---
@@ -374,8 +381,13 @@ def test_tests_that_may_hang_are_apart_and_first() -> None:
         ("training", "seconds=0, block_s=0.01", "A/B: with less without"),
         (
             "module_cost",
-            "seconds=0, width=8, batch=1, steps=1, around=2",
+            "width=8, batch=1, around=2, window=True",
             "the steps after those: longer by",
+        ),
+        (
+            "module_cost",
+            "seconds=0, width=8, batch=1, steps=1",
+            "operations counted: once in a run",
         ),
         (
             "compiled_cost",
@@ -394,12 +406,9 @@ def test_tests_that_may_hang_are_apart_and_first() -> None:
         ("overlap", "rounds=2", "CUDA_DEVICE_MAX_CONNECTIONS=unset: recording"),
         (
             "metric_cost",
-            "rounds=2, large=[metric_cost.Size(64, 100, metric_cost.torch.bfloat16, 2)]",
-            "64 x 100 bfloat16: with the loss from the logits, as a multiple of the copy",
-        ),
-        (
-            "element_cost",
-            "rounds=2, few=10, many=160",
+            "rounds=2, few=10, many=160,"
+            "large=[metric_cost.Size(64, 100, metric_cost.torch.bfloat16, 2)],"
+            "shapes=[metric_cost.Size(8, 9, metric_cost.torch.float64, 2)]",
             "update_scalar, 160 numbers: as a multiple of its floor",
         ),
     ],

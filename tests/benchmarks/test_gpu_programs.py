@@ -182,6 +182,14 @@ def test_a_program_that_is_profiled_while_it_is_recorded(model: str, tmp_path: P
     assert figures[f"{model}: of these with device times"].value == 0
 
 
+@pytest.mark.slow
+def test_a_run_and_its_page_are_kept(tmp_path: Path) -> None:
+    figures = by_name(list(recorded_program.figures(tmp_path, *TINY)))
+    assert figures["steps of the run that is kept"].value == 35
+    assert "<html" in (tmp_path / "gpu-run.html").read_text()
+    assert len(Run.load(tmp_path / "gpu-run.gpurun").steps.closed) == 35
+
+
 def test_a_program_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "program.py"
     program.write_text("import sys; sys.exit(f'no model {sys.argv[1]}')")
