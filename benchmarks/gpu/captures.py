@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import pkgutil
 import subprocess
 import sys
@@ -304,7 +305,6 @@ def while_read(gpu: Gpu, *, seconds: float = 6) -> Iterator[Figure]:
             yield Figure(f"{mode} mode: reads of the flight recorder", reads, "")
             name = f"{mode} mode: reads without an operation, of the last"
             yield Figure(name, int(entries == 0), "", goal=0, note=f"{entries} operations")
-    torch.distributed.destroy_process_group()
 
 
 def _captures_while(
@@ -329,7 +329,7 @@ def _captures_while(
     end_s = monotonic() + seconds
     try:
         # Behind a failure PyTorch need not be what it was.
-        while failed == 0 and (not reads or monotonic() < end_s):
+        while failed == 0 and thread.is_alive() and (not reads or monotonic() < end_s):
             for _ in range(3):
                 torch.distributed.all_reduce(x)
             captures += 1
@@ -342,7 +342,7 @@ def _captures_while(
     finally:
         over.set()
         thread.join()
-    return captures, failed, len(reads), reads[-1]
+    return captures, failed, len(reads), reads[-1] if reads else 0
 
 
 def main() -> None:
@@ -356,6 +356,7 @@ def main() -> None:
         print(json.dumps(PROGRAMS[options.program][0](gpu)))
     elif options.while_read:
         print_figures(while_read(pkgutil.resolve_name(options.gpu)()))
+        os._exit(0)  # behind a capture that failed, PyTorch's groups need not end
     else:
         print_figures(figures(options=["--gpu", options.gpu]))
 

@@ -18,8 +18,8 @@ from pyinstrument_gpu import gpu_phase, gpu_step
 PHASES = ("data", "forward", "backward", "optimizer")
 LAUNCHES = 400
 """Of a phase."""
-SPIN_NS = 20_000
-STEPS = 60
+SPIN_NS = 40_000
+STEPS = 40
 MOST_UNTIMED_PERCENT = 10
 
 
