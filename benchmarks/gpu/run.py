@@ -339,6 +339,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if log:
         print(log[-8000:])
     print(written[0].read_text())
+    # Once more: of much output only the end may be seen.
+    print("\n".join(f"{outcome.part.name}: {outcome.state}" for outcome in outcomes))
     print(f"{written[0]} and .json; {output / 'logs'}; {monotonic() - begin_s:.0f} s")
     return int(any(outcome.error is not None for outcome in outcomes))
 

@@ -366,6 +366,33 @@ def test_the_parts_are_there() -> None:
     assert {part.group for part in run.PARTS} == {"", *run.GROUPS}
 
 
+def test_the_first_parts_take_their_arguments() -> None:
+    """What they measure has no device here: all but that."""
+    done = run_script(
+        """
+import importlib, os, sys
+from unittest import mock
+import torch
+from benchmarks.gpu import gpu, run
+
+os._exit = print
+gpu.CudaGpu = lambda: None
+for part in run.parts_of("first")[2:]:
+    name, *arguments = part.command[2:]
+    if name.startswith("benchmarks."):
+        module = importlib.import_module(name)
+        measured = "while_read" if "--while-read" in arguments else "figures"
+        figures = mock.create_autospec(getattr(module, measured), return_value=[])
+        with mock.patch.object(module, measured, figures):
+            with mock.patch.object(sys, "argv", [name, *arguments]):
+                module.main()
+        figures.assert_called_once()
+        print(module.__name__)
+""",
+    )
+    assert done.stdout.count("benchmarks.gpu.") == 11
+
+
 def test_tests_that_may_hang_are_apart_and_first() -> None:
     commands = [part.command for part in run.parts_of("first", "Tests")[2:]]
     assert run.HAZARDS in commands[0]
