@@ -16,15 +16,16 @@ import hashlib
 import json
 import os
 import pkgutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import monotonic
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.distributed
@@ -43,6 +44,8 @@ from pyinstrument_gpu.native import native
 
 CAPTURES = 20
 REPLAYS = 5
+LIMIT_S = 28.0
+"""Of each process: what the others say is not lost."""
 
 Facts: TypeAlias = "dict[str, str | int]"
 """What a program says of itself."""
@@ -206,41 +209,31 @@ PROGRAMS: dict[str, tuple[Callable[[Gpu], Facts], tuple[str, ...]]] = {
 # --- with and without ---
 
 
-@dataclass(frozen=True)
-class Ended:
+class Ended(NamedTuple):
     """How a process of a program ended, and what the program said."""
 
     code: int
     facts: Facts
-    errors: str
+    errors: str = ""
 
 
-class Process:
-    """A program under way."""
+def _run_file(folder: Path, name: str) -> Path:
+    return folder / f"{name}.gpurun"
 
-    def __init__(self, name: str, folder: Path, *, recorded: bool, options: Sequence[str]) -> None:
-        self.run_file = folder / f"{name}.gpurun"
-        launch: list[str] = []
-        if recorded:
-            launch = ["-m", "pyinstrument_gpu", "run", "-q", "-o", str(self.run_file)]
-            launch += PROGRAMS[name][1]
-        program = ["-m", "benchmarks.gpu.captures", name]
-        self._errors = folder / f"{name}-{recorded}.txt"
-        with self._errors.open("w") as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, *launch, *program, *options],
-                cwd=ROOT,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
 
-    def ended(self) -> Ended:
-        """Waits for that."""
-        output, _ = self._process.communicate()
-        lines = [line for line in output.splitlines() if line.startswith("{")]
-        facts = json.loads(lines[-1]) if lines else {}
-        return Ended(self._process.returncode, facts, self._errors.read_text(errors="replace"))
+def ended(name: str, recorded: bool, folder: Path, options: Sequence[str], limit_s: float) -> Ended:
+    """Runs a program in a process of its own, which is ended after so long."""
+    launch = ["-m", "pyinstrument_gpu", "run", "-q", "-o", str(_run_file(folder, name))]
+    launch = [*launch, *PROGRAMS[name][1]] if recorded else []
+    command = [sys.executable, *launch, "-m", "benchmarks.gpu.captures", name, *options]
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, timeout=limit_s, capture_output=True, text=True, errors="replace"
+        )
+    except subprocess.TimeoutExpired as error:
+        return Ended(-signal.SIGKILL, {}, f"{error}\n{error.stderr!r}")
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    return Ended(done.returncode, json.loads(lines[-1]) if lines else {}, done.stderr)
 
 
 def compared(name: str, without: Ended, recorded: Ended) -> Iterator[Figure]:
@@ -258,22 +251,20 @@ def compared(name: str, without: Ended, recorded: Ended) -> Iterator[Figure]:
 
 
 def figures(
-    names: Sequence[str] = tuple(PROGRAMS), options: Sequence[str] = ()
+    names: Sequence[str] = tuple(PROGRAMS), options: Sequence[str] = (), limit_s: float = LIMIT_S
 ) -> Iterator[Figure]:
     """All that this part measures. The options go to the programs."""
-    with tempfile.TemporaryDirectory() as folder:
-        processes = {
-            (name, recorded): Process(name, Path(folder), recorded=recorded, options=options)
+    with tempfile.TemporaryDirectory() as created, ThreadPoolExecutor(2 * len(names)) as pool:
+        folder = Path(created)
+        arguments = folder, options, limit_s
+        both = {
+            name: [pool.submit(ended, name, recorded, *arguments) for recorded in (False, True)]
             for name in names
-            for recorded in (False, True)
         }
         for name in names:
-            ended = [processes[name, recorded].ended() for recorded in (False, True)]
-            yield from compared(name, *ended)
-            run_file = processes[name, True].run_file
-            if not run_file.exists():
-                continue
-            known = Run.load(run_file).graph_phases
+            yield from compared(name, *(way.result() for way in both[name]))
+            run_file = _run_file(folder, name)
+            known = Run.load(run_file).graph_phases if run_file.exists() else None
             if known is not None and known.graphs:
                 timed = sum(one.count for one in known.phases)
                 yield Figure(f"{name}: times of phases in its graphs", timed, "")

@@ -471,13 +471,13 @@ FAKE = ("--gpu", "tests.helpers.fake_gpu:FakeGpu")
 
 @pytest.mark.slow
 def test_a_recording_changes_no_program() -> None:
-    figures = list(captures.figures(["copy on a side stream", "modes of its own"], FAKE))
+    figures = list(captures.figures(["copy on a side stream", "modes of its own"], FAKE, 600))
     assert len(figures) == 4
     assert {figure.verdict for figure in figures} == {"met"}
 
 
 def test_what_a_recording_changes_is_seen() -> None:
-    without = captures.Ended(0, {"captures": 20, "results": "1f"}, "")
+    without = captures.Ended(0, {"captures": 20, "results": "1f"})
     same = list(captures.compared("x", without, without))
     assert [(figure.value, figure.verdict) for figure in same] == [(0, "met"), (0, "met")]
     other = captures.Ended(0, {"captures": 20, "results": "2f"}, "")
