@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What times of modules, checks of values and counts of operations cost a training on the GPU, and
-what a window of torch.profiler leaves behind.
+"""What times of modules, checks of values and counts of operations cost a training on the GPU.
 
 Blocks of steps of a small GPT take turns: without a recording, twice, with one, with one and the
 modules watched, and with the values checked in each step. Device timing has its usual budget. Then
-blocks with `flops=True`, which profiles one step, take turns with blocks without. With `--window`,
-some steps are profiled instead, and the steps after them are compared with those before: CUPTI can
-go on costing something.
+blocks with `flops=True`, which profiles one step, take turns with blocks without; steps after that
+one are a part of them, as CUPTI can go on costing something.
 """
 
 from __future__ import annotations
@@ -28,7 +26,6 @@ from benchmarks.module_times import Gpt
 from pyinstrument_gpu.aspects.operations.profile_steps import FIRST_STEP
 
 STEPS = 10
-PROFILED = 3
 
 
 class Training:
@@ -125,38 +122,6 @@ def flops_figures(gpu: Gpu, training: Training, seconds: float) -> Iterator[Figu
     )
 
 
-def window_figures(gpu: Gpu, training: Training, around: int) -> Iterator[Figure]:
-    """Steps before, within and after a window of torch.profiler."""
-
-    def took(steps: int) -> list[float]:
-        times_ns = []
-        for _ in range(steps):
-            begin_ns = perf_counter_ns()
-            training.step()
-            gpu.synchronize()
-            times_ns.append(float(perf_counter_ns() - begin_ns))
-        return times_ns
-
-    with pig.record() as recording:
-        before, again = took(around), took(around)
-        pig.profile_steps(PROFILED)
-        within = took(PROFILED)
-        first_after = took(10)
-        after = took(around)
-    before_ns = float(np.median(before))
-    yield Figure("a step before the window", before_ns / 1e3, "us", note=f"{around} steps, median")
-    for name, times_ns in (
-        ("other steps before it: the floor", again),
-        ("steps in the window", within),
-        ("the ten steps after it", first_after),
-        ("the steps after those", after),
-    ):
-        change = 100 * (float(np.median(times_ns)) / before_ns - 1)
-        yield Figure(f"{name}: longer by", change, "%", note=f"{len(times_ns)} steps, median")
-    if recording.run.operations is None:
-        raise RuntimeError(f"nothing was profiled: {recording.run.notes}")
-
-
 def figures(
     gpu: Gpu,
     *,
@@ -164,14 +129,9 @@ def figures(
     width: int = 256,
     batch: int = 32,
     steps: int = STEPS,
-    around: int = 300,
-    window: bool = False,
 ) -> Iterator[Figure]:
-    """All that this part measures, with the window or without it."""
+    """All that this part measures."""
     training = Training(gpu.device, width, batch)
-    if window:
-        yield from window_figures(gpu, training, around)
-        return
     yield from cost_figures(gpu, training, seconds, steps)
     yield from flops_figures(gpu, training, seconds / 3)
 
@@ -179,9 +139,7 @@ def figures(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--window", action="store_true")
-    options = parser.parse_args()
-    print_figures(figures(CudaGpu(), seconds=options.seconds, window=options.window))
+    print_figures(figures(CudaGpu(), seconds=parser.parse_args().seconds))
 
 
 if __name__ == "__main__":

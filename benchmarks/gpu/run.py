@@ -51,7 +51,6 @@ def _pytest(*arguments: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "pytest", *arguments, *options)
 
 
-_ONE_QUEUE = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 _REQUIRED = {"REQUIRE_GPU": "1"}
 # A process group of one rank needs no network.
 FLIGHT_RECORDER = {"TORCH_FR_BUFFER_SIZE": "64", "TORCH_NCCL_TRACE_BUFFER_SIZE": "64"}
@@ -92,12 +91,9 @@ PARTS = (
     Part("A run and its page", _module("recorded_program", OUTPUT), 22, group="first"),
     Part("Limits of CUDA", _module("limits"), 90),
     Part("Limits of PyTorch", _module("limits_torch"), 40),
-    Part("Two streams", _module("overlap"), 40),
-    Part("Two streams, one queue", _module("overlap"), 40, _ONE_QUEUE),
     Part("What a boundary costs the device", _module("boundary_cost"), 60),
     Part("What a phase costs the host", _module("phase_cost"), 80),
     Part("Eight phases in a step of 50 ms", _module("step_cost"), 80),
-    Part("A window of torch.profiler", _module("module_cost", "--window"), 110),
     Part("Phases inside compiled code", _module("compiled_cost"), 130, group="programs"),
     Part("Beside torch.profiler", _module("beside_profiler"), 120, group="programs"),
     Part("Identical runs, compared", _module("same_runs"), 170, group="programs"),
