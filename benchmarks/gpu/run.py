@@ -90,7 +90,6 @@ PARTS = (
     Part("What updates of the metrics cost", _module("metric_cost"), 48, group="first"),
     Part("A run and its page", _module("recorded_program", OUTPUT), 22, group="first"),
     Part("Limits of CUDA", _module("limits"), 90),
-    Part("Limits of PyTorch", _module("limits_torch"), 40),
     Part("What a boundary costs the device", _module("boundary_cost"), 60),
     Part("What a phase costs the host", _module("phase_cost"), 80),
     Part("Eight phases in a step of 50 ms", _module("step_cost"), 80),
