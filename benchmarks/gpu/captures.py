@@ -295,7 +295,7 @@ def while_read(gpu: Gpu, *, seconds: float = 6) -> Iterator[Figure]:
             yield Figure(f"{mode} mode: captures that failed", failed, "", goal=goal, note=note)
             yield Figure(f"{mode} mode: reads of the flight recorder", reads, "")
             name = f"{mode} mode: reads without an operation, of the last"
-            yield Figure(name, int(entries == 0), "", goal=0, note=f"{entries} operations")
+            yield Figure(name, int(entries == 0), "", goal=goal, note=f"{entries} operations")
 
 
 def _captures_while(
