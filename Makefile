@@ -104,7 +104,7 @@ bench-small: native $(INSTALLED)  ## each benchmark once and with little to do, 
 
 # Without an environment: a machine with a GPU is often cut off from every registry, and what it has
 # must do. GPU_OPTIONS="--output DIRECTORY --commit NAME"; --help lists them.
-gpu:  ## what needs a GPU: tests, probes and benchmarks, nine minutes; fails without one
+gpu:  ## what is to be known first of a GPU, in nine minutes; fails without one
 	$(PYTHON) -m benchmarks.gpu.run $(GPU_OPTIONS)
 
 clean:  ## remove what was built, the environment too

@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.gpu.figure import Figure, print_figures
 from benchmarks.gpu.profiler_trace import ProfiledStep, read_trace
-from benchmarks.gpu.program import SYNCS
+from benchmarks.gpu.program import MODELS
 from benchmarks.gpu.recorded_program import record
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import has_device_times
@@ -72,7 +72,7 @@ def figures(*arguments: str) -> Iterator[Figure]:
     """All that this part measures. The arguments go to the program."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for model in SYNCS:
+        for model in MODELS:
             trace = folder / "trace.json"
             run = record(folder, model, "--profile", str(trace), *arguments)
             yield from comparison(model, run, read_trace(trace))

@@ -12,7 +12,7 @@ BUILD = ROOT / "build" / "gpu" / (sys.implementation.cache_tag or "python")
 TEST_LIBRARIES = BUILD / "tests"
 """Where the libraries are that only tests and benchmarks use."""
 
-_TARGETS = ("_C", "_call_loop", "inject_driver_log")
+_TARGETS = ("_C", "test_modules", "inject_driver_log")
 
 
 def cmake(*arguments: object) -> None:

@@ -70,8 +70,30 @@ def backwards(gpu: Gpu, where: str, events: Sequence[Any]) -> Iterator[Figure]:
     yield Figure(f"{where}: distances with a wrong sign or size", wrong / pairs, "", goal=0)
 
 
+def unasked(gpu: Gpu) -> Iterator[Figure]:
+    """What cuEventElapsedTime_v2 says of events that are complete, and of which nobody has asked
+    whether they are. The recorder asks it first, and the older one where it answers 600."""
+    begin, end = gpu.event(), gpu.event()
+    begin.record()
+    gpu.spin(1_000)
+    end.record()
+    gpu.synchronize()
+    before = gpu.distance_without_query(begin, end)
+    if before is None:
+        print("the driver has no cuEventElapsedTime_v2", flush=True)
+        return
+    gpu.distance_ms(begin, end)
+    after = gpu.distance_without_query(begin, end)
+    note = "0: it is told; 600: not ready"
+    yield Figure(
+        "cuEventElapsedTime_v2 of events that nobody queried: answer", before, "", note=note
+    )
+    yield Figure("the same, behind the older function: answer", after or 0, "", note=note)
+
+
 def figures(gpu: Gpu) -> Iterator[Figure]:
     """All that this part measures."""
+    yield from unasked(gpu)
     near, far = back_to_back(gpu), one_by_one(gpu)
     yield from backwards(gpu, "one stream", near)
     yield from backwards(gpu, "two streams", far)

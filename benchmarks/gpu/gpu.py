@@ -16,6 +16,11 @@ from tests.helpers.cuda_kernels import CudaKernels
 _FREE = ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p).value or 0
 """With a null pointer, a host function that does nothing, as C has it."""
 
+# Of cuda.h: CUdevResource is of 144 bytes or a little more; CU_DEV_RESOURCE_TYPE_SM;
+# CU_GREEN_CTX_DEFAULT_STREAM; CU_STREAM_NON_BLOCKING.
+_RESOURCE_BYTES = 1024
+_PROCESSORS = _DEFAULT_STREAM = _NON_BLOCKING = 1
+
 
 class Gpu(Protocol):
     """What the benchmarks need of a GPU."""
@@ -42,6 +47,9 @@ class Gpu(Protocol):
         Raises CudaError where the driver refuses.
         """
 
+    def distance_without_query(self, begin: Any, end: Any) -> int | None:
+        """What cuEventElapsedTime_v2 answers, as a number; None where the driver has none."""
+
     def record_call(self) -> tuple[int, list[int]]:
         """Address and arguments of the driver's bare record of a timing event on the current
         stream."""
@@ -63,8 +71,26 @@ class Gpu(Protocol):
     def capture(self, enqueue: Callable[[], None]) -> Callable[[], object]:
         """Captures what is enqueued into a CUDA graph, and returns what replays it."""
 
+    def begin_capture(self) -> None:
+        """Begins a capture on the current stream, and nothing else."""
+
+    def pinned(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The same in memory from which the device can copy on its own."""
+
     def side_stream(self) -> AbstractContextManager[Any]:
         """A stream of its own, current in the block, which is handed out."""
+
+    def stream(self) -> Any:
+        """A stream, as torch's."""
+
+    def green_stream(self) -> Any:
+        """A stream of a green context on a part of the device, as torch's.
+
+        Raises CudaError where the driver has no green contexts.
+        """
+
+    def current_stream(self) -> Any:
+        """The current one, as torch's."""
 
     def on_stream(self, stream: Any) -> AbstractContextManager[object]:
         """Such a stream, current in the block again."""
@@ -102,6 +128,13 @@ class CudaGpu:
         )
         return distance.value
 
+    def distance_without_query(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> int | None:
+        function = getattr(self._kernels.driver.library, "cuEventElapsedTime_v2", None)
+        if function is None:
+            return None
+        events = ctypes.c_void_p(begin.cuda_event), ctypes.c_void_p(end.cuda_event)
+        return int(function(ctypes.byref(ctypes.c_float()), *events))
+
     def record_call(self) -> tuple[int, list[int]]:
         stream = torch.cuda.current_stream().cuda_stream
         return self._kernels.driver.address("cuEventRecord"), [self._event.cuda_event, stream]
@@ -137,6 +170,31 @@ class CudaGpu:
         with torch.cuda.graph(graph):
             enqueue()
         return graph.replay
+
+    def begin_capture(self) -> None:
+        torch.cuda.CUDAGraph().capture_begin()
+
+    def pinned(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.pin_memory()
+
+    def stream(self) -> torch.cuda.Stream:
+        return torch.cuda.Stream()
+
+    def green_stream(self) -> torch.cuda.ExternalStream:
+        call = self._kernels.driver.call
+        device, groups = ctypes.c_int(), ctypes.c_uint(1)
+        all_, part, rest = (ctypes.create_string_buffer(_RESOURCE_BYTES) for _ in range(3))
+        description, context, stream = (ctypes.c_void_p() for _ in range(3))
+        call("cuCtxGetDevice", ctypes.byref(device))
+        call("cuDeviceGetDevResource", device, all_, ctypes.c_int(_PROCESSORS))
+        call("cuDevSmResourceSplitByCount", part, ctypes.byref(groups), all_, rest, 0, 16)
+        call("cuDevResourceGenerateDesc", ctypes.byref(description), part, ctypes.c_uint(1))
+        call("cuGreenCtxCreate", ctypes.byref(context), description, device, _DEFAULT_STREAM)
+        call("cuGreenCtxStreamCreate", ctypes.byref(stream), context, _NON_BLOCKING, 0)
+        return torch.cuda.ExternalStream(stream.value or 0)
+
+    def current_stream(self) -> torch.cuda.Stream:
+        return torch.cuda.current_stream()
 
     @contextmanager
     def side_stream(self) -> Iterator[torch.cuda.Stream]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an update of the metrics costs, with the loss given and with loss, perplexity and entropy
 computed from the logits: its kernel beside the floor, and a loop of updates beside the same by
-others.
+others. Then the same of updates without logits.
 
 The floor of a large update is the time in which a copy on the device moves as many bytes as the
 logits have; that of a small one is a kernel that does nothing. A copy reads and writes, so one of
@@ -49,6 +49,14 @@ class Size:
 LARGE = Size(4096, 32000, torch.bfloat16, 10)
 LARGE_FLOAT32 = Size(4096, 32000, torch.float32, 10)
 SMALL = Size(256, 1000, torch.float32, 100)
+SHAPES = (
+    Size(65536, 1000, torch.bfloat16, 10),
+    Size(16384, 4000, torch.bfloat16, 10),
+    Size(2048, 128000, torch.bfloat16, 10),
+    Size(4096, 32000, torch.float64, 10),
+)
+"""Few or many classes, and numbers of twice the size: only the kernels."""
+ELEMENT_USES = 20
 
 
 class Batch:
@@ -137,13 +145,21 @@ def loop_ns(gpu: Gpu, repeat: Callable[[], None]) -> float:
 
 
 def figures_of(
-    gpu: Gpu, size: Size, floor: str, goal: float, *, rounds: int, seconds: float
+    gpu: Gpu,
+    size: Size,
+    floor: str,
+    goal: float,
+    *,
+    rounds: int,
+    seconds: float,
+    has_loops: bool = True,
 ) -> Iterator[Figure]:
     """Those of one size.
 
     Args:
         floor: "copy" or "null kernel".
         goal: of the update's kernel, as a multiple of the floor.
+        has_loops: whether a loop of updates is measured too, beside the same by others.
     """
     batch = Batch(gpu, size)
     update = repeated(size.uses, batch.update)
@@ -154,6 +170,8 @@ def figures_of(
         "metrics.update(logits, target)": alone,
     }
     loops |= {label: repeated(size.uses, call) for label, call in batch.peers().items()}
+    if not has_loops:
+        loops.clear()
 
     def on_device(repeat: Callable[[], None]) -> Callable[[], float]:
         return lambda: device_ns(gpu, repeat)
@@ -185,18 +203,79 @@ def figures_of(
         yield Figure(f"{size}, in a loop: {label}", us[label], "us")
 
 
+def calls_of(
+    gpu: Gpu, few: int, many: int
+) -> dict[str, tuple[Callable[[], object], Callable[[], object]]]:
+    """By name the update, and its floor."""
+    device = gpu.device
+    metrics = pig.MetricAccumulator()
+    losses, ranks = torch.rand(few, device=device), torch.randint(9, (few,), device=device)
+    numbers = torch.randn(many, device=device)
+
+    # A copy reads each of its bytes and writes it.
+    source = torch.empty(2 * many, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+
+    return {
+        f"update_rows, {few:,} losses and ranks": (
+            lambda: metrics.update_rows(loss=losses, rank=ranks),
+            gpu.nothing,
+        ),
+        f"update_scalar, {few:,} numbers": (
+            lambda: metrics.update_scalar("few", losses),
+            gpu.nothing,
+        ),
+        f"update_scalar, {many:,} numbers": (
+            lambda: metrics.update_scalar("many", numbers),
+            lambda: target.copy_(source),
+        ),
+    }
+
+
+def element_figures(
+    gpu: Gpu, *, few: int, many: int, rounds: int, seconds: float
+) -> Iterator[Figure]:
+    """Those of updates without logits: beside copies that move as many bytes as the tensors have,
+    or a kernel that does nothing."""
+    calls = calls_of(gpu, few, many)
+    for update, _ in calls.values():
+        update()
+    wait(timeout_s=300)  # until the kernels are ready, torch operations do the work
+
+    def on_device(call: Callable[[], object]) -> Callable[[], float]:
+        repeat = repeated(ELEMENT_USES, call)
+        return lambda: device_ns(gpu, repeat) / ELEMENT_USES / 1e3
+
+    arms = {}
+    for name, (update, floor) in calls.items():
+        arms[name] = on_device(update)
+        arms[f"floor of {name}"] = on_device(floor)
+    us = interleaved(arms, rounds=rounds, seconds=seconds, warm_up=2)
+    for name in calls:
+        update_us, floor_us = (float(np.median(us[each])) for each in (name, f"floor of {name}"))
+        yield Figure(f"{name}: device time", update_us, "us")
+        yield Figure(f"{name}: as a multiple of its floor", update_us / floor_us, "")
+
+
 def figures(
     gpu: Gpu,
     *,
     large: Sequence[Size] = (LARGE, LARGE_FLOAT32),
     small: Size = SMALL,
+    shapes: Sequence[Size] = SHAPES,
+    few: int = 4096,
+    many: int = 16 << 20,
     rounds: int = 30,
-    seconds: float = 15,
+    seconds: float = 2,
 ) -> Iterator[Figure]:
-    """All that this part measures."""
+    """All that this part measures; at most so many seconds of each size."""
+    some: dict[str, Any] = {"rounds": rounds, "seconds": seconds}
     for size in large:
-        yield from figures_of(gpu, size, "copy", LARGE_GOAL, rounds=rounds, seconds=seconds)
-    yield from figures_of(gpu, small, "null kernel", SMALL_GOAL, rounds=rounds, seconds=seconds)
+        yield from figures_of(gpu, size, "copy", LARGE_GOAL, **some)
+    yield from figures_of(gpu, small, "null kernel", SMALL_GOAL, **some)
+    for size in shapes:
+        yield from figures_of(gpu, size, "copy", LARGE_GOAL, **some, has_loops=False)
+    yield from element_figures(gpu, few=few, many=many, **some)
 
 
 def main() -> None:

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What times of modules cost a training on the GPU, and what a window of torch.profiler leaves
-behind.
+"""What times of modules, checks of values and counts of operations cost a training on the GPU.
 
-Blocks of steps of a small GPT take turns: without a recording, twice, with one, and with one and
-the modules watched. Device timing has its usual budget. Then some steps are profiled, and the steps
-after them are compared with those before: CUPTI can go on costing something.
+Blocks of steps of a small GPT take turns: without a recording, twice, with one, with one and the
+modules watched, and with the values checked in each step. Device timing has its usual budget. Then
+blocks with `flops=True`, which profiles one step, take turns with blocks without; steps after that
+one are a part of them, as CUPTI can go on costing something.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 from collections.abc import Callable, Iterator
 from time import perf_counter_ns
@@ -22,9 +23,9 @@ from benchmarks.gpu.figure import Figure, print_figures
 from benchmarks.gpu.gpu import CudaGpu, Gpu, ns_per_step
 from benchmarks.interleave import interleaved, relative_difference
 from benchmarks.module_times import Gpt
+from pyinstrument_gpu.aspects.operations.profile_steps import FIRST_STEP
 
 STEPS = 10
-PROFILED = 3
 
 
 class Training:
@@ -49,14 +50,19 @@ class Training:
 
 
 def block_of(
-    gpu: Gpu, training: Training, select: str | None, recorded: bool, steps: int
+    gpu: Gpu,
+    training: Training,
+    select: str | None,
+    recorded: bool,
+    steps: int,
+    nonfinite: int = False,
 ) -> Callable[[], float]:
     """Measures a block of steps: nanoseconds per step."""
 
     def block() -> float:
         with contextlib.ExitStack() as stack:
             if recorded:
-                stack.enter_context(pig.record())
+                stack.enter_context(pig.record(nonfinite=nonfinite))
             if select is not None:
                 stack.enter_context(pig.watch_modules(training.model, select))
             return ns_per_step(gpu, training.step, steps)
@@ -72,6 +78,10 @@ def cost_figures(gpu: Gpu, training: Training, seconds: float, steps: int) -> It
         "recorded": block_of(gpu, training, None, recorded=True, steps=steps),
         "recorded, coarse modules": block_of(gpu, training, "coarse", recorded=True, steps=steps),
         "recorded, all modules": block_of(gpu, training, "all", recorded=True, steps=steps),
+        # By default one step in 100 is.
+        "recorded, each step checked for NaN": block_of(
+            gpu, training, None, recorded=True, steps=steps, nonfinite=1
+        ),
     }
     results = interleaved(ways, rounds=150, seconds=seconds)
     off_ns = results.pop("off")
@@ -83,36 +93,33 @@ def cost_figures(gpu: Gpu, training: Training, seconds: float, steps: int) -> It
         )
 
 
-def window_figures(gpu: Gpu, training: Training, around: int) -> Iterator[Figure]:
-    """Steps before, within and after a window of torch.profiler."""
+def flops_figures(gpu: Gpu, training: Training, seconds: float) -> Iterator[Figure]:
+    """What counting operations costs a run, once: a step is profiled for it."""
 
-    def took(steps: int) -> list[float]:
-        times_ns = []
-        for _ in range(steps):
-            begin_ns = perf_counter_ns()
-            training.step()
+    def block_of_run(flops: bool) -> Callable[[], float]:
+        def block() -> float:
             gpu.synchronize()
-            times_ns.append(float(perf_counter_ns() - begin_ns))
-        return times_ns
+            with pig.record(flops=flops) as recording:
+                begin_ns = perf_counter_ns()
+                for _ in range(FIRST_STEP + STEPS):
+                    training.step()
+                gpu.synchronize()
+                took_ns = perf_counter_ns() - begin_ns
+            if flops and recording.run.operations is None:
+                raise RuntimeError(f"no step was profiled: {recording.run.notes}")
+            return took_ns
 
-    with pig.record() as recording:
-        before, again = took(around), took(around)
-        pig.profile_steps(PROFILED)
-        within = took(PROFILED)
-        first_after = took(10)
-        after = took(around)
-    before_ns = float(np.median(before))
-    yield Figure("a step before the window", before_ns / 1e3, "us", note=f"{around} steps, median")
-    for name, times_ns in (
-        ("other steps before it: the floor", again),
-        ("steps in the window", within),
-        ("the ten steps after it", first_after),
-        ("the steps after those", after),
-    ):
-        change = 100 * (float(np.median(times_ns)) / before_ns - 1)
-        yield Figure(f"{name}: longer by", change, "%", note=f"{len(times_ns)} steps, median")
-    if recording.run.operations is None:
-        raise RuntimeError(f"nothing was profiled: {recording.run.notes}")
+        return block
+
+    ways = {"recorded": block_of_run(flops=False), "flops": block_of_run(flops=True)}
+    results = interleaved(ways, rounds=20, seconds=seconds)
+    once_ns = results["flops"] - results["recorded"]
+    note = (
+        f"median of {len(once_ns)} rounds, {once_ns.min() / 1e6:.0f} to {once_ns.max() / 1e6:.0f}"
+    )
+    yield Figure(
+        "operations counted: once in a run", float(np.median(once_ns)) / 1e6, "ms", note=note
+    )
 
 
 def figures(
@@ -122,16 +129,17 @@ def figures(
     width: int = 256,
     batch: int = 32,
     steps: int = STEPS,
-    around: int = 300,
 ) -> Iterator[Figure]:
     """All that this part measures."""
     training = Training(gpu.device, width, batch)
     yield from cost_figures(gpu, training, seconds, steps)
-    yield from window_figures(gpu, training, around)
+    yield from flops_figures(gpu, training, seconds / 3)
 
 
 def main() -> None:
-    print_figures(figures(CudaGpu()))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60)
+    print_figures(figures(CudaGpu(), seconds=parser.parse_args().seconds))
 
 
 if __name__ == "__main__":

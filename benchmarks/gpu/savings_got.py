@@ -1,80 +1,135 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What removing a sync was predicted to save, beside what it saved.
+"""What removing a wait was predicted to save, beside what it saved: of six waits.
 
-The programs run as they are and without one of their syncs, in turn, each time in a process of its
-own and recorded. The runs as they are predict; the others are what came of it.
+A training with one of the waits in each step and one without any take turns, in one process, each
+recorded. The runs with the wait predict; those without are what came of it.
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from time import perf_counter_ns
 from typing import TypeAlias
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
+import pyinstrument_gpu as pig
 from benchmarks.gpu.figure import Figure, print_figures
-from benchmarks.gpu.program import SYNCS
-from benchmarks.gpu.recorded_program import record
+from benchmarks.gpu.gpu import CudaGpu, Gpu
 from benchmarks.interleave import interleaved, relative_difference
-from pyinstrument_gpu import analysis
+from benchmarks.models import TransformerBlock
+from pyinstrument_gpu import analysis, gpu_phase, gpu_steps
 from pyinstrument_gpu.analysis.savings import Change, ReplayedSaving
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.sync_kind import SyncKind
 
-ROUNDS = 5
-WARM_UP = 20
-"""Steps that are not recorded: in the first ones PyTorch loads kernels and chooses among them."""
+ROUNDS = 6
+STEPS = 40
+WITHOUT = "no wait"
 
-Recorder: TypeAlias = Callable[..., Run]
-"""Records the program with these arguments."""
+Recorder: TypeAlias = Callable[[str], tuple[Run, float]]
+"""Records the program with this wait, or without any. Gives also how many nanoseconds a step took
+on average, until host and device were done with the last."""
+
+WAITS = {
+    "item": SyncKind.ITEM,
+    "cpu": SyncKind.CPU,
+    "bool": SyncKind.BOOL,
+    "nonzero": SyncKind.DATA_DEPENDENT_SHAPE,
+    "synchronize": SyncKind.SYNCHRONIZE,
+    "copy": SyncKind.H2D_PAGEABLE,
+}
+"""By name: behind the forward pass, all but the copy of the batch."""
 
 
-def step_ns(run: Run) -> float:
-    """The mean time of a step, until host and device were done with the last. The program reads a
-    value at its end, so the last wait is when the device was done."""
-    steps, waits = run.steps.closed, run.syncs.events
-    ends_ns = np.append(waits["begin_ns"] + np.maximum(waits["duration_ns"], 0), steps["end_ns"])
-    return float(ends_ns.max() - steps["begin_ns"][0]) / len(steps)
+class Training:
+    """A model that goes on being trained."""
+
+    def __init__(self, gpu: Gpu, width: int, layers: int, batch: int) -> None:
+        torch.manual_seed(0)
+        self._gpu = gpu
+        blocks = [TransformerBlock(width, heads=width // 32) for _ in range(layers)]
+        self._model = nn.Sequential(*blocks, nn.LayerNorm(width)).to(gpu.device)
+        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=1e-4)
+        self._pageable = torch.randn(batch, 512, width)
+        self._pinned = gpu.pinned(self._pageable)
+
+    def record(self, wait: str, steps: int) -> tuple[Run, float]:
+        self._gpu.synchronize()
+        with pig.record() as recording, pig.watch_syncs():
+            begin_ns = perf_counter_ns()
+            for _ in gpu_steps(range(steps)):
+                self._step(wait)
+            self._gpu.synchronize()
+            step_ns = (perf_counter_ns() - begin_ns) / steps
+            recording.flush(10)
+        return recording.run, step_ns
+
+    def _step(self, wait: str) -> None:
+        with gpu_phase("data"):
+            batch = self._pageable if wait == "copy" else self._pinned
+            x = batch.to(self._gpu.device, non_blocking=wait != "copy")
+        with gpu_phase("forward"):
+            loss: Tensor = (self._model(x) - x).square().mean()
+            self._wait(wait, loss.detach())
+        with gpu_phase("backward"):
+            loss.backward()
+        with gpu_phase("optimizer"):
+            self._optimizer.step()
+            self._optimizer.zero_grad()
+
+    def _wait(self, wait: str, loss: Tensor) -> None:
+        if wait == "item":
+            loss.item()
+        elif wait == "cpu":
+            loss.cpu()
+        elif wait == "bool":
+            bool(loss > 0)
+        elif wait == "nonzero":
+            loss.reshape(1).nonzero()
+        elif wait == "synchronize":
+            self._gpu.synchronize()
 
 
-def prediction(run: Run, sync: str) -> ReplayedSaving | None:
-    """Of the run's savings the one of this sync of the program, if it has one."""
+def prediction(run: Run, wait: str) -> ReplayedSaving | None:
+    """Of the run's savings the one of this wait of the program, if it has one."""
 
-    def is_of_sync(saving: ReplayedSaving) -> bool:
-        if sync == "copy":
+    def is_of_wait(saving: ReplayedSaving) -> bool:
+        if wait == "copy":
             return saving.change is Change.COPIES
-        return saving.change is Change.SYNC and run.syncs.sites[saving.site].kind is SyncKind.ITEM
+        return saving.change is Change.SYNC and run.syncs.sites[saving.site].kind is WAITS[wait]
 
-    rows = filter(is_of_sync, analysis.of(run).savings.rows)
+    rows = filter(is_of_wait, analysis.of(run).savings.rows)
     return max(rows, key=lambda saving: saving.calls, default=None)
 
 
-def of_model(model: str, recorder: Recorder, rounds: int, seconds: float) -> Iterator[Figure]:
+def of_waits(
+    recorder: Recorder, rounds: int, seconds: float, waits: Sequence[str] = tuple(WAITS)
+) -> Iterator[Figure]:
     """The figures of one program."""
-    plain: list[Run] = []
+    runs: Mapping[str, list[Run]] = {wait: [] for wait in (WITHOUT, *waits)}
 
-    def as_it_is() -> float:
-        plain.append(recorder(model))
-        return step_ns(plain[-1])
+    def arm(wait: str) -> Callable[[], float]:
+        def measure() -> float:
+            run, step_ns = recorder(wait)
+            runs[wait].append(run)
+            return step_ns
 
-    def without(sync: str) -> Callable[[], float]:
-        return lambda: step_ns(recorder(model, "--without", sync))
+        return measure
 
-    arms = {"as it is": as_it_is, **{sync: without(sync) for sync in SYNCS[model]}}
-    times_ns = interleaved(arms, rounds=rounds, seconds=seconds, warm_up=0)
-    base_ns = times_ns["as it is"]
-    yield Figure(
-        f"{model}: a step as it is", base_ns.mean() / 1e3, "us", note=f"{len(base_ns)} runs"
-    )
-    for sync in SYNCS[model]:
-        found = [prediction(run, sync) for run in plain]
+    times_ns = interleaved({wait: arm(wait) for wait in runs}, rounds=rounds, seconds=seconds)
+    base_us, measured = times_ns[WITHOUT].mean() / 1e3, len(times_ns[WITHOUT])
+    yield Figure("a step without a wait", base_us, "us", note=f"{measured} runs")
+    for wait in waits:
+        # Without that of the round that does not count.
+        found = [prediction(run, wait) for run in runs[wait][-measured:]]
         savings = [saving for saving in found if saving is not None]
         if not savings:
-            print(f"{model}: no {sync} made the host wait for a device", flush=True)
+            print(f"no {wait} made the host wait for a device", flush=True)
             continue
-        yield from _of_sync(f"{model}, {sync}", savings, base_ns, times_ns[sync])
+        yield from _of_sync(wait, savings, times_ns[wait], times_ns[WITHOUT])
 
 
 def _of_sync(
@@ -118,23 +173,22 @@ def _of_sync(
 
 
 def figures(
-    *arguments: str, rounds: int = ROUNDS, seconds: float = 190, models: Sequence[str] = (*SYNCS,)
+    gpu: Gpu,
+    *,
+    rounds: int = ROUNDS,
+    seconds: float = 20,
+    steps: int = STEPS,
+    width: int = 512,
+    layers: int = 6,
+    batch: int = 8,
 ) -> Iterator[Figure]:
-    """All that this part measures. The arguments go to the program."""
-    arms = {model: 1 + len(SYNCS[model]) for model in models}
-    with tempfile.TemporaryDirectory() as name:
-        for model in models:
-            share_s = seconds * arms[model] / sum(arms.values())
-            yield from of_model(
-                model,
-                lambda *own: record(Path(name), *own, *arguments, warmup=WARM_UP),
-                rounds,
-                share_s,
-            )
+    """All that this part measures."""
+    training = Training(gpu, width, layers, batch)
+    yield from of_waits(lambda wait: training.record(wait, steps), rounds, seconds)
 
 
 def main() -> None:
-    print_figures(figures())
+    print_figures(figures(CudaGpu()))
 
 
 if __name__ == "__main__":

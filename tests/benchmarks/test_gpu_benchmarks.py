@@ -5,21 +5,26 @@ import importlib.util
 import json
 import os
 import re
+import resource
+import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from importlib.metadata import requires
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from benchmarks import interleave
-from benchmarks.gpu import build, run
+from benchmarks.gpu import build, captures, run
 from benchmarks.gpu.build import ROOT
 from benchmarks.gpu.figure import Figure, read_figures
 from benchmarks.gpu.limits import compile_limits, nvcc
-from benchmarks.gpu.part import Part, run_part
+from benchmarks.gpu.part import GRACE_S, NOT_REACHED, Outcome, Part, Stop, run_part
 from benchmarks.interleave import interleaved, relative_difference
 from tests.helpers.script import run_script
 
@@ -81,13 +86,14 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(monkeypatch: pytest.Mo
 # --- parts ---
 
 
-def python(source: str, name: str = "part", limit_s: float = 600, **options: float) -> Part:
+def python(source: str, name: str = "part", limit_s: float = 60, **options: float) -> Part:
     return Part(name, (sys.executable, "-c", source), limit_s, **options)  # type: ignore[arg-type]
 
 
 def test_a_part_gives_its_figures_and_its_last_word(tmp_path: Path) -> None:
     figure = Figure("x", 1.5, "ns")
-    outcome = run_part(python(f"print('hello'); print({figure.to_json()!r})"), tmp_path, 600)
+    part = python(f"print('hello'); print({figure.to_json()!r})")
+    outcome = run_part(part, tmp_path, 600, tmp_path / "log", Stop())
     assert (outcome.error, outcome.figures, outcome.last_line) == (None, [figure], "hello")
 
 
@@ -125,7 +131,7 @@ def test_a_part_that_takes_too_long_ends_with_all_that_it_started(
         "    time.sleep(600)\n"
         "hang()"
     )
-    outcome = run_part(python(source, limit_s=5), tmp_path, 60)
+    outcome = run_part(python(source), tmp_path, 5, tmp_path / "log", Stop())
     assert (outcome.error, outcome.figures) == ("stopped after 5 s", [figure])
     assert " in hang" in outcome.output
     (child_pid,) = re.findall(r"^child (\d+)$", outcome.output, re.M)
@@ -143,7 +149,7 @@ LIBRARIES = {
     for pattern in ("tests/native/module_*", "tests/native/inject_*", "benchmarks/native/stub_*")
     for path in ROOT.glob(pattern)
 }
-"""The libraries that only tests and benchmarks use, by the names of their targets."""
+"""The libraries that only tests and benchmarks use, by their names."""
 
 
 def run_on_a_gpu() -> str:
@@ -167,7 +173,7 @@ def test_every_library_that_is_used_on_a_gpu_is_built(monkeypatch: pytest.Monkey
     calls: list[tuple[object, ...]] = []
     monkeypatch.setattr(build, "cmake", lambda *arguments: calls.append(arguments))
     build.main()
-    built = {target for call in calls if "--target" in call for target in call}
+    (targets,) = (set(call[call.index("--target") + 1 :]) for call in calls if "--target" in call)
     text = run_on_a_gpu()
     used = {
         name
@@ -175,7 +181,12 @@ def test_every_library_that_is_used_on_a_gpu_is_built(monkeypatch: pytest.Monkey
         if re.search(rf"^ *(?:from|import) {name}\b", text, re.M) or f'"{name}.so"' in text
     }
     assert "_call_loop" in used
-    assert used <= built
+    # Modules are one library under several names.
+    assert {"test_modules" if name.startswith("_") else name for name in used} <= targets
+    made = re.findall(
+        r"\b(?:add_library|pybind11_add_module)\((\w+)", (ROOT / "CMakeLists.txt").read_text()
+    )
+    assert targets <= {*made, *(name for name in LIBRARIES if not name.startswith("_"))}
 
 
 def test_every_package_that_is_used_on_a_gpu_is_named_where_it_is_missing(
@@ -185,23 +196,66 @@ def test_every_package_that_is_used_on_a_gpu_is_named_where_it_is_missing(
     ours = {"pyinstrument_gpu", "benchmarks", "tests", *LIBRARIES}
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert imported - sys.stdlib_module_names - ours <= set(run.missing())
+    needed = [
+        need for need in requires("pyinstrument-gpu") or [] if "html" in need or ";" not in need
+    ]
+    assert {re.findall(r"^[\w-]+", need)[0] for need in needed} - {"pyinstrument-gpu"} <= set(
+        run.missing()
+    )
 
 
 # --- the whole ---
 
+REST = ("tests/gpu", "--ignore", run.HAZARDS)
 
-def test_one_part_that_fails_keeps_no_other_from_running(tmp_path: Path) -> None:
-    facts = {"gpu": "NVIDIA H200", "driver": None, "nvtx": "0.2.11", "torchmetrics": None}
+FACTS = {"gpu": "NVIDIA H200", "driver": None, "nvtx": "0.2.11", "torchmetrics": None}
+MACHINE = python(f"print({json.dumps(FACTS)!r})", "Machine")
+WORKS = python(f"print({Figure('x', 2, 'ns', goal=1).to_json()!r})", "Works")
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as the whole knows."""
+    for name in ("PATH", "PYTHONPATH"):  # which it changes
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    monkeypatch.setattr(run, "why_not", lambda: None)
+    monkeypatch.setattr(resource, "setrlimit", lambda *arguments: None)
+
+
+def results_of(
+    parts: list[Part], output: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[int, str, dict[str, Any]]:
+    """What the whole makes of these parts: its exit code, the page, and the JSON."""
+    monkeypatch.setattr(run, "PARTS", [replace(part, group="") for part in parts])
+    code = run.main(["--output", str(output), "--commit", "abc123"])
+    (table,) = output.glob("*.md")
+    (data,) = output.glob("*.json")
+    assert table.name.endswith("-nvidia-h200-first.md")
+    return code, table.read_text(), json.loads(data.read_text())
+
+
+@pytest.mark.usefixtures("on_a_gpu")
+def test_parts_that_fail_or_hang_keep_no_other_from_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wait = subprocess.Popen.wait
+
+    def hangs(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        if timeout == 30:
+            raise subprocess.TimeoutExpired(process.args, timeout)
+        return wait(process, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", hangs)
     parts = [
-        python(f"print({json.dumps(facts)!r})", "Machine"),
+        MACHINE,
         python("print('lost'); raise SystemExit(1)", "Broken"),
-        python(f"print({Figure('x', 2, 'ns', goal=1).to_json()!r})", "Works"),
+        python("import signal; signal.pause()", "Hangs", limit_s=20),
+        WORKS,
+        # What was had before it is on the disk.
+        python(f"import glob; print(*glob.glob({str(tmp_path / '*.json')!r}))"),
     ]
-    outcomes = run.run_parts(parts, tmp_path, 600)
-    machine = run.machine_of(outcomes, "abc123")
-    table = run.write(tmp_path / "results", "costs", machine, outcomes, 12.3)
-    assert table.name.endswith("-nvidia-h200-costs.md")
-    page = table.read_text()
+    code, page, data = results_of(parts, tmp_path, monkeypatch)
+    assert code == 1
     assert "# NVIDIA H200" in page
     assert "* driver: unknown" in page
     assert "* commit: abc123" in page
@@ -210,13 +264,79 @@ def test_one_part_that_fails_keeps_no_other_from_running(tmp_path: Path) -> None
     )
     assert "**failed: exit code 1**" in page
     assert "| x | 2 ns |  | <= 1 | not met |" in page
-    data = json.loads(table.with_suffix(".json").read_text())
     assert data["machine"]["gpu"] == "NVIDIA H200"
-    assert [part["error"] for part in data["parts"]] == [None, "exit code 1", None]
-    assert data["parts"][2]["figures"] == [
+    states = [part["state"] for part in data["parts"]]
+    assert states == ["passed", "exit code 1", "stopped after 30 s", "1 goals missed", "passed"]
+    assert data["parts"][3]["figures"] == [
         {"name": "x", "value": 2, "unit": "ns", "goal": 1, "verdict": "not met"}
     ]
-    assert "lost" in (tmp_path / "results" / f"{table.stem}-failures.log").read_text()
+    assert data["parts"][4]["last_line"].endswith("-nvidia-h200-first.json")
+    assert (tmp_path / "logs" / "02-broken.log").read_text() == "lost\n"
+    assert "===== Broken: exit code 1\nlost" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("on_a_gpu")
+def test_a_run_that_is_ended_says_what_was_not_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asks = "import os, signal; os.kill(os.getppid(), signal.SIGTERM); signal.pause()"
+    parts = [MACHINE, WORKS, python(asks, "Asks"), python("", "Late")]
+    before = signal.getsignal(signal.SIGTERM)
+    code, page, data = results_of(parts, tmp_path, monkeypatch)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert code == 1
+    states = [part["state"] for part in data["parts"]]
+    assert states == ["passed", "1 goals missed", "ended by SIGTERM", "not reached: SIGTERM"]
+    assert "| Late | 0 | not reached: SIGTERM |" in page
+    assert "| x | 2 ns |  | <= 1 | not met |" in page
+
+
+def test_the_first_minutes_have_their_order_and_their_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where each part takes all that it may, and where all but one take nothing."""
+    parts = run.parts_of("first")
+    assert [" ".join(part.command[2:]).removeprefix("benchmarks.gpu.") for part in parts] == [
+        "build",
+        "about",
+        "captures",
+        *(" ".join(run._pytest(*tests)[2:]) for tests in ([run.HAZARDS], REST)),
+        "graph_cost",
+        "full_queue",
+        "enqueue_cost",
+        "event_limits",
+        "green_context",
+        "captures --while-read",
+        "savings_got",
+        "module_cost --seconds 12",
+        "metric_cost",
+        "recorded_program {output}",
+    ]
+    now_s, limits_s = 0.0, []
+    hangs = {part.name for part in parts}
+
+    def take(part: Part, directory: Path, limit_s: float, log: Path, stop: Stop) -> Outcome:
+        nonlocal now_s
+        limits_s.append(limit_s)
+        now_s += limit_s + GRACE_S if part.name in hangs else 0
+        return Outcome(part, limit_s, None, [], "")
+
+    monkeypatch.setattr(run, "monotonic", lambda: now_s)
+    monkeypatch.setattr(run, "run_part", take)
+
+    def whole_s() -> float:
+        nonlocal now_s
+        now_s = 0.0
+        limits_s.clear()
+        outcomes = run.run_parts(parts, tmp_path, run.TOTAL_S, tmp_path, id, Stop())
+        assert not any((outcome.error or "").startswith(NOT_REACHED) for outcome in outcomes)
+        assert all(limit >= part.limit_s for limit, part in zip(limits_s, parts, strict=True))
+        return now_s
+
+    assert whole_s() <= run.TOTAL_S <= 540
+    for part in parts:
+        hangs = {part.name}
+        assert whole_s() <= run.LONGEST * part.limit_s + GRACE_S
 
 
 def test_what_is_missing_has_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,8 +366,35 @@ def test_the_parts_are_there() -> None:
     assert {part.group for part in run.PARTS} == {"", *run.GROUPS}
 
 
+def test_the_first_parts_take_their_arguments() -> None:
+    """What they measure has no device here: all but that."""
+    done = run_script(
+        """
+import importlib, os, sys
+from unittest import mock
+import torch
+from benchmarks.gpu import gpu, run
+
+os._exit = print
+gpu.CudaGpu = lambda: None
+for part in run.parts_of("first")[2:]:
+    name, *arguments = part.command[2:]
+    if name.startswith("benchmarks."):
+        module = importlib.import_module(name)
+        measured = "while_read" if "--while-read" in arguments else "figures"
+        figures = mock.create_autospec(getattr(module, measured), return_value=[])
+        with mock.patch.object(module, measured, figures):
+            with mock.patch.object(sys, "argv", [name, *arguments]):
+                module.main()
+        figures.assert_called_once()
+        print(module.__name__)
+""",
+    )
+    assert done.stdout.count("benchmarks.gpu.") == 11
+
+
 def test_tests_that_may_hang_are_apart_and_first() -> None:
-    commands = [part.command for part in run.parts_of("costs", "Tests")[2:]]
+    commands = [part.command for part in run.parts_of("first", "Tests")[2:]]
     assert run.HAZARDS in commands[0]
     assert commands[1][commands[1].index("--ignore") + 1] == run.HAZARDS
     assert (ROOT / run.HAZARDS).exists()
@@ -266,8 +413,8 @@ def test_tests_that_may_hang_are_apart_and_first() -> None:
         ("training", "seconds=0, block_s=0.01", "A/B: with less without"),
         (
             "module_cost",
-            "seconds=0, width=8, batch=1, steps=1, around=2",
-            "the steps after those: longer by",
+            "seconds=0, width=8, batch=1, steps=1",
+            "operations counted: once in a run",
         ),
         (
             "compiled_cost",
@@ -279,16 +426,15 @@ def test_tests_that_may_hang_are_apart_and_first() -> None:
             "rounds=2, seconds=0, replays=3, profiled=2, steps=2",
             "tensors that differ after training by a marked graph",
         ),
+        ("savings_got", "rounds=1, steps=2, width=32, layers=1, batch=1", "a step without a wait"),
+        ("full_queue", "steps=2, launches=2", "a record as the recorder counts it"),
+        ("green_context", "", "kernels lost"),
         ("enqueue_cost", "batches=2", "a CUDA graph's replay, least"),
-        ("overlap", "rounds=2", "CUDA_DEVICE_MAX_CONNECTIONS=unset: recording"),
         (
             "metric_cost",
-            "rounds=2, large=[metric_cost.Size(64, 100, metric_cost.torch.bfloat16, 2)]",
-            "64 x 100 bfloat16: with the loss from the logits, as a multiple of the copy",
-        ),
-        (
-            "element_cost",
-            "rounds=2, few=10, many=160",
+            "rounds=2, few=10, many=160,"
+            "large=[metric_cost.Size(64, 100, metric_cost.torch.bfloat16, 2)],"
+            "shapes=[metric_cost.Size(8, 9, metric_cost.torch.float64, 2)]",
             "update_scalar, 160 numbers: as a multiple of its floor",
         ),
     ],
@@ -312,6 +458,46 @@ print_figures({module}.figures(FakeGpu(), {options}))
         assert figures["nested phases: records of a phase"].value <= 1.5
     if module == "step_cost":
         assert figures["records of a step"].value >= 1
+
+
+FAKE = ("--gpu", "tests.helpers.fake_gpu:FakeGpu")
+
+
+@pytest.mark.slow
+def test_a_recording_changes_no_program() -> None:
+    figures = list(captures.figures(["copy on a side stream", "modes of its own"], FAKE, 600))
+    assert len(figures) == 4
+    assert {figure.verdict for figure in figures} == {"met"}
+
+
+def test_what_a_recording_changes_is_seen() -> None:
+    without = captures.Ended(0, {"captures": 20, "results": "1f"})
+    same = list(captures.compared("x", without, without))
+    assert [(figure.value, figure.verdict) for figure in same] == [(0, "met"), (0, "met")]
+    other = captures.Ended(0, {"captures": 20, "results": "2f"}, "")
+    failed, changed = captures.compared("x", without, other)
+    assert (failed.value, changed.value, changed.note) == (0, 1, "results: 1f, 2f")
+    for broken in (captures.Ended(1, {}, "unjoined"), captures.Ended(-11, without.facts, "")):
+        failed, changed = captures.compared("x", without, broken)
+        assert (failed.value, failed.verdict) == (1, "not met")
+    # Programs that can't run at all show nothing.
+    assert next(captures.compared("x", broken, broken)).value == 2
+
+
+def test_captures_while_the_flight_recorder_is_read() -> None:
+    done = run_script(
+        """
+import torch
+from tests.helpers.fake_gpu import FakeGpu
+from benchmarks.gpu import captures
+from benchmarks.gpu.figure import print_figures
+print_figures(captures.while_read(FakeGpu(), seconds=0))
+""",
+        environment={**run.FLIGHT_RECORDER},
+    )
+    figures = read_figures(done.stdout)
+    assert {figure.verdict for figure in figures} == {"", "met"}
+    assert figures[0].value >= 1
 
 
 def test_distances_that_the_recorder_could_not_use_are_seen() -> None:

@@ -34,6 +34,19 @@ class FakeEvent:
         return float(np.float32((other._time_ns - self._time_ns) / 1e6))
 
 
+class FakeStream:
+    """On which everything is done at once."""
+
+    def record_event(self) -> None:
+        """There is none."""
+
+    def wait_event(self, event: None) -> None:
+        """It is done."""
+
+    def wait_stream(self, stream: "FakeStream") -> None:
+        """It is done."""
+
+
 class FakeGpu:
     device = "cpu"
 
@@ -61,6 +74,9 @@ class FakeGpu:
     def distance_ms(self, begin: Any, end: Any) -> float:
         return float(begin.elapsed_time(end))
 
+    def distance_without_query(self, begin: Any, end: Any) -> int | None:
+        return 600
+
     def record_call(self) -> tuple[int, list[int]]:
         return self._address("cuEventRecord"), [1, 0]
 
@@ -79,8 +95,19 @@ class FakeGpu:
     def capture(self, enqueue: Callable[[], None]) -> Callable[[], object]:
         return enqueue
 
-    def side_stream(self) -> AbstractContextManager[object]:
-        return nullcontext()
+    def begin_capture(self) -> None:
+        pass
+
+    def pinned(self, tensor: Any) -> Any:
+        return tensor
+
+    def side_stream(self) -> AbstractContextManager[FakeStream]:
+        return nullcontext(FakeStream())
+
+    def stream(self) -> FakeStream:
+        return FakeStream()
+
+    green_stream = current_stream = stream
 
     def on_stream(self, stream: Any) -> AbstractContextManager[object]:
         return nullcontext()

@@ -87,15 +87,17 @@ def checked() -> Iterator[None]:
     assert recording.run.nonfinite.checked_steps == 3
 
 
+@pytest.mark.parametrize("around", ["each step", "all steps"])
 @pytest.mark.parametrize("mode", [Functions, Operators])
 def test_a_mode_hears_nothing_of_modules_and_of_checked_values(
-    mode: type[Functions] | type[Operators],
+    mode: type[Functions] | type[Operators], around: str
 ) -> None:
     def observe() -> Heard:
         model, heard = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.BatchNorm1d(4)), Heard()
-        for _ in range(3):
-            with pig.gpu_step(), mode(heard):
-                model(torch.ones(3, 4)).sum().backward()
+        with mode(heard) if around == "all steps" else contextlib.nullcontext():
+            for _ in range(3):
+                with pig.gpu_step(), mode(heard):
+                    model(torch.ones(3, 4)).sum().backward()
         return heard
 
     seen_alike(observe, checked)

@@ -19,7 +19,7 @@ MOST_ENTRIES = 20_000
 _MOST_DIGITS = 20
 SIZE_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 """Of the environment, each of which says how many entries the ring has."""
-_DUMPS = ("_dump_fr_trace", "_dump_nccl_trace")
+_DUMPS = ("_dump_nccl_trace", "_dump_fr_trace")
 _ITEM_BYTES = {
     **dict.fromkeys(("Byte", "Char", "Bool", "QInt8", "QUInt8"), 1),
     **dict.fromkeys(("Short", "UInt16", "Half", "BFloat16"), 2),
@@ -85,15 +85,22 @@ class Dump(NamedTuple):
 def read() -> Dump:
     """Read the flight recorder as it is now. Holds the GIL for some 15 us per entry.
 
+    Torch has one for NCCL and one for other backends; the first that has operations counts.
+
     Raises:
         FlightRecorderError: there is none, its ring is too long, or torch has changed what it
             gives.
     """
-    return decode(dump_function()(True, False, False))
+    dump = Dump([], {})
+    for function in dump_functions():
+        dump = decode(function(True, False, False))
+        if dump.entries:
+            break
+    return dump
 
 
-def dump_function() -> Callable[[bool, bool, bool], bytes]:
-    """Return torch's function that gives the pickle; it takes whether with entries, with stack
+def dump_functions() -> list[Callable[[bool, bool, bool], bytes]]:
+    """Return torch's functions that give a pickle; they take whether with entries, with stack
     traces, and only of operations that have not ended.
 
     Raises:
@@ -109,11 +116,10 @@ def dump_function() -> Callable[[bool, bool, bool], bytes]:
         if size == "0":
             raise FlightRecorderError(f"{variable}=0 turns it off")
     module: Any = sys.modules.get("torch._C._distributed_c10d")
-    for name in _DUMPS:
-        function: Callable[[bool, bool, bool], bytes] | None = getattr(module, name, None)
-        if function is not None:
-            return function
-    raise FlightRecorderError("this torch has no flight recorder")
+    functions = [getattr(module, name) for name in _DUMPS if hasattr(module, name)]
+    if not functions:
+        raise FlightRecorderError("this torch has no flight recorder")
+    return functions
 
 
 def decode(data: bytes) -> Dump:

@@ -173,10 +173,11 @@ class Measurements:
     def send(self) -> bool:
         """Have the results copied to the host, as no more tensors come. False during the capture of
         a graph, which would repeat that."""
-        if any(device_memory.is_capturing(page.values) for page in self._pages):
-            return False
-        for page in self._pages:
-            page.send()
+        with torch._C.DisableTorchFunction(), outside_modes():
+            if any(device_memory.is_capturing(page.values) for page in self._pages):
+                return False
+            for page in self._pages:
+                page.send()
         return True
 
     @property
@@ -186,7 +187,7 @@ class Measurements:
     def read(self) -> dict[Place, Extremes]:
         """Return the results that have arrived. To be called once, when all are here."""
         found: dict[Place, Extremes] = {}
-        with outside_modes():
+        with torch._C.DisableTorchFunction(), outside_modes():
             for page in self._pages:
                 used, before = page.used, len(found)
                 for number, extremes in enumerate(map(Extremes, *page.host[:, :used].tolist())):

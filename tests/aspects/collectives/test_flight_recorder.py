@@ -4,9 +4,11 @@
 import math
 import os
 import pickle
+import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -171,7 +173,20 @@ def test_a_ring_without_room_or_with_too_much_is_not_read(
 ) -> None:
     monkeypatch.setenv(name, size)
     with pytest.raises(FlightRecorderError, match=name):
-        flight_recorder.dump_function()
+        flight_recorder.dump_functions()
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_a_torch_with_two_flight_recorders_is_read_where_there_are_operations(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dump_of(own: str) -> Any:
+        entries = [raw(0, profiling_name=f"{own}:all_reduce")] if own == backend else []
+        return lambda *arguments: pickle.dumps({"entries": entries})
+
+    module = SimpleNamespace(_dump_fr_trace=dump_of("gloo"), _dump_nccl_trace=dump_of("nccl"))
+    monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", module)
+    assert [entry.backend for entry in flight_recorder.read().entries] == [backend]
 
 
 # What becomes of it
