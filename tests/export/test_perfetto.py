@@ -7,7 +7,6 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 
 from pyinstrument_gpu.aspects.memory.data import MEMORY_POINT_DTYPE, Memory
@@ -17,7 +16,6 @@ from pyinstrument_gpu.core.record import OpenPhase, Thread, named_streams
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.schema import STEP_DTYPE
 from pyinstrument_gpu.core.steps import Steps
-from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export.perfetto import write
 from tests.helpers.made_runs import (
     rank,
@@ -318,11 +316,6 @@ def test_ranks_are_processes_on_one_axis() -> None:
         for event in trace.events
         if event["name"] == "process_sort_index"
     } == dict(zip(processes, [3, 1], strict=True))
-
-
-def test_ranks_without_clocks_are_refused() -> None:
-    with pytest.raises(ExportError, match="has no start time"):
-        written(write, rank(0, 0), run_of([]))
 
 
 def test_empty_run_is_a_trace_with_a_process() -> None:
