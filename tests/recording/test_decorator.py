@@ -252,6 +252,26 @@ def test_send_throw_and_close_reach_a_generator() -> None:
     assert times_of(recording.run) == [("g", 0, 1)]
 
 
+def test_generator_that_raises() -> None:
+    error = ValueError("x")
+
+    @gpu_phase("g")
+    def generate() -> Iterator[int]:
+        yield 1
+        raise error
+
+    with fake_clock() as tick, pig.record() as recording:
+        generator = generate()
+        next(generator)
+        tick(1)
+        with pytest.raises(ValueError) as caught:
+            next(generator)
+        tick(1)
+
+    assert caught.value is error
+    assert times_of(recording.run) == [("g", 0, 1)]
+
+
 def test_interleaved_generators_close_their_own_spans() -> None:
     @gpu_phase("g")
     def generate() -> Iterator[None]:
