@@ -17,6 +17,9 @@ from tests.helpers.simulated_cuda import (
 )
 from tests.helpers.threads import on_thread
 
+_MS = 1_000_000
+_HOUR_NS = 3600 * 1000 * _MS
+
 
 def _stamp(cuda: SimulatedCuda, event: int) -> int:
     record = cuda.truth(event)
@@ -73,6 +76,36 @@ def test_streams_share_hardware_queues_in_turn(cuda: SimulatedCuda) -> None:
     streams[0].release()
     cuda.run_dry()
     assert [stream.pending for stream in streams] == [0] * 4
+
+
+def test_elapsed_times_are_floats_of_milliseconds(
+    cuda: SimulatedCuda, stream: SimulatedStream
+) -> None:
+    begin, end = driver.event(), driver.event()
+    driver.record(begin, stream)
+    cuda.advance(_HOUR_NS + 100)
+    driver.record(end, stream)
+    # Steps of 0.25 ms after an hour: 96 ns of ticks are lost.
+    assert driver.elapsed(begin, end) == 3_600_000
+    assert _stamp(cuda, end) - _stamp(cuda, begin) == _HOUR_NS + 96
+
+
+@pytest.mark.parametrize(
+    ("elapsed_ns", "expected_ns"),
+    [(0, 0), (224, 0), (256, 500), (736, 500), (768, 1000), (3_600_000_000_256, 3_600_000_000_500)],
+)
+def test_elapsed_times_are_the_nearest_multiples_of_their_resolution(
+    cuda: SimulatedCuda, stream: SimulatedStream, elapsed_ns: int, expected_ns: int
+) -> None:
+    cuda.devices[0].set_elapsed_resolution(500)
+    begin, end = driver.event(), driver.event()
+    driver.record(begin, stream)
+    cuda.advance(elapsed_ns)
+    driver.record(end, stream)
+    expected_ms = ctypes.c_float(expected_ns / 1e6).value
+    assert driver.elapsed(begin, end) == expected_ms
+    assert driver.elapsed(end, begin) == -expected_ms
+    assert _stamp(cuda, end) - _stamp(cuda, begin) == elapsed_ns
 
 
 def test_record_latency_is_drawn_from_its_range_by_the_seed(cuda: SimulatedCuda) -> None:
