@@ -64,31 +64,6 @@ def test_waits_have_a_track_beside_their_thread() -> None:
     assert len(trace.slices("phase")) == 1
 
 
-def test_steps_have_a_track_of_their_own() -> None:
-    steps = [
-        (0, 10, 20, 32, 1, True, 0),
-        (1, 20, 25, np.nan, 0, False, 1),
-        (2, 30, -1, 0.5, 2, False, 0),
-    ]
-    trace = trace_of(run_of([], steps=Steps(np.array(steps, STEP_DTYPE)), duration_ns=50))
-    main = {"thread": "MainThread"}
-    assert trace.slices("step") == [
-        (
-            "steps",
-            "step 0",
-            10,
-            20,
-            {"step": 0, "samples": 32, "items": 1, "complete": True} | main,
-        ),
-        ("steps", "step 1", 20, 25, {"step": 1, "items": 0, "complete": False, "thread": ""}),
-        (
-            *("steps", "step 2", 30, 50),
-            {"step": 2, "samples": Decimal("0.5"), "items": 2, "complete": False, "open": True}
-            | main,
-        ),
-    ]
-
-
 def test_memory_is_a_counter_at_the_end_of_steps() -> None:
     steps = [(number, number * 10, number * 10 + 9, 1, 1, True, 0) for number in range(2, 5)]
     run = run_of([], steps=Steps(np.array(steps, STEP_DTYPE)), duration_ns=50)
@@ -322,25 +297,6 @@ def test_empty_run_is_a_trace_with_a_process() -> None:
     trace = trace_of(Run())
     assert trace.names == {(1, None): "process"}
     assert {event["ph"] for event in trace.events} == {"M"}
-
-
-def test_names_are_data() -> None:
-    names = [
-        'say "hi"',
-        "two\r\nlines\0",
-        "</script>",
-        "über 🚀",
-        "x" * 256,
-        "back\\slash",
-        "\ud800x",
-    ]
-    spans = [host(i, i, i + 1) for i in range(len(names))]
-    run = run_of(spans, names, path_parents=[-1] * len(names), threads=[Thread(1, '"t"\ud800')])
-    expected = [name.replace("\ud800", "\ufffd") for name in names]
-    slices = trace_of(run).slices("phase")
-    assert [one.name for one in slices] == expected
-    assert {one.track for one in slices} == {'"t"\ufffd'}
-    assert "über 🚀".encode() in written(write, run)
 
 
 @settings(max_examples=20)
