@@ -64,6 +64,31 @@ def test_waits_have_a_track_beside_their_thread() -> None:
     assert len(trace.slices("phase")) == 1
 
 
+def test_steps_have_a_track_of_their_own() -> None:
+    steps = [
+        (0, 10, 20, 32, 1, True, 0),
+        (1, 20, 25, np.nan, 0, False, 1),
+        (2, 30, -1, 0.5, 2, False, 0),
+    ]
+    trace = trace_of(run_of([], steps=Steps(np.array(steps, STEP_DTYPE)), duration_ns=50))
+    main = {"thread": "MainThread"}
+    assert trace.slices("step") == [
+        (
+            "steps",
+            "step 0",
+            10,
+            20,
+            {"step": 0, "samples": 32, "items": 1, "complete": True} | main,
+        ),
+        ("steps", "step 1", 20, 25, {"step": 1, "items": 0, "complete": False, "thread": ""}),
+        (
+            *("steps", "step 2", 30, 50),
+            {"step": 2, "samples": Decimal("0.5"), "items": 2, "complete": False, "open": True}
+            | main,
+        ),
+    ]
+
+
 def test_memory_is_a_counter_at_the_end_of_steps() -> None:
     steps = [(number, number * 10, number * 10 + 9, 1, 1, True, 0) for number in range(2, 5)]
     run = run_of([], steps=Steps(np.array(steps, STEP_DTYPE)), duration_ns=50)
