@@ -313,16 +313,6 @@ def test_ranks_that_are_left_of_an_earlier_job_are_of_another_attempt(tmp_path: 
     assert [rank.rank for rank in Job.load(tmp_path).ranks] == [0, 1]
 
 
-def test_a_rank_twice(tmp_path: Path) -> None:
-    save(run(0), tmp_path / "a.gpurun")
-    save(run(0), tmp_path / "b.gpurun")
-    with pytest.raises(JobError, match="are the same run: give it once"):
-        Job.load(tmp_path)
-    save(run(0, run_id="b" * 16), tmp_path / "b.gpurun")
-    with pytest.raises(JobError, match=r"both have the same rank\. Give the runs of one job"):
-        Job.load(tmp_path)
-
-
 def test_runs_that_are_of_no_rank(tmp_path: Path) -> None:
     alone = rank_run(0, TIMES_NS, environment={"host": "box"})
     saved(tmp_path, run(0), run(1))
