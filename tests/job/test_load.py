@@ -191,17 +191,6 @@ def test_ranks_of_two_jobs(tmp_path: Path) -> None:
     ]
 
 
-def test_a_world_that_shrank(tmp_path: Path) -> None:
-    for rank in range(3):
-        save(run(rank, 3, job="x", restarts=0), tmp_path / f"a{rank}.gpurun")
-    for rank in range(2):
-        one = run(rank, 2, job="x", restarts=1, run_id=f"b{rank:015x}")
-        save(one, tmp_path / f"b{rank}.gpurun")
-    job = Job.load(tmp_path)
-    assert [rank.file for rank in job.ranks] == [f"{tmp_path}/b{rank}.gpurun" for rank in range(2)]
-    assert job.earlier == (tuple(f"{tmp_path}/a{rank}.gpurun" for rank in range(3)),)
-
-
 def test_a_job_that_was_started_again_by_hand(tmp_path: Path) -> None:
     """Into files of other names, by the same command in the same folder."""
     start: dict[str, Any] = {"command": ["python", "train.py"], "cwd": "/home"}
