@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -31,6 +32,13 @@ def when_imported(name: str, call: Callable[[], None]) -> Callable[[], None]:
     finder = _Finder(name, call)
     sys.meta_path.insert(0, finder)
     return finder.withdraw
+
+
+def undo_all(undo: list[Callable[[], None]]) -> None:
+    """Call what a list holds, the last first, and empty it. Calling it again does nothing."""
+    with contextlib.suppress(IndexError):  # a second call, or another thread's
+        while True:
+            undo.pop()()
 
 
 def _nothing() -> None:

@@ -35,7 +35,6 @@ torch differ in this, of all that the package uses of the compiler, of CUDA grap
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import sys
@@ -47,7 +46,7 @@ from typing import Any
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import dynamo, graph_labels
 from pyinstrument_gpu.patching.graph_labels import GraphCode, hash_of_labels, label_of, whole_of
-from pyinstrument_gpu.patching.import_hook import when_imported
+from pyinstrument_gpu.patching.import_hook import undo_all, when_imported
 
 _MOST_NAMES = 4_096
 _NEVER = 0  # of patching/hooks.py, which imports torch
@@ -89,9 +88,7 @@ class GraphHooks:
             self._when("torch._inductor.scheduler", self._hook_scheduler)
 
     def end(self) -> None:
-        with contextlib.suppress(IndexError):  # another thread ends it as well
-            while True:
-                self._undo.pop()()
+        undo_all(self._undo)
 
     def _when(self, module: str, hook: Callable[[Any], None]) -> None:
         def hook_it() -> None:

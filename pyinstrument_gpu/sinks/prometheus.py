@@ -17,7 +17,6 @@ from pyinstrument_gpu.core.paths import labels_of, without_surrogates
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import PhaseStatistics, Statistic, bucket_index
 from pyinstrument_gpu.core.steps import StepTotals
-from pyinstrument_gpu.errors import SinkError, needed_for
 from pyinstrument_gpu.sinks.sink import RunUpdate, Sink
 
 if TYPE_CHECKING:
@@ -71,23 +70,10 @@ class PrometheusSink(Sink):
             SinkError: the port is taken, or there is no such address.
             MissingDependencyError: prometheus_client is not installed.
         """
-        with needed_for("the Prometheus sink", "prometheus_client"):
-            import prometheus_client
         # Not above: whoever only imports the package needs no web server.
-        from pyinstrument_gpu.sinks.scrape_server import ScrapeServer
+        from pyinstrument_gpu.sinks.scrape_server import serve
 
-        # One of its own: what else this process exports is not ours to publish.
-        registry = prometheus_client.CollectorRegistry()
-        registry.register(self)
-        try:
-            self._server = ScrapeServer(
-                self._host, self._port, prometheus_client.make_wsgi_app(registry)
-            )
-        except (OSError, OverflowError) as error:
-            raise SinkError(
-                f"can't listen on {self._host}:{self._port}: {error}. Choose another port, or 0 "
-                "for a free one"
-            ) from error
+        self._server = serve(self, self._host, self._port, "the Prometheus sink")
         self._port = self._server.server_port
         _servers.add(self._server)
 

@@ -11,8 +11,32 @@ from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
+from pyinstrument_gpu.errors import SinkError, needed_for
+
 _MOST_CONNECTIONS = 8
 _CONNECTION_S = 5.0
+
+
+def serve(collector: Any, host: str, port: int, what: str) -> ScrapeServer:
+    """Serve to Prometheus what a collector has, and nothing else of this process.
+
+    Args:
+        what: needs prometheus_client, in words.
+
+    Raises:
+        SinkError: the port is taken, or there is no such address.
+        MissingDependencyError: prometheus_client is not installed.
+    """
+    with needed_for(what, "prometheus_client"):
+        import prometheus_client
+    registry = prometheus_client.CollectorRegistry()
+    registry.register(collector)
+    try:
+        return ScrapeServer(host, port, prometheus_client.make_wsgi_app(registry))
+    except (OSError, OverflowError) as error:
+        raise SinkError(
+            f"can't listen on {host}:{port}: {error}. Choose another port, or 0 for a free one"
+        ) from error
 
 
 class ScrapeServer(ThreadingMixIn, WSGIServer):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyinstrument_gpu.core.condition import Condition
 from pyinstrument_gpu.core.paths import without_surrogates
-from pyinstrument_gpu.errors import JobError, RunFileError, SinkError, needed_for
+from pyinstrument_gpu.errors import JobError, RunFileError
 from pyinstrument_gpu.watch.live_run import LiveRun
 from pyinstrument_gpu.watch.process import MachineClocks
 from pyinstrument_gpu.watch.watch import Watch
@@ -37,22 +37,13 @@ class RankExporter:
     """
 
     def __init__(self, find: Callable[[], Callable[[], list[Path]]], port: int, host: str) -> None:
-        with needed_for("watch --prometheus", "prometheus_client"):
-            import prometheus_client
-        from pyinstrument_gpu.sinks.scrape_server import ScrapeServer
+        from pyinstrument_gpu.sinks.scrape_server import serve
 
         self._find = find
         self._files: list[Path] = []
         self._watch: Watch | None = None
         self._families: Iterable[Metric] = ()
-        registry = prometheus_client.CollectorRegistry()
-        registry.register(self)
-        try:
-            self._server = ScrapeServer(host, port, prometheus_client.make_wsgi_app(registry))
-        except (OSError, OverflowError) as error:
-            raise SinkError(
-                f"can't listen on {host}:{port}: {error}. Choose another port, or 0 for a free one"
-            ) from error
+        self._server = serve(self, host, port, "watch --prometheus")
 
     @property
     def port(self) -> int:

@@ -7,7 +7,6 @@ import importlib
 import io
 import sys
 import threading
-import types
 import warnings
 import weakref
 from collections.abc import Iterator
@@ -449,30 +448,6 @@ def test_submodules_called_in_special_ways(recording: pig.Recording) -> None:
     assert all_counts(recording.run) == {"forward": 1}
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_compiled(recording: pig.Recording) -> None:
-    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    x, y = torch.randn(8, 4), torch.randint(0, 2, (8,))
-
-    @torch.compile(fullgraph=True, backend="eager")
-    def loss_of(x: Tensor, y: Tensor) -> Tensor:
-        return functional.cross_entropy(model(x.to(torch.float32)), y)
-
-    compiled = torch.compile(model, fullgraph=True, backend="eager")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(3):
-        optimizer.zero_grad()
-        loss_of(x, y).backward()
-        functional.cross_entropy(compiled(x), y).backward()
-        optimizer.step()
-    assert torch._dynamo.utils.counters["graph_break"] == {}
-    run = recording.stop()
-    assert counts(run)["forward"] == 3  # of `compiled`; `loss_of` is no module
-    assert counts(run)["compiled loss_of"] == 3
-    assert counts(run)["optimizer"] == 3
-
-
 def test_arguments_by_name(recording: pig.Recording) -> None:
     parameter = nn.Parameter(torch.ones(2))
     parameter.grad = torch.ones(2)
@@ -480,13 +455,6 @@ def test_arguments_by_name(recording: pig.Recording) -> None:
     nn.utils.clip_grad_norm_(parameters=parameter, max_norm=1.0)
     nn.utils.clip_grad_value_(parameters=parameter, clip_value=1.0)
     assert all_counts(recording.stop()) == {"checkpoint": 1, "clip": 2}
-
-
-def test_functions_that_are_compiled_stay_plain() -> None:
-    """Dynamo's guards look at the exact type, and fail the program otherwise."""
-    functions = (nn.utils.clip_grad_norm_, functional.triplet_margin_with_distance_loss)
-    with pig.auto_phases():
-        assert [type(function) for function in functions] == 2 * [types.FunctionType]
 
 
 @pytest.mark.slow

@@ -227,41 +227,6 @@ def two_loaders_side_by_side() -> None:
         optimizer.step()
 
 
-@known(["dzflbo"] * 2, 8, {"data start": 4, "data": 4, "data end": 2})
-def batches_looked_at_first() -> None:
-    model, loader = network(), batches(2)
-    optimizer = sgd(model)
-    _ = sum(inputs.mean() for inputs, _ in loader)
-    _ = next(iter(loader))[0].shape, next(iter(loader))[0].shape
-    for batch in loader:
-        optimizer.zero_grad()
-        loss_of(model, batch).backward()
-        optimizer.step()
-
-
-@known(["dzflbo"] * 3, 12, {"forward": 1, "data start": 1, "data end": 1})
-def model_run_for_logging_before_the_loop() -> None:
-    model = network()
-    optimizer = sgd(model)
-    model(one_batch()[0])
-    for batch in batches(3):
-        optimizer.zero_grad()
-        loss_of(model, batch).backward()
-        optimizer.step()
-
-
-@known(["dzflbof", "dzflbo", "dzflbo"], 12, {"data start": 1, "data end": 1})
-def model_run_for_logging_in_the_first_iteration() -> None:
-    model = network()
-    optimizer = sgd(model)
-    for i, batch in enumerate(batches(3)):
-        optimizer.zero_grad()
-        loss_of(model, batch).backward()
-        optimizer.step()
-        if i == 0:
-            model(batch[0])
-
-
 @known(["dflboz"] * 4, 16, {"data start": 3, "data": 4, "eval": 4, "data end": 3})
 def evaluation_in_the_middle_of_an_epoch() -> None:
     model, validation = network(), batches(2)

@@ -321,22 +321,6 @@ def test_optimizer_that_is_gone_is_not_waited_for() -> None:
     assert log.text.count("|") == 2
 
 
-@pytest.mark.parametrize("optimizers", [3, 3000])
-def test_optimizers_that_step_within_the_backward_pass(optimizers: int) -> None:
-    log = Log(optimizers)
-    detector = detector_of(log)
-    for _ in range(3):
-        detector.asks_for_item(TRAINING, True)
-        detector.got_item(math.nan)
-        detector.runs_forward()
-        detector.runs_backward()
-        for optimizer in range(optimizers, 0, -1):
-            detector.has_stepped(optimizer)
-        detector.ends_backward(has_updated=True)
-    assert log.text.count("|") == 2
-    assert detector.optimizer_seen is True
-
-
 def test_optimizer_that_has_stepped_often_is_one() -> None:
     log = Log(optimizers=2)
     detector = detector_of(log)
@@ -354,23 +338,6 @@ def test_optimizer_that_has_stepped_often_is_one() -> None:
     assert log.text == " |  |  "
 
 
-def test_update_is_of_a_backward_pass_where_no_optimizer_exists() -> None:
-    log = Log()
-    detector = detector_of(log)
-    assert detector.optimizer_seen is None
-    for _ in range(3):
-        detector.runs_forward()
-        detector.runs_backward()
-        detector.ends_backward(has_updated=False)
-    assert log.text.count("|") == 2
-    assert detector.optimizer_seen is False
-    log.optimizers = 1
-    detector.runs_backward()
-    detector.ends_backward(has_updated=False)
-    detector.runs_backward()
-    assert log.text.count("|") == 3
-
-
 def one_step(detector: StepDetector, optimizer: int = 1) -> None:
     detector.asks_for_item(TRAINING, True)
     detector.got_item(4)
@@ -379,22 +346,6 @@ def one_step(detector: StepDetector, optimizer: int = 1) -> None:
     detector.ends_backward(has_updated=False)
     detector.begins_update(optimizer)
     detector.ends_update(optimizer)
-
-
-def test_a_thread_that_trains_is_followed_from_its_first_item() -> None:
-    log = Log(1)
-    detector = detector_of(log)
-
-    def train() -> None:
-        for _ in range(2):
-            one_step(detector)
-        detector.got_none(TRAINING)
-
-    on_thread(train)
-    detector.runs_forward()  # of the thread that it was: not any more
-    detector.finish()
-    assert log.text == " |  |= "
-    assert log.items == 2
 
 
 def test_a_thread_that_only_fetches_does_not_train() -> None:

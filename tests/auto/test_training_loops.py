@@ -64,24 +64,6 @@ def test_warmup_longer_than_the_program(programs: Programs, tmp_path: Path) -> N
     assert not file.exists()
 
 
-def test_accumulation(programs: Programs, tmp_path: Path) -> None:
-    run = recorded(programs, "accumulation", tmp_path)
-    # Two whole steps per epoch, and a rest.
-    assert [step.complete for step in run.steps] == [True, True, False] * 2
-    assert [step.items for step in run.steps] == [3, 3, 1] * 2
-    assert [step.samples for step in run.steps] == [24, 24, 8] * 2
-    assert counts(run)["optimizer"] == 4
-    assert counts(run)["forward"] == counts(run)["backward"] == counts(run)["loss"] == 14
-
-
-def test_amp_step_that_is_left_out_is_short_not_missing(programs: Programs, tmp_path: Path) -> None:
-    run = recorded(programs, "amp", tmp_path)
-    assert run.step_totals.complete == 6
-    updates = run.spans[run.spans["path"] == run.paths.index("optimizer")]
-    assert updates["step"].tolist() == list(range(6))
-    assert set(counts(run)) == {"data", "zero_grad", "forward", "loss", "backward", "optimizer"}
-
-
 @pytest.mark.thorough
 def test_torch_that_the_program_imports(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -100,11 +100,6 @@ def test_earlier_attempts_in_a_folder_are_named_and_left_out(tmp_path: Path) -> 
     assert (both.stdout.count("\n"), both.stderr) == (2, "")
 
 
-def test_one_file_of_a_rank_is_its_own_report(folder: Path) -> None:
-    output = invoke("report", str(folder / "train.rank0.gpurun")).stdout
-    assert "ms per step" in output
-
-
 def test_missing_ranks_are_named(folder: Path) -> None:
     (folder / "train.rank0.gpurun").unlink()
     output = invoke("report", str(folder)).stdout

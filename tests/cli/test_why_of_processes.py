@@ -30,7 +30,7 @@ VICTIM = 1
 
 @contextmanager
 def ranks(
-    folder: Path, what: str, world_size: int = 2, *options: str
+    folder: Path, world_size: int = 2, *options: str
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Processes of one job; a program alone for a world of one. None is left over."""
     found: list[subprocess.Popen[bytes]] = []
@@ -39,7 +39,7 @@ def ranks(
             launcher = {"RANK": str(rank), "WORLD_SIZE": str(world_size)}
             found.append(
                 subprocess.Popen(
-                    [sys.executable, ending_rank.__file__, str(folder), what, *options],
+                    [sys.executable, ending_rank.__file__, str(folder), *options],
                     env=ENVIRONMENT | (launcher if world_size > 1 else {}),
                     stderr=subprocess.DEVNULL,
                 )
@@ -98,7 +98,7 @@ def lived_on(folder: Path, rank: int) -> bool:
 
 
 def test_a_program_alone_that_is_killed(tmp_path: Path) -> None:
-    with ranks(tmp_path, "wait", 1) as (process,):
+    with ranks(tmp_path, 1) as (process,):
         until(lambda: is_in(tmp_path, None, "forward"))
         running = "The program is running, in forward of step 12."
         until(lambda: why(tmp_path)["verdict"] == running)
@@ -111,7 +111,7 @@ def test_a_program_alone_that_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_is_stopped_and_then_killed_with_the_others(tmp_path: Path) -> None:
-    with ranks(tmp_path, "wait", 2, "--alone-together") as (other, victim):
+    with ranks(tmp_path, 2, "--alone-together") as (other, victim):
         until(lambda: is_in(tmp_path, 0, "backward/allreduce"))
         until(lambda: is_in(tmp_path, VICTIM, "forward"))
         # On a busy machine, a rank may give no heartbeat for a while.
@@ -134,27 +134,8 @@ def test_a_rank_that_is_stopped_and_then_killed_with_the_others(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_killed_while_others_wait_for_it(tmp_path: Path) -> None:
-    with ranks(tmp_path, "wait", 3) as processes:
-        until(lambda: all(is_in(tmp_path, rank, "backward/allreduce") for rank in (0, 1)))
-        until(lambda: is_in(tmp_path, 2, "forward"))
-        processes[2].kill()
-        for process in processes:
-            process.wait(DEADLINE_S)
-        document = why(tmp_path)
-        assert document["verdict"] == (
-            f"Rank 2 stopped first, {PLACE}: its file ends without a word, and its process "
-            f"{processes[2].pid} is gone."
-        )
-        assert conditions(document) == {2: "cut off", 0: "failed", 1: "failed"}
-        assert document["evidence"][-1] == (
-            "Ranks 0-1 ended because another rank did not answer, as the exception says."
-        )
-
-
-@pytest.mark.slow
 def test_a_rank_that_hangs_while_others_wait_for_it(tmp_path: Path) -> None:
-    with ranks(tmp_path, "wait", 3) as processes:
+    with ranks(tmp_path, 3) as processes:
         until(lambda: all(file_of(tmp_path, rank).exists() for rank in range(3)))
         begin = "Rank 2 holds up the job, in forward of step 12: ranks 0-1 have waited "
         until(lambda: str(why(tmp_path)["verdict"]).startswith(begin))
@@ -170,24 +151,3 @@ def test_a_rank_that_hangs_while_others_wait_for_it(tmp_path: Path) -> None:
             process.wait(DEADLINE_S)
         document = why(tmp_path)
         assert document["verdict"].startswith("Rank 2 held up the job, in forward of step 12: ")
-
-
-@pytest.mark.slow
-def test_a_rank_that_raises(tmp_path: Path) -> None:
-    with ranks(tmp_path, "raise") as processes:
-        # Not always 1: without an end of its groups, torch may abort.
-        assert all(process.wait(DEADLINE_S) for process in processes)
-    document = why(tmp_path)
-    assert document["verdict"] == (
-        "Rank 1 failed first, in step 12, which was cut short in forward or after it: ValueError."
-    )
-    assert document["ranks"][1]["exception"] in ("RuntimeError", "DistBackendError")
-
-
-@pytest.mark.slow
-def test_ranks_that_finish(tmp_path: Path) -> None:
-    with ranks(tmp_path, "nothing") as processes:
-        assert [process.wait(DEADLINE_S) for process in processes] == [0, 0]
-    document = why(tmp_path)
-    assert document["outcome"] == "finished"
-    assert [one["where"] for one in document["ranks"]] == ["after step 14"] * 2

@@ -47,40 +47,6 @@ def adder(cuda: SimulatedCuda) -> Adder:
     return Adder(cuda)
 
 
-def test_a_kernel_runs_again_at_each_launch_with_its_parameters(
-    cuda: SimulatedCuda, stream: SimulatedStream, adder: Adder
-) -> None:
-    stream.begin_capture()
-    adder.launch(stream)
-    graph = stream.end_capture()
-    assert (adder.total, graph.entries) == (40, 1)
-    other = cuda.devices[0].create_stream()
-    for expected in (42, 44):
-        graph.launch(other)
-        assert adder.total == expected
-    assert cuda.launches() == []  # they are the program's, not of the code under test
-
-
-def test_fills_and_kernels_run_in_the_order_of_their_capture(
-    cuda: SimulatedCuda, stream: SimulatedStream, adder: Adder
-) -> None:
-    stream.begin_capture()
-    stream.memset(adder.address, 8)
-    adder.launch(stream)
-    graph = stream.end_capture()
-    assert adder.total == 40  # nothing has run yet
-    for _ in range(3):
-        graph.launch(stream)
-        assert adder.total == 2
-
-
-def test_a_fill_outside_of_a_capture_runs_at_once(
-    cuda: SimulatedCuda, stream: SimulatedStream, adder: Adder
-) -> None:
-    stream.memset(adder.address, 2, value=1)
-    assert (adder.total, stream.pending) == (0x0101, 0)
-
-
 def test_memory_that_was_allocated_in_a_capture_holds_anything_at_each_launch(
     cuda: SimulatedCuda, stream: SimulatedStream, adder: Adder
 ) -> None:

@@ -2,11 +2,8 @@
 """The simulated CUDA driver itself: other tests trust its answers."""
 
 import ctypes
-import threading
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.helpers.driver_calls import driver
 from tests.helpers.simulated_cuda import (
@@ -32,23 +29,6 @@ def _stamp(cuda: SimulatedCuda, event: int) -> int:
 
 
 # Queues and clocks
-
-
-def test_a_record_waits_for_what_stands_before_it(
-    cuda: SimulatedCuda, stream: SimulatedStream
-) -> None:
-    begin, end = driver.event(), driver.event()
-    driver.record(begin, stream)
-    stream.launch(5 * _MS)
-    driver.record(end, stream)
-    assert driver.query(begin) == Result.SUCCESS
-    cuda.advance(5 * _MS - 1)
-    assert driver.query(end) == Result.NOT_READY
-    assert driver.try_elapsed(begin, end) == (Result.NOT_READY, -1)
-    cuda.advance(1)
-    assert driver.query(end) == Result.SUCCESS
-    assert driver.elapsed(begin, end) == 5
-    assert driver.elapsed(end, begin) == -5
 
 
 def test_the_legacy_stream_and_blocking_streams_wait_for_each_other(cuda: SimulatedCuda) -> None:
@@ -96,34 +76,6 @@ def test_streams_share_hardware_queues_in_turn(cuda: SimulatedCuda) -> None:
     streams[0].release()
     cuda.run_dry()
     assert [stream.pending for stream in streams] == [0] * 4
-
-
-@given(
-    offset_ns=st.integers(-(10**15), 10**15),
-    drift_ppm=st.integers(-200_000, 200_000).map(lambda ppb: ppb / 1000),
-    pauses_ns=st.lists(st.integers(1, 24 * _HOUR_NS), max_size=4),
-    tick_ns=st.sampled_from([1, 32, 500, 1024]),
-)
-def test_the_truth_of_a_record_is_the_clock_at_its_time(
-    offset_ns: int, drift_ppm: float, pauses_ns: list[int], tick_ns: int
-) -> None:
-    with simulated_cuda(clock=False) as cuda:
-        device = cuda.devices[0]
-        device.set_clock(offset_ns=offset_ns, drift_ppm=drift_ppm)
-        device.set_tick(tick_ns)
-        stream = device.create_stream()
-        expected = []
-        host_ns = 0
-        for pause_ns in pauses_ns:
-            cuda.advance(pause_ns)
-            driver.record(driver.event(), stream)
-            host_ns += pause_ns
-            now_ns = offset_ns + host_ns + host_ns * round(drift_ppm * 1000) // 10**9
-            assert device.now_ns == now_ns
-            expected.append((now_ns, now_ns - now_ns % tick_ns))
-        assert [(r.device_ns, r.stamp_ns) for r in cuda.records()] == expected
-        for record in cuda.records():
-            assert record.done_host_ns == record.host_ns
 
 
 def test_elapsed_times_are_floats_of_milliseconds(
@@ -195,17 +147,6 @@ def test_an_event_without_timing_has_no_times(cuda: SimulatedCuda, stream: Simul
     assert driver.try_elapsed(untimed, untimed)[0] == Result.INVALID_HANDLE
 
 
-def test_recording_again_overwrites(cuda: SimulatedCuda, stream: SimulatedStream) -> None:
-    event = driver.event()
-    driver.record(event, stream)
-    stream.launch(64)
-    driver.record(event, stream)
-    assert driver.query(event) == Result.NOT_READY
-    cuda.advance(64)
-    assert _stamp(cuda, event) == 64
-    assert [record.stamp_ns for record in cuda.records()] == [0, 64]
-
-
 # Contexts
 
 
@@ -232,13 +173,6 @@ def test_retaining_and_releasing_the_primary_context() -> None:
             "cuDevicePrimaryCtxRetain",
         ]
         assert driver.cuDevicePrimaryCtxGetState(2, *state) == Result.INVALID_DEVICE
-
-
-def test_handles_of_before_a_reset_are_invalid(cuda: SimulatedCuda) -> None:
-    event = driver.event()
-    cuda.reset()
-    assert driver.event() != event
-    assert driver.query(event) == Result.INVALID_HANDLE
 
 
 # Captures
@@ -394,40 +328,6 @@ def test_a_capture_ends_on_the_thread_that_began_it(
 # Calls
 
 
-def test_ordered_failures(cuda: SimulatedCuda, stream: SimulatedStream) -> None:
-    event = driver.event()
-    cuda.fail("cuEventRecord", Result.LAUNCH_FAILED, after=2, count=2)
-    results = [driver.record(event, stream) for _ in range(6)]
-    assert results == [0, 0, Result.LAUNCH_FAILED, Result.LAUNCH_FAILED, 0, 0]
-    assert len(cuda.records()) == 4
-    assert cuda.count("cuEventRecord") == 6
-    assert cuda.count("cuEventRecord", Result.LAUNCH_FAILED) == 2
-
-    cuda.fail("*", Result.ILLEGAL_ADDRESS, count=None)
-    assert [driver.query(event), driver.record(event, stream)] == [Result.ILLEGAL_ADDRESS] * 2
-    cuda.stop_failing()
-    assert driver.query(event) == Result.SUCCESS
-    with pytest.raises(ValueError, match="no 'cuEventRecrod'"):
-        cuda.fail("cuEventRecrod", 1)
-
-
-def test_the_log(cuda: SimulatedCuda, stream: SimulatedStream) -> None:
-    event = driver.event()
-    cuda.set_cost("cuEventRecord", 700)
-    cuda.advance(50)
-    driver.record(event, stream)
-    driver.query(event)
-    assert [(call.function, call.host_ns) for call in cuda.calls()] == [
-        ("cuEventCreate", 0),
-        ("cuEventRecord", 750),
-        ("cuEventQuery", 750),
-    ]
-    (record,) = cuda.calls("cuEventRecord")
-    assert record.arguments[:2] == (event, stream.handle)
-    assert record.thread == threading.get_native_id()
-    assert cuda.truth(event)[3] == 750  # type: ignore[index]
-
-
 def test_calls_that_block_move_the_clock_and_are_counted(
     cuda: SimulatedCuda, stream: SimulatedStream
 ) -> None:
@@ -443,23 +343,6 @@ def test_calls_that_block_move_the_clock_and_are_counted(
     stream.hang()
     assert driver.cuCtxSynchronize() == Result.LAUNCH_TIMEOUT
     assert cuda.blocking_calls == 3
-
-
-def test_a_clock_that_moves_when_it_is_read(cuda: SimulatedCuda) -> None:
-    cuda.set_reading_costs(10)
-    assert [driver.sim_host_ns() for _ in range(3)] == [0, 10, 20]
-    assert [cuda.host_ns for _ in range(3)] == [30, 30, 30]  # the test reads for nothing
-
-
-def test_names_of_results(cuda: SimulatedCuda) -> None:
-    text = ctypes.c_char_p()
-    assert driver.cuGetErrorName(700, ctypes.byref(text)) == Result.SUCCESS
-    assert text.value == b"CUDA_ERROR_ILLEGAL_ADDRESS"
-    assert driver.cuGetErrorString(123456, ctypes.byref(text)) == Result.INVALID_VALUE
-    assert text.value is None
-    for result in Result:
-        assert driver.cuGetErrorName(result, ctypes.byref(text)) == Result.SUCCESS
-        assert result.name in (text.value or b"").decode()
 
 
 # Kernels and memory
@@ -481,16 +364,6 @@ def test_pinned_memory(cuda: SimulatedCuda) -> None:
     assert driver.cuMemFreeHost(pointer) == Result.SUCCESS
     assert driver.cuMemFreeHost(pointer) == Result.INVALID_VALUE
     assert cuda.host_bytes == 0
-
-
-def test_attributes(cuda: SimulatedCuda) -> None:
-    value = ctypes.c_int()
-    assert driver.cuDeviceGetAttribute(ctypes.byref(value), 75, 0) == Result.SUCCESS
-    assert value.value == 9
-    assert driver.cuDeviceGetAttribute(ctypes.byref(value), 12345, 0) == Result.INVALID_VALUE
-    cuda.devices[0].set_attribute(12345, 6)
-    assert driver.cuDeviceGetAttribute(ctypes.byref(value), 12345, 0) == Result.SUCCESS
-    assert value.value == 6
 
 
 # The stub for benchmarks

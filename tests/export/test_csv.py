@@ -347,16 +347,6 @@ def test_link_to_a_pipe_is_written_and_not_replaced(tmp_path: Path) -> None:
         os.close(write_end)
 
 
-def test_device_is_written_and_not_replaced() -> None:
-    reader, terminal = os.openpty()
-    try:
-        run_of([]).export(os.ttyname(terminal), "csv")
-        assert os.read(reader, 1 << 16).startswith(HEADER.rstrip())
-    finally:
-        os.close(reader)
-        os.close(terminal)
-
-
 def test_run_file_is_never_replaced(tmp_path: Path) -> None:
     path, link = tmp_path / "run.gpurun", tmp_path / "out.csv"
     save(run_of(SPANS), path)

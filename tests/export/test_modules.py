@@ -3,10 +3,8 @@
 forward pass outside of steps."""
 
 import json
-from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet
 import pytest
 
 from pyinstrument_gpu.aspects.modules.data import MODULE_SPAN_DTYPE, ModulePass
@@ -21,7 +19,6 @@ from pyinstrument_gpu.export.runs import losses
 from tests.helpers.csv_rows import csv_rows
 from tests.helpers.made_runs import run_of, written
 from tests.helpers.nsight import read_nvtxt
-from tests.helpers.trace_events import Trace
 
 FORWARD, BACKWARD, RECOMPUTE = ModulePass
 LAYER, ATTENTION = 0, 1
@@ -73,49 +70,6 @@ def test_names_are_neutralized_on_demand() -> None:
         csv_export.write, run(module_names=("=1+1", "b")), modules=True, neutralize_formulas=True
     )
     assert csv_rows(text.decode())[1]["module"] == "'=1+1"
-
-
-def test_parquet(tmp_path: Path) -> None:
-    run().export(tmp_path / "x.parquet", modules=True)
-    table = pyarrow.parquet.read_table(tmp_path / "x.parquet")
-    assert len(table) == len(MODULE_SPANS)
-    last = {name: value for name, value in table.to_pylist()[-1].items() if value is not None}
-    where = {"depth": 0, "thread": 1, "thread_name": "", "host_begin_ns": 200, "host_end_ns": 200}
-    assert last == {"module": "layers.0", "kind": "forward", **where}
-
-
-def test_perfetto_nests_modules_in_their_phases() -> None:
-    trace = Trace(written(perfetto.write, run()))
-    slices = [
-        (each.track, event["cat"], each.name, each.begin_ns, each.end_ns - each.begin_ns)
-        for track in trace.tracks.values()
-        for event, each in track
-    ]
-    layer, attention = NAMES
-    assert slices == [
-        ("MainThread", "phase", "forward", 10, 20),
-        ("MainThread", "module", layer, 10, 20),
-        ("MainThread", "module", attention, 12, 8),
-        ("MainThread", "phase", "backward", 40, 50),
-        ("MainThread", "module", layer, 45, 35),
-        ("MainThread", "module", attention, 50, 10),
-        ("thread 12", "module", layer, 200, 0),
-        ("steps", "step", "step 0", 5, 90),
-        ("GPU 0 stream 7", "gpu", "forward", 110, 20),
-        ("GPU 0 stream 7", "gpu", layer, 110, 20),
-        ("GPU 0 stream 7", "gpu", attention, 112, 8),
-    ]
-    events = trace.events
-    (recomputed,) = [e for e in events if e.get("args", {}).get("kind") == "recompute"]
-    assert recomputed["args"] == {
-        "module": attention,
-        "kind": "recompute",
-        "step": 0,
-        "path": "backward",
-    }
-    # Flows and counters are of phases alone.
-    assert sum("bind_id" in e for e in events) == 2
-    assert sum(e["ph"] == "C" for e in events) == 1
 
 
 def test_nvtxt_has_a_colour_for_each_kind_of_pass() -> None:

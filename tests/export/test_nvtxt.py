@@ -91,43 +91,6 @@ def test_colours_are_stable() -> None:
     assert color_of("\ud800") >> 24 == STEP_COLOR >> 24 == 0xFF
 
 
-def test_device_times_are_rows_by_device_and_stream() -> None:
-    def on_device(name: int, device: int, stream: int, begin_ns: int, end_ns: int) -> Any:
-        times = {"device_begin_ns": begin_ns, "device_end_ns": end_ns}
-        return span(name, 5, 6, device=device, stream=stream, **times)
-
-    run = run_of(
-        [
-            on_device(1, 0, 7, 110, 120),
-            on_device(0, 0, 7, 100, 150),
-            on_device(0, 1, 15, 100, 130),
-            on_device(0, 0, 13, 105, 115),
-            on_device(0, 0, -1, 7, 9),
-            on_device(0, 0, 7, -1, -1),
-        ]
-    )
-    assert {name: rows for name, rows in rows_of(run).items() if name.startswith("GPU")} == {
-        "GPU 0 stream 7": [("forward", 100, 150), ("attention", 110, 120)],
-        "GPU 0 stream 13": [("forward", 105, 115)],
-        "GPU 0": [("forward", 7, 9)],
-        "GPU 1 stream 1": [("forward", 100, 130)],
-    }
-
-
-def test_what_does_not_nest_goes_to_further_rows() -> None:
-    names = ("a", "b", "c", "d")
-    run = run_of(
-        [span(0, 0, 10), span(1, 5, 15), span(2, 7, 17), span(3, 15, 20), span(0, 16, 17)],
-        names,
-        steps=steps_of((0, 2, 18)),
-    )
-    assert rows_of(run) == {
-        "MainThread": [("a", 0, 10), ("d", 15, 20)],
-        "MainThread (2)": [("step 0", 2, 18), ("b", 5, 15)],
-        "MainThread (3)": [("c", 7, 17), ("a", 16, 17)],
-    }
-
-
 def test_ends_that_meet_begins_nest() -> None:
     run = run_of([span(1, 0, 5), span(1, 5, 10), span(0, 0, 10), span(0, 10, 20)])
     assert rows_of(run) == {

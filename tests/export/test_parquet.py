@@ -59,18 +59,6 @@ def test_run_without_spans_is_a_table_without_rows() -> None:
     assert (table.num_rows, table.column_names) == (0, [*COLUMNS])
 
 
-def test_several_runs_are_rows_with_their_ranks_on_one_axis() -> None:
-    table = read(
-        written(parquet.write, rank(3, 1_000, SPANS[:1]), rank(0, 0, SPANS[:1], names=("a", "b")))
-    )
-    assert table.column_names == ["rank", *COLUMNS]
-    columns = ("rank", "path", "host_begin_ns", "host_end_ns", "device_begin_ns")
-    assert [tuple(row[name] for name in columns) for row in table.to_pylist()] == [
-        (3, "forward/attention", 2_000, 21_000, None),
-        (0, "a/b", 1_000, 20_000, None),
-    ]
-
-
 @settings(max_examples=12)
 @given(run=runs(with_modules=True))
 def test_says_what_the_csv_says(run: Run) -> None:

@@ -80,12 +80,13 @@ class Kernels:
         library = ctypes.c_uint64()
         arguments = (ctypes.byref(library), b"code", None, None, 0, None, None, 0)
         self.result = driver.cuLibraryLoadData(*arguments)
-        self.library = library.value
+        self._library = library
 
     def find(self, name: bytes) -> int:
         kernel = ctypes.c_uint64()
-        library = ctypes.c_uint64(self.library)
-        assert driver.cuLibraryGetKernel(ctypes.byref(kernel), library, name) == Result.SUCCESS
+        assert (
+            driver.cuLibraryGetKernel(ctypes.byref(kernel), self._library, name) == Result.SUCCESS
+        )
         return kernel.value
 
     def launch(self, kernel: int, stream: SimulatedStream, *parameters: int, grid: int = 2) -> int:
@@ -94,9 +95,6 @@ class Kernels:
         shape = (grid, 1, 1, 128, 1, 1, 64)
         handle = ctypes.c_uint64(stream.handle)
         return driver.cuLaunchKernel(ctypes.c_uint64(kernel), *shape, handle, addresses, None)
-
-    def unload(self) -> int:
-        return driver.cuLibraryUnload(ctypes.c_uint64(self.library))
 
 
 class OnThread:

@@ -191,17 +191,6 @@ def test_ranks_of_two_jobs(tmp_path: Path) -> None:
     ]
 
 
-def test_a_world_that_shrank(tmp_path: Path) -> None:
-    for rank in range(3):
-        save(run(rank, 3, job="x", restarts=0), tmp_path / f"a{rank}.gpurun")
-    for rank in range(2):
-        one = run(rank, 2, job="x", restarts=1, run_id=f"b{rank:015x}")
-        save(one, tmp_path / f"b{rank}.gpurun")
-    job = Job.load(tmp_path)
-    assert [rank.file for rank in job.ranks] == [f"{tmp_path}/b{rank}.gpurun" for rank in range(2)]
-    assert job.earlier == (tuple(f"{tmp_path}/a{rank}.gpurun" for rank in range(3)),)
-
-
 def test_a_job_that_was_started_again_by_hand(tmp_path: Path) -> None:
     """Into files of other names, by the same command in the same folder."""
     start: dict[str, Any] = {"command": ["python", "train.py"], "cwd": "/home"}
@@ -311,16 +300,6 @@ def test_ranks_that_are_left_of_an_earlier_job_are_of_another_attempt(tmp_path: 
         *(run(rank, 2, anchor=later, **start) for rank in (0, 1)),
     )
     assert [rank.rank for rank in Job.load(tmp_path).ranks] == [0, 1]
-
-
-def test_a_rank_twice(tmp_path: Path) -> None:
-    save(run(0), tmp_path / "a.gpurun")
-    save(run(0), tmp_path / "b.gpurun")
-    with pytest.raises(JobError, match="are the same run: give it once"):
-        Job.load(tmp_path)
-    save(run(0, run_id="b" * 16), tmp_path / "b.gpurun")
-    with pytest.raises(JobError, match=r"both have the same rank\. Give the runs of one job"):
-        Job.load(tmp_path)
 
 
 def test_runs_that_are_of_no_rank(tmp_path: Path) -> None:

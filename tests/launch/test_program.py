@@ -5,7 +5,6 @@ Each program runs twice, by `python` and by `pyinstrument-gpu run`; all that can
 from outside must be equal.
 """
 
-import os
 import re
 import signal
 import textwrap
@@ -16,7 +15,6 @@ import pytest
 from pyinstrument_gpu.core.file import MAGIC
 from pyinstrument_gpu.core.run import Run
 from tests.helpers.launched import (
-    ENVIRONMENT,
     check_same,
     errors_of,
     launched,
@@ -24,7 +22,6 @@ from tests.helpers.launched import (
     python,
     write,
 )
-from tests.helpers.python_server import run_fresh_python
 
 SHOW = """
     import os, sys
@@ -260,18 +257,6 @@ def test_run_file_that_exists_is_an_error_before_the_program(tmp_path: Path) -> 
     assert python(tmp_path, *command, "--overwrite", "train.py").returncode == 0
 
 
-def test_only_a_run_file_is_overwritten(tmp_path: Path) -> None:
-    write(tmp_path, "train.py", "print('ran')")
-    for options in ((), ("--warmup", "3")):
-        done = launched(tmp_path, "-o", "train.py", *options, "train.py")
-        assert (done.returncode, done.stdout) == (1, "")
-        assert "train.py is no run file, and --overwrite replaces only run files" in done.stderr
-    assert (tmp_path / "train.py").read_text() == "print('ran')"
-    os.mkfifo(tmp_path / "pipe")
-    done = launched(tmp_path, "-o", "pipe", "train.py")
-    assert "pipe is no run file, and --overwrite replaces only run files" in done.stderr
-
-
 @pytest.mark.parametrize("options", [("-o", "job.gpurun"), ()], ids=["named", "default"])
 def test_each_attempt_of_a_restarted_job_has_its_own_file(
     tmp_path: Path, options: tuple[str, ...]
@@ -289,33 +274,6 @@ def test_each_attempt_of_a_restarted_job_has_its_own_file(
         assert (first.name, second.name) == ("job.gpurun", "job.restart1.gpurun")
     assert second.name.endswith(".restart1.gpurun")
     assert [Run.load(one).environment["restarts"] for one in (first, second)] == [0, 1]
-
-
-@pytest.mark.thorough
-def test_each_attempt_under_torchrun_has_its_own_file(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    write(
-        tmp_path,
-        "train.py",
-        """
-        import glob, os
-        count = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-        while len(glob.glob("job.*.gpurun")) < 2 * count + 2:  # until both ranks record
-            os.sched_yield()
-        if int(os.environ["RANK"]) == count:
-            os.kill(os.getpid(), 9)
-        """,
-    )
-    done = run_fresh_python(
-        *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
-        *("--max-restarts=2", "-m", "pyinstrument_gpu", "run", "-o", "job.gpurun", "train.py"),
-        folder=tmp_path,
-        environment=ENVIRONMENT,
-    )
-    assert done.returncode == 0, done.stderr
-    names = {path.name for path in tmp_path.glob("*.gpurun")}
-    attempts = ("", ".restart1", ".restart2")
-    assert names == {f"job{attempt}.rank{rank}.gpurun" for attempt in attempts for rank in (0, 1)}
 
 
 def test_switched_off_by_the_environment(tmp_path: Path) -> None:

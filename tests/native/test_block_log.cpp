@@ -303,24 +303,6 @@ void test_history_spans_bound_the_spans() {
   }
 }
 
-void test_max_bytes_bound_the_log() {
-  constexpr uint64_t kSlots = 10;
-  pig::MemoryStorage storage;
-  Writer writer(storage, kUnbounded, bytes_of_slots(kSlots));
-  for (int i = 0; i < 60; ++i) {
-    writer.append(BlockType::kNames, 100, 2);
-    writer.append(BlockType::kSpans, kSpanBytes, 300);
-    writer.append(BlockType::kSteps, 40, 100);
-    writer.tick(1000);
-    CHECK(storage.size() <= bytes_of_slots(kSlots));
-  }
-  const LogReader reader(contents(storage));
-  writer.check(reader);
-  CHECK_EQ(reader.log(number(BlockType::kSpans)).first, writer.dropped(BlockType::kSpans));
-  CHECK_EQ(reader.log(number(BlockType::kSteps)).first, writer.dropped(BlockType::kSteps));
-  CHECK(writer.dropped(BlockType::kSpans) > 0 && writer.dropped(BlockType::kSteps) > 0);
-}
-
 /// Names, paths and documents are never dropped: with nothing else left the log grows.
 void test_only_history_is_dropped() {
   pig::MemoryStorage storage;
@@ -537,7 +519,6 @@ int main() {
   test_bytes_of_a_small_log();
   test_items_do_not_straddle_blocks();
   test_history_spans_bound_the_spans();
-  test_max_bytes_bound_the_log();
   test_only_history_is_dropped();
   test_readable_after_every_write();
   test_writes_of_a_tick();

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdint>
 #include <cstring>
-#include <map>
 #include <random>
 #include <vector>
 
@@ -65,31 +64,6 @@ void test_buckets_have_no_gap_and_are_narrow() {
   CHECK_EQ(Histogram::index_of(~uint64_t{0}), kBuckets - 1);
 }
 
-std::map<uint32_t, uint64_t> counts_of(const Histogram& histogram) {
-  std::map<uint32_t, uint64_t> counts;
-  uint32_t next = 0;
-  histogram.for_each([&](uint32_t index, uint64_t count) {
-    CHECK(index >= next);  // ascending, each once
-    CHECK(count > 0);
-    counts[index] = count;
-    next = index + 1;
-  });
-  return counts;
-}
-
-void test_counts() {
-  for (const auto& values : {edges(), random_values(10'000)}) {
-    Histogram histogram;
-    std::map<uint32_t, uint64_t> expected;
-    for (const uint64_t value : values) {
-      histogram.add(value);
-      ++expected[reference_index(value)];
-    }
-    CHECK(counts_of(histogram) == expected);
-  }
-  CHECK(counts_of(Histogram()).empty());
-}
-
 std::vector<uint64_t> encoded(const Statistic& statistic) {
   std::vector<uint8_t> bytes = {0xAB};  // what is there already stays
   statistic.encode(bytes);
@@ -140,7 +114,6 @@ void test_a_quantile_is_an_upper_bound() {
 int main() {
   test_index_is_the_documented_one();
   test_buckets_have_no_gap_and_are_narrow();
-  test_counts();
   test_encoding();
   test_merging_is_adding_all();
   test_a_quantile_is_an_upper_bound();

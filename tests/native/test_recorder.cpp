@@ -1,20 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <signal.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
-#include <cerrno>
 #include <cstdint>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <mutex>
 #include <string>
-#include <system_error>
 #include <thread>
 
 #include "check.h"
@@ -371,74 +366,6 @@ void child_after_fork(uint32_t epoch_of_parent) {
   CHECK(recorder().error().empty());
 }
 
-/// Sets the largest size that files may have while it lives.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    CHECK_EQ(getrlimit(RLIMIT_FSIZE, &before_), 0);
-    const rlimit limit{bytes, before_.rlim_max};
-    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
-  }
-  ~FileSizeLimit() { CHECK_EQ(setrlimit(RLIMIT_FSIZE, &before_), 0); }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-
- private:
-  rlimit before_;
-};
-
-void test_a_start_that_fails_leaves_nothing_behind(const TemporaryDirectory& directory) {
-  pig::RecordingOptions options = into_file(directory / "failing.gpurun");
-  options.overwrite = true;
-  int error = 0;
-  {
-    const FileSizeLimit limit(4096);  // room for the file header only
-    try {
-      start(options);
-    } catch (const std::system_error& failure) {
-      error = failure.code().value();
-    }
-  }
-  CHECK_EQ(error, EFBIG);
-  CHECK(!recorder().recording());
-  start(options);  // the lock on the file is free again
-  stop();
-  check_whole(run_in_file(*options.path));
-}
-
-/// The file ends, the recording does not: memory has all but the history.
-void test_a_file_that_may_not_grow(const TemporaryDirectory& directory) {
-  constexpr uint64_t kSpans = 20'000;
-  const std::string path = directory / "full.gpurun";
-  static std::atomic<int> calls;
-  calls = 0;
-  pig::notice_function = [](pig::Notice) { ++calls; };
-  start(into_file(path));
-  {
-    const FileSizeLimit limit(4096 + 12 * 16384);
-    for (uint64_t i = 0; i < kSpans; i += 1000) {
-      record_spans(1000);
-      recorder().flush();
-    }
-    stop();
-  }
-  pig::notice_function = nullptr;
-  CHECK_EQ(calls.load(), 1);
-  CHECK(!recorder().error().empty());
-
-  const RecordedRun file = run_in_file(path);
-  CHECK(file.spans() > 0 && file.spans() < kSpans);
-  CHECK(file.final());
-  CHECK(!file.says("\"error\":null"));
-  CHECK_EQ(file.spans() + file.number("disk_error"), kSpans);
-
-  const RecordedRun memory = recorded_run();
-  CHECK(memory.final());
-  CHECK_EQ(memory.number("phases_recorded"), kSpans);
-  CHECK_EQ(memory.number("disk_error"), file.number("disk_error"));
-  CHECK(!memory.says("\"error\":null"));
-}
-
 /// What is recorded between the two is in no run.
 void test_scratch() {
   start();
@@ -456,7 +383,6 @@ void test_scratch() {
 }  // namespace
 
 int main() {
-  signal(SIGXFSZ, SIG_IGN);  // as Python does
   Recorder::install_fork_handler();
   const TemporaryDirectory directory;
   test_scratch();
@@ -467,8 +393,6 @@ int main() {
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
   if (std::getenv("PIG_EMULATED") == nullptr) test_forked_children(directory);
 #endif
-  test_a_start_that_fails_leaves_nothing_behind(directory);
-  test_a_file_that_may_not_grow(directory);
   test_statistics_count_the_steps_of_the_history();
   test_whatever_is_new_gets_into_the_log();
   test_flushing_from_many_threads();

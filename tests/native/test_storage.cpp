@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -56,14 +55,6 @@ void test_writes_in_place(const TemporaryDirectory& directory) {
   CHECK(contents(path) == "fourfive!");
 }
 
-void test_existing_file(const TemporaryDirectory& directory) {
-  const std::string path = directory / "existing";
-  std::ofstream(path) << "precious";
-  CHECK_EQ(error_of(path, false), EEXIST);
-  CHECK_EQ(error_of(path, true), EEXIST);
-  CHECK(contents(path) == "precious");
-}
-
 const std::string magic(std::begin(pig::kFileMagic), std::end(pig::kFileMagic));
 
 void test_only_a_run_file_gives_way(const TemporaryDirectory& directory) {
@@ -89,11 +80,6 @@ void test_only_a_run_file_gives_way(const TemporaryDirectory& directory) {
   for (const auto& entry : std::filesystem::directory_iterator(directory / "."))
     left += entry.path().extension() == ".part";
   CHECK_EQ(left, 0U);
-}
-
-void test_unwritable_path(const TemporaryDirectory& directory) {
-  CHECK_EQ(error_of(directory / "missing/file", false), ENOENT);
-  CHECK_EQ(error_of(directory / ".", true), EISDIR);
 }
 
 void test_locked_against_second_recorder(const TemporaryDirectory& directory) {
@@ -211,70 +197,6 @@ void test_descriptor_that_was_taken(const TemporaryDirectory& directory) {
   close(other);
 }
 
-void test_descriptor_that_was_closed(const TemporaryDirectory& directory) {
-  const std::string path = directory / "closed";
-  FileStorage storage(path, false);
-  CHECK_EQ(write(storage, 0, "mine"), 0);
-  close(descriptor_of(path));
-  CHECK_EQ(storage.check(), pig::kDescriptorLost);
-  CHECK_EQ(write(storage, 0, "late"), pig::kDescriptorLost);
-  CHECK_EQ(storage.check(), pig::kDescriptorLost);
-}
-
-/// A deleted file's number of the inode is soon given to another one.
-void test_file_that_was_replaced(const TemporaryDirectory& directory) {
-  const std::string path = directory / "deleted";
-  const std::string other_path = directory / "replacement";
-  FileStorage storage(path, false);
-  CHECK_EQ(write(storage, 0, "mine"), 0);
-  const int number = descriptor_of(path);
-  CHECK_EQ(unlink(path.c_str()), 0);
-  close(number);
-  std::ofstream(other_path) << "precious";
-  const int other = open(other_path.c_str(), O_RDWR | O_CLOEXEC);
-  CHECK_EQ(dup2(other, number), number);
-  CHECK_EQ(storage.check(), pig::kDescriptorLost);
-  CHECK_EQ(write(storage, 0, "late"), pig::kDescriptorLost);
-  storage.abandon();
-  CHECK(contents(other_path) == "precious");
-  close(number);
-  close(other);
-}
-
-/// What another program left of a file stays as it is.
-void test_file_made_shorter(const TemporaryDirectory& directory) {
-  const std::string path = directory / "shorter";
-  FileStorage storage(path, false);
-  CHECK_EQ(write(storage, 5, "mine"), 0);
-  CHECK_EQ(storage.check(), 0);
-  std::filesystem::resize_file(path, 20);
-  CHECK_EQ(storage.check(), 0);
-  std::filesystem::resize_file(path, 8);
-  CHECK_EQ(storage.check(), pig::kFileShortened);
-  CHECK_EQ(write(storage, 0, "late"), pig::kFileShortened);
-  std::filesystem::resize_file(path, 20);
-  CHECK_EQ(storage.check(), pig::kFileShortened);
-  CHECK(contents(path).substr(0, 8) == std::string(5, '\0') + "min");
-}
-
-void test_file_may_not_grow(const TemporaryDirectory& directory) {
-  const std::string path = directory / "limited";
-  in_child([&] {
-    signal(SIGXFSZ, SIG_IGN);  // as Python does
-    const rlimit limit{100, 100};
-    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
-    FileStorage storage(path, false);
-    CHECK_EQ(write(storage, 0, std::string(90, 'a')), 0);
-    CHECK_EQ(write(storage, 90, std::string(20, 'b')), EFBIG);
-    CHECK_EQ(write(storage, 0, "c"), 0);  // what is there can still be changed
-  });
-  // As much as there was room for.
-  std::string expected(90, 'a');
-  expected[0] = 'c';
-  expected.append(10, 'b');
-  CHECK(contents(path) == expected);
-}
-
 std::string contents(const MemoryStorage& storage) {
   std::string bytes(storage.size(), '?');
   storage.read(bytes.data());
@@ -310,17 +232,11 @@ void test_memory_is_like_a_file(const TemporaryDirectory& directory) {
 int main() {
   const TemporaryDirectory directory;
   test_writes_in_place(directory);
-  test_existing_file(directory);
   test_only_a_run_file_gives_way(directory);
-  test_unwritable_path(directory);
   test_locked_against_second_recorder(directory);
   test_discarding_takes_away_what_is_its_own(directory);
   test_abandoning_closes_the_file(directory);
   test_descriptor_is_high(directory);
   test_descriptor_that_was_taken(directory);
-  test_descriptor_that_was_closed(directory);
-  test_file_that_was_replaced(directory);
-  test_file_made_shorter(directory);
-  test_file_may_not_grow(directory);
   test_memory_is_like_a_file(directory);
 }

@@ -165,7 +165,7 @@ void test_other_threads_ask_for_an_end() {
 /// Tasks 16, 32, ... are resumed inside task 8, as an event loop does; task 24 inside 16.
 constexpr uintptr_t kLoop = 8, kFirst = 16, kSecond = 32, kInFirst = 24;
 
-Caller block_of(uintptr_t task, uintptr_t block = 4096) { return {task, task * block}; }
+Caller block_of(uintptr_t task) { return {task, task * 4096}; }
 
 uintptr_t task_around(uintptr_t task) {
   if (task == kLoop) return 0;
@@ -173,32 +173,6 @@ uintptr_t task_around(uintptr_t task) {
 }
 
 uintptr_t running_task = kLoop;
-
-void test_whose_phase_is_closed() {
-  Recording recording;
-  const auto begins = [&recording] {
-    std::vector<uint64_t> begins;
-    for (const RawSpan& span : recording.drain()) begins.push_back(span.begin);
-    return begins;
-  };
-  // The same block's, wherever it is resumed.
-  recording.begin_at(1, kA, block_of(kFirst, 512));
-  recording.begin_at(2, kA, block_of(kFirst, 1024));
-  recording.end_at(3, kA, {kSecond, block_of(kFirst, 512).block});
-  CHECK(begins() == std::vector<uint64_t>{1});
-  // A task's own, with one exception: what a call has opened another task's call may close.
-  recording.end_at(4, kA, block_of(kSecond));
-  recording.end_at(5, kA, Caller::of_call(kSecond));
-  CHECK_EQ(recording.drops.get(Drop::kUnmatchedEnds), 2u);
-  recording.end_at(6, kA, Caller::of_call(kFirst));
-  CHECK(begins() == std::vector<uint64_t>{2});
-  recording.begin_at(7, kA, Caller::of_call(kFirst));
-  recording.end_at(8, kA, block_of(kSecond));
-  CHECK_EQ(recording.drops.get(Drop::kUnmatchedEnds), 3u);
-  recording.end_at(9, kA, Caller::of_call(kSecond));
-  CHECK(begins() == std::vector<uint64_t>{7});
-  CHECK(recording.open().empty());
-}
 
 void test_the_innermost_path_is_that_of_the_task_that_runs() {
   Recording recording;
@@ -215,30 +189,6 @@ void test_the_innermost_path_is_that_of_the_task_that_runs() {
   CHECK_EQ(path_in(kLoop), 0u);
 }
 
-/// More tasks than the stack has room for: nobody's end is taken for another's.
-void test_more_tasks_than_frames() {
-  constexpr uintptr_t kTasks = 5000;
-  constexpr uint32_t kRoom = ThreadState::kMaxFrames - 1;
-  for (const bool by_call : {false, true}) {
-    Recording recording;
-    const auto caller = [by_call](uintptr_t i) {
-      return by_call ? Caller::of_call(16 * i) : block_of(16 * i);
-    };
-    for (uintptr_t i = 1; i <= kTasks; ++i) recording.begin_at(i, kA, caller(i));
-    CHECK_EQ(recording.drops.get(Drop::kDepth), kTasks - kRoom);
-    // Those that found no room leave first, and others come and go.
-    for (uintptr_t i = kTasks; i > 0; --i) {
-      recording.end_at(2 * kTasks, kA, caller(i));
-      CHECK_EQ(recording.drain().size(), i <= kRoom ? 1u : 0u);
-    }
-    CHECK(recording.open().empty());
-    CHECK_EQ(recording.drops.get(Drop::kUnmatchedEnds), 0u);
-    recording.begin_at(1, kB, caller(1));
-    recording.end_at(2, kB, caller(1));
-    CHECK_EQ(recording.drain().size(), 1u);
-  }
-}
-
 void test_a_frame_that_was_not_opened_lies_inside_or_around_one_that_was() {
   constexpr uint32_t kRoom = ThreadState::kMaxFrames - 1;
   Recording recording;
@@ -252,28 +202,6 @@ void test_a_frame_that_was_not_opened_lies_inside_or_around_one_that_was() {
   for (const size_t recorded : {0, 1, 0}) {
     recording.end_at(5004, kA, caller);
     CHECK_EQ(recording.drain().size(), recorded);
-  }
-}
-
-/// Tasks that are always in a phase, one or the other, never leave the stack empty.
-void test_taking_turns_forever() {
-  constexpr uint64_t kTurns = 20 * ThreadState::kMaxFrames;
-  for (const uintptr_t second : {kFirst, kSecond}) {  // generators of one task, and tasks
-    Recording recording;
-    recording.begin_at(0, kC, block_of(kLoop));
-    recording.begin_at(0, kA, block_of(kFirst, 256));
-    for (uint64_t i = 1; i <= kTurns; ++i) {
-      const bool odd = i % 2 != 0;
-      const Caller one = block_of(kFirst, 256), other = block_of(second, 512);
-      CHECK(recording.begin_at(i, kA, odd ? other : one) != 0);
-      recording.end_at(i + 1, kA, odd ? one : other);
-      const std::vector<RawSpan> spans = recording.drain();
-      CHECK_EQ(spans.size(), 1u);
-      CHECK_EQ(spans[0].begin, i - 1);
-      CHECK_EQ(recording.open().size(), 2u);
-      if (second == kSecond) CHECK_EQ(spans[0].depth(), 1u);
-    }
-    CHECK_EQ(recording.drops.get(Drop::kDepth), 0u);
   }
 }
 
@@ -420,27 +348,6 @@ void test_no_span_is_lost() {
   CHECK_EQ(overflow.count, recording.drops.get(Drop::kRingFull));
   CHECK_EQ(drained + overflow.count, 2 * kPairs);
   CHECK_EQ(drained_ns + overflow.host_ns, recorded_ns);
-}
-
-void test_open_frames() {
-  Recording recording;
-  pig::open_step.store(uint64_t{kSerial} << 32 | 4);
-  recording.begin_at(1, kA);
-  recording.begin_at(2, kB);
-  recording.begin_at(3, kC);
-  recording.end_at(4, kB);
-  std::vector<OpenFrame> frames = {OpenFrame{}};  // what is there already stays
-  recording.thread.copy_open(frames);
-  CHECK_EQ(frames.size(), 3u);
-  const auto check_frame = [](const OpenFrame& frame, uint64_t begin, uint32_t path,
-                              uint32_t depth) {
-    CHECK_EQ(frame.begin, begin);
-    CHECK_EQ(frame.path, path);
-    CHECK_EQ(frame.step, 4u);
-    CHECK_EQ(frame.depth, depth);
-  };
-  check_frame(frames[1], 1, 0, 0);
-  check_frame(frames[2], 3, 2, 2);
 }
 
 void test_activity() {
@@ -590,16 +497,12 @@ int main() {
   test_frames_by_serial();
   test_renamed_frame();
   test_other_threads_ask_for_an_end();
-  test_whose_phase_is_closed();
   test_the_innermost_path_is_that_of_the_task_that_runs();
-  test_more_tasks_than_frames();
   test_a_frame_that_was_not_opened_lies_inside_or_around_one_that_was();
-  test_taking_turns_forever();
   test_full_table_of_paths();
   test_full_ring();
   test_folded_spans_of_an_undecided_step();
   test_no_span_is_lost();
-  test_open_frames();
   test_activity();
   test_reset_forgets();
   test_open_frames_of_a_working_thread(RandomOwner::Order::kNested);

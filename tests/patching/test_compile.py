@@ -138,26 +138,3 @@ def test_training_with_aot_autograd() -> None:
         return [parameter.tolist() for parameter in model.parameters()]
 
     seen_alike(observe, heard, with_everything)
-
-
-@pytest.mark.thorough
-def test_a_compiled_update_is_not_compiled_again() -> None:
-    graphs, training = Graphs(), Training()
-
-    def update(x: Tensor, y: Tensor) -> None:
-        training.optimizer.zero_grad()
-        functional.cross_entropy(training.model(x), y).backward()
-        nn.utils.clip_grad_norm_(training.model.parameters(), 1.0)
-        training.optimizer.step()
-
-    compiled = torch.compile(update, backend=graphs)
-    x, y = torch.ones(4, 4), torch.zeros(4).long()
-    for _ in range(4):
-        compiled(x, y)
-    before = len(graphs.codes)
-    for hooked in (heard, with_everything):
-        with hooked():
-            for _ in range(3):
-                compiled(x, y)
-        compiled(x, y)
-        assert len(graphs.codes) == before

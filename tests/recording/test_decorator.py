@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
 import asyncio
-import contextlib
 import functools
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator
@@ -53,24 +52,6 @@ def test_function() -> None:
     assert list(inspect.signature(function).parameters) == ["x", "rest", "key"]
 
 
-def test_every_call_is_a_span() -> None:
-    @gpu_phase("f")
-    def factorial(n: int) -> int:
-        tick(1)
-        return 1 if n == 0 else n * factorial(n - 1)
-
-    with fake_clock() as tick, pig.record() as recording:
-        assert factorial(2) == 2
-        assert factorial(0) == 1
-
-    assert times_of(recording.run) == [
-        ("f/f/f", 2, 3),
-        ("f/f", 1, 3),
-        ("f", 0, 3),
-        ("f", 3, 4),
-    ]
-
-
 def test_exception_of_a_function() -> None:
     error = ValueError("x")
 
@@ -86,23 +67,6 @@ def test_exception_of_a_function() -> None:
 
     assert caught.value is error
     assert times_of(recording.run) == [("f", 0, 1)]
-
-
-def test_function_closes_its_own_span_whatever_else_is_open() -> None:
-    @gpu_phase("f")
-    def function() -> None:
-        tick(1)
-        gpu_phase("f").begin()
-        gpu_phase("left open").begin()
-        tick(1)
-
-    with fake_clock() as tick, pig.record() as recording:
-        function()
-        tick(1)
-        gpu_phase("f").end()
-        gpu_phase("left open").end()
-
-    assert times_of(recording.run) == [("f", 0, 2), ("f/f", 1, 3), ("f/f/left open", 1, 3)]
 
 
 def test_method() -> None:
@@ -407,25 +371,6 @@ def test_send_throw_and_close_reach_an_async_generator() -> None:
     assert times_of(recording.run) == [("g", 0, 1)]
 
 
-def test_async_generator_that_waits_inside() -> None:
-    @gpu_phase("g")
-    async def generate() -> AsyncGenerator[object, None]:
-        yield await _Suspension()
-
-    async def main() -> list[object]:
-        return [item async for item in generate()]
-
-    with fake_clock() as tick, pig.record() as recording:
-        coroutine = main()
-        assert coroutine.send(None) == "suspended"
-        tick(1)
-        with pytest.raises(StopIteration) as stop:
-            coroutine.send("sent")
-
-    assert stop.value.value == ["sent"]
-    assert times_of(recording.run) == [("g", 0, 1)]
-
-
 @pytest.mark.parametrize("thrown", [ValueError("x"), KeyboardInterrupt(), asyncio.CancelledError()])
 def test_exception_thrown_through_an_async_generator(thrown: BaseException) -> None:
     @gpu_phase("g")
@@ -449,23 +394,6 @@ def test_exception_thrown_through_an_async_generator(thrown: BaseException) -> N
     assert times_of(recording.run) == [("g", 0, 1)]
 
 
-def test_async_generator_that_raises_at_once() -> None:
-    @gpu_phase("g")
-    async def generate() -> AsyncGenerator[int, None]:
-        raise ValueError("x")
-        yield 1
-
-    async def main() -> None:
-        with pytest.raises(ValueError, match="x"):
-            await generate().__anext__()
-
-    with pig.record() as recording:
-        run_to_end(main())
-
-    assert recording.run.phases["g"].count == 1
-    assert recording.run.open_phases == ()
-
-
 def test_wrong_arguments_leave_no_phase_open() -> None:
     @gpu_phase("a")
     async def generator(n: int) -> AsyncGenerator[int, None]:
@@ -481,25 +409,6 @@ def test_wrong_arguments_leave_no_phase_open() -> None:
         with gpu_phase("after"):
             pass
     assert recording.run.paths == ("after",)
-
-
-def test_async_generator_left_by_break_is_closed_where_it_is_closed() -> None:
-    @gpu_phase("g")
-    async def generate() -> AsyncGenerator[int, None]:
-        while True:
-            yield 1
-
-    async def main() -> None:
-        async with contextlib.aclosing(generate()) as generator:
-            async for _ in generator:
-                tick(1)
-                break
-        tick(1)
-
-    with fake_clock() as tick, pig.record() as recording:
-        run_to_end(main())
-
-    assert times_of(recording.run) == [("g", 0, 1)]
 
 
 def test_interleaved_async_generators_close_their_own_spans() -> None:

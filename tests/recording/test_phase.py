@@ -226,15 +226,6 @@ def test_with() -> None:
     assert recording.run.duration_ns == 15
 
 
-def test_begin_and_end() -> None:
-    with fake_clock() as tick, pig.record() as recording:
-        gpu_phase("a").begin()
-        tick(5)
-        gpu_phase("a").end()
-
-    assert times_of(recording.run) == [("a", 0, 5)]
-
-
 def test_nesting() -> None:
     with fake_clock() as tick, pig.record() as recording, gpu_phase("a"):
         tick(1)
@@ -251,32 +242,6 @@ def test_nesting() -> None:
         Span("a/b", 111, 1111, 1000, -1, 1, "MainThread", False),
         Span("a", 0, 1111, 1, -1, 0, "MainThread", False),
     ]
-
-
-def test_same_name_under_two_parents_is_two_paths() -> None:
-    with pig.record() as recording:
-        for parent in ("a", "b"):
-            with gpu_phase(parent), gpu_phase("x"):
-                pass
-
-    assert list(recording.run.phases) == ["a", "a/x", "b", "b/x"]
-    assert recording.run.names == ("a", "x", "b")
-
-
-def test_exit_stack() -> None:
-    with fake_clock() as tick, pig.record() as recording:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(gpu_phase("a"))
-            tick(1)
-            stack.enter_context(gpu_phase.scope("b"))
-            tick(1)
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(gpu_phase("c"))
-            rest = stack.pop_all()
-        tick(1)
-        rest.close()
-
-    assert times_of(recording.run) == [("a/b", 1, 2), ("a", 0, 2), ("c", 2, 3)]
 
 
 def test_used_as_unbound_methods() -> None:
@@ -330,6 +295,7 @@ def test_exit_closes_the_innermost_open_phase_of_its_name() -> None:
         tick(1)
         gpu_phase("d").end()
         gpu_phase("a").end()
+        gpu_phase("a").end()  # there is none left
 
     assert spans_of(recording.run) == [
         Span("a/a", 1, 3, 2, -1, 1, "MainThread", False),
@@ -338,27 +304,6 @@ def test_exit_closes_the_innermost_open_phase_of_its_name() -> None:
         Span("a/d", 5, 6, 1, -1, 1, "MainThread", False),
         Span("a", 0, 6, 3, -1, 0, "MainThread", False),
     ]
-    assert dropped_of(recording.run) == {}
-
-
-def test_end_without_begin_changes_nothing_and_is_counted() -> None:
-    with fake_clock() as tick, pig.record() as recording:
-        gpu_phase("a").end()
-        with gpu_phase("b"):
-            gpu_phase("a").end()
-            tick(1)
-        gpu_phase("b").end()
-
-    assert times_of(recording.run) == [("b", 0, 1)]
-    assert dropped_of(recording.run) == {"unmatched_ends": 3}
-
-
-def test_end_on_another_thread_is_unmatched() -> None:
-    with fake_clock() as tick, pig.record() as recording, gpu_phase("a"):
-        on_thread(gpu_phase("a").end)
-        tick(1)
-
-    assert times_of(recording.run) == [("a", 0, 1)]
     assert dropped_of(recording.run) == {"unmatched_ends": 1}
 
 
@@ -392,23 +337,6 @@ def test_scope_is_a_fresh_object() -> None:
     assert repr(scope) == "gpu_phase.scope('a')"
     with scope as entered:
         assert entered is scope
-
-
-def test_scope_closed_on_another_thread_ends_at_that_moment() -> None:
-    with fake_clock() as tick, pig.record() as recording:
-        scope = gpu_phase.scope("a")
-        scope.__enter__()
-        tick(1)
-        on_thread(lambda: scope.__exit__(None, None, None))
-        tick(10)
-        with gpu_phase("b"):  # outside "a"
-            tick(100)
-
-    assert spans_of(recording.run) == [
-        Span("a", 0, 1, 1, -1, 0, "MainThread", False),
-        Span("b", 11, 111, 100, -1, 0, "MainThread", False),
-    ]
-    assert dropped_of(recording.run) == {}
 
 
 def test_scope_closed_on_another_thread_while_its_own_records_no_more() -> None:

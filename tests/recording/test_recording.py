@@ -49,20 +49,6 @@ def test_with_block(tmp_path: Path, in_file: bool) -> None:
         assert times_of(pig.Run.load(path)) == [("a", 1, 2)]
 
 
-def test_start_and_stop() -> None:
-    with fake_clock() as tick:
-        recording = pig.start()
-        with gpu_phase("a"):
-            tick(1)
-        run = recording.stop()
-        with gpu_phase("b"):
-            tick(1)
-
-    assert times_of(run) == [("a", 0, 1)]
-    assert recording.stop() is run
-    assert recording.run is run
-
-
 def test_exception_in_the_block_passes_through_and_completes_the_run() -> None:
     error = ValueError("x")
     with pytest.raises(ValueError) as caught, pig.record() as recording:
@@ -248,13 +234,6 @@ def test_relative_path_when_the_directory_changes(
         monkeypatch.chdir("/")
 
     assert list(recording.run.phases) == ["a"]
-
-
-def test_path_as_text(tmp_path: Path) -> None:
-    with pig.record(str(tmp_path / "a.gpurun")) as recording:
-        pass
-
-    assert recording.path == tmp_path / "a.gpurun"
 
 
 # --- ranks ---

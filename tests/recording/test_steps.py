@@ -3,7 +3,7 @@
 import math
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,6 @@ from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.core.steps import Step
 from tests.helpers.clock import fake_clock
 from tests.helpers.spans import Span, dropped_of, spans_of, times_of
-from tests.helpers.threads import on_thread
 
 
 def slow_loader(tick: Callable[[int], None], items: int) -> Iterator[int]:
@@ -307,24 +306,6 @@ def test_break_ends_the_step_incomplete() -> None:
     ]
 
 
-def test_exception_in_the_loop_ends_the_step_incomplete() -> None:
-    def train() -> None:
-        for _ in gpu_steps([0, 1]):
-            tick(10)
-            with gpu_phase("forward"):
-                tick(1)
-                raise ValueError("x")
-
-    with fake_clock() as tick, pig.record() as recording:
-        with pytest.raises(ValueError, match="x"):
-            train()
-        tick(100)
-
-    (step,) = recording.run.steps
-    assert (step.index, step.begin_ns, step.complete) == (0, 0, False)
-    assert times_of(recording.run) == [("data", 0, 0), ("forward", 10, 11)]
-
-
 def test_exception_in_the_loader_drops_the_step() -> None:
     error = OSError("disk")
 
@@ -360,25 +341,6 @@ def test_exception_when_the_loader_starts() -> None:
 
     assert len(recording.run.steps) == 0
     assert recording.run.open_step is None
-
-
-def test_work_in_a_dropped_step_is_outside_any_step() -> None:
-    def loader() -> Iterator[int]:
-        yield 1
-        with gpu_phase("clean up"):
-            tick(1)
-
-    with fake_clock() as tick, pig.record() as recording:
-        for _ in gpu_steps(loader()):
-            tick(10)
-
-    run = recording.run
-    assert [(span.path, span.step) for span in spans_of(run)] == [
-        ("data", 0),
-        ("data/clean up", -1),
-    ]
-    assert list(run.phases_in(Scope.STEP)) == ["data"]
-    assert list(run.phases_in(Scope.OUTSIDE)) == ["data/clean up"]
 
 
 def test_iterator_left_alone_ends_its_step_when_it_goes() -> None:
@@ -484,40 +446,6 @@ def test_step_inside_a_step_is_a_phase() -> None:
     assert dropped_of(run) == {"nested_steps": 1}
 
 
-def test_loop_inside_a_step() -> None:
-    with fake_clock() as tick, pig.record() as recording:
-        for _ in gpu_steps(["outer"]):
-            for _ in gpu_steps(slow_loader(tick, 2), samples=3):
-                tick(10)
-
-    run = recording.run
-    (step,) = run.steps
-    assert (step.items, step.samples, step.complete) == (1, None, True)
-    assert times_of(run) == [
-        ("data", 0, 0),
-        ("step/data", 0, 100),
-        ("step", 0, 110),
-        ("step/data", 110, 210),
-        ("step", 110, 220),
-    ]
-    # As many as there are phases "step": the third, for which there was no item, is none.
-    assert dropped_of(run) == {"nested_steps": 2}
-
-
-def test_step_of_another_thread_inside_an_open_one_is_a_phase() -> None:
-    def work() -> None:
-        with gpu_step():
-            tick(1)
-
-    with fake_clock() as tick, pig.record() as recording, gpu_step():
-        on_thread(work, name="other")
-
-    run = recording.run
-    assert step_times(run) == [(0, 0, 1)]
-    assert spans_of(run) == [Span("step", 0, 1, 1, 0, 0, "other", False)]
-    assert dropped_of(run) == {"nested_steps": 1}
-
-
 # --- to which step a span belongs ---
 
 
@@ -566,32 +494,6 @@ def test_phase_that_began_before_the_step_is_outside() -> None:
     run = recording.run
     assert list(run.phases_in(Scope.STEP)) == ["epoch/forward"]
     assert list(run.phases_in(Scope.OUTSIDE)) == ["epoch"]
-
-
-def test_step_that_another_thread_opened() -> None:
-    """Its spans are the opener's own; those of the main thread count apart."""
-    is_open, may_end = threading.Event(), threading.Event()
-
-    def train() -> None:
-        with gpu_step(), gpu_phase("forward"):
-            is_open.set()
-            may_end.wait()
-
-    with fake_clock() as tick, pig.record() as recording:
-        thread = threading.Thread(target=train, name="trainer")
-        thread.start()
-        is_open.wait()
-        with gpu_phase("main"):
-            tick(1)
-        may_end.set()
-        thread.join()
-
-    run = recording.run
-    assert sorted(spans_of(run)) == [
-        Span("forward", 0, 1, 1, 0, 0, "trainer", True),
-        Span("main", 0, 1, 1, 0, 0, "MainThread", False),
-    ]
-    assert run.threads[run.steps[0].thread].name == "trainer"
 
 
 # --- the edges of a recording ---
@@ -665,19 +567,6 @@ def test_open_step_in_a_snapshot() -> None:
     assert snapshot.open_step == Step(0, 3, -1, 8.0, 1, False, 0)
     assert list(snapshot.steps) == [snapshot.open_step]
     assert snapshot.step_totals.count == 0
-
-
-def test_many_steps() -> None:
-    steps: Sequence[int] = range(1_000)
-    with fake_clock() as tick, pig.record() as recording:
-        for _ in gpu_steps(steps):
-            tick(2)
-
-    run = recording.run
-    assert run.steps.array["index"].tolist() == list(steps)
-    assert run.steps.array["begin_ns"].tolist() == [2 * i for i in steps]
-    assert run.step_totals.duration.total_ns == 2_000
-    assert run.spans["step"].tolist()[-1] == 999
 
 
 def test_gpu_step_inside_itself() -> None:

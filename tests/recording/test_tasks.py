@@ -96,28 +96,6 @@ def test_time_of_a_task_that_is_suspended_counts_in_its_phase_alone() -> None:
     ]
 
 
-def test_each_task_closes_its_own_phase_of_one_name() -> None:
-    async def fetch(event: asyncio.Event) -> None:
-        with gpu_phase("fetch"):
-            tick(1)
-            await event.wait()
-
-    async def main() -> None:
-        events = [asyncio.Event() for _ in range(3)]
-        tasks = [asyncio.create_task(fetch(event)) for event in events]
-        await asyncio.sleep(0)
-        for number in (1, 0, 2):
-            tick(10)
-            events[number].set()
-            await tasks[number]
-
-    with fake_clock() as tick, pig.record() as recording:
-        asyncio.run(main())
-
-    assert times_of(recording.run) == [("fetch", 1, 13), ("fetch", 0, 23), ("fetch", 2, 33)]
-    assert dropped_of(recording.run) == {}
-
-
 def test_cancelled_tasks_close_their_phases() -> None:
     async def main() -> None:
         tasks = [asyncio.create_task(take_turns(number)) for number in range(TASKS)]

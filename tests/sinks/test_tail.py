@@ -98,37 +98,6 @@ def test_step_comes_one_look_after_it_closed() -> None:
     assert rows(late) == [(0, 0, 2, 11, -1)]
 
 
-def test_device_times_are_waited_for() -> None:
-    tail = RunTail(ENVIRONMENT)
-    tail.look(
-        names("a", "b")
-        + spans(0, (0, 0, 5, DEVICE), (0, 0, 6, DEVICE), (0, 1, 7, HOST), (1, 0, 8, DEVICE))
-        + steps(0, 1)
-        + state(4)
-    )
-
-    assert step_indices(tail.look(device_times((1, 100)) + state(4))) == []
-    update = tail.look(device_times((3, 1000), (0, 10)) + state(4))
-
-    assert step_indices(update) == [0, 1]
-    assert rows(update) == [(0, 0, 2, 11, 110), (0, 1, 1, 7, -1), (1, 0, 1, 8, 1000)]
-    assert update.phase_times["step"].dtype == np.int64
-
-
-def test_device_times_that_do_not_come() -> None:
-    """The step comes without, and is not held back forever."""
-    tail = RunTail(ENVIRONMENT)
-    tail.look(names("a") + spans(0, (0, 0, 5, DEVICE), (0, 0, 6, DEVICE)) + steps(0) + state(2))
-
-    looks = [tail.look(device_times((0, 10)) + state(2)) for _ in range(8)]
-    late = tail.look(device_times((1, 20)) + steps(1) + state(2))
-
-    assert list(map(step_indices, looks)) == [[]] * 7 + [[0]]
-    assert rows(looks[-1]) == [(0, 0, 2, 11, -1)]
-    assert rows(late) == []
-    assert step_indices(tail.look(b"", final=True)) == [1]
-
-
 def test_device_that_did_not_finish() -> None:
     tail = RunTail(ENVIRONMENT)
     tail.look(names("a") + spans(0, (0, 0, 5, DEVICE)) + steps(0) + state(1))

@@ -5,24 +5,19 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pyinstrument_gpu.aspects.stalls.data import Stall
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.watch.exporter import RankExporter
 from pyinstrument_gpu.watch.run_files import run_files
 from tests.helpers.run_writer import save
-from tests.helpers.watched import MS, S, anchor_at, clocks_at, finished, replace_file, running
+from tests.helpers.watched import MS, S, clocks_at, finished, replace_file, running
 from tests.sinks.test_grafana import ALERTS, needs_promtool, promtool
-from tests.sinks.test_prometheus import ask as ask_prometheus
-from tests.sinks.test_prometheus import listening_port, poll
 
 pytest.importorskip("prometheus_client", reason="prometheus_client is not installed")
 
@@ -77,6 +72,7 @@ def test_each_rank_is_as_watch_sees_it(tmp_path: Path, exporter: RankExporter) -
     assert found["phase_seconds", "0", "backward"] == 0.05
     assert ("phase_seconds", "1", "backward") not in found
     assert found["silent_seconds", "0", ""] == 0
+    assert found["recorded_seconds", "0", ""] == NOW_NS / S
     hosts = {sample.labels["host"] for family in exporter.collect() for sample in family.samples}
     assert hosts == {"box"}
 
@@ -196,62 +192,3 @@ def test_rules(tmp_path: Path) -> None:
     file.write_text(json.dumps({"rule_files": ["alerts.yml"], "tests": [test]}))
     said = promtool("test", "rules", file)
     assert "SUCCESS" in said, said
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    shutil.which("prometheus") is None, reason="Prometheus is not installed (Debian: prometheus)"
-)
-def test_real_prometheus_raises_them(tmp_path: Path, exporter: RankExporter) -> None:
-    save(rank_run(0, running(200)), tmp_path / "job.rank0.gpurun")
-    save(rank_run(1, running(5), pid=GONE), tmp_path / "job.rank1.gpurun")
-    stall = Stall(since_ns=0, noticed_ns=S, limit_ns=S, step=0)
-    save(rank_run(2, running(200, stalls=(stall,))), tmp_path / "job.rank2.gpurun")
-    save(rank_run(3, running(200, scale=2.0)), tmp_path / "job.rank3.gpurun")
-    begins = running(0, stalls=(stall,), duration_ns=NOW_NS, anchor=anchor_at(NOW_NS))
-    save(rank_run(4, begins), tmp_path / "job.rank4.gpurun")
-    exporter.look(clocks_at(NOW_NS))
-    conditions = {key[1]: key[2] for key in values(exporter) if key[0] == "condition"}
-    states = {"0": "running", "1": "cut off", "2": "hanging", "3": "running", "4": "hanging"}
-    assert conditions == states
-    where = tmp_path / "prometheus"
-    where.mkdir()
-    rules = re.sub(r"for: \w+", "for: 0s", ALERTS.read_text())
-    (where / "alerts.yml").write_text(rules)
-    config = {
-        "global": {"scrape_interval": "100ms", "evaluation_interval": "100ms"},
-        "rule_files": ["alerts.yml"],
-        "scrape_configs": [
-            {
-                "job_name": "training",
-                "static_configs": [{"targets": [f"127.0.0.1:{exporter.port}"]}],
-            }
-        ],
-    }
-    (where / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
-    command = [
-        "prometheus",
-        f"--config.file={where / 'prometheus.yml'}",
-        f"--storage.tsdb.path={where / 'data'}",
-        "--web.listen-address=127.0.0.1:0",
-    ]
-    with (where / "log").open("w") as log, subprocess.Popen(command, stderr=log) as server:
-        try:
-            port = listening_port(where / "log")
-
-            def alerts() -> list[tuple[str, str, str]] | None:
-                found = ask_prometheus(port, 'ALERTS{alertstate="firing"}')
-                seen = [
-                    tuple(one["metric"].get(key, "") for key in ("alertname", "rank", "host"))
-                    for one in found
-                ]
-                return sorted(seen) if len(seen) == 4 else None
-
-            assert poll(alerts) == [
-                ("RankDied", "1", "box"),
-                ("RankHangs", "2", "box"),
-                ("RankHangsAtStart", "4", "box"),
-                ("StragglingRank", "3", "box"),
-            ]
-        finally:
-            server.terminate()

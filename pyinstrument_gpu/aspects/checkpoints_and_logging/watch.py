@@ -26,7 +26,7 @@ from pyinstrument_gpu.aspects.checkpoints_and_logging import (
 )
 from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
 from pyinstrument_gpu.native import native
-from pyinstrument_gpu.patching.import_hook import when_imported
+from pyinstrument_gpu.patching.import_hook import undo_all, when_imported
 
 SHORT_NS = 100_000
 """A call that takes no longer is a part of the sum of its step, and has no place."""
@@ -122,9 +122,7 @@ class OutputWatch(Watcher):
             self._undo.append(when_imported(calls.module, partial(self._hook, calls)))
 
     def end(self) -> None:
-        with contextlib.suppress(IndexError):  # a second call, or another thread's
-            while True:
-                self._undo.pop()()
+        undo_all(self._undo)
         native.unhook(self._leave)
         super().end()
 

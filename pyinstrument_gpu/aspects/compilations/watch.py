@@ -19,7 +19,7 @@ from pyinstrument_gpu.aspects.compilations import MOST_LINES, MOST_TEXT, NAME
 from pyinstrument_gpu.aspects.compilations.log import CompilationLog
 from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
 from pyinstrument_gpu.patching import dynamo
-from pyinstrument_gpu.patching.import_hook import when_imported
+from pyinstrument_gpu.patching.import_hook import undo_all, when_imported
 from pyinstrument_gpu.patching.inductor import GraphHooks
 
 _OBSERVED = "install_callbacks"
@@ -82,9 +82,7 @@ class CompilationWatch(Watcher):
         self._graphs.begin()
 
     def end(self) -> None:
-        with contextlib.suppress(IndexError):  # a second call, or another thread's
-            while True:
-                self._undo.pop()()
+        undo_all(self._undo)
         super().end()
 
     def document(self) -> dict[str, Any]:

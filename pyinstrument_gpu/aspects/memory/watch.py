@@ -9,7 +9,6 @@ reset only if exact ones are asked for, and then the program sees them as if the
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import sys
@@ -26,7 +25,7 @@ from pyinstrument_gpu.aspects.memory.out_of_memory import OutOfMemoryLog, alloca
 from pyinstrument_gpu.aspects.memory.program_objects import holders_of
 from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
 from pyinstrument_gpu.native import native
-from pyinstrument_gpu.patching.import_hook import torch_with_cuda, when_imported
+from pyinstrument_gpu.patching.import_hook import torch_with_cuda, undo_all, when_imported
 
 BUDGET = 0.0005
 """The share of time that readings may take."""
@@ -146,9 +145,7 @@ class MemoryWatch(Watcher):
         self._undo.append(self._looks.begin())
 
     def end(self) -> None:
-        with contextlib.suppress(IndexError):  # it is done, or another thread does it
-            while True:
-                self._undo.pop()()
+        undo_all(self._undo)
         if self._recording is not None:
             native.stop_memory_watch()
             self._looks.end()

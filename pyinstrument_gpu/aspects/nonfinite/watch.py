@@ -18,7 +18,7 @@ from pyinstrument_gpu.aspects.nonfinite import MOST_TEXT, NAME
 from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
 from pyinstrument_gpu.errors import NonFiniteError
 from pyinstrument_gpu.native import native
-from pyinstrument_gpu.patching.import_hook import when_imported
+from pyinstrument_gpu.patching.import_hook import undo_all, when_imported
 from pyinstrument_gpu.patching.own_imports import OwnImports
 
 if TYPE_CHECKING:
@@ -65,9 +65,7 @@ class NonfiniteWatch(Watcher):
         self._undo.append(when_imported("torch.amp.grad_scaler", self._hook_scaler))
 
     def end(self) -> None:
-        with contextlib.suppress(IndexError):  # a second call, or another thread's
-            while True:
-                self._undo.pop()()
+        undo_all(self._undo)
         native.unhook(self._leave)
         native.unhook(self._leave_module)
         with contextlib.suppress(Exception):

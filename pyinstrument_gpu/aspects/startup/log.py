@@ -36,7 +36,7 @@ from pyinstrument_gpu.core.record import is_installed
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import dynamo
 from pyinstrument_gpu.patching.hidden_frames import OWN_FOLDER
-from pyinstrument_gpu.patching.import_hook import when_imported
+from pyinstrument_gpu.patching.import_hook import undo_all, when_imported
 
 _KEPT_IMPORT_NS = 10_000_000
 _KEPT_NS = 1_000_000
@@ -101,9 +101,7 @@ class StartupLog:
 
     def end(self) -> None:
         """Watch no more. Calling it again does nothing."""
-        with contextlib.suppress(IndexError):  # a second call, or another thread's
-            while True:
-                self._undo.pop()()
+        undo_all(self._undo)
         native.unhook(self._leave)
         native.unhook(self._filled)
         self._close_building()

@@ -28,36 +28,6 @@ def kinds_and_depths() -> list[tuple[int, int]]:
 
 
 @pytest.mark.usefixtures("recording")
-def test_boundaries_are_read_in_order() -> None:
-    allocator = SimulatedAllocator()
-    native.start_memory_watch(allocator.statistics, int, budget=math.inf)
-    with gpu_step(), gpu_phase("outer"):
-        allocator.allocate(5)
-        with gpu_phase("inner"):
-            allocator.allocate(7)
-            allocator.free(7)
-    readings = native.take_memory_readings()
-
-    assert [(kind, depth) for kind, _, _, depth, *_ in readings] == [
-        (STEP_BEGIN, 0),
-        (PHASE_BEGIN, 0),
-        (PHASE_BEGIN, 1),
-        (PHASE_END, 1),
-        (PHASE_END, 0),
-        (STEP_END, 0),
-    ]
-    assert [(allocated, peak) for *_, allocated, peak, _, _, _, _, _ in readings] == [
-        (0, 0),
-        (0, 0),
-        (5, 5),
-        (5, 12),
-        (5, 12),
-        (5, 12),
-    ]
-    assert native.take_memory_readings() == []
-
-
-@pytest.mark.usefixtures("recording")
 def test_what_torch_returns_is_understood() -> None:
     allocator = SimulatedAllocator()
     allocator.allocate(3)

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.core.run import Run
@@ -176,32 +175,6 @@ def test_hooks_of_others_are_called_as_before() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert calls_of(True) == calls_of(False)
-
-
-def test_modes_of_the_program_hear_nothing_of_it() -> None:
-    class Heard(TorchFunctionMode):
-        def __init__(self) -> None:
-            super().__init__()
-            self.functions: list[str] = []
-
-        def __torch_function__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            self.functions.append(str(func))
-            return func(*args, **(kwargs or {}))
-
-    def heard(watched: bool) -> list[str]:
-        torch.manual_seed(0)
-        model = net()
-        watch = pig.watch_modules(model, "all") if watched else None
-        with pig.record(), Heard() as mode, pig.gpu_step():
-            model(torch.ones(3, 4)).sum().backward()
-        if watch is not None:
-            watch.remove()
-        functions: list[str] = mode.functions
-        return functions
-
-    assert heard(True) == heard(False)
 
 
 def test_gradients_are_the_same() -> None:

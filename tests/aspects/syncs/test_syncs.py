@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -452,17 +451,6 @@ def test_max_bytes_drops_the_oldest_waits(
     assert run.syncs.dropped == waits - kept
     assert (run.syncs.total.count, run.syncs.total.blocked_ns) == (waits, waits * WAIT_NS)
     assert f"unknown: {waits - kept:,} waits were not kept" in run.report(verbose=True, width=120)
-
-
-def test_saved_run_has_the_same_syncs(advance: Callable[[int], None], tmp_path: Path) -> None:
-    x = on_device(1.0)
-    run = watched(lambda: [x.item(), float(x)])
-    save(run, tmp_path / "saved.gpurun")
-    again = Run.load(tmp_path / "saved.gpurun")
-    assert again.syncs.sites == run.syncs.sites
-    assert np.array_equal(again.syncs.events, run.syncs.events)
-    assert again.syncs.watched_ns == run.syncs.watched_ns
-    assert np.array_equal(again.spans, run.spans)
 
 
 def test_two_recordings_have_their_own(advance: Callable[[int], None]) -> None:

@@ -14,7 +14,7 @@ from pyinstrument_gpu.aspects.syncs import watch
 from pyinstrument_gpu.core.sync_kind import SyncKind
 from tests.helpers.host_watch import watched_host
 from tests.helpers.python_server import ROOT, run_python
-from tests.helpers.type_slots import is_sequence, slots
+from tests.helpers.type_slots import slots
 
 
 class Plain(torch.Tensor):
@@ -41,29 +41,6 @@ def as_if_cuda(request: pytest.FixtureRequest) -> Iterator[bool]:
     before = all_slots()
     yield request.param
     assert all_slots() == before
-
-
-def test_only_the_slots_of_indexing_differ_while_it_is_on(as_if_cuda: bool) -> None:
-    before = all_slots()
-    with pig.watch_syncs(as_if_cuda=as_if_cuda):
-        during = all_slots()
-    assert {name for (kind, name), at in during.items() if at != before[kind, name]} <= INDEXING
-    assert during["Overriding", "mapping 1"] == before["Overriding", "mapping 1"]
-
-
-def test_a_tensor_is_no_sequence(as_if_cuda: bool) -> None:
-    def check() -> None:
-        for value in (torch.ones(2), torch.nn.Parameter(torch.ones(2))):
-            assert not is_sequence(value)
-        assert torch.tensor([torch.tensor(1.0), torch.tensor(2)]).tolist() == [1.0, 2.0]
-
-    check()
-    with pig.watch_syncs(as_if_cuda=as_if_cuda):
-        check()
-        with pig.watch_syncs():
-            check()
-        check()
-    check()
 
 
 def test_nothing_is_hooked_where_nothing_can_wait(
