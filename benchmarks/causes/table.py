@@ -96,7 +96,7 @@ CAUSES = (
         ["memory"],
         _MORE_WORKERS,
     ),
-    Cause("other_program", r"other process", "processor"),
+    Cause("other_program", r"other process|processes that it started", "processor"),
     Cause("cpu_limit", r"processor", "processor", ["threads"]),
     Cause("logging_handler", "", f"logging|{_OUTSIDE}", ["logging"]),
     Cause("rollout", "", f"{_OUTSIDE}|no_grad|rollout"),

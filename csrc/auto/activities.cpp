@@ -65,14 +65,15 @@ bool Activity::ends(ObservedCall& call, PyObject* result) {
   return !session.raise_kept_error();
 }
 
-/// Phases "forward", "eval", "no_grad" and "loss": the outermost call of a module. In eval mode it
-/// is "eval", whatever the mode is for, unless the module is known to be trained in it
+/// Phases "forward", "eval", "no_grad", "loss" and "metrics": the outermost call of a module. In
+/// eval mode it is "eval", whatever the mode is for, unless the module is known to be trained in it
 /// (eval_calls.h), and in training mode without gradients "no_grad": a rollout, a target network, a
 /// sample. Which calls are an evaluation the analysis says, as it takes more than one call to tell.
 class ModuleCall final : public Activity {
   const Phase* phase_of(LoopSession& session, const ObservedCall& call) override {
     if (call.self == nullptr) return nullptr;
     if (session.is_loss(call.self)) return loss_;
+    if (session.is_metric(call.self)) return metrics_;
     const bool is_grad_enabled = session.is_grad_enabled();
     if (is_in_training_mode(call.self)) return is_grad_enabled ? forward_ : no_grad_;
     return is_grad_enabled && session.is_trained_in_eval_mode(call.self) ? forward_ : eval_;
@@ -80,7 +81,8 @@ class ModuleCall final : public Activity {
 
   void announce(LoopSession& session, const ObservedCall& call) override {
     // A loss, a metric or a transform is in training mode in a validation loop too.
-    if (call.subject == loss_ || !session.has_parameters(call.self)) return;
+    if (call.subject == loss_ || call.subject == metrics_) return;
+    if (!session.has_parameters(call.self)) return;
     if (call.subject == forward_) {
       session.detector().runs_forward();
     } else {
@@ -106,6 +108,7 @@ class ModuleCall final : public Activity {
   const Phase* const eval_ = phase_named("eval");
   const Phase* const no_grad_ = phase_named("no_grad");
   const Phase* const loss_ = phase_named("loss");
+  const Phase* const metrics_ = phase_named("metrics");
 };
 
 /// Phase "data start": the start of a loop over a DataLoader, and of its workers.

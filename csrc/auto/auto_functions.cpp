@@ -34,6 +34,10 @@ void begin_loop(const py::type& loss_type, py::handle is_grad_enabled, py::handl
                                 main_thread, on_step_end.ptr(), note_line.ptr());
 }
 
+void note_metric_type(const py::type& type) {
+  LoopSession::instance().note_metric_type(type.ptr());
+}
+
 void end_loop() {
   unobserve_calls(ObserverOf::loop);
   LoopSession& session = LoopSession::instance();
@@ -66,6 +70,7 @@ void add_auto_functions(py::module_& module) {
              "has_parameters"_a, "samples_of"_a, "loader_options"_a, "times_written"_a,
              "is_trained_in_eval_mode"_a, "are_of_one_iteration"_a, "note_line"_a, "main_thread"_a,
              "on_step_end"_a);
+  module.def("note_metric_type", &note_metric_type);
   module.def("end_loop", &end_loop);
   module.def("end_open_step", [] {
     LoopSession& session = LoopSession::instance();

@@ -134,6 +134,23 @@ bool LoopSession::is_loss(PyObject* module) const {
   return PyType_IsSubtype(Py_TYPE(module), reinterpret_cast<PyTypeObject*>(ask_.loss_type)) != 0;
 }
 
+bool LoopSession::is_metric(PyObject* module) const {
+  return std::any_of(metric_types_.begin(), metric_types_.end(), [module](PyTypeObject* type) {
+    return type != nullptr && PyType_IsSubtype(Py_TYPE(module), type) != 0;
+  });
+}
+
+void LoopSession::note_metric_type(PyObject* type) {
+  auto* const wanted = reinterpret_cast<PyTypeObject*>(type);
+  for (PyTypeObject*& known : metric_types_) {
+    if (known == wanted) return;
+    if (known != nullptr) continue;
+    Py_INCREF(type);
+    known = wanted;
+    return;
+  }
+}
+
 double LoopSession::samples_of(PyObject* item) {
   // Borrowed all along: nothing here runs code that could let go of them.
   for (int depth = 0; depth < 8; ++depth) {

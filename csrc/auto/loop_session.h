@@ -12,6 +12,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -69,6 +70,11 @@ class LoopSession final : private StepPort {
   bool is_grad_enabled();
   bool has_parameters(PyObject* module);
   bool is_loss(PyObject* module) const;
+  /// Whether its class is one of those that `note_metric_type` was given.
+  bool is_metric(PyObject* module) const;
+  /// A class of modules that are metrics, which no loop trains; kept for good. Of very many the
+  /// first count.
+  void note_metric_type(PyObject* type);
   double samples_of(PyObject* item);
   /// Of a module in eval mode that is called with gradients enabled.
   bool is_trained_in_eval_mode(PyObject* module) { return eval_calls_.is_of_trained(module); }
@@ -172,6 +178,7 @@ class LoopSession final : private StepPort {
   std::vector<LoaderUse> loader_uses_;
   ObjectTable<Iterator> iterators_;
   ObjectTable<Optimizer> optimizers_;
+  std::array<PyTypeObject*, 8> metric_types_{};
   EvalCalls eval_calls_;
   ProgramPlace update_place_;
   struct SeenApart {

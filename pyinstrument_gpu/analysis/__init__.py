@@ -31,6 +31,7 @@ from pyinstrument_gpu.analysis import (
     step_times,
     time_budget,
     trend,
+    undisturbed,
 )
 from pyinstrument_gpu.analysis.advice import Finding
 from pyinstrument_gpu.analysis.correlation_points import Premises, premises
@@ -195,6 +196,16 @@ class Analysis:
         if not self.knows_waits or not len(self.time_budget.entries):
             return None
         return mean_time_budget(self._run, self.time_budget, self.premises.doubt)
+
+    @cached_property
+    def undisturbed(self) -> undisturbed.UndisturbedSteps | None:
+        """The times of a step without what other programs took of the processors, where that is
+        much; None without contention, or where it can't be told."""
+        if not self.is_contended or self.time_budget.is_timed.any():
+            return None
+        has_workers = bool(self._run.program_facts.loader_workers)
+        waits = np.flatnonzero(time_budget.are_data(self._run)) if has_workers else ()
+        return undisturbed.undisturbed(self.time_budget, frozenset(map(int, waits)))
 
     @cached_property
     def batches(self) -> batches.LoaderBatches:

@@ -30,6 +30,10 @@ MANY_OTHERS = 0.1
 """From this share of the processors on, what others use of them matters."""
 
 
+MANY_STARTED = 0.25
+"""The same of processes that the program started, such as the workers of its loader."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Contention:
     """The processor time that a run wanted and did not get. None is unknown.
@@ -43,6 +47,7 @@ class Contention:
         thread, thread_share: which thread waited longest, and for which share of the elapsed time.
         processors: those that the process may use.
         others: how many of them other processes used, on average.
+        started: how many of them the processes that it started used, on average.
         throttled_share: for which share of the elapsed time a CPU limit stopped the process, summed
             over processors.
         pressure: for which share of it some program of the machine waited for a processor.
@@ -58,6 +63,7 @@ class Contention:
     others: float | None = None
     throttled_share: float | None = None
     pressure: float | None = None
+    started: float | None = None
 
     @property
     def has_many_others(self) -> bool:
@@ -83,6 +89,9 @@ class Contention:
             yield "the CPU limit of its container or control group throttled it"
         if self.has_many_others:
             yield f"other processes used {self.others:.1f} of {_processors(self.processors)}"
+        if (self.started or 0.0) > MANY_STARTED * (self.processors or 1):
+            used = f"{self.started:.1f} of {_processors(self.processors)}"
+            yield f"processes that it started used {used}"
         elif self.is_own:
             yield (
                 f"it has more threads and processes at work than the {_processors(self.processors)}"
@@ -137,6 +146,7 @@ def _of_recording(found: CpuContention | None) -> dict[str, Any]:
         "thread_share": found.share(found.thread_wait_ns),
         "processors": found.processors,
         "others": found.others,
+        "started": found.started,
         "throttled_share": found.share(found.throttled_ns),
         "pressure": found.share(found.pressure_ns),
     }

@@ -8,6 +8,7 @@ calls mean is decided in csrc/auto.
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -139,6 +140,7 @@ class AutoPhases:
         from pyinstrument_gpu.auto import batches, calls, h2d
         from pyinstrument_gpu.patching import dynamo, hooks, program_frames, tensor_device
 
+        self.when_removed(when_imported("torchmetrics", lambda: self.tell(_note_metrics)))
         on_step_end = self._on_step_end
         calls.begin_loop(
             threading.main_thread().ident or 0,
@@ -165,11 +167,19 @@ class AutoPhases:
             self.tell(self._on_own_step)
 
 
+def _note_metrics() -> None:
+    """Have torchmetrics' metrics be a phase of their own: modules that no loop trains."""
+    for name in ("Metric", "MetricCollection"):
+        found = getattr(sys.modules["torchmetrics"], name, None)
+        if isinstance(found, type):
+            native.note_metric_type(found)
+
+
 @contextlib.contextmanager
 def auto_phases() -> Iterator[None]:
     """Place phases and steps automatically while the block runs: data, data start, data end, h2d,
-    forward, loss, backward, zero_grad, clip, optimizer, scheduler, checkpoint, eval, no_grad, and
-    "compiled NAME" for calls of functions that torch.compile has made.
+    forward, loss, metrics, backward, zero_grad, clip, optimizer, scheduler, checkpoint, eval,
+    no_grad, and "compiled NAME" for calls of functions that torch.compile has made.
 
     They are recorded like any others while a recording is active. Phases that the program places
     itself nest with them. If the program opens steps itself (`gpu_steps`, `gpu_step`), only phases

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.advice import Finding
+from pyinstrument_gpu.analysis.advice import Finding, unpriced
 from pyinstrument_gpu.analysis.trend import OUTSIDE, Place, Trend
 from pyinstrument_gpu.core.aspect import where_in_program
 from pyinstrument_gpu.core.run import Run
@@ -19,7 +19,13 @@ _LOOK = "pyinstrument-gpu report RUN --html run.html"
 def trend_findings(run: Run) -> Iterator[Finding]:
     """Yield the trend of the run, if it has one."""
     found = analysis.of(run).trend
-    if found is None or run.syncs.is_as_if:
+    if run.syncs.is_as_if:
+        return
+    if found is None:
+        if (hooks := _hooks(run)) is not None:
+            yield unpriced(
+                "doubt", "hooks that pile up", hooks, "remove them: handle.remove()", _LOOK
+            )
         return
     where, line = _where(run, found.place)
     share = ""
@@ -71,12 +77,23 @@ def _edit(run: Run, found: Trend, where: str | None, line: str | None) -> str:
     if found.place is not None:
         phase = None if found.place.path == OUTSIDE else run.paths[found.place.path]
         called = where_in_program(run, Scope.STEP, phase) or called
+    if found.shape != "fall" and (hooks := _hooks(run)) is not None:
+        return f"remove hooks (handle.remove()), as {hooks}{called}: a step takes {steps}"
     if found.shape == "growth":
         each = duration(found.per_step_ns)
         return f"see what grows {where}{called}: a step takes {steps}, {each} more each step"
     if found.shape == "fall":
         return f"see what takes longer at first {where}{called}: a step takes {steps}"
     return f"see what changes {where}{called}: a step takes {steps}"
+
+
+def _hooks(run: Run) -> str | None:
+    """Return which line registers hooks in step after step that nobody removes, in words."""
+    call = next(run.setup_calls.of_kind("hooks"), None)
+    if call is None:
+        return None
+    line = run.name_of_line(call.place)
+    return f"{call.call} at {line} adds one in each step, and {call.hooks:,} or more are there"
 
 
 def _where(run: Run, place: Place | None) -> tuple[str | None, str | None]:

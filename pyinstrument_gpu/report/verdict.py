@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from pyinstrument_gpu.analysis.contention import CONTENTION
 from pyinstrument_gpu.analysis.gaps import Training
 from pyinstrument_gpu.analysis.rules import MOST_UNPRICED, unpriced_share
 from pyinstrument_gpu.analysis.step_times import is_mostly_first, outside_ns, startup_ns
+from pyinstrument_gpu.analysis.undisturbed import OUTSIDE
 from pyinstrument_gpu.core.arrays import durations_ns_of
 from pyinstrument_gpu.core.aspect import aspects, where_in_program
 from pyinstrument_gpu.core.program_facts import CHILDREN
@@ -65,25 +67,28 @@ def verdict(
             return decided
     elsewhere, totals = _elsewhere(run), analysis.of(run).step_totals
     takes = elsewhere + _first_step(run) + _takes(run)
-    most = max(phases, key=lambda one: one.self_ns or 0.0, default=None)
-    most_ns = 0.0 if most is None or most.self_ns is None else most.self_ns
-    between_ns = (analysis.of(run).attribution.outside_phases_ns or 0) / totals.count
+    known = _times(run, phases)
+    most = max(phases, key=lambda one: known.of(one), default=None)
+    most_ns = 0.0 if most is None else known.of(most)
+    between_ns = known.outside_ns
     # A task that is suspended is in its phase, and the host elsewhere.
     overlaps = overlap(phases, totals.duration.mean_ns) is not None
     found = ((one, sections.get(one.name)) for one in aspects())
     parts = [part for one, section in found if section and (part := one.in_steps(section))]
     where = ""
     if between_ns > most_ns:
-        parts.append(_between(run, phases, between_ns, totals.duration.mean_ns))
+        parts.append(_between(run, phases, between_ns, known.step_ns))
         where = where_in_program(run, Scope.STEP, None)
         parts[-1] += where
     elif most is not None and most_ns and not overlaps:
-        share = small_percent(most_ns, totals.duration.mean_ns)
+        share = small_percent(most_ns, known.step_ns)
         where = where_in_program(run, Scope.STEP, most.path)
         parts.append(f"the host spends {share} in {most.path}{where}")
         if not where:
-            where = _where_second(run, phases, most)
+            where = _where_second(run, phases, most, known)
             parts[-1] += where
+    if parts and known.is_undisturbed:
+        takes += f", and {duration(known.step_ns)} where nothing disturbs it"
     if parts:
         takes += f", of which {' and '.join(parts)}"
     if totals.count < MIN_STEPS:
@@ -98,22 +103,50 @@ def verdict(
     else:
         helps = _what_helps(run, findings, guides, bool(where))
     end = "" if run.complete else NOT_STOPPED
-    if elsewhere and not findings:
-        return f"{takes}{end}."  # what could be saved in steps is not what matters
+    if (elsewhere and not findings) or not helps:
+        return f"{takes}{end}."  # what could be saved in steps is not what matters, or not known
     return f"{takes}; {helps}{end}."
 
 
-def _where_second(run: Run, phases: Sequence[PhaseInSteps], most: PhaseInSteps) -> str:
+@dataclass(frozen=True)
+class _Times:
+    """The times of a step by which its largest part is told: means, or under CPU contention those
+    of parts that nothing disturbs."""
+
+    step_ns: float
+    outside_ns: float
+    by_phase: Mapping[str, float]
+    is_undisturbed: bool
+
+    def of(self, phase: PhaseInSteps) -> float:
+        return self.by_phase.get(phase.path, 0.0)
+
+
+def _times(run: Run, phases: Sequence[PhaseInSteps]) -> _Times:
+    about = analysis.of(run)
+    if about.undisturbed is None:
+        means = {one.path: one.self_ns or 0.0 for one in phases}
+        outside_ns = (about.attribution.outside_phases_ns or 0) / about.step_totals.count
+        return _Times(about.step_totals.duration.mean_ns, outside_ns, means, False)
+    known = dict(about.undisturbed.by_path)
+    outside_ns = known.pop(OUTSIDE, 0.0)
+    by_phase = {run.paths[path]: time_ns for path, time_ns in known.items()}
+    return _Times(about.undisturbed.step_ns, outside_ns, by_phase, True)
+
+
+def _where_second(
+    run: Run, phases: Sequence[PhaseInSteps], most: PhaseInSteps, known: _Times
+) -> str:
     """Return the next phase with the line in which it is, behind " and ", where the largest has
     none, as a backward pass, which does in C++ what the lines of the forward pass ask for. "" if it
     is far smaller."""
-    others = [one for one in phases if one is not most and one.self_ns]
-    second = max(others, key=lambda one: one.self_ns or 0.0, default=None)
-    if second is None or (second.self_ns or 0.0) < _SECOND * (most.self_ns or 0.0):
+    others = [one for one in phases if one is not most]
+    second = max(others, key=known.of, default=None)
+    if second is None or known.of(second) < _SECOND * known.of(most):
         return ""
     where = where_in_program(run, Scope.STEP, second.path)
-    step_ns = analysis.of(run).step_totals.duration.mean_ns
-    return where and f" and {small_percent(second.self_ns or 0.0, step_ns)} in {second.path}{where}"
+    share = small_percent(known.of(second), known.step_ns)
+    return where and f" and {share} in {second.path}{where}"
 
 
 def _elsewhere(run: Run) -> str:
@@ -239,6 +272,8 @@ def _what_helps(
     if guides is not None and guides.nothing_worth_an_edit:
         return f"nothing{' else' if has_place else ''} that was considered is worth an edit"
     if analysis.of(run).is_contended:
+        if has_place and analysis.of(run).undisturbed is not None:
+            return ""
         return f"what a change could save can't be told under {CONTENTION}"
     if (unpriced := unpriced_share(run)) > MOST_UNPRICED:
         return (
@@ -263,7 +298,11 @@ def _saving(run: Run, one: Finding) -> str:
     whole = f"the {one.of}"
     mean_ns = analysis.of(run).step_totals.duration.mean_ns
     if one.of == "step" and abs(one.of_ns - mean_ns) > _SKEWED * mean_ns:
-        whole = f"the step ({duration(one.of_ns)} in the part of the run that can tell)"
+        of_what = "in the part of the run that can tell"
+        undisturbed = analysis.of(run).undisturbed
+        if undisturbed is not None and one.of_ns == undisturbed.step_ns:
+            of_what = "where nothing disturbs it"
+        whole = f"the step ({duration(one.of_ns)} {of_what})"
     where = ", most of it in few steps" if one.is_rare else ""
     if one.low_ns <= 0:
         return f"at most {high} of {whole}{where}"

@@ -234,6 +234,13 @@ def test_double_precision_is_named_with_what_it_may_cost() -> None:
     assert one.low_ns == 0
     assert one.high_ns == pytest.approx(0.6 * 5 * MS)
     assert one.evidence.startswith("the parameters of Adam at a.py:7 are float64")
+    assert one.edit == "make the model and its inputs float32, by .float()"
+    array = SetupCall(kind="doubles", call="torch.from_numpy", file="a.py", line=5)
+    run = sampled("forward", TRACES, 0, 40)
+    run.setup_calls = SetupCalls((adam, array))
+    (one,) = found(run, "use single precision")
+    made = "make the model and what torch.from_numpy makes at a.py:5 float32, by .float()"
+    assert one.edit == made
     sgd = SetupCall(kind="optimizer", call="SGD", file="a.py", line=8, dtypes=("float32",))
     mixed = SetupCall(
         kind="optimizer", call="SGD", file="a.py", line=8, dtypes=("float32", "float64")
@@ -242,6 +249,41 @@ def test_double_precision_is_named_with_what_it_may_cost() -> None:
         run = sampled("forward", TRACES, 0, 40)
         run.setup_calls = SetupCalls(calls)
         assert not found(run, "use single precision")
+
+
+def test_autocast_of_small_layers_on_a_cpu_may_cost_more_than_it_saves() -> None:
+    on = SetupCall(kind="autocast", call="autocast", file="a.py", line=12)
+
+    def of(matrices: int, elements: int, **environment: Any) -> list[Finding]:
+        run = sampled("forward", TRACES, 0, 40, **environment)
+        adam = SetupCall(
+            kind="optimizer", call="SGD", file="a.py", line=7, matrices=matrices, elements=elements
+        )
+        run.setup_calls = SetupCalls((adam, on))
+        return found(run, "compute without autocast")
+
+    (one,) = of(2, 2 * 48 * 48)
+    assert one.low_ns == 0
+    assert one.high_ns == pytest.approx(0.6 * 5 * MS)
+    assert one.edit == "remove autocast at a.py:12, or try with enabled=False"
+    assert not of(2, 2 * 512 * 512)
+    assert not of(0, 0)
+    assert not of(2, 2 * 48 * 48, gpus=["a GPU"])
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "step_ms", "is_named"),
+    [(2, 2, True), (2, 10, False), (64, 2, False), (0, 2, False)],
+)
+def test_short_steps_with_few_samples_may_be_worth_more_of_them(
+    batch_size: int, step_ms: int, is_named: bool
+) -> None:
+    run = made_run([step_ms * MS] * 40, gpus=[])
+    loader = SetupCall(kind="loader", call="DataLoader", file="a.py", line=5, batch_size=batch_size)
+    run.setup_calls = SetupCalls((loader,))
+    named = found(run, "double the batch size")
+    assert [(one.low_ns, one.high_ns) for one in named] == [(0, step_ms * MS / 2)] * is_named
+    assert all((one.edit or "").startswith("DataLoader(batch_size=4) at a.py:5") for one in named)
 
 
 def with_sizes(sizes: Sequence[float], full: Sequence[float] | None) -> Run:
@@ -327,3 +369,17 @@ def test_threads_beyond_the_processors_may_be_what_steps_wait_for() -> None:
     assert one.evidence.startswith("torch uses 16 threads on 2 processors")
     few = with_waits(made_run([10 * MS] * 20, torch_threads=2), 0.4, known)
     assert not found(few, "run no more threads")
+
+
+def test_workers_beyond_the_processors_may_be_what_steps_wait_for() -> None:
+    def of(workers: int, known: CpuContention) -> list[Finding]:
+        facts: dict[str, Any] = {KEY: {"loader_workers": workers}}
+        return found(with_waits(made_run([10 * MS] * 20, **facts), 0.4, known), "use fewer loader")
+
+    own = CpuContention(10 * SECOND, 2, 20 * SECOND, 20 * SECOND)
+    (one,) = of(16, own)
+    assert (one.low_ns, one.high_ns) == (0, 4 * MS)
+    assert one.evidence.startswith("16 workers share 2 processors with the loop")
+    assert one.edit == "DataLoader(num_workers=1)"
+    assert not of(2, own)
+    assert not of(16, CpuContention(10 * SECOND, 2, 20 * SECOND, 2 * SECOND))  # others take them

@@ -10,6 +10,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,6 +52,34 @@ def train(count: int = 3) -> None:
         optimizer.zero_grad()
         functional.cross_entropy(model(x), y).backward()
         optimizer.step()
+
+
+def test_metrics_are_a_phase_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in for torchmetrics, as its import takes seconds."""
+    (tmp_path / "torchmetrics.py").write_text(
+        "from torch import nn\nclass Metric(nn.Module): pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torchmetrics", raising=False)
+
+    with pig.record() as recording, pig.auto_phases():
+        torchmetrics = importlib.import_module("torchmetrics")
+
+        class Accuracy(torchmetrics.Metric):  # type: ignore[name-defined, misc]
+            def forward(self, x: Tensor) -> Tensor:
+                return x.mean()
+
+        model, accuracy = nn.Linear(4, 2), Accuracy()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            output = model(torch.ones(8, 4))
+            optimizer.zero_grad()
+            output.mean().backward()
+            optimizer.step()
+            accuracy(output.detach())
+    monkeypatch.delitem(sys.modules, "torchmetrics")
+    found = all_counts(recording.run)
+    assert (found["metrics"], found["forward"]) == (3, 3)
 
 
 # What is put back

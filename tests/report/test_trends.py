@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 
+from pyinstrument_gpu.aspects.setup_calls.data import SetupCall, SetupCalls
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.report.findings import findings
 from pyinstrument_gpu.report.trends import trend_findings
@@ -79,6 +80,23 @@ def test_it_is_among_the_findings_and_in_the_default_report() -> None:
     assert len(report.splitlines()) <= 25
     assert "no more growth of the step over the run" in report
     assert "see what grows in forward (first called at train.py:27)" in report
+
+
+def test_hooks_that_pile_up_are_named() -> None:
+    run = run_of(0.05 * MS * np.arange(_STEPS))
+    hooks = SetupCall(
+        kind="hooks", call="register_forward_hook", file="/home/train.py", line=18, hooks=320
+    )
+    run.setup_calls = SetupCalls((hooks,))
+    (found,) = trend_findings(run)
+    adds = "register_forward_hook at train.py:18 adds one in each step, and 320 or more are there"
+    assert found.edit is not None
+    assert found.edit.startswith(f"remove hooks (handle.remove()), as {adds}")
+    # Also where no trend is to be seen.
+    even = run_of(np.zeros(_STEPS))
+    even.setup_calls = SetupCalls((hooks,))
+    (found,) = trend_findings(even)
+    assert (found.kind, found.high_ns, found.evidence) == ("doubt", None, adds)
 
 
 def test_a_run_without_a_trend_says_nothing() -> None:

@@ -13,7 +13,7 @@ for _ in range(times(250)):
     x = torch.randn(128, 128)
     loss = model(x).square().mean()
     optimizer.zero_grad()
-    loss.backward(retain_graph=not FIXED)
+    loss.backward(retain_graph=not FIXED)  # cause
     optimizer.step()
     if FIXED:
         total += loss.item()

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 class Rows(Dataset):
     def __init__(self):
-        names = [f"/data/{number:09}.jpg" for number in range(300_000)]
+        names = [f"/data/{number:09}.jpg" for number in range(1_500_000)]
         self.rows = "".join(names) if FIXED else names  # cause
         self.order = random.Random(0)
 
@@ -19,7 +19,7 @@ class Rows(Dataset):
         return times(60) * 512
 
     def __getitem__(self, index):
-        place = self.order.randrange(300_000)
+        place = self.order.randrange(1_500_000)
         name = self.rows[19 * place : 19 * place + 19] if FIXED else self.rows[place]
         return torch.tensor([float(ord(letter)) for letter in name[6:15]])
 

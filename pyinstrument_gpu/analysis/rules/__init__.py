@@ -14,9 +14,15 @@ from weakref import WeakKeyDictionary
 from pyinstrument_gpu import analysis, plugins
 from pyinstrument_gpu.analysis.advice import EDIT_SHARE, MIN_STEPS, Finding
 from pyinstrument_gpu.analysis.rules.case import Case
-from pyinstrument_gpu.analysis.rules.loader import kept_workers, loader_workers, no_workers
+from pyinstrument_gpu.analysis.rules.loader import (
+    fewer_workers,
+    kept_workers,
+    loader_workers,
+    no_workers,
+)
 from pyinstrument_gpu.analysis.rules.modes import (
     anomaly_mode,
+    autocast_on_cpu,
     double_precision,
     graph_of_backward,
     recomputation,
@@ -51,11 +57,13 @@ RULES: tuple[Callable[[Case], Iterable[Finding]], ...] = (
     fused_optimizer,
     loader_workers,
     no_workers,
+    fewer_workers,
     kept_workers,
     too_many_threads,
     anomaly_mode,
     graph_of_backward,
     double_precision,
+    autocast_on_cpu,
     recomputation,
     batch_size,
     precision,

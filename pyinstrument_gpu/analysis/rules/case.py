@@ -88,7 +88,9 @@ class Case:
 
     @cached_property
     def step_ns(self) -> float:
-        """The mean duration of the steps."""
+        """The mean duration of the steps; under CPU contention, what they take undisturbed."""
+        if self.found.undisturbed is not None:
+            return self.found.undisturbed.step_ns
         return float(durations_ns_of(self.steps).mean())
 
     @cached_property
@@ -105,7 +107,10 @@ class Case:
         return OutermostPhases(self.run, thread, self.steps, reads)
 
     def computing_ns(self, path: int) -> float:
-        """The host's own time in a phase per step, without what it is known to be blocked."""
+        """The host's own time in a phase per step, without what it is known to be blocked; under
+        CPU contention, what that is undisturbed."""
+        if self.found.undisturbed is not None:
+            return self.found.undisturbed.by_path.get(path, 0.0)
         mean = self._means.get(path)
         if mean is None:
             return 0.0

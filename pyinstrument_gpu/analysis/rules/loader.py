@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules on the loader: more workers, none, and those that are started again for each epoch."""
+"""Rules on the loader: more workers, fewer, none, and those that are started again for each
+epoch."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from pyinstrument_gpu.analysis.advice import Finding, made_at
 from pyinstrument_gpu.analysis.batches import LOADER_PHASES
+from pyinstrument_gpu.analysis.contention import waited_for_processor
 from pyinstrument_gpu.analysis.intervals import interval_at
 from pyinstrument_gpu.analysis.rules.case import Case, Worth, guidance, worth_of
 from pyinstrument_gpu.analysis.savings import Change
@@ -123,6 +125,27 @@ def no_workers(case: Case) -> Iterator[Finding]:
         f"a worker makes a batch in {duration(float(model.making_ns.mean()))}, and the loop waits "
         f"{duration(waits_ns)} for it to be handed over",
         f"DataLoader(num_workers=0){made_at(case.run, 'loader')}",
+    )
+
+
+def fewer_workers(case: Case) -> Iterator[Finding]:
+    """Yield what steps waited for a processor where the program's own processes keep these busy,
+    and there are more workers than processors. All of it may be what the workers take from the loop
+    that they work for."""
+    found, workers = case.found.contention, case.found.premises.loader_workers
+    cores = None if found is None else found.processors
+    if found is None or not found.share or not found.is_own or workers is None or cores is None:
+        return
+    if not found.is_large or workers <= cores:
+        return
+    fewer = max(1, cores - 1)
+    yield guidance(
+        "use fewer loader workers",
+        None,
+        *Worth(0.0, found.share * case.step_ns, case.step_ns),
+        f"{workers} workers share {cores} processor{'s' * (cores != 1)} with the loop, and "
+        f"{waited_for_processor(found.share)}",
+        f"DataLoader(num_workers={fewer}){made_at(case.run, 'loader')}",
     )
 
 

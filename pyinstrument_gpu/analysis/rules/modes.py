@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules on what a program has chosen for all of its work: anomaly detection, a graph of the
-backward pass, double precision, and activations that are computed twice."""
+backward pass, double precision, autocast, and activations that are computed twice."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ _SINGLE_SAVES = 0.6
 where the data then fits into caches."""
 _GRAPH_SAVES = 0.6
 """The most of a backward pass that it saves to record no graph of it."""
+_CAST_TAKES = 0.6
+"""The most of a time that autocast on a CPU may cost: beside layers of 48 by 48, it took 2.5 times
+as long as without it (benchmarks/results/2026-11-29-autocast-on-cpu.md)."""
+_SMALL_ELEMENTS = 64 * 64
+"""A layer of at most so many weights may be slower with autocast, whatever the batch."""
 _CHECKPOINT_FILE = "torch/utils/checkpoint.py"
 
 
@@ -77,13 +82,40 @@ def double_precision(case: Case) -> Iterator[Finding]:
     computing_ns = sum(case.computing_by_path.values())
     if computing_ns <= EDIT_SHARE * case.step_ns:
         return
+    arrays = next(case.run.setup_calls.of_kind("doubles"), None)
+    inputs = "its inputs"
+    if arrays is not None:
+        inputs = f"what {arrays.call} makes at {case.run.name_of_line(arrays.place)}"
     yield guidance(
         "use single precision",
         None,
         *Worth(0.0, _SINGLE_SAVES * computing_ns, case.step_ns),
         f"{evidence}, and a step computes for {small_percent(computing_ns, case.step_ns)} of its "
         "time; numbers of 32 bits take about half as long, and are less exact",
-        "make the model and its inputs float32: model.float()",
+        f"make the model and {inputs} float32, by .float()",
+    )
+
+
+def autocast_on_cpu(case: Case) -> Iterator[Finding]:
+    """Yield what autocast may cost on a CPU, where it casts the weights of each layer for each
+    pass: that pays where layers and batches are large. Where layers are small, this run can't tell,
+    and elsewhere nothing is said."""
+    calls = tuple(case.run.setup_calls.of_kind("autocast"))
+    optimizers = [one for one in case.run.setup_calls.of_kind("optimizer") if one.matrices]
+    if not calls or not optimizers or case.run.environment.get("gpus") != []:
+        return
+    mean = sum(one.elements for one in optimizers) / sum(one.matrices for one in optimizers)
+    if mean > _SMALL_ELEMENTS:
+        return
+    lines = " and ".join(case.run.name_of_line(one.place) for one in calls[:2])
+    passes_ns = sum(_computing_ns(case, name) for name in ("forward", "loss", "backward"))
+    yield guidance(
+        "compute without autocast",
+        None,
+        *Worth(0.0, _CAST_TAKES * passes_ns, case.step_ns),
+        f"the layers of this model have {mean:,.0f} weights on average, and on a CPU, casting such "
+        "small ones for each pass may take longer than it saves",
+        f"remove {calls[0].call} at {lines}, or try with enabled=False",
     )
 
 
@@ -114,10 +146,15 @@ def recomputation(case: Case) -> Iterator[Finding]:
 
 def _backward_ns(case: Case) -> float:
     """Return the time that a step computes in backward passes."""
+    return _computing_ns(case, "backward")
+
+
+def _computing_ns(case: Case, name: str) -> float:
+    """Return the time that a step computes in phases of this name."""
     return sum(
         time_ns
         for path, time_ns in case.computing_by_path.items()
-        if case.run.names[case.run.path_names[path]] == "backward"
+        if case.run.names[case.run.path_names[path]] == name
     )
 
 

@@ -51,6 +51,8 @@ MOST_LARGE = 0.25
 """Of the steps. More are no exceptions."""
 MIN_PADDED = 0.3
 """The least part of large batches that is padding."""
+_FEW_SAMPLES = 8
+_SHORT_STEP_NS = 5_000_000
 _EVALUATE = "evaluate half as often"
 _MAY_BE_ROLLOUTS = (
     "modules run without gradients, but in training mode, or without a loader and a loss, so "
@@ -60,12 +62,27 @@ _MAY_BE_ROLLOUTS = (
 
 def batch_size(case: Case) -> Iterator[Finding]:
     """Yield the worth of a larger batch: what the host takes for launches it takes for any batch.
-    Per sample, of a batch twice as large. Of programs that time the device.
+    Per sample, of a batch twice as large. Of programs that time the device; and of those without
+    one whose batches are of few samples, in steps so short that much of them must be the same for
+    any batch, though this run can't tell how much.
 
     All that the host does once a step may be cheaper by the sample, in whichever phase, if there
     are launch-bound ones. What the device takes for a larger batch can't be told from a run with
     one size: it is assumed to take as long for a sample.
     """
+    loader = case.run.setup_calls.only("loader")
+    if case.run.environment.get("gpus") == [] and loader is not None:
+        if 0 < loader.batch_size <= _FEW_SAMPLES and case.step_ns <= _SHORT_STEP_NS:
+            yield guidance(
+                "double the batch size",
+                None,
+                *Worth(0.0, case.all_computing_ns / 2, case.step_ns),
+                f"by the sample: batches have {counted(loader.batch_size, 'sample')}, and much of "
+                f"a step of {duration(case.step_ns)} is the same for any number of them",
+                f"{loader.call}(batch_size={2 * loader.batch_size}){made_at(case.run, 'loader')}, "
+                "or far larger, as long as the model learns as well",
+            )
+        return
     judged = case.found.bottlenecks(Scope.STEP)
     kinds = {one.kind for one in judged.values()} - {Bottleneck.UNKNOWN}
     launches = [path for path, one in judged.items() if one.kind == Bottleneck.LAUNCH]

@@ -25,6 +25,7 @@ class CpuContention(Struct, frozen=True):
         processors: those that the process may use.
         busy_ns: what all programs used of these together.
         own_ns: what the process used, with the processes that it started.
+        started_ns: what these used.
         throttled_ns: for how long the CPU limit of a control group (a container) has stopped it;
             the sum over processors.
         pressure_ns: for how long any program of the machine waited for a processor.
@@ -42,6 +43,12 @@ class CpuContention(Struct, frozen=True):
     pressure_ns: Count | None = None
     thread: Annotated[str, Meta(max_length=300)] | None = None
     thread_wait_ns: Count | None = None
+    started_ns: Count | None = None
+
+    @property
+    def started(self) -> float | None:
+        """The number of its processors that processes which it started used, on average."""
+        return self.share(self.started_ns)
 
     @property
     def others(self) -> float | None:

@@ -46,8 +46,14 @@ def busy_ns(proc: Path) -> int:
 def own_ns(proc: Path) -> int:
     """Return how long this process and all that it has started have used processors."""
     times = os.times()
-    used = round(1e9 * (times.user + times.system + times.children_user + times.children_system))
-    return used + _nanoseconds(sum(map(_ticks, _started(proc))))
+    return round(1e9 * (times.user + times.system)) + started_ns(proc)
+
+
+def started_ns(proc: Path) -> int:
+    """Return how long the processes that this one has started have used processors."""
+    times = os.times()
+    waited_for_ns = round(1e9 * (times.children_user + times.children_system))
+    return waited_for_ns + _nanoseconds(sum(map(_ticks, _started(proc))))
 
 
 def _started(proc: Path) -> Iterator[Path]:

@@ -18,6 +18,7 @@ VARIABLE = "PYINSTRUMENT_GPU_PROC"
 _TOTALS = {
     "busy_ns": kernel_counts.busy_ns,
     "own_ns": kernel_counts.own_ns,
+    "started_ns": kernel_counts.started_ns,
     "throttled_ns": kernel_counts.throttled_ns,
     "pressure_ns": kernel_counts.pressure_ns,
 }

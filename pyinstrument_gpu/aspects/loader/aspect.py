@@ -8,16 +8,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.advice import DOUBT_SHARE, Finding, twice_as_fast
+from pyinstrument_gpu.analysis.advice import DOUBT_SHARE, Finding, twice_as_fast, unpriced
 from pyinstrument_gpu.analysis.batches import BATCH_PHASE
 from pyinstrument_gpu.analysis.loader_replay import Prediction
 from pyinstrument_gpu.aspects.loader import NAME
-from pyinstrument_gpu.aspects.loader.data import Loaders, on_timeline
+from pyinstrument_gpu.aspects.loader.data import Loader, Loaders, on_timeline
 from pyinstrument_gpu.aspects.loader.late_batches import late_batches
 from pyinstrument_gpu.aspects.loader.live import LiveLoader
 from pyinstrument_gpu.aspects.loader.work import LEAST_WAIT_SHARE, LoaderWork, works_of
+from pyinstrument_gpu.aspects.loader.worker_memory import MUCH_BYTES
 from pyinstrument_gpu.core.aspect import DocumentAspect, ReportedRun
 from pyinstrument_gpu.core.cause import Cause
+from pyinstrument_gpu.core.record import SourceLine
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.parts.parts import Part, Row, Sentence, table
@@ -79,6 +81,9 @@ class LoaderAspect(DocumentAspect[Run, tuple[LoaderWork, ...]]):
     def failures(self, run: Run) -> Iterator[Finding]:
         for work in works_of(run)[:1]:
             yield from _faster(run, work)
+        known: Loaders | None = run.loader
+        for loader in () if known is None else known.loaders:
+            yield from _grown(run, loader)
 
     def parts(self, section: tuple[LoaderWork, ...], document: ReportedRun) -> Iterator[Part]:
         for work in section:
@@ -127,6 +132,25 @@ def _faster(run: Run, work: LoaderWork) -> Iterator[Finding]:
         of_ns,
         f"it takes {small_percent(longest.share, 1)} of making a batch, by "
         f"{counted(work.samples, 'sample')}",
+    )
+
+
+def _grown(run: Run, loader: Loader) -> Iterator[Finding]:
+    """Yield the growth of the memory of workers that copy what they should share."""
+    grown_bytes, field = max(row.grown_bytes or 0 for row in loader.rows), loader.largest
+    if grown_bytes < MUCH_BYTES or field is None:
+        return
+    line = run.name_of_line(SourceLine(field.file, field.line, "")) if field.line else ""
+    where = f" ({line})" if line else ""
+    batches = sum(row.batches for row in loader.rows)
+    yield unpriced(
+        "failure",
+        "memory of the workers of the loader grows",
+        f"by {size(grown_bytes)} in one of {loader.workers} in {batches:,} batches, as each copies "
+        f"the pages of {printable(loader.dataset)}.{printable(field.name)}{where}, a {field.kind} "
+        f"of {field.items:,} objects, that it reads; one array or tensor would be shared",
+        None,
+        "pyinstrument-gpu report -v RUN",
     )
 
 

@@ -49,6 +49,8 @@ class WorkerTimes(Struct, frozen=True, kw_only=True):
         queued_ns: for how long that thread was ready, and waited for a processor; None unknown.
         read_bytes: that they read from files and pipes; None unknown.
         minor_faults, major_faults: page faults of that thread.
+        grown_bytes: how much more memory one of them had for itself alone at last than before its
+            first batch, at most; None unknown.
     """
 
     worker: _Worker
@@ -64,6 +66,7 @@ class WorkerTimes(Struct, frozen=True, kw_only=True):
     read_bytes: Count | None = None
     minor_faults: Count = 0
     major_faults: Count = 0
+    grown_bytes: Count | None = None
 
 
 class MadeBatch(Struct, frozen=True, array_like=True):
@@ -126,6 +129,22 @@ class LongBatch(Struct, frozen=True, array_like=True):
     times: Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=MOST_LINES)]
 
 
+class LargestField(Struct, frozen=True):
+    """The attribute of a dataset that holds most objects of Python.
+
+    Attributes:
+        kind: "list", "tuple", "dict" or "set".
+        items: how many.
+        file, line: where it is set; line 0 where that was not found.
+    """
+
+    name: _Text
+    kind: _Text
+    items: Count
+    file: _Text
+    line: Count
+
+
 class Loader(Struct, frozen=True, kw_only=True):
     """The workers of DataLoaders over one dataset, where they are forked; else over datasets of one
     class.
@@ -144,6 +163,7 @@ class Loader(Struct, frozen=True, kw_only=True):
         long: the newest batches that took long, by their ends, as far as samples found them.
         samples: how many these are.
         unknown_ns: the time of samples whose stack is not known.
+        largest: of the dataset, where the memory of a worker grows.
     """
 
     dataset: _Text
@@ -158,6 +178,7 @@ class Loader(Struct, frozen=True, kw_only=True):
     long: Annotated[tuple[LongBatch, ...], Meta(max_length=MOST_LONG)] = ()
     samples: Count = 0
     unknown_ns: Count = 0
+    largest: LargestField | None = None
 
     @property
     def making_ns(self) -> int:

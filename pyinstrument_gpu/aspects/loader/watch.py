@@ -126,6 +126,8 @@ def _loader(found: list[dict[str, Any]]) -> dict[str, Any]:
         )
         row["processes"] += 1
         row["longest_ns"] = max(row["longest_ns"], one["longest_ns"])
+        if one["grown_bytes"] is not None:
+            row["grown_bytes"] = max(row.get("grown_bytes") or 0, one["grown_bytes"])
         if one["ready_ns"] is not None:
             row["starting_ns"] += one["ready_ns"] - one["began_ns"]
         for name in _SUMS:
@@ -145,6 +147,7 @@ def _loader(found: list[dict[str, Any]]) -> dict[str, Any]:
         "rows": [rows[worker] for worker in sorted(rows)],
         "batches": batches[-MOST_BATCHES:],
         "hung": hung,
+        "largest": next((one["largest"] for one in found if one.get("largest")), None),
         **_one_tree([(one["worker"], one["stacks"]) for one in found if one["stacks"] is not None]),
     }
 

@@ -21,6 +21,7 @@ from types import CodeType
 from typing import Any
 
 from pyinstrument_gpu.aspects.loader import MOST_BATCHES, MOST_LINES, MOST_TEXT
+from pyinstrument_gpu.aspects.loader.worker_memory import MUCH_BYTES, largest_field, private_bytes
 from pyinstrument_gpu.aspects.loader.worker_table import WorkerTable
 from pyinstrument_gpu.core.record import numbered_places
 from pyinstrument_gpu.native import native
@@ -103,7 +104,7 @@ class _WatchedWorker:
             raise OSError("there is no slot")
         self._slot = slot
         slot.begins(0, 0)
-        dataset = args[1]
+        self._dataset = dataset = args[1]
         self._known: dict[str, Any] = {
             "worker": args[_WORKER],
             "process": os.getpid(),
@@ -121,7 +122,7 @@ class _WatchedWorker:
         self._seen_ns = self._look_ns = 0
         self._ready_ns: int | None = None
         self._begin_ns = 0
-        self._before = _counted()
+        self._before, self._before_bytes = _counted(), private_bytes()
         self._next_ns, self._every_ns = 0, _FIRST_NS
         self._is_sampled = False
         self._stacks: dict[str, Any] | None = None
@@ -168,7 +169,7 @@ class _WatchedWorker:
         self._slot.begins(0, 0)  # also where an iterable dataset has ended, and makes none
         if self._ready_ns is None:
             self._ready_ns = began_ns
-            self._before = _counted()
+            self._before, self._before_bytes = _counted(), private_bytes()
         asked = None
         with self._wait:
             try:
@@ -230,6 +231,19 @@ class _WatchedWorker:
                 lines = [(number, time_ns) for _, time_ns, number in more[:MOST_LINES]]
                 self._long.append((self._begin_ns, end_ns, lines))
 
+    def _memory(self) -> dict[str, Any]:
+        """Return how much more memory is this process's alone than before the first batch, and
+        which part of the dataset may be why, where that is much."""
+        now_bytes, before_bytes = private_bytes(), self._before_bytes
+        grown_bytes = None
+        if now_bytes is not None and before_bytes is not None:
+            grown_bytes = max(0, now_bytes - before_bytes)
+        if (grown_bytes or 0) >= MUCH_BYTES and "largest" not in self._known:
+            self._known["largest"] = None
+            with suppress(Exception):
+                self._known["largest"] = largest_field(self._dataset)
+        return {"grown_bytes": grown_bytes}
+
     def _write(self, now_ns: int) -> None:
         known = {
             **self._known,
@@ -239,6 +253,7 @@ class _WatchedWorker:
             "waiting_ns": self._waiting_ns,
             "longest_ns": self._longest_ns,
             **_since(self._before),
+            **self._memory(),
             "newest": list(self._batches),
             "stacks": self._sampled(),
         }

@@ -280,7 +280,7 @@ class MemoryAspect(DocumentAspect[Run, MemoryUse]):
             yield unpriced(
                 "failure",
                 "memory of the process grows" if memory.device is None else "GPU memory grows",
-                f"{size(growth.step_bytes)} per step{interval}{left}",
+                f"{size(growth.step_bytes)} per step{interval}{left}{_kept(run)}",
                 None,
                 _LOOK,
             )
@@ -486,6 +486,22 @@ def _growth_text(growth: MemoryGrowth) -> str:
     if growth.path is None:
         return f"{text}; this run can't tell which phase leaks it"
     return f"{text}, left behind by {printable(growth.path)}"
+
+
+def _kept(run: Run) -> str:
+    """Return which lines of the program keep something of each step, behind a semicolon."""
+    retained = next(run.setup_calls.of_kind("retained"), None)
+    kept = [
+        f"{printable(one.call)} ({run.name_of_line(one.place)})"
+        for one in run.setup_calls.of_kind("kept")
+    ]
+    clauses = []
+    if kept:
+        clauses.append(f"the loop adds to {' and '.join(kept)}, perhaps tensors with their graph")
+    if retained is not None:
+        line = run.name_of_line(retained.place)
+        clauses.append(f"{retained.call} at {line} keeps what was saved for it")
+    return "".join(f"; {clause}" for clause in clauses)
 
 
 def _signed(median: int) -> str:

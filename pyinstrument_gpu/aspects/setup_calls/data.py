@@ -31,14 +31,21 @@ class SetupCall(Struct, frozen=True, kw_only=True):
     """A line of the program that makes a loader or an optimizer, or sets a mode of torch.
 
     Attributes:
-        kind: "loader", "optimizer", "threads", "anomaly" or, of a backward pass that keeps a graph
-            of itself, "backward".
+        kind: "loader", "optimizer", "threads", "anomaly"; "backward" of a backward pass that keeps
+            a graph of itself; "retained" of one that keeps what was saved for it; "autocast" of
+            that on the CPU; "doubles" of a tensor of float64 that is made of an array of numpy's;
+            "hooks" of a hook that is registered in steps, where as many are there already; "kept"
+            of a line of the loop that adds to the name `call`.
         call: what it calls, such as "AdamW".
         file, line: where it stands.
         is_shuffled: of a loader, whether its batches are drawn at random, as those that are trained
             on are as a rule.
         collate: of a loader, its `collate_fn`, if that is a function in Python that is not torch's.
+        batch_size: of a loader, how many samples are in a batch; 0 unknown.
         dtypes: of an optimizer, the types of its parameters, such as "float32".
+        matrices, elements: of an optimizer, how many of its parameters have more than one
+            dimension, and the number of elements in these.
+        hooks: of hooks, how many there were at most.
     """
 
     kind: _Text
@@ -48,6 +55,10 @@ class SetupCall(Struct, frozen=True, kw_only=True):
     is_shuffled: bool = False
     collate: CollateFunction | None = None
     dtypes: Annotated[tuple[_Text, ...], Meta(max_length=MOST_CALLS)] = ()
+    batch_size: Count = 0
+    matrices: Count = 0
+    elements: Count = 0
+    hooks: Count = 0
 
     @property
     def place(self) -> SourceLine:

@@ -2,13 +2,15 @@
 """Notes the calls that set training up, while a recording goes on.
 
 The functions are hooked below their Python objects. They are called a few times in a program, and
-each call costs some ten microseconds; of backward passes only those that keep a graph are looked at
-so, and of these the first ones. Of calls inside each other, on one thread, the outermost counts.
+each call costs some ten microseconds. What may be called in each step is looked at so only the
+first times: backward passes that keep a graph, autocast, tensors made of arrays. Of hooks it is the
+tenth, the twentieth, the fortieth. Of calls inside each other, on one thread, the outermost counts.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 import threading
@@ -18,6 +20,7 @@ from types import FrameType, FunctionType, MethodType
 from typing import Any
 
 from pyinstrument_gpu.aspects.setup_calls import DOCUMENT, MOST_CALLS, MOST_TEXT
+from pyinstrument_gpu.aspects.setup_calls.kept_values import kept_values
 from pyinstrument_gpu.core.watcher import ActiveRecording, Watcher
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.import_hook import when_imported
@@ -25,8 +28,23 @@ from pyinstrument_gpu.patching.import_hook import when_imported
 _ANY_CALL = 0  # no call is passed over by a quick check (patching/hooks.py, which needs torch)
 _MOST_PARAMETERS = 1000
 _MOST_PASSES = 10
-"""Of backward passes that keep a graph, so many are noted."""
-_WITHOUT_OBJECT = {"threads": "torch.set_num_threads", "backward": "backward(create_graph=True)"}
+"""Of backward passes that keep a graph, and of autocast, so many are noted."""
+_MOST_ARRAYS = 64
+"""Of tensors that are made of arrays, so many are looked at."""
+_AFTER_STEPS = 20
+"""So many have shown where the loop is."""
+_MOST_FRAMES = 8
+_MOST_KEPT = 3
+"""More lines of a loop that keep something say nothing of which of them matters."""
+_MANY_HOOKS = 10
+"""Of one module. So many at first, and then twice as many, are noted."""
+_WITHOUT_OBJECT = {
+    "threads": "torch.set_num_threads",
+    "backward": "backward(create_graph=True)",
+    "retained": "backward(retain_graph=True)",
+    "doubles": "torch.from_numpy",
+    "hooks": "register_hook",
+}
 """Calls that make nothing, as they are named."""
 
 
@@ -36,24 +54,39 @@ class SetupWatch(Watcher):
     name = DOCUMENT
 
     def __init__(self) -> None:
-        self._leave = self._leaves  # one object, by which the hooks are known
+        # Objects, by which the hooks are known.
+        self._leave, self._leave_array = self._leaves, self._leaves_array
         self._inside: set[int] = set()
-        self._passes = 0
-        self._last_step = -1
+        self._loop: list[tuple[str, int]] = []
+        self._autocasts = self._arrays = 0
+        self._passes = {"backward": 0, "retained": 0}
+        self._last_step = {"backward": -1, "retained": -1}
         self._calls: dict[tuple[Any, ...], dict[str, Any]] = {}
         self._withdraw: Callable[[], None] | None = None
 
     def begin(self, recording: ActiveRecording) -> None:
         super().begin(recording)
         self._withdraw = when_imported("torch", self._hook)
+        native.call_before_step(self._note_loop, after=_AFTER_STEPS)
 
     def end(self) -> None:
         if self._withdraw is not None:
             self._withdraw()
         native.unhook(self._leave)
+        native.unhook(self._leave_array)
         super().end()
 
     def document(self) -> dict[str, Any]:
+        loop, self._loop = self._loop, []
+        for file, line in loop:
+            with contextlib.suppress(OSError, SyntaxError, ValueError):
+                if (kept := kept_values(file, line)) is None:
+                    continue
+                for name, where in kept if len(kept) <= _MOST_KEPT else ():
+                    text = name[:MOST_TEXT]
+                    known = {"kind": "kept", "call": text, "file": file[-MOST_TEXT:], "line": where}
+                    self._calls["kept", text, file, where] = known
+                break
         return {"calls": [dict(call) for call in self._calls.copy().values()][:MOST_CALLS]}
 
     def _hook(self) -> None:
@@ -65,7 +98,14 @@ class SetupWatch(Watcher):
                 native.hook_call(
                     function, _ANY_CALL, enter=partial(self._enter, kind), leave=self._leave
                 )
-            engine = type(sys.modules["torch"].autograd.Variable._execution_engine)
+            torch: Any = sys.modules["torch"]
+            for function, enter, leave in (
+                (torch.amp.autocast_mode.autocast.__init__, self._enter_autocast, self._leave),
+                (torch.utils.hooks.RemovableHandle.__init__, self._enter_hook, self._leave),
+                (torch.from_numpy, self._enter_array, self._leave_array),
+            ):
+                native.hook_call(function, _ANY_CALL, enter=enter, leave=leave)
+            engine = type(torch.autograd.Variable._execution_engine)
             native.hook_call(
                 engine.run_backward, _ANY_CALL, enter=self._enter_backward, leave=self._leave
             )
@@ -80,14 +120,52 @@ class SetupWatch(Watcher):
     def _enter_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> str | None:
         # The engine, tensors, their gradients, retain_graph, create_graph. Only `backward`, and not
         # `grad`, which takes derivatives of derivatives, accumulates gradients.
-        if len(args) < 5 or args[4] is not True or not (kwargs or {}).get("accumulate_grad"):
+        if len(args) < 5 or args[3] is not True or not (kwargs or {}).get("accumulate_grad"):
             return None
         # One that is taken now and then says nothing of a step: two steps in a row have it.
-        before, self._last_step = self._last_step, native.open_place()[1]
-        if self._passes >= _MOST_PASSES or before < 0 or self._last_step != before + 1:
+        kind = "backward" if args[4] is True else "retained"
+        before, self._last_step[kind] = self._last_step[kind], native.open_place()[1]
+        if self._passes[kind] >= _MOST_PASSES or before < 0 or self._last_step[kind] != before + 1:
             return None
-        self._passes += 1
-        return self._enter("backward", args, kwargs)
+        self._passes[kind] += 1
+        return self._enter(kind, args, kwargs)
+
+    def _note_loop(self) -> None:
+        """Note where the program is as a step begins: its lines, the innermost first."""
+        frames: Any = sys.modules.get("pyinstrument_gpu.patching.program_frames")
+        if not self.is_on or frames is None:
+            return
+        program = filter(frames.is_of_program, frames.callers(sys._getframe(1)))
+        self._loop = [
+            (one.f_code.co_filename, one.f_lineno or 0)
+            for one in itertools.islice(program, _MOST_FRAMES)
+        ]
+
+    def _enter_autocast(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> str | None:
+        if self._autocasts >= _MOST_PASSES:
+            return None
+        self._autocasts += 1
+        return self._enter("autocast", args, kwargs)
+
+    def _enter_hook(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> str | None:
+        # The handle, and the hooks that are there already.
+        hooks = len(args[1]) if len(args) > 1 else 0
+        is_noted = hooks >= _MANY_HOOKS and not hooks % _MANY_HOOKS
+        count = hooks // _MANY_HOOKS
+        if not is_noted or count & (count - 1) or native.open_place()[1] < 0:
+            return None
+        return self._enter("hooks", args, kwargs)
+
+    def _enter_array(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> str | None:
+        self._arrays += 1
+        if self._arrays > _MOST_ARRAYS:
+            native.unhook(self._leave_array)
+            return None
+        is_double = len(args) == 1 and getattr(args[0], "dtype", None) == "float64"
+        return self._enter("doubles", args, kwargs) if is_double else None
+
+    def _leaves_array(self, kind: str, args: tuple[Any, ...], succeeded: bool) -> None:
+        self._leaves(kind, args, succeeded)
 
     def _leaves(self, kind: str, args: tuple[Any, ...], succeeded: bool) -> None:
         self._inside.discard(threading.get_ident())
@@ -100,6 +178,8 @@ class SetupWatch(Watcher):
         program, library = frames.maker_of(frame, None if kind in _WITHOUT_OBJECT else args[0])
         if kind == "anomaly" and library is not None:
             return  # torch's own use, as where it compiles
+        if kind == "autocast" and (args[0].device != "cpu" or not args[0]._enabled):
+            return
         call = _WITHOUT_OBJECT.get(kind) or type(args[0]).__name__[:MOST_TEXT]
         if call == "set_detect_anomaly" and not sys.modules["torch"].is_anomaly_enabled():
             return
@@ -113,8 +193,13 @@ class SetupWatch(Watcher):
             fields = vars(args[0])
             known["is_shuffled"] = "Random" in type(fields.get("sampler")).__name__
             known["collate"] = _collate(fields.get("collate_fn"))
+            size = fields.get("batch_size")
+            known["batch_size"] = size if type(size) is int and size > 0 else 0
         elif kind == "optimizer":
-            known["dtypes"] = sorted(_dtypes(vars(args[0])["param_groups"]))
+            known |= _parameters(vars(args[0])["param_groups"])
+        elif kind == "hooks":
+            known["hooks"] = len(args[1])
+            known["call"] = call = _registers(frame) or call
         key = (kind, call, file, line)
         if key in self._calls:
             _join(known, self._calls[key])
@@ -129,6 +214,18 @@ def _join(known: dict[str, Any], before: dict[str, Any]) -> None:
         known["collate"] = of_shuffled[0] if len(of_shuffled) == 1 else None
     known["is_shuffled"] = known.get("is_shuffled", False) or before.get("is_shuffled", False)
     known["dtypes"] = sorted({*known.get("dtypes", ()), *before.get("dtypes", ())})
+    for name in ("batch_size", "matrices", "elements", "hooks"):
+        known[name] = max(known.get(name, 0), before.get(name, 0))
+
+
+def _registers(frame: FrameType) -> str | None:
+    """Return the name of torch's function that registers a hook."""
+    around: FrameType | None = frame
+    while around is not None and f"{os.sep}torch{os.sep}" in around.f_code.co_filename:
+        if around.f_code.co_name.startswith("register_"):
+            return around.f_code.co_name[:MOST_TEXT]
+        around = around.f_back
+    return None
 
 
 def _functions() -> Iterator[tuple[str, Any]]:
@@ -157,14 +254,15 @@ def _collate(function: Any) -> dict[str, Any] | None:
     return {"function": name, "file": file, "line": code.co_firstlineno}
 
 
-def _dtypes(groups: Any) -> set[str]:
+def _parameters(groups: Any) -> dict[str, Any]:
+    """Return what is noted of an optimizer's parameters."""
     torch: Any = sys.modules["torch"]
     with torch._C.DisableTorchFunction():  # no class or mode of the program's should see it
-        return {
-            str(parameter.dtype).removeprefix("torch.")[:MOST_TEXT]
-            for group in groups
-            for parameter in group["params"][:_MOST_PARAMETERS]
-        }
+        all_of_them = [one for group in groups for one in group["params"][:_MOST_PARAMETERS]]
+        dtypes = {str(one.dtype).removeprefix("torch.")[:MOST_TEXT] for one in all_of_them}
+        known = [one for one in all_of_them if not torch.nn.parameter.is_lazy(one)]
+        matrices = [int(one.numel()) for one in known if one.dim() > 1]
+    return {"dtypes": sorted(dtypes), "matrices": len(matrices), "elements": sum(matrices)}
 
 
 def watcher(options: object) -> Watcher:

@@ -23,6 +23,7 @@ from pyinstrument_gpu.aspects.slow_step_causes.data import SlowStepCauses
 from pyinstrument_gpu.core.arrays import durations_ns_of, places_in
 from pyinstrument_gpu.core.aspect import DocumentAspect
 from pyinstrument_gpu.core.cause import Cause, Precedence, amounts_of
+from pyinstrument_gpu.core.record import SourceLine
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.parts.words import printable
 
@@ -99,7 +100,7 @@ class SlowStepCausesAspect(DocumentAspect[Run, None]):
         numbers = {thread: place for place, (thread, _) in enumerate(known.threads)}
         intervals["note"] = [numbers.get(one, -1) for one in intervals["note"].tolist()]
         intervals = intervals[np.isin(intervals["thread"], run.steps.closed["thread"])]
-        other = _thread_of_most(intervals, [name for _, name in known.threads])
+        other = _thread_of_most(run, intervals, known)
         yield Cause(
             name="gil_wait",
             words="waiting for the GIL",
@@ -118,15 +119,21 @@ class SlowStepCausesAspect(DocumentAspect[Run, None]):
             yield "Waits for the GIL: the kernel does not tell in which system call a thread waits."
 
 
-def _thread_of_most(intervals: NDArray[np.void], names: list[str]) -> str:
-    """Return the thread that ran during most of some waits, in words."""
-    time_ns = np.zeros(len(names))
+def _thread_of_most(run: Run, intervals: NDArray[np.void], known: SlowStepCauses) -> str:
+    """Return the thread that ran during most of the waits of which it is known, in words."""
+    time_ns = np.zeros(len(known.threads))
     is_named = intervals["note"] >= 0
-    np.add.at(time_ns, intervals["note"][is_named], durations_ns_of(intervals[is_named]))
-    whole_ns = durations_ns_of(intervals).sum()
-    if not len(names) or time_ns.max() <= whole_ns / 2:
+    times_ns = durations_ns_of(intervals[is_named])
+    np.add.at(time_ns, intervals["note"][is_named], times_ns)
+    if not len(time_ns) or time_ns.max() <= times_ns.sum() / 2:
         return "other threads of Python"
-    return f"the thread {printable(names[int(time_ns.argmax())])}"
+    number, name = known.threads[int(time_ns.argmax())]
+    for thread, file, line, code in known.targets:
+        if thread == number:
+            return (
+                f"the thread {printable(name)} ({run.name_of_line(SourceLine(file, line, code))})"
+            )
+    return f"the thread {printable(name)}"
 
 
 def _asleep(run: Run, ran: NDArray[np.void]) -> Cause:

@@ -8,6 +8,7 @@ import os
 import threading
 from functools import partial
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from pyinstrument_gpu.aspects.slow_step_causes import DOCUMENT, MOST_TEXT, MOST_THREADS
@@ -30,6 +31,7 @@ class HindranceWatch(Watcher):
         self._proc = Path(os.environ.get(VARIABLE) or "/proc")
         self._seen: dict[str, bool] | None = None
         self._threads: dict[int, str] = {}
+        self._targets: dict[int, tuple[str, int, str]] = {}
 
     def begin(self, recording: ActiveRecording) -> None:
         super().begin(recording)
@@ -38,11 +40,21 @@ class HindranceWatch(Watcher):
     def document(self) -> dict[str, Any] | None:
         if self._seen is None:
             return None
-        for thread in threading.enumerate():
-            if thread.native_id is not None:
-                self._threads[thread.native_id] = thread.name[:MOST_TEXT]
+        self._note_threads()
         threads = [*self._threads.items()][-MOST_THREADS:]
-        return {**self._seen, "threads": threads}
+        targets = [(one, *self._targets[one]) for one, _ in threads if one in self._targets]
+        return {**self._seen, "threads": threads, "targets": targets}
+
+    def _note_threads(self) -> None:
+        """Note those of the program that there are now: some have ended when the run does."""
+        for thread in threading.enumerate():
+            if thread.native_id is None:
+                continue
+            self._threads[thread.native_id] = thread.name[:MOST_TEXT]
+            code = getattr(vars(thread).get("_target"), "__code__", None)
+            if isinstance(code, CodeType):
+                place = code.co_filename[-MOST_TEXT:], code.co_firstlineno, code.co_name[:MOST_TEXT]
+                self._targets[thread.native_id] = place
 
     def _start(self) -> None:
         if not self.is_on:
@@ -56,6 +68,7 @@ class HindranceWatch(Watcher):
         """Look for the GIL. On a busy machine it may not be found at once."""
         if not self.is_on or self._seen is None:
             return
+        self._note_threads()
         self._seen["is_gil_seen"] = native.watch_gil(os.fsencode(self._proc / "self" / "task"))
         if tries and not self._seen["is_gil_seen"]:
             native.call_before_step(partial(self._look_for_gil, tries[1:]), after=tries[0])

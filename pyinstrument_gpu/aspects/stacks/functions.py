@@ -15,6 +15,7 @@ from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.advice import EDIT_SHARE, Finding, twice_as_fast
 from pyinstrument_gpu.analysis.sampled_time import share_range
 from pyinstrument_gpu.analysis.step_times import is_mostly_first
+from pyinstrument_gpu.analysis.undisturbed import OUTSIDE
 from pyinstrument_gpu.aspects.stacks.data import Stacks
 from pyinstrument_gpu.aspects.stacks.tree import FunctionSamples, PhaseTree, phase_trees
 from pyinstrument_gpu.core.run import Run
@@ -58,10 +59,17 @@ def faster_outside_phases(run: Run) -> Iterator[Finding]:
     sampled_ns, samples = sum(one.time_ns for one in in_steps), sum(one.samples for one in in_steps)
     tree = next((one for one in in_steps if not one.path), None)
     heaviest = None if tree is None else _heaviest(tree)
-    if heaviest is None:
+    if tree is None or heaviest is None:
         return
-    of_ns = totals.duration.mean_ns
-    shares = share_range(heaviest.time_ns / sampled_ns, samples)
+    if _lines(run, heaviest) in map(run.line_of_phase, range(len(run.paths))):
+        return  # a line that is a phase itself, at its edges
+    of_ns, share = totals.duration.mean_ns, heaviest.time_ns / sampled_ns
+    if (known := analysis.of(run).undisturbed) is not None:
+        # Samples are of the elapsed time; of what lies outside of phases they know the part.
+        of_ns = known.step_ns
+        share = heaviest.time_ns / tree.time_ns * known.by_path.get(OUTSIDE, 0.0) / of_ns
+        samples = tree.samples
+    shares = share_range(share, samples)
     likely_ns, high_ns, low_ns = (share / 2 * of_ns for share in shares)
     low_ns *= analysis.of(run).certain_share
     if low_ns < EDIT_SHARE * of_ns or likely_ns < _LEAST_SAVED_SHARE * of_ns:

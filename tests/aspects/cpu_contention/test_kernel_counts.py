@@ -13,11 +13,12 @@ from pyinstrument_gpu.aspects.cpu_contention.kernel_counts import (
     known,
     own_ns,
     pressure_ns,
+    started_ns,
     thread_waits,
     throttled_ns,
 )
 
-ALL = (busy_ns, own_ns, pressure_ns, throttled_ns, thread_waits)
+ALL = (busy_ns, own_ns, started_ns, pressure_ns, throttled_ns, thread_waits)
 V1 = "nr_periods 10\nnr_throttled 4\nthrottled_time {}000\n"
 V2 = "usage_usec 9\nnr_periods 10\nnr_throttled 4\nthrottled_usec {}\n"
 
@@ -53,7 +54,9 @@ def test_own_use_has_that_of_what_the_process_started(
         put(proc / str(pid) / "task" / str(pid) / "children", children)
         name = "a) worker (1"
         put(proc / str(pid) / "stat", f"{pid} ({name}) S 1 2 3 4 5 6 7 8 9 10 1 2 3 {pid} 20 0")
-    assert own_ns(proc) == 1_875_000_000 + (3 * (1 + 2 + 3) + 11 + 12 + 13) * 10_000_000
+    started = 375_000_000 + (3 * (1 + 2 + 3) + 11 + 12 + 13) * 10_000_000
+    assert started_ns(proc) == started
+    assert own_ns(proc) == 1_500_000_000 + started
 
 
 def test_pressure_and_the_waits_of_threads(proc: Path) -> None:

@@ -26,6 +26,9 @@ from tests.helpers.timed_runs import MS, made_run, with_waits
 SECOND = 1_000_000_000
 QUIET = CpuContention(10 * SECOND, 2, busy_ns=8 * SECOND, own_ns=8 * SECOND, throttled_ns=0)
 BUSY = CpuContention(10 * SECOND, 2, busy_ns=20 * SECOND, own_ns=2 * SECOND, pressure_ns=9 * SECOND)
+STARTED = CpuContention(
+    10 * SECOND, 2, busy_ns=20 * SECOND, own_ns=20 * SECOND, started_ns=15 * SECOND
+)
 THROTTLED = CpuContention(10 * SECOND, 8, 20 * SECOND, 20 * SECOND, throttled_ns=4 * SECOND)
 
 
@@ -51,6 +54,9 @@ def section_of(document: Document) -> str:
             QUIET,
             ", as it has more threads and processes at work than the 2 processors that it may use",
             id="its own",
+        ),
+        pytest.param(
+            STARTED, ", as processes that it started used 1.5 of 2 processors", id="its children"
         ),
         pytest.param(None, "", id="unknown"),
     ],

@@ -13,6 +13,7 @@ import pytest
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import analysis, gpu_phase, gpu_step, gpu_steps
 from pyinstrument_gpu.aspects.memory import out_of_memory
+from pyinstrument_gpu.aspects.memory.aspect import ASPECT
 from pyinstrument_gpu.aspects.memory.data import MEMORY_POINT_DTYPE, MedianBytes, Memory
 from pyinstrument_gpu.aspects.memory.fold import (
     MOST_BOUNDARIES,
@@ -27,6 +28,7 @@ from pyinstrument_gpu.aspects.memory.fold import (
 )
 from pyinstrument_gpu.aspects.memory.growth import memory_growth
 from pyinstrument_gpu.aspects.memory.watch import MemoryWatch
+from pyinstrument_gpu.aspects.setup_calls.data import SetupCall, SetupCalls
 from pyinstrument_gpu.native import native
 from tests.helpers.allocator import SimulatedDevice
 from tests.helpers.clock import fake_clock
@@ -175,6 +177,23 @@ def test_a_leak_is_named_with_its_phase(leak: str | None) -> None:
         assert growth.path == (leak or None)
         assert growth.is_outside_phases == (not leak)
         assert growth.low_bytes == growth.step_bytes == growth.high_bytes == 512
+
+
+def test_a_growth_is_told_with_the_lines_that_keep_something() -> None:
+    device = SimulatedDevice()
+    with recording_of(device) as recording:
+        for _ in gpu_steps(range(60)):
+            device.allocator.allocate(1 << 20)
+    run = recording.run
+    calls = [("kept", "total", 21), ("retained", "backward(retain_graph=True)", 16)]
+    run.setup_calls = SetupCalls(
+        tuple(SetupCall(kind=kind, call=call, file="a.py", line=at) for kind, call, at in calls)
+    )
+    (found,) = [one for one in ASPECT.failures(run) if "grows" in one.about]
+    assert found.evidence == (
+        "1.00 MiB per step, left outside phases; the loop adds to total (a.py:21), perhaps tensors "
+        "with their graph; backward(retain_graph=True) at a.py:16 keeps what was saved for it"
+    )
 
 
 def test_where_one_phase_frees_what_another_allocates_no_phase_is_named() -> None:

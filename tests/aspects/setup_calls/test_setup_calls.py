@@ -7,6 +7,7 @@ import sys
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,7 +17,7 @@ from pyinstrument_gpu.aspects.setup_calls.data import (
     SetupCall,
     SetupCalls,
 )
-from pyinstrument_gpu.aspects.setup_calls.watch import _dtypes
+from pyinstrument_gpu.aspects.setup_calls.watch import _parameters
 
 
 def line() -> int:
@@ -34,12 +35,19 @@ def test_loaders_and_optimizers_have_the_line_that_makes_them() -> None:
     with pig.record() as recording:
         first = line() + 1
         torch.utils.data.DataLoader(data, shuffle=True)
-        torch.utils.data.DataLoader(data)
+        torch.utils.data.DataLoader(data, batch_size=4)
         for _ in range(2):
             torch.optim.AdamW(weights)
     assert calls_of(recording) == [
-        SetupCall(kind="loader", call="DataLoader", file=__file__, line=first, is_shuffled=True),
-        SetupCall(kind="loader", call="DataLoader", file=__file__, line=first + 1),
+        SetupCall(
+            kind="loader",
+            call="DataLoader",
+            file=__file__,
+            line=first,
+            is_shuffled=True,
+            batch_size=1,
+        ),
+        SetupCall(kind="loader", call="DataLoader", file=__file__, line=first + 1, batch_size=4),
         SetupCall(
             kind="optimizer",
             call="AdamW",
@@ -116,7 +124,7 @@ def test_modes_of_the_program_do_not_see_what_is_asked() -> None:
     weights = [torch.zeros(1)]
     optimizer = torch.optim.SGD(weights, lr=0.1)
     with Mode():
-        assert _dtypes(optimizer.param_groups) == {"float32"}
+        assert _parameters(optimizer.param_groups)["dtypes"] == ["float32"]
 
 
 def test_a_call_that_fails_raises_what_it_raises_and_is_not_noted() -> None:
@@ -167,6 +175,74 @@ def test_only_a_backward_pass_that_keeps_a_graph_of_itself_is_noted() -> None:
     (found,) = calls_of(recording)
     assert (found.kind, found.call) == ("backward", "backward(create_graph=True)")
     assert (found.file, found.line) == (__file__, line)
+
+
+def test_a_backward_pass_that_keeps_what_was_saved_is_noted_where_steps_have_it() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    with pig.record() as recording:
+        for _ in pig.gpu_steps(range(4)):
+            made = line() + 1
+            weight.square().sum().backward(retain_graph=True)
+    (found,) = calls_of(recording)
+    assert (found.kind, found.call, found.line) == ("retained", "backward(retain_graph=True)", made)
+
+
+def test_autocast_is_noted_where_it_is_on_for_the_cpu() -> None:
+    with pig.record() as recording:
+        for _ in range(20):
+            torch.autocast("cpu", enabled=False)
+            made = line() + 1
+            with torch.autocast("cpu"):
+                pass
+    (found,) = calls_of(recording)
+    assert (found.kind, found.call, found.line) == ("autocast", "autocast", made)
+
+
+def test_arrays_of_doubles_are_noted_among_the_first() -> None:
+    with pig.record() as recording:
+        torch.from_numpy(np.zeros(2, np.float32))
+        made = line() + 1
+        torch.from_numpy(np.zeros(2))
+        for _ in range(100):
+            torch.from_numpy(np.zeros(2, np.float32))
+        assert torch.from_numpy(np.ones(2)).tolist() == [1, 1]
+    (found,) = calls_of(recording)
+    assert (found.kind, found.call, found.line) == ("doubles", "torch.from_numpy", made)
+
+
+def test_an_optimizer_has_the_size_of_its_layers() -> None:
+    layer, bias = torch.zeros(3, 4), torch.zeros(4)
+    with pig.record() as recording:
+        torch.optim.SGD([{"params": [layer, bias]}, {"params": [torch.zeros(2, 2, 5)]}], lr=1)
+    (found,) = calls_of(recording)
+    assert (found.matrices, found.elements) == (2, 32)
+
+
+def test_hooks_that_steps_add_and_nobody_removes_are_counted() -> None:
+    model, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    with pig.record() as recording:
+        for _ in range(30):  # in no step: a program sets them up
+            other.register_forward_hook(print)
+        for _ in pig.gpu_steps(range(45)):
+            made = line() + 1
+            model.register_forward_hook(print)
+            other.register_forward_pre_hook(print).remove()
+            torch.ones(2, requires_grad=True).register_hook(print)
+    (found,) = calls_of(recording)
+    assert (found.kind, found.call, found.line) == ("hooks", "register_forward_hook", made)
+    assert found.hooks == 40
+
+
+def test_the_lines_of_the_loop_that_keep_something_are_noted() -> None:
+    kept = []
+    with pig.record() as recording:
+        for number in pig.gpu_steps(range(30)):
+            made = line() + 1
+            kept.append(torch.ones(number))
+    found = calls_of(recording)
+    assert [(one.kind, one.call, one.file, one.line) for one in found] == [
+        ("kept", "kept", __file__, made)
+    ]
 
 
 def test_what_is_made_behind_the_recording_is_not_noted_and_is_as_it_was() -> None:

@@ -158,7 +158,8 @@ def test_where_nothing_is_to_be_seen_nothing_is_said(
 @pytest.mark.parametrize(
     ("waits_ms", "other"),
     [
-        ({8: 30, 9: 10}, "the thread Thread-1 (count_words)"),
+        ({8: 30, 9: 10}, "the thread Thread-1 (count_words) (train.py:14)"),
+        ({9: 30, 77: 60}, "the thread logger"),  # of the time of which it is known
         ({8: 20, 9: 20}, "other threads of Python"),  # neither ran during most of it
         ({77: 40}, "other threads of Python"),  # one that is not of Python
     ],
@@ -170,7 +171,12 @@ def test_the_thread_that_ran_while_steps_waited_for_the_gil_is_named(
         usual_steps(advance)
     run = recording.run
     names = ((8, "Thread-1 (count_words)"), (9, "logger"))
-    run.slow_step_causes = SlowStepCauses(is_gil_seen=True, has_pressure=False, threads=names)
+    run.slow_step_causes = SlowStepCauses(
+        is_gil_seen=True,
+        has_pressure=False,
+        threads=names,
+        targets=((8, "train.py", 14, "count_words"),),
+    )
     thread = int(run.steps.closed["thread"][0])
     rows = [(0, ms * MS, -1, thread, GIL_KIND, note) for note, ms in waits_ms.items()]
     run.noted_causes = NotedCauses(np.array(rows, NOTED_DTYPE))
@@ -195,6 +201,28 @@ def test_threads_that_wait_for_the_gil_can_be_told() -> None:
     known = recording.run.slow_step_causes
     assert known is not None
     assert (threading.get_native_id(), threading.current_thread().name) in known.threads
+
+
+def test_a_thread_that_has_ended_is_known_with_what_it_ran(
+    proc: Path, advance: Callable[[int], None]
+) -> None:
+    ends = threading.Event()
+    thread = threading.Thread(target=ends.wait, name="waits")
+    counts = threading.Thread(target=lambda: ends.wait(), name="counts")
+    with pig.record() as recording:
+        thread.start()
+        counts.start()
+        usual_steps(advance)
+        ends.set()
+        thread.join()
+        counts.join()
+    known = recording.run.slow_step_causes
+    assert known is not None
+    assert (thread.native_id, "waits") in known.threads
+    code = ends.wait.__func__.__code__
+    places = {number: place for number, *place in known.targets}
+    assert places[counts.native_id][0] == __file__
+    assert thread.native_id not in places or places[thread.native_id][2] == code.co_name
 
 
 def test_the_own_control_group_goes_first(proc: Path, tmp_path: Path) -> None:
