@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -26,7 +28,7 @@ def contended_run(steps: int = _STEPS, busy: float = 0.8, workers: int | None = 
     more_ns = np.where(np.arange(steps) % (steps // _QUIET) == 0, 0, 100 * MS)
     steps_ns: NDArray[np.int64] = 10 * MS + more_ns
     phases = {"data": 6 * MS / steps_ns, "backward": (3 * MS + more_ns) / steps_ns}
-    facts = {} if workers is None else {KEY: {"loader_workers": workers}}
+    facts: dict[str, Any] = {} if workers is None else {KEY: {"loader_workers": workers}}
     return with_waits(made_run(steps_ns, phases, gpus=[], **facts), busy)
 
 
@@ -71,9 +73,8 @@ def test_a_wait_for_workers_counts_as_it_is() -> None:
     backward_ns = np.where(np.arange(_STEPS) < _QUIET, 3 * MS, 40 * MS)
     phases = {"data": data_ns / steps_ns, "backward": backward_ns / steps_ns}
     for workers, data_is_ns in ((0, MS), (2, 30.5 * MS)):
-        run = with_waits(
-            made_run(steps_ns, phases, gpus=[], **{KEY: {"loader_workers": workers}}), 0.8
-        )
+        facts: dict[str, Any] = {KEY: {"loader_workers": workers}}
+        run = with_waits(made_run(steps_ns, phases, gpus=[], **facts), 0.8)
         found = analysis.of(run).undisturbed
         assert found is not None
         assert found.by_path[0] == pytest.approx(data_is_ns, abs=10)
