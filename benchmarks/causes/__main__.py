@@ -12,10 +12,12 @@ import contextlib
 import json
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.causes.runner import Outcome, busy_loops, outcome
+from benchmarks.causes.runner import Outcome, busy_loops, outcome, reports
+from benchmarks.causes.scoring import first_advice
 from benchmarks.causes.table import CAUSES
 from benchmarks.machine import describe_machine
 
@@ -40,6 +42,9 @@ def main() -> None:
     parser.add_argument("--only", metavar="NAMES", help="separated by commas; a part of a name")
     parser.add_argument("--busy", action="store_true", help="two busy loops beside the programs")
     parser.add_argument("--seconds", type=float, default=3.0, help="about how long they train")
+    parser.add_argument(
+        "--times", type=int, metavar="N", help="run each so often, and count what is advised first"
+    )
     parser.add_argument("--quiet", action="store_true", help="no headlines")
     parser.add_argument("--reports", action="store_true", help="whole reports too")
     parser.add_argument("--results", type=Path, metavar="FILE", help="write all as JSON")
@@ -48,6 +53,12 @@ def main() -> None:
     causes = [one for one in CAUSES if any(part in one.name for part in wanted)]
     if not causes:
         parser.error(f"no cause has {options.only} in its name")
+    if options.times:
+        for cause in causes:
+            found = Counter(map(first_advice, reports(cause, options.seconds, options.times)))
+            said = "; ".join(f"{count} x {advice}" for advice, count in found.most_common())
+            print(f"{cause.name:24} {len(found)} first advice: {said}", flush=True)
+        return
     print(f"{'cause':24} {'points':>6} {'gain':>6} {'elapsed':>8}  twin")
     outcomes: list[Outcome] = []
     failed: list[str] = []

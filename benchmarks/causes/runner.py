@@ -60,6 +60,11 @@ def outcome(cause: Cause, seconds: float) -> Outcome:
     return Outcome(cause.name, points(truth, report), is_false, elapsed_s, twin_s, *texts)
 
 
+def reports(cause: Cause, seconds: float, times: int) -> list[str]:
+    """Return the reports of so many runs of a program."""
+    return [_run(cause, seconds)[0] for _ in range(times)]
+
+
 def _run(cause: Cause, seconds: float, *options: str) -> tuple[str, float]:
     """The report of a run, and the time from the end of its first step to its own. The program has
     a name that says nothing, in a folder of its own."""

@@ -131,6 +131,15 @@ def headline(report: str) -> str:
     return " ".join([verdict, *(" ".join(block) for block in worth)])
 
 
+def first_advice(report: str) -> str:
+    """Return what a headline says first without its numbers: the first advice, or where there is
+    none, the phase that it names."""
+    text = headline(report)
+    worth = re.search(r"Worth trying 1\. (.*?)(?:: | \()", text)
+    phase = re.search(r"of which (?:the host spends )?\S+ (?:in )?(\w+(?: \w+ phases)?)", text)
+    return worth[1] if worth else phase[1] if phase else text.partition(":")[0]
+
+
 def largest_phase(report: str) -> str:
     """Return the name of the largest row of the table of phases, "" without one."""
     rows: list[tuple[float, str]] = []

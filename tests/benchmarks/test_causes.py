@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.causes.scoring import (
     Truth,
+    first_advice,
     headline,
     is_named,
     largest_phase,
@@ -39,6 +40,22 @@ SLOW = Truth("", r"\bdata\b", ["workers"], "", frozenset({17}), frozenset({"shar
 
 def report(verdict: str, advice: str = "nothing") -> str:
     return REPORT.format(verdict=verdict, advice=advice)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "advice", "expected"),
+    [
+        ("A step takes 18 ms", "Make f (a.py:3) twice as fast (saves 5% to 9%)", "Make f"),
+        ("A step takes 18 ms", "Use single precision: make it float32", "Use single precision"),
+    ],
+)
+def test_the_first_advice_is_without_its_numbers(verdict: str, advice: str, expected: str) -> None:
+    assert first_advice(report(verdict, advice)) == expected
+
+
+def test_without_advice_it_is_the_phase_that_is_named() -> None:
+    text = report("A step takes 18 ms, of which the host spends 95% in data (f, a.py:1).")
+    assert first_advice(text.partition("Worth")[0]) == "data"
 
 
 @pytest.mark.parametrize(
