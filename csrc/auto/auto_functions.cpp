@@ -70,7 +70,7 @@ void add_auto_functions(py::module_& module) {
              "has_parameters"_a, "samples_of"_a, "loader_options"_a, "times_written"_a,
              "is_trained_in_eval_mode"_a, "are_of_one_iteration"_a, "note_line"_a, "main_thread"_a,
              "on_step_end"_a);
-  module.def("note_metric_type", &note_metric_type);
+  module.def("note_metric_type", &note_metric_type, "type"_a, py::pos_only());
   module.def("end_loop", &end_loop);
   module.def("end_open_step", [] {
     LoopSession& session = LoopSession::instance();

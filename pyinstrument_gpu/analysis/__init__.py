@@ -201,11 +201,10 @@ class Analysis:
     def undisturbed(self) -> undisturbed.UndisturbedSteps | None:
         """The times of a step without what other programs took of the processors, where that is
         much; None without contention, or where it can't be told."""
-        if not self.is_contended or self.time_budget.is_timed.any():
+        found = self.contention
+        if found is None or found.share is None or self._run.environment.get("gpus") != []:
             return None
-        has_workers = bool(self._run.program_facts.loader_workers)
-        waits = np.flatnonzero(time_budget.are_data(self._run)) if has_workers else ()
-        return undisturbed.undisturbed(self.time_budget, frozenset(map(int, waits)))
+        return undisturbed.undisturbed(self._run, self.time_budget, found.share)
 
     @cached_property
     def batches(self) -> batches.LoaderBatches:

@@ -47,7 +47,8 @@ class Contention:
         thread, thread_share: which thread waited longest, and for which share of the elapsed time.
         processors: those that the process may use.
         others: how many of them other processes used, on average.
-        started: how many of them the processes that it started used, on average.
+        own: how many of them it used itself, with the processes that it started, on average.
+        started: how many of them these used.
         throttled_share: for which share of the elapsed time a CPU limit stopped the process, summed
             over processors.
         pressure: for which share of it some program of the machine waited for a processor.
@@ -63,12 +64,20 @@ class Contention:
     others: float | None = None
     throttled_share: float | None = None
     pressure: float | None = None
+    own: float | None = None
     started: float | None = None
 
     @property
     def has_many_others(self) -> bool:
         others, processors = self.others, self.processors
         return others is not None and others > MANY_OTHERS * (processors or 1)
+
+    @property
+    def is_by_started(self) -> bool:
+        """True if processes that it has started use much of the processors, and most of what it
+        uses."""
+        started = self.started or 0.0
+        return started > max(MANY_STARTED * (self.processors or 1), (self.own or 0.0) / 2)
 
     @property
     def is_throttled(self) -> bool:
@@ -89,7 +98,7 @@ class Contention:
             yield "the CPU limit of its container or control group throttled it"
         if self.has_many_others:
             yield f"other processes used {self.others:.1f} of {_processors(self.processors)}"
-        if (self.started or 0.0) > MANY_STARTED * (self.processors or 1):
+        if self.is_by_started:
             used = f"{self.started:.1f} of {_processors(self.processors)}"
             yield f"processes that it started used {used}"
         elif self.is_own:
@@ -146,7 +155,8 @@ def _of_recording(found: CpuContention | None) -> dict[str, Any]:
         "thread_share": found.share(found.thread_wait_ns),
         "processors": found.processors,
         "others": found.others,
-        "started": found.started,
+        "own": found.share(found.own_ns),
+        "started": found.share(found.started_ns),
         "throttled_share": found.share(found.throttled_ns),
         "pressure": found.share(found.pressure_ns),
     }

@@ -42,6 +42,12 @@ def is_of_program(frame: FrameType) -> bool:
     return _origin_of(frame) is _Origin.PROGRAM or _is_of_main_package(frame)
 
 
+def is_internal(frame: FrameType) -> bool:
+    """Return whether a frame is of no interest to anybody: our code, generated code, or a module of
+    torch that is the call itself."""
+    return _origin_of(frame) is _Origin.INTERNAL
+
+
 def cell_of(file: str) -> str | None:
     """Return a notebook's name for the cell whose code has this made-up file: "Cell In[2]". Only
     its process knows. None for files."""

@@ -298,11 +298,7 @@ def _saving(run: Run, one: Finding) -> str:
     whole = f"the {one.of}"
     mean_ns = analysis.of(run).step_totals.duration.mean_ns
     if one.of == "step" and abs(one.of_ns - mean_ns) > _SKEWED * mean_ns:
-        of_what = "in the part of the run that can tell"
-        undisturbed = analysis.of(run).undisturbed
-        if undisturbed is not None and one.of_ns == undisturbed.step_ns:
-            of_what = "where nothing disturbs it"
-        whole = f"the step ({duration(one.of_ns)} {of_what})"
+        whole = f"the step ({duration(one.of_ns)} in the part of the run that can tell)"
     where = ", most of it in few steps" if one.is_rare else ""
     if one.low_ns <= 0:
         return f"at most {high} of {whole}{where}"

@@ -77,7 +77,7 @@ def test_metrics_are_a_phase_of_their_own(tmp_path: Path, monkeypatch: pytest.Mo
             output.mean().backward()
             optimizer.step()
             accuracy(output.detach())
-    monkeypatch.delitem(sys.modules, "torchmetrics")
+    del sys.modules["torchmetrics"]
     found = all_counts(recording.run)
     assert (found["metrics"], found["forward"]) == (3, 3)
 

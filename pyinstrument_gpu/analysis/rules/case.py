@@ -22,6 +22,8 @@ from pyinstrument_gpu.core.sync_kind import SyncKind
 
 UNKNOWN = None, None, None, None
 """In place of a worth that can't be told."""
+SHORT_STEP_NS = 5_000_000
+"""In a step on a CPU that takes no longer, what comes once for each operator matters."""
 READS = (
     *(SyncKind.ITEM, SyncKind.FLOAT, SyncKind.INT, SyncKind.BOOL, SyncKind.COMPLEX),
     *(SyncKind.TOLIST, SyncKind.NUMPY, SyncKind.CPU, SyncKind.TO_CPU),
@@ -88,9 +90,7 @@ class Case:
 
     @cached_property
     def step_ns(self) -> float:
-        """The mean duration of the steps; under CPU contention, what they take undisturbed."""
-        if self.found.undisturbed is not None:
-            return self.found.undisturbed.step_ns
+        """The mean duration of the steps."""
         return float(durations_ns_of(self.steps).mean())
 
     @cached_property
@@ -108,9 +108,9 @@ class Case:
 
     def computing_ns(self, path: int) -> float:
         """The host's own time in a phase per step, without what it is known to be blocked; under
-        CPU contention, what that is undisturbed."""
+        CPU contention, by its share of a step that nothing disturbs."""
         if self.found.undisturbed is not None:
-            return self.found.undisturbed.by_path.get(path, 0.0)
+            return self.found.undisturbed.share(path) * self.step_ns
         mean = self._means.get(path)
         if mean is None:
             return 0.0

@@ -4,8 +4,9 @@ epoch."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -129,23 +130,31 @@ def no_workers(case: Case) -> Iterator[Finding]:
 
 
 def fewer_workers(case: Case) -> Iterator[Finding]:
-    """Yield what steps waited for a processor where the program's own processes keep these busy,
-    and there are more workers than processors. All of it may be what the workers take from the loop
-    that they work for."""
+    """Yield what steps waited for a processor where processes that the program started keep these
+    busy, its loader has more workers than there are processors, and by their own clocks fewer make
+    batches as fast as the loop uses them. All of it may be what the workers take from the loop."""
     found, workers = case.found.contention, case.found.premises.loader_workers
-    cores = None if found is None else found.processors
-    if found is None or not found.share or not found.is_own or workers is None or cores is None:
+    loaders: Any = case.run.loader
+    if found is None or not found.share or not found.is_by_started or found.has_many_others:
         return
-    if not found.is_large or workers <= cores:
+    if not found.is_large or not workers or not found.processors or workers <= found.processors:
         return
-    fewer = max(1, cores - 1)
+    if loaders is None or not loaders.loaders:
+        return
+    rows = loaders.loaders[0].rows
+    making_ns = sum(max(0, row.making_ns - (row.queued_ns or 0)) for row in rows)
+    batches = sum(row.batches for row in rows)
+    needed = math.ceil(making_ns / max(1, batches) / case.step_ns) + 1
+    if batches < MIN_BATCHES or needed >= min(workers, found.processors + 1):
+        return
     yield guidance(
         "use fewer loader workers",
         None,
         *Worth(0.0, found.share * case.step_ns, case.step_ns),
-        f"{workers} workers share {cores} processor{'s' * (cores != 1)} with the loop, and "
-        f"{waited_for_processor(found.share)}",
-        f"DataLoader(num_workers={fewer}){made_at(case.run, 'loader')}",
+        f"{workers} workers share {found.processors} processor{'s' * (found.processors != 1)} with "
+        f"the loop, {waited_for_processor(found.share)}, and a worker needs "
+        f"{duration(making_ns / batches)} for a batch",
+        f"DataLoader(num_workers={needed}){made_at(case.run, 'loader')}",
     )
 
 

@@ -7,7 +7,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from pyinstrument_gpu.analysis.advice import EDIT_SHARE, Finding
-from pyinstrument_gpu.analysis.rules.case import UNKNOWN, Case, Worth, guidance
+from pyinstrument_gpu.analysis.rules.case import (
+    SHORT_STEP_NS,
+    UNKNOWN,
+    Case,
+    Worth,
+    guidance,
+)
 from pyinstrument_gpu.analysis.sampled_time import line_that_calls, sampled_range
 from pyinstrument_gpu.parts.words import small_percent
 
@@ -98,14 +104,16 @@ def double_precision(case: Case) -> Iterator[Finding]:
 
 def autocast_on_cpu(case: Case) -> Iterator[Finding]:
     """Yield what autocast may cost on a CPU, where it casts the weights of each layer for each
-    pass: that pays where layers and batches are large. Where layers are small, this run can't tell,
-    and elsewhere nothing is said."""
+    pass: that pays where layers and batches are large. Where all layers that are trained are small
+    and linear and steps are short, so that no large one is frozen, this run can't tell. Elsewhere
+    nothing is said."""
     calls = tuple(case.run.setup_calls.of_kind("autocast"))
     optimizers = [one for one in case.run.setup_calls.of_kind("optimizer") if one.matrices]
     if not calls or not optimizers or case.run.environment.get("gpus") != []:
         return
     mean = sum(one.elements for one in optimizers) / sum(one.matrices for one in optimizers)
-    if mean > _SMALL_ELEMENTS:
+    is_small = mean <= _SMALL_ELEMENTS and not any(one.kernels for one in optimizers)
+    if not is_small or case.step_ns > SHORT_STEP_NS:
         return
     lines = " and ".join(case.run.name_of_line(one.place) for one in calls[:2])
     passes_ns = sum(_computing_ns(case, name) for name in ("forward", "loss", "backward"))
@@ -113,8 +121,8 @@ def autocast_on_cpu(case: Case) -> Iterator[Finding]:
         "compute without autocast",
         None,
         *Worth(0.0, _CAST_TAKES * passes_ns, case.step_ns),
-        f"the layers of this model have {mean:,.0f} weights on average, and on a CPU, casting such "
-        "small ones for each pass may take longer than it saves",
+        f"the layers that are trained have {mean:,.0f} weights on average, and on a CPU, casting "
+        "such small ones for each pass may take longer than it saves",
         f"remove {calls[0].call} at {lines}, or try with enabled=False",
     )
 

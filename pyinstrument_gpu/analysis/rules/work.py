@@ -12,7 +12,13 @@ import numpy as np
 from pyinstrument_gpu.analysis.advice import Finding, made_at
 from pyinstrument_gpu.analysis.bottleneck import Bottleneck
 from pyinstrument_gpu.analysis.contention import waited_for_processor
-from pyinstrument_gpu.analysis.rules.case import UNKNOWN, Case, Worth, guidance
+from pyinstrument_gpu.analysis.rules.case import (
+    SHORT_STEP_NS,
+    UNKNOWN,
+    Case,
+    Worth,
+    guidance,
+)
 from pyinstrument_gpu.analysis.rules.occasions import (
     CHECKPOINT_PHASES,
     EVALUATION_PHASES,
@@ -52,7 +58,6 @@ MOST_LARGE = 0.25
 MIN_PADDED = 0.3
 """The least part of large batches that is padding."""
 _FEW_SAMPLES = 8
-_SHORT_STEP_NS = 5_000_000
 _EVALUATE = "evaluate half as often"
 _MAY_BE_ROLLOUTS = (
     "modules run without gradients, but in training mode, or without a loader and a loss, so "
@@ -72,7 +77,7 @@ def batch_size(case: Case) -> Iterator[Finding]:
     """
     loader = case.run.setup_calls.only("loader")
     if case.run.environment.get("gpus") == [] and loader is not None:
-        if 0 < loader.batch_size <= _FEW_SAMPLES and case.step_ns <= _SHORT_STEP_NS:
+        if 0 < loader.batch_size <= _FEW_SAMPLES and case.step_ns <= SHORT_STEP_NS:
             yield guidance(
                 "double the batch size",
                 None,

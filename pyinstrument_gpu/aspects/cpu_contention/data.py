@@ -46,11 +46,6 @@ class CpuContention(Struct, frozen=True):
     started_ns: Count | None = None
 
     @property
-    def started(self) -> float | None:
-        """The number of its processors that processes which it started used, on average."""
-        return self.share(self.started_ns)
-
-    @property
     def others(self) -> float | None:
         """The number of its processors that other processes used, on average."""
         if self.busy_ns is None or self.own_ns is None or self.elapsed_ns < LEAST_NS:

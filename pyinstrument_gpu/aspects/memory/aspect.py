@@ -500,7 +500,9 @@ def _kept(run: Run) -> str:
         clauses.append(f"the loop adds to {' and '.join(kept)}, perhaps tensors with their graph")
     if retained is not None:
         line = run.name_of_line(retained.place)
-        clauses.append(f"{retained.call} at {line} keeps what was saved for it")
+        clauses.append(
+            f"{retained.call} at {line} keeps what was saved for it while the graph lives"
+        )
     return "".join(f"; {clause}" for clause in clauses)
 
 

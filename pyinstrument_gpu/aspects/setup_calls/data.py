@@ -43,8 +43,9 @@ class SetupCall(Struct, frozen=True, kw_only=True):
         collate: of a loader, its `collate_fn`, if that is a function in Python that is not torch's.
         batch_size: of a loader, how many samples are in a batch; 0 unknown.
         dtypes: of an optimizer, the types of its parameters, such as "float32".
-        matrices, elements: of an optimizer, how many of its parameters have more than one
-            dimension, and the number of elements in these.
+        matrices, elements: of an optimizer, how many of its parameters have two dimensions, as
+            those of linear layers have, and the number of elements in these.
+        kernels: of an optimizer, how many have more, as those of convolutions have.
         hooks: of hooks, how many there were at most.
     """
 
@@ -58,6 +59,7 @@ class SetupCall(Struct, frozen=True, kw_only=True):
     batch_size: Count = 0
     matrices: Count = 0
     elements: Count = 0
+    kernels: Count = 0
     hooks: Count = 0
 
     @property

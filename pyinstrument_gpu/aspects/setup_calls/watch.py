@@ -37,7 +37,11 @@ _MOST_FRAMES = 8
 _MOST_KEPT = 3
 """More lines of a loop that keep something say nothing of which of them matters."""
 _MANY_HOOKS = 10
-"""Of one module. So many at first, and then twice as many, are noted."""
+"""Of one module. So many at first, and then twice as many, are looked at."""
+_EACH_STEP = 2.0
+"""So many hooks a step, and so many steps a hook, at most are one in each."""
+_MOST_LOOKS = 1000
+"""Of calls of autocast and of hooks that are registered, as long as none is noted."""
 _WITHOUT_OBJECT = {
     "threads": "torch.set_num_threads",
     "backward": "backward(create_graph=True)",
@@ -56,10 +60,13 @@ class SetupWatch(Watcher):
     def __init__(self) -> None:
         # Objects, by which the hooks are known.
         self._leave, self._leave_array = self._leaves, self._leaves_array
+        self._leave_hook = self._leaves_hook
         self._inside: set[int] = set()
         self._loop: list[tuple[str, int]] = []
-        self._autocasts = self._arrays = 0
-        self._passes = {"backward": 0, "retained": 0}
+        self._arrays = 0
+        self._looks = {"autocast": 0, "hooks": 0}
+        self._passes = {"backward": 0, "retained": 0, "autocast": 0}
+        self._hooks: dict[tuple[Any, ...], tuple[int, int]] = {}
         self._last_step = {"backward": -1, "retained": -1}
         self._calls: dict[tuple[Any, ...], dict[str, Any]] = {}
         self._withdraw: Callable[[], None] | None = None
@@ -74,6 +81,7 @@ class SetupWatch(Watcher):
             self._withdraw()
         native.unhook(self._leave)
         native.unhook(self._leave_array)
+        native.unhook(self._leave_hook)
         super().end()
 
     def document(self) -> dict[str, Any]:
@@ -101,7 +109,7 @@ class SetupWatch(Watcher):
             torch: Any = sys.modules["torch"]
             for function, enter, leave in (
                 (torch.amp.autocast_mode.autocast.__init__, self._enter_autocast, self._leave),
-                (torch.utils.hooks.RemovableHandle.__init__, self._enter_hook, self._leave),
+                (torch.utils.hooks.RemovableHandle.__init__, self._enter_hook, self._leave_hook),
                 (torch.from_numpy, self._enter_array, self._leave_array),
             ):
                 native.hook_call(function, _ANY_CALL, enter=enter, leave=leave)
@@ -135,26 +143,39 @@ class SetupWatch(Watcher):
         frames: Any = sys.modules.get("pyinstrument_gpu.patching.program_frames")
         if not self.is_on or frames is None:
             return
-        program = filter(frames.is_of_program, frames.callers(sys._getframe(1)))
+        # As far as a library's, which then has the loop.
+        own = itertools.dropwhile(frames.is_internal, frames.callers(sys._getframe(1)))
+        program = itertools.takewhile(frames.is_of_program, own)
         self._loop = [
             (one.f_code.co_filename, one.f_lineno or 0)
             for one in itertools.islice(program, _MOST_FRAMES)
         ]
 
     def _enter_autocast(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> str | None:
-        if self._autocasts >= _MOST_PASSES:
-            return None
-        self._autocasts += 1
-        return self._enter("autocast", args, kwargs)
+        self._looks["autocast"] += 1
+        is_over = self._passes["autocast"] >= _MOST_PASSES or self._looks["autocast"] > _MOST_LOOKS
+        return None if is_over else self._enter("autocast", args, kwargs)
 
     def _enter_hook(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> str | None:
+        self._looks["hooks"] += 1
+        if self._looks["hooks"] > _MOST_LOOKS and not self._hooks:
+            native.unhook(self._leave_hook)
+            return None
         # The handle, and the hooks that are there already.
         hooks = len(args[1]) if len(args) > 1 else 0
-        is_noted = hooks >= _MANY_HOOKS and not hooks % _MANY_HOOKS
+        is_looked_at = hooks >= _MANY_HOOKS and not hooks % _MANY_HOOKS
         count = hooks // _MANY_HOOKS
-        if not is_noted or count & (count - 1) or native.open_place()[1] < 0:
+        if not is_looked_at or count & (count - 1) or native.open_place()[1] < 0:
             return None
         return self._enter("hooks", args, kwargs)
+
+    def _adds_hooks(self, key: tuple[Any, ...], hooks: int) -> bool:
+        """Return whether a line adds a hook in about each step, and has since it was first looked
+        at."""
+        step = native.open_place()[1]
+        first_hooks, first_step = self._hooks.setdefault(key, (hooks, step))
+        more, steps = hooks - first_hooks, step - first_step
+        return more > 0 and steps > 0 and 1 / _EACH_STEP <= more / steps <= _EACH_STEP
 
     def _enter_array(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> str | None:
         self._arrays += 1
@@ -167,6 +188,9 @@ class SetupWatch(Watcher):
     def _leaves_array(self, kind: str, args: tuple[Any, ...], succeeded: bool) -> None:
         self._leaves(kind, args, succeeded)
 
+    def _leaves_hook(self, kind: str, args: tuple[Any, ...], succeeded: bool) -> None:
+        self._leaves(kind, args, succeeded)
+
     def _leaves(self, kind: str, args: tuple[Any, ...], succeeded: bool) -> None:
         self._inside.discard(threading.get_ident())
         if succeeded and self.is_on:
@@ -176,10 +200,12 @@ class SetupWatch(Watcher):
     def _note(self, kind: str, args: tuple[Any, ...], frame: FrameType) -> None:
         frames: Any = sys.modules["pyinstrument_gpu.patching.program_frames"]
         program, library = frames.maker_of(frame, None if kind in _WITHOUT_OBJECT else args[0])
-        if kind == "anomaly" and library is not None:
-            return  # torch's own use, as where it compiles
-        if kind == "autocast" and (args[0].device != "cpu" or not args[0]._enabled):
-            return
+        if kind in ("anomaly", "autocast") and library is not None:
+            return  # torch's own use, as where it compiles or computes activations again
+        if kind == "autocast":
+            if args[0].device != "cpu" or not args[0]._enabled:
+                return
+            self._passes[kind] += 1
         call = _WITHOUT_OBJECT.get(kind) or type(args[0]).__name__[:MOST_TEXT]
         if call == "set_detect_anomaly" and not sys.modules["torch"].is_anomaly_enabled():
             return
@@ -201,6 +227,8 @@ class SetupWatch(Watcher):
             known["hooks"] = len(args[1])
             known["call"] = call = _registers(frame) or call
         key = (kind, call, file, line)
+        if kind == "hooks" and not self._adds_hooks(key, known["hooks"]):
+            return
         if key in self._calls:
             _join(known, self._calls[key])
         if key in self._calls or len(self._calls) < MOST_CALLS:
@@ -214,7 +242,7 @@ def _join(known: dict[str, Any], before: dict[str, Any]) -> None:
         known["collate"] = of_shuffled[0] if len(of_shuffled) == 1 else None
     known["is_shuffled"] = known.get("is_shuffled", False) or before.get("is_shuffled", False)
     known["dtypes"] = sorted({*known.get("dtypes", ()), *before.get("dtypes", ())})
-    for name in ("batch_size", "matrices", "elements", "hooks"):
+    for name in ("batch_size", "matrices", "elements", "kernels", "hooks"):
         known[name] = max(known.get(name, 0), before.get(name, 0))
 
 
@@ -261,8 +289,10 @@ def _parameters(groups: Any) -> dict[str, Any]:
         all_of_them = [one for group in groups for one in group["params"][:_MOST_PARAMETERS]]
         dtypes = {str(one.dtype).removeprefix("torch.")[:MOST_TEXT] for one in all_of_them}
         known = [one for one in all_of_them if not torch.nn.parameter.is_lazy(one)]
-        matrices = [int(one.numel()) for one in known if one.dim() > 1]
-    return {"dtypes": sorted(dtypes), "matrices": len(matrices), "elements": sum(matrices)}
+        matrices = [int(one.numel()) for one in known if one.dim() == 2]
+        kernels = sum(one.dim() > 2 for one in known)
+    sizes = {"matrices": len(matrices), "elements": sum(matrices), "kernels": kernels}
+    return {"dtypes": sorted(dtypes), **sizes}
 
 
 def watcher(options: object) -> Watcher:

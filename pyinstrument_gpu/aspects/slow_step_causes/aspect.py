@@ -120,12 +120,11 @@ class SlowStepCausesAspect(DocumentAspect[Run, None]):
 
 
 def _thread_of_most(run: Run, intervals: NDArray[np.void], known: SlowStepCauses) -> str:
-    """Return the thread that ran during most of the waits of which it is known, in words."""
+    """Return the thread that ran during most of some waits, in words."""
     time_ns = np.zeros(len(known.threads))
     is_named = intervals["note"] >= 0
-    times_ns = durations_ns_of(intervals[is_named])
-    np.add.at(time_ns, intervals["note"][is_named], times_ns)
-    if not len(time_ns) or time_ns.max() <= times_ns.sum() / 2:
+    np.add.at(time_ns, intervals["note"][is_named], durations_ns_of(intervals[is_named]))
+    if not len(time_ns) or time_ns.max() <= durations_ns_of(intervals).sum() / 2:
         return "other threads of Python"
     number, name = known.threads[int(time_ns.argmax())]
     for thread, file, line, code in known.targets:

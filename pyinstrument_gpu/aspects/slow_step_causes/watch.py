@@ -8,7 +8,7 @@ import os
 import threading
 from functools import partial
 from pathlib import Path
-from types import CodeType
+from types import FunctionType, MethodType
 from typing import Any
 
 from pyinstrument_gpu.aspects.slow_step_causes import DOCUMENT, MOST_TEXT, MOST_THREADS
@@ -51,8 +51,12 @@ class HindranceWatch(Watcher):
             if thread.native_id is None:
                 continue
             self._threads[thread.native_id] = thread.name[:MOST_TEXT]
-            code = getattr(vars(thread).get("_target"), "__code__", None)
-            if isinstance(code, CodeType):
+            # Nothing of the program's is asked for anything but whether it is a plain function.
+            target = vars(thread).get("_target")
+            function = target.__func__ if type(target) is MethodType else target
+            self._targets.pop(thread.native_id, None)
+            if type(function) is FunctionType:
+                code = function.__code__
                 place = code.co_filename[-MOST_TEXT:], code.co_firstlineno, code.co_name[:MOST_TEXT]
                 self._targets[thread.native_id] = place
 

@@ -65,14 +65,15 @@ def faster_outside_phases(run: Run) -> Iterator[Finding]:
         return  # a line that is a phase itself, at its edges
     of_ns, share = totals.duration.mean_ns, heaviest.time_ns / sampled_ns
     if (known := analysis.of(run).undisturbed) is not None:
-        # Samples are of the elapsed time; of what lies outside of phases they know the part.
-        of_ns = known.step_ns
-        share = heaviest.time_ns / tree.time_ns * known.by_path.get(OUTSIDE, 0.0) / of_ns
-        samples = tree.samples
+        share = heaviest.time_ns / tree.time_ns * known.share(OUTSIDE)
     shares = share_range(share, samples)
+    if known is not None:
+        # Samples are of the elapsed time, and other lines may have been disturbed less.
+        shares = shares[0], shares[1], 0.0
     likely_ns, high_ns, low_ns = (share / 2 * of_ns for share in shares)
     low_ns *= analysis.of(run).certain_share
-    if low_ns < EDIT_SHARE * of_ns or likely_ns < _LEAST_SAVED_SHARE * of_ns:
+    is_likely = likely_ns >= _LEAST_SAVED_SHARE * of_ns
+    if not is_likely or (known is None and low_ns < EDIT_SHARE * of_ns):
         return
     yield twice_as_fast(
         _name(heaviest),

@@ -192,7 +192,8 @@ def test_a_growth_is_told_with_the_lines_that_keep_something() -> None:
     (found,) = [one for one in ASPECT.failures(run) if "grows" in one.about]
     assert found.evidence == (
         "1.00 MiB per step, left outside phases; the loop adds to total (a.py:21), perhaps tensors "
-        "with their graph; backward(retain_graph=True) at a.py:16 keeps what was saved for it"
+        "with their graph; backward(retain_graph=True) at a.py:16 keeps what was saved for it "
+        "while the graph lives"
     )
 
 

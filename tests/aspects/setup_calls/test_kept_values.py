@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -35,10 +36,24 @@ def kept(tmp_path: Path, *body: str, line: int = 4) -> list[KeptValue] | None:
         ("rows.extend(batch)", "rows"),
         ("rows.append((step, loss))", "rows"),
         ("if step: total += loss", "total"),
+        ("total += loss / len(loader)", "total"),
+        ("total += loss * x.size(0)", "total"),
+        ("total = total + loss + penalty", "total"),
+        ("total += losses.sum()", "total"),
+        ("rows.append(('train', loss))", "rows"),
+        ("losses[name].append(loss)", "losses"),
     ],
 )
 def test_what_keeps_something_is_named(tmp_path: Path, statement: str, name: str) -> None:
     assert kept(tmp_path, "loss.backward()", statement) == [KeptValue(name, 6)]
+
+
+def test_a_program_is_read_without_its_warnings_and_however_deep_it_is(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert kept(tmp_path, "print('\\d')", "outputs.append(loss)") == [KeptValue("outputs", 6)]
+        long = " + ".join(["x"] * 2000)
+        assert kept(tmp_path, "total += loss", f"y = {long}") == [KeptValue("total", 5)]
 
 
 @pytest.mark.parametrize(
@@ -56,6 +71,18 @@ def test_what_keeps_something_is_named(tmp_path: Path, statement: str, name: str
         ["queue.append(loss)", "queue.clear()"],
         ["total = other + loss"],
         ["optimizer.step()"],
+        ["seen += y.size(0)"],
+        ["seen += y.shape[0]"],
+        ["elapsed += time.time() - began"],
+        ["count += (output.argmax(1) == y).sum().item()"],
+        ["y = x.add(noise)"],  # makes something new
+        ["a, b = f(x)", "a += b"],
+        ["rows: list = []", "rows.append(loss)"],
+        ["for part in parts: part += loss"],
+        ["if (rows := f(x)): rows.append(loss)"],
+        ["with f() as rows: rows.append(loss)"],
+        ["window.append(loss)", "window[:] = window[-10:]"],
+        ["window.append(loss)", "window.remove(loss)"],
         ["def hook(x):", "    kept.append(x)"],  # a function of its own
     ],
 )

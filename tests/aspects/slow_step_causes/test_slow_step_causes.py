@@ -160,7 +160,7 @@ def test_where_nothing_is_to_be_seen_nothing_is_said(
     ("waits_ms", "other"),
     [
         ({8: 30, 9: 10}, "the thread Thread-1 (count_words) (train.py:14)"),
-        ({9: 30, 77: 60}, "the thread logger"),  # of the time of which it is known
+        ({9: 30, 77: 20}, "the thread logger"),
         ({8: 20, 9: 20}, "other threads of Python"),  # neither ran during most of it
         ({77: 40}, "other threads of Python"),  # one that is not of Python
     ],
