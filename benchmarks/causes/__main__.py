@@ -55,9 +55,9 @@ def main() -> None:
         parser.error(f"no cause has {options.only} in its name")
     if options.times:
         for cause in causes:
-            found = Counter(map(first_advice, reports(cause, options.seconds, options.times)))
-            said = "; ".join(f"{count} x {advice}" for advice, count in found.most_common())
-            print(f"{cause.name:24} {len(found)} first advice: {said}", flush=True)
+            firsts = Counter(map(first_advice, reports(cause, options.seconds, options.times)))
+            said = "; ".join(f"{count} x {advice}" for advice, count in firsts.most_common())
+            print(f"{cause.name:24} {len(firsts)} first advice: {said}", flush=True)
         return
     print(f"{'cause':24} {'points':>6} {'gain':>6} {'elapsed':>8}  twin")
     outcomes: list[Outcome] = []

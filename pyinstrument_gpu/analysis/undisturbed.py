@@ -120,7 +120,8 @@ def _batch_of_workers_ns(run: Run) -> float:
     for loader in () if known is None else known.loaders[:1]:
         batches = sum(row.batches for row in loader.rows)
         making_ns = sum(row.making_ns - (row.queued_ns or 0) for row in loader.rows)
-        return float(max(0, making_ns)) / max(1, batches) / max(1, loader.workers)
+        each_ns: float = max(0, making_ns) / max(1, batches) / max(1, loader.workers)
+        return each_ns
     return 0.0
 
 

@@ -15,6 +15,7 @@ from pyinstrument_gpu.analysis.advice import Finding, faster_loading
 from pyinstrument_gpu.analysis.loader_replay import LoaderModel, Prediction, Processors
 from pyinstrument_gpu.analysis.rules import findings
 from pyinstrument_gpu.aspects.cpu_contention.data import CpuContention
+from pyinstrument_gpu.aspects.loader.data import Loader, Loaders, WorkerTimes
 from pyinstrument_gpu.aspects.setup_calls.data import CollateFunction, SetupCall, SetupCalls
 from pyinstrument_gpu.aspects.stacks.data import StackNode, Stacks
 from pyinstrument_gpu.core.program_facts import KEY
@@ -273,7 +274,7 @@ def test_autocast_of_small_layers_on_a_cpu_may_cost_more_than_it_saves() -> None
 
 @pytest.mark.parametrize(
     ("batch_size", "step_ms", "is_named"),
-    [(2, 2, True), (2, 10, False), (64, 2, False), (0, 2, False)],
+    [(2, 2, True), (2, 20, False), (64, 2, False), (0, 2, False)],
 )
 def test_short_steps_with_few_samples_may_be_worth_more_of_them(
     batch_size: int, step_ms: int, is_named: bool
@@ -372,14 +373,32 @@ def test_threads_beyond_the_processors_may_be_what_steps_wait_for() -> None:
 
 
 def test_workers_beyond_the_processors_may_be_what_steps_wait_for() -> None:
-    def of(workers: int, known: CpuContention) -> list[Finding]:
+    def of(workers: int, known: CpuContention, making_ms: float = 4) -> list[Finding]:
         facts: dict[str, Any] = {KEY: {"loader_workers": workers}}
-        return found(with_waits(made_run([10 * MS] * 20, **facts), 0.4, known), "use fewer loader")
+        run = with_waits(made_run([10 * MS] * 20, **facts), 0.4, known)
+        times = dict.fromkeys(
+            ("longest_ns", "waiting_ns", "starting_ns", "cpu_ns", "other_cpu_ns"), 1
+        )
+        making_ns = round(20 * 2 * making_ms * MS)
+        row = WorkerTimes(
+            worker=0,
+            processes=1,
+            batches=20,
+            making_ns=making_ns,
+            queued_ns=making_ns // 2,
+            **times,
+        )
+        run.loader = Loaders((Loader(dataset="Rows", workers=16, iterators=1, rows=(row,)),))
+        return found(run, "use fewer loader")
 
-    own = CpuContention(10 * SECOND, 2, 20 * SECOND, 20 * SECOND)
-    (one,) = of(16, own)
+    busy = CpuContention(10 * SECOND, 2, 20 * SECOND, 20 * SECOND, started_ns=15 * SECOND)
+    (one,) = of(16, busy)
     assert (one.low_ns, one.high_ns) == (0, 4 * MS)
     assert one.evidence.startswith("16 workers share 2 processors with the loop")
-    assert one.edit == "DataLoader(num_workers=1)"
-    assert not of(2, own)
-    assert not of(16, CpuContention(10 * SECOND, 2, 20 * SECOND, 2 * SECOND))  # others take them
+    assert one.edit == "DataLoader(num_workers=2)"
+    assert not of(2, busy)
+    # As many are needed, the processors are not busy with them, or others take them.
+    assert not of(16, busy, making_ms=40)
+    assert not of(16, CpuContention(10 * SECOND, 2, 20 * SECOND, 20 * SECOND, started_ns=SECOND))
+    others = CpuContention(10 * SECOND, 2, 20 * SECOND, 9 * SECOND, started_ns=8 * SECOND)
+    assert not of(16, others)

@@ -22,7 +22,7 @@ from pyinstrument_gpu.core.sync_kind import SyncKind
 
 UNKNOWN = None, None, None, None
 """In place of a worth that can't be told."""
-SHORT_STEP_NS = 5_000_000
+SHORT_STEP_NS = 10_000_000
 """In a step on a CPU that takes no longer, what comes once for each operator matters."""
 READS = (
     *(SyncKind.ITEM, SyncKind.FLOAT, SyncKind.INT, SyncKind.BOOL, SyncKind.COMPLEX),

@@ -27,6 +27,7 @@ from pyinstrument_gpu.parts.words import counted, duration, printable, size, sma
 
 _SUMMED_UP = 3
 _MOSTLY = 0.5
+_MOST_OF_FIELD = 2
 
 
 class LoaderAspect(DocumentAspect[Run, tuple[LoaderWork, ...]]):
@@ -136,19 +137,19 @@ def _faster(run: Run, work: LoaderWork) -> Iterator[Finding]:
 
 
 def _grown(run: Run, loader: Loader) -> Iterator[Finding]:
-    """Yield the growth of the memory of workers that copy what they should share."""
+    """Yield the growth of the memory of workers that may copy what they should share: a list whose
+    objects are as large as at least half of it."""
     grown_bytes, field = max(row.grown_bytes or 0 for row in loader.rows), loader.largest
-    if grown_bytes < MUCH_BYTES or field is None:
+    if field is None or not MUCH_BYTES <= grown_bytes <= _MOST_OF_FIELD * field.bytes:
         return
     line = run.name_of_line(SourceLine(field.file, field.line, "")) if field.line else ""
     where = f" ({line})" if line else ""
-    batches = sum(row.batches for row in loader.rows)
     yield unpriced(
         "failure",
         "memory of the workers of the loader grows",
-        f"by {size(grown_bytes)} in one of {loader.workers} in {batches:,} batches, as each copies "
-        f"the pages of {printable(loader.dataset)}.{printable(field.name)}{where}, a {field.kind} "
-        f"of {field.items:,} objects, that it reads; one array or tensor would be shared",
+        f"by {size(grown_bytes)} in one of {loader.workers}, as each may copy the pages of "
+        f"{printable(field.dataset)}.{printable(field.name)}{where}, a {field.kind} of "
+        f"{field.items:,} objects, that it reads; one array or tensor would be shared",
         None,
         "pyinstrument-gpu report -v RUN",
     )

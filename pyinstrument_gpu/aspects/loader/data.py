@@ -49,8 +49,8 @@ class WorkerTimes(Struct, frozen=True, kw_only=True):
         queued_ns: for how long that thread was ready, and waited for a processor; None unknown.
         read_bytes: that they read from files and pipes; None unknown.
         minor_faults, major_faults: page faults of that thread.
-        grown_bytes: how much more memory one of them had for itself alone at last than before its
-            first batch, at most; None unknown.
+        grown_bytes: the memory that one of them, if forked, had written and shared with no other
+            process at last, at most; None unknown, as where it had few page faults.
     """
 
     worker: _Worker
@@ -130,17 +130,21 @@ class LongBatch(Struct, frozen=True, array_like=True):
 
 
 class LargestField(Struct, frozen=True):
-    """The attribute of a dataset that holds most objects of Python.
+    """The attribute of a dataset that holds the largest objects of Python in all.
 
     Attributes:
+        dataset: the class.
         kind: "list", "tuple", "dict" or "set".
         items: how many.
+        bytes: how large these are, by some of them.
         file, line: where it is set; line 0 where that was not found.
     """
 
+    dataset: _Text
     name: _Text
     kind: _Text
     items: Count
+    bytes: Count
     file: _Text
     line: Count
 

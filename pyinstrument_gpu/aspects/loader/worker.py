@@ -39,6 +39,7 @@ _KEPT_LONG = 16
 """How many of these a worker tells of."""
 _HISTORY_SPANS, _LOG_BYTES = 64, 1 << 16
 """Of the recorder in the worker, whose history nobody reads."""
+_PAGE_BYTES = resource.getpagesize()
 _MODULE = "torch.utils.data._utils.worker"
 _NO_BATCH = {_MODULE, "torch._utils"}
 """Modules of what a worker puts into the queue at the end of an iterable dataset, to begin another
@@ -104,6 +105,7 @@ class _WatchedWorker:
             raise OSError("there is no slot")
         self._slot = slot
         slot.begins(0, 0)
+        self._is_forked = is_forked
         self._dataset = dataset = args[1]
         self._known: dict[str, Any] = {
             "worker": args[_WORKER],
@@ -122,7 +124,7 @@ class _WatchedWorker:
         self._seen_ns = self._look_ns = 0
         self._ready_ns: int | None = None
         self._begin_ns = 0
-        self._before, self._before_bytes = _counted(), private_bytes()
+        self._before = _counted()
         self._next_ns, self._every_ns = 0, _FIRST_NS
         self._is_sampled = False
         self._stacks: dict[str, Any] | None = None
@@ -169,7 +171,7 @@ class _WatchedWorker:
         self._slot.begins(0, 0)  # also where an iterable dataset has ended, and makes none
         if self._ready_ns is None:
             self._ready_ns = began_ns
-            self._before, self._before_bytes = _counted(), private_bytes()
+            self._before = _counted()
         asked = None
         with self._wait:
             try:
@@ -231,13 +233,14 @@ class _WatchedWorker:
                 lines = [(number, time_ns) for _, time_ns, number in more[:MOST_LINES]]
                 self._long.append((self._begin_ns, end_ns, lines))
 
-    def _memory(self) -> dict[str, Any]:
-        """Return how much more memory is this process's alone than before the first batch, and
-        which part of the dataset may be why, where that is much."""
-        now_bytes, before_bytes = private_bytes(), self._before_bytes
-        grown_bytes = None
-        if now_bytes is not None and before_bytes is not None:
-            grown_bytes = max(0, now_bytes - before_bytes)
+    def _memory(self, faults: int) -> dict[str, Any]:
+        """Return the memory that a forked worker has copied or made since it was forked, and which
+        part of the dataset it may be, where it is much. To ask the kernel takes it milliseconds, so
+        that waits for page faults that can be so much, and for steady writing."""
+        is_steady = self._every_ns == _EVERY_NS
+        if not (self._is_forked and is_steady and faults * _PAGE_BYTES >= MUCH_BYTES):
+            return {"grown_bytes": None}
+        grown_bytes = private_bytes()
         if (grown_bytes or 0) >= MUCH_BYTES and "largest" not in self._known:
             self._known["largest"] = None
             with suppress(Exception):
@@ -252,8 +255,8 @@ class _WatchedWorker:
             "making_ns": self._making_ns,
             "waiting_ns": self._waiting_ns,
             "longest_ns": self._longest_ns,
-            **_since(self._before),
-            **self._memory(),
+            **(counted := _since(self._before)),
+            **self._memory(counted["minor_faults"] or 0),
             "newest": list(self._batches),
             "stacks": self._sampled(),
         }

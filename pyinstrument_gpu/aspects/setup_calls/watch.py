@@ -248,11 +248,12 @@ def _join(known: dict[str, Any], before: dict[str, Any]) -> None:
 
 def _registers(frame: FrameType) -> str | None:
     """Return the name of torch's function that registers a hook."""
-    around: FrameType | None = frame
-    while around is not None and f"{os.sep}torch{os.sep}" in around.f_code.co_filename:
-        if around.f_code.co_name.startswith("register_"):
-            return around.f_code.co_name[:MOST_TEXT]
-        around = around.f_back
+    for _ in range(_MOST_FRAMES):
+        if frame.f_code.co_name.startswith("register_"):
+            return frame.f_code.co_name[:MOST_TEXT]
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
     return None
 
 

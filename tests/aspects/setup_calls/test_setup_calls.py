@@ -215,7 +215,7 @@ def test_an_optimizer_has_the_size_of_its_layers() -> None:
     with pig.record() as recording:
         torch.optim.SGD([{"params": [layer, bias]}, {"params": [torch.zeros(2, 2, 5)]}], lr=1)
     (found,) = calls_of(recording)
-    assert (found.matrices, found.elements) == (2, 32)
+    assert (found.matrices, found.elements, found.kernels) == (1, 12, 1)
 
 
 def test_hooks_that_steps_add_and_nobody_removes_are_counted() -> None:
@@ -226,11 +226,24 @@ def test_hooks_that_steps_add_and_nobody_removes_are_counted() -> None:
         for _ in pig.gpu_steps(range(45)):
             made = line() + 1
             model.register_forward_hook(print)
-            other.register_forward_pre_hook(print).remove()
+            other.register_forward_hook(print).remove()
             torch.ones(2, requires_grad=True).register_hook(print)
     (found,) = calls_of(recording)
     assert (found.kind, found.call, found.line) == ("hooks", "register_forward_hook", made)
     assert found.hooks == 40
+
+
+def test_hooks_that_are_added_at_once_or_taken_back_are_not_counted() -> None:
+    model, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    with pig.record() as recording:
+        for _ in range(20):
+            other.register_forward_hook(print)
+        for step in pig.gpu_steps(range(50)):
+            with other.register_forward_hook(print):
+                pass
+            for _ in range(45 if step == 3 else 0):
+                model.register_forward_hook(print)
+    assert not calls_of(recording)
 
 
 def test_the_lines_of_the_loop_that_keep_something_are_noted() -> None:
