@@ -33,9 +33,9 @@ def test_no_small_file_has_one_user() -> None:
 ROOT = FOLDER.parent
 COUNTED = {".py", ".pyi", ".cpp", ".h", ".cu", ".cuh", ".js", ".css", ".jinja"}
 BUDGET = {
-    "pyinstrument_gpu": 75_000,
-    "pyinstrument_gpu/analysis": 8_200,
-    "pyinstrument_gpu/aspects": 18_650,
+    "pyinstrument_gpu": 75_200,
+    "pyinstrument_gpu/analysis": 8_300,
+    "pyinstrument_gpu/aspects": 18_800,
     "pyinstrument_gpu/auto": 650,
     "pyinstrument_gpu/blame": 850,
     "pyinstrument_gpu/cli": 2_500,
@@ -68,9 +68,9 @@ BUDGET = {
     "csrc/modules": 600,
     "csrc/python": 5_550,
     "csrc/record": 6_400,
-    "tests": 91_550,
-    "tests/analysis": 5_600,
-    "tests/aspects": 14_300,
+    "tests": 91_700,
+    "tests/analysis": 5_650,
+    "tests/aspects": 14_400,
     "tests/auto": 2_400,
     "tests/benchmarks": 1_250,
     "tests/blame": 650,

@@ -107,7 +107,7 @@ def no_workers(case: Case) -> Iterator[Finding]:
 
     The loop makes a batch in no more time than a worker, which has to share the processors with it.
     So this holds where a replay of the workers does not explain the waits, too, if samples of the
-    stack say which part of the time in "data" is a wait.
+    stack say which part of the time in "data" is a wait. Without workers none are started again.
     """
     model = case.found.loader_model
     if model is None or not model.workers or case.run.environment.get("gpus") != []:
@@ -119,10 +119,14 @@ def no_workers(case: Case) -> Iterator[Finding]:
     are_waits = model.explains_run or share is not None
     if len(model.making_ns) < MIN_BATCHES or saved_ns <= 0 or not are_waits or _best(case):
         return
+    worth = Worth(saved_ns, saved_ns, model.wait_ns / model.wait_share)
+    for again in kept_workers(case):
+        low_ns, high_ns = saved_ns + (again.low_ns or 0.0), saved_ns + (again.high_ns or 0.0)
+        worth = Worth(low_ns, high_ns, again.of_ns or 0.0, "elapsed time")
     yield guidance(
         "load batches in the loop itself",
         None,
-        *Worth(saved_ns, saved_ns, model.wait_ns / model.wait_share),
+        *worth,
         f"a worker makes a batch in {duration(float(model.making_ns.mean()))}, and the loop waits "
         f"{duration(waits_ns)} for it to be handed over",
         f"DataLoader(num_workers=0){made_at(case.run, 'loader')}",

@@ -40,6 +40,9 @@ _KEPT_LONG = 16
 _HISTORY_SPANS, _LOG_BYTES = 64, 1 << 16
 """Of the recorder in the worker, whose history nobody reads."""
 _PAGE_BYTES = resource.getpagesize()
+_NS_PER_GIB, _MEMORY_SHARE = 15_000_000, 100
+"""What it costs to read how much memory is the worker's alone, and which part of its life that is
+at most, each time."""
 _MODULE = "torch.utils.data._utils.worker"
 _NO_BATCH = {_MODULE, "torch._utils"}
 """Modules of what a worker puts into the queue at the end of an iterable dataset, to begin another
@@ -106,6 +109,7 @@ class _WatchedWorker:
         self._slot = slot
         slot.begins(0, 0)
         self._is_forked = is_forked
+        self._grown_bytes: int | None = None
         self._dataset = dataset = args[1]
         self._known: dict[str, Any] = {
             "worker": args[_WORKER],
@@ -235,12 +239,15 @@ class _WatchedWorker:
 
     def _memory(self, faults: int) -> dict[str, Any]:
         """Return the memory that a forked worker has copied or made since it was forked, and which
-        part of the dataset it may be, where it is much. To ask the kernel takes it milliseconds, so
-        that waits for page faults that can be so much, and for steady writing."""
-        is_steady = self._every_ns == _EVERY_NS
-        if not (self._is_forked and is_steady and faults * _PAGE_BYTES >= MUCH_BYTES):
-            return {"grown_bytes": None}
-        grown_bytes = private_bytes()
+        part of the dataset it may be, where it is much. To ask the kernel takes it milliseconds in
+        a large process, so that waits for page faults that can be so much, and for its time."""
+        lived_ns = time.perf_counter_ns() - self._known["began_ns"]
+        resident_bytes = (_number_in("/proc/self/statm") or 0) * _PAGE_BYTES
+        costs_ns = resident_bytes * _NS_PER_GIB >> 30
+        is_wanted = self._is_forked and faults * _PAGE_BYTES >= MUCH_BYTES
+        if not is_wanted or costs_ns * _MEMORY_SHARE > lived_ns:
+            return {"grown_bytes": self._grown_bytes}
+        self._grown_bytes = grown_bytes = private_bytes()
         if (grown_bytes or 0) >= MUCH_BYTES and "largest" not in self._known:
             self._known["largest"] = None
             with suppress(Exception):

@@ -18,6 +18,7 @@ from pyinstrument_gpu.analysis.step_times import is_mostly_first
 from pyinstrument_gpu.analysis.undisturbed import OUTSIDE
 from pyinstrument_gpu.aspects.stacks.data import Stacks
 from pyinstrument_gpu.aspects.stacks.tree import FunctionSamples, PhaseTree, phase_trees
+from pyinstrument_gpu.core.record import SourceLine
 from pyinstrument_gpu.core.run import Run
 from pyinstrument_gpu.core.statistics import Scope
 from pyinstrument_gpu.parts.words import counted, small_percent
@@ -35,7 +36,7 @@ def where_of_phase(run: Run, scope: Scope, phase: str | None) -> str | None:
     the line that calls the phase says as much."""
     trees = () if run.stacks is None else phase_trees(run.stacks)
     tree = next((one for one in trees if (one.scope, one.path) == (scope, phase or "")), None)
-    heaviest = None if tree is None else _heaviest(tree)
+    heaviest = None if tree is None else _heaviest(run, tree)
     if tree is None or heaviest is None:
         return None
     line = run.name_of_line(heaviest.line)
@@ -58,7 +59,7 @@ def faster_outside_phases(run: Run) -> Iterator[Finding]:
     in_steps = [one for one in phase_trees(stacks) if one.scope is Scope.STEP]
     sampled_ns, samples = sum(one.time_ns for one in in_steps), sum(one.samples for one in in_steps)
     tree = next((one for one in in_steps if not one.path), None)
-    heaviest = None if tree is None else _heaviest(tree)
+    heaviest = None if tree is None else _heaviest(run, tree)
     if tree is None or heaviest is None:
         return
     if _lines(run, heaviest) in map(run.line_of_phase, range(len(run.paths))):
@@ -84,12 +85,21 @@ def faster_outside_phases(run: Run) -> Iterator[Finding]:
     )
 
 
-def _heaviest(tree: PhaseTree) -> FunctionSamples | None:
-    """Return the function that the tree consists of; None where there is none."""
-    heaviest = next(iter(tree.functions()), None)
-    if tree.samples < LEAST_SAMPLES or not tree.time_ns or heaviest is None:
+def _heaviest(run: Run, tree: PhaseTree) -> FunctionSamples | None:
+    """Return the function that the tree consists of; None where there is none. Outside of phases,
+    lines that call a phase count where nothing else is as heavy: they are at its edges there."""
+    if tree.samples < LEAST_SAMPLES or not tree.time_ns:
         return None
-    return heaviest if heaviest.time_ns >= _LEAST_SHARE * tree.time_ns else None
+    edges = set() if tree.path else {f"{one.file}:{one.line}" for one in _lines_of_phases(run)}
+    found = (next(iter(tree.functions(without)), None) for without in (edges, ()))
+    heavy = (one for one in found if one and one.time_ns >= _LEAST_SHARE * tree.time_ns)
+    return next(heavy, None)
+
+
+def _lines_of_phases(run: Run) -> Iterator[SourceLine]:
+    """Yield the lines that call phases, as far as they are known."""
+    for noted in run.environment.get("phase_lines") or ():
+        yield SourceLine(noted["file"], noted["line"], "")
 
 
 def name_of_function(run: Run, function: FunctionSamples) -> str:

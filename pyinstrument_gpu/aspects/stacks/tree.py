@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pyinstrument_gpu.aspects.stacks.data import Stacks
@@ -112,11 +112,12 @@ class PhaseTree:
                 pending.append((child, inner if is_line else place, None))
         return sorted(found.values(), key=lambda one: (-one.time_ns, one.line.file, one.line.line))
 
-    def functions(self) -> list[FunctionSamples]:
-        """The functions of the program that were at work, the heaviest first."""
+    def functions(self, without: Container[str] = ()) -> list[FunctionSamples]:
+        """The functions of the program that were at work, the heaviest first, by their lines but
+        for some (`file:line`)."""
         lines: dict[tuple[str, str], list[LineSamples]] = {}
         for one in self.lines():
-            if is_of_program(one.line.file):
+            if is_of_program(one.line.file) and f"{one.line.file}:{one.line.line}" not in without:
                 lines.setdefault((one.line.file, one.line.function), []).append(one)
         found = []
         for (file, name), known in lines.items():

@@ -19,7 +19,7 @@ from torch.utils.data._utils import worker as torch_worker
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.aspects.loader import watch
+from pyinstrument_gpu.aspects.loader import watch, worker, worker_memory
 from pyinstrument_gpu.aspects.loader.aspect import ASPECT
 from pyinstrument_gpu.aspects.loader.data import Loader
 from pyinstrument_gpu.aspects.loader.worker import WorkerLoop
@@ -100,6 +100,30 @@ def test_workers_tell_what_they_made_and_when() -> None:
     assert on_timeline["number"].tolist() == [*range(6)]
     assert on_timeline["host_begin_ns"].min() >= 0
     assert on_timeline["host_end_ns"].max() <= run.duration_ns
+
+
+class Names(Numbers):
+    def __init__(self) -> None:
+        self.names = ["x" * 1000 + str(number) for number in range(12_000)]
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((1,), float(len(self.names[index])))
+
+
+def test_a_forked_worker_tells_of_memory_that_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if little of it were much, and to ask for it cost nothing."""
+    assert the_loader(recorded(Names())).largest is None
+    for module in (worker, worker_memory):
+        monkeypatch.setattr(module, "MUCH_BYTES", 1 << 20)
+    monkeypatch.setattr(worker, "_PAGE_BYTES", 1 << 20)
+    monkeypatch.setattr(worker, "_NS_PER_GIB", 0)
+    loader = the_loader(recorded(Names()))
+    assert all(row.grown_bytes is None or row.grown_bytes > 0 for row in loader.rows)
+    if worker_memory.private_bytes() is None:
+        assert loader.largest is None  # the kernel does not tell
+    else:
+        assert loader.largest is not None
+        assert (loader.largest.name, loader.largest.items) == ("names", 12_000)
 
 
 def test_stages_are_what_the_samples_found() -> None:
