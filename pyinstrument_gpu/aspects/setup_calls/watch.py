@@ -87,7 +87,7 @@ class SetupWatch(Watcher):
     def document(self) -> dict[str, Any]:
         loop, self._loop = self._loop, []
         for file, line in loop:
-            with contextlib.suppress(OSError, SyntaxError, ValueError):
+            with contextlib.suppress(Exception):  # a file that is gone, or too deep for the parser
                 if (kept := kept_values(file, line)) is None:
                     continue
                 for name, where in kept if len(kept) <= _MOST_KEPT else ():

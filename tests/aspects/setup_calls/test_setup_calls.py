@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import pyinstrument_gpu as pig
+from pyinstrument_gpu.aspects.setup_calls import watch
 from pyinstrument_gpu.aspects.setup_calls.data import (
     CollateFunction,
     SetupCall,
@@ -256,6 +257,19 @@ def test_the_lines_of_the_loop_that_keep_something_are_noted() -> None:
     assert [(one.kind, one.call, one.file, one.line) for one in found] == [
         ("kept", "kept", __file__, made)
     ]
+
+
+def test_a_program_that_the_parser_finds_too_deep_is_recorded_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def too_deep(file: str, line: int) -> None:
+        raise RecursionError(file)
+
+    monkeypatch.setattr(watch, "kept_values", too_deep)
+    with pig.record() as recording:
+        for _ in pig.gpu_steps(range(30)):
+            torch.optim.SGD([torch.zeros(1)], lr=1)
+    assert [one.call for one in calls_of(recording)] == ["SGD"]
 
 
 def test_what_is_made_behind_the_recording_is_not_noted_and_is_as_it_was() -> None:
