@@ -68,7 +68,7 @@ BUDGET = {
     "csrc/modules": 600,
     "csrc/python": 5_550,
     "csrc/record": 6_400,
-    "tests": 91_700,
+    "tests": 91_750,
     "tests/analysis": 5_650,
     "tests/aspects": 14_400,
     "tests/auto": 2_400,
