@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import count, takewhile
 from typing import Any
 
 import numpy as np
@@ -100,8 +99,7 @@ def undisturbed(run: Run, found: TimeBudgetEntries, waited: float) -> Undisturbe
 def _fastest_ns(times_ns: NDArray[np.float64]) -> float:
     """Return the mean over a cycle of steps of the fastest tenth at each of its places. There is
     one where all executions at one place take far longer than the others do."""
-    enough = takewhile(lambda size: size * _LEAST_OF_CYCLE <= len(times_ns), count(2))
-    for size in takewhile(lambda size: size <= _LONGEST_CYCLE, enough):
+    for size in range(2, min(_LONGEST_CYCLE, len(times_ns) // _LEAST_OF_CYCLE) + 1):
         at_places = [times_ns[place::size] for place in range(size)]
         medians_ns = [float(np.median(one)) for one in at_places]
         if float(at_places[int(np.argmax(medians_ns))].min()) > _APART * np.median(medians_ns):
@@ -118,9 +116,7 @@ def _batch_of_workers_ns(run: Run) -> float:
     """Return the time from batch to batch in which workers that get their processors make one."""
     known: Any = run.loader
     for loader in () if known is None else known.loaders[:1]:
-        batches = sum(row.batches for row in loader.rows)
-        making_ns = sum(row.making_ns - (row.queued_ns or 0) for row in loader.rows)
-        each_ns: float = max(0, making_ns) / max(1, batches) / max(1, loader.workers)
+        each_ns: float = loader.needed_ns / max(1, loader.workers)
         return each_ns
     return 0.0
 

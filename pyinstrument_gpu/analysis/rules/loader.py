@@ -145,11 +145,9 @@ def fewer_workers(case: Case) -> Iterator[Finding]:
         return
     if loaders is None or not loaders.loaders:
         return
-    rows = loaders.loaders[0].rows
-    making_ns = sum(max(0, row.making_ns - (row.queued_ns or 0)) for row in rows)
-    batches = sum(row.batches for row in rows)
-    needed = math.ceil(making_ns / max(1, batches) / case.step_ns) + 1
-    if batches < MIN_BATCHES or needed >= min(workers, found.processors + 1):
+    loader = loaders.loaders[0]
+    needed = math.ceil(loader.needed_ns / case.step_ns) + 1
+    if loader.batch_count < MIN_BATCHES or needed >= min(workers, found.processors + 1):
         return
     yield guidance(
         "use fewer loader workers",
@@ -157,7 +155,7 @@ def fewer_workers(case: Case) -> Iterator[Finding]:
         *Worth(0.0, found.share * case.step_ns, case.step_ns),
         f"{workers} workers share {found.processors} processor{'s' * (found.processors != 1)} with "
         f"the loop, {waited_for_processor(found.share)}, and a worker needs "
-        f"{duration(making_ns / batches)} for a batch",
+        f"{duration(loader.needed_ns)} for a batch",
         f"DataLoader(num_workers={needed}){made_at(case.run, 'loader')}",
     )
 

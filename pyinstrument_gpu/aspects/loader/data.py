@@ -190,6 +190,18 @@ class Loader(Struct, frozen=True, kw_only=True):
         return max(1, sum(row.making_ns for row in self.rows))
 
     @property
+    def batch_count(self) -> int:
+        """How many batches its workers have made together."""
+        return sum(row.batches for row in self.rows)
+
+    @property
+    def needed_ns(self) -> float:
+        """The time that a worker needs for a batch where it does not have to wait for a
+        processor."""
+        needed_ns = sum(max(0, row.making_ns - (row.queued_ns or 0)) for row in self.rows)
+        return needed_ns / max(1, self.batch_count)
+
+    @property
     def cpu_share(self) -> float:
         """The part of that in which they ran on a processor."""
         return min(1.0, sum(row.cpu_ns for row in self.rows) / self.making_ns)

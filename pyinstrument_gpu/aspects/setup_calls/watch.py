@@ -58,9 +58,8 @@ class SetupWatch(Watcher):
     name = DOCUMENT
 
     def __init__(self) -> None:
-        # Objects, by which the hooks are known.
-        self._leave, self._leave_array = self._leaves, self._leaves_array
-        self._leave_hook = self._leaves_hook
+        # Objects, by which the hooks are known: one for those that are taken back together.
+        self._leave, self._leave_array, self._leave_hook = (partial(self._leaves) for _ in range(3))
         self._inside: set[int] = set()
         self._loop: list[tuple[str, int]] = []
         self._arrays = 0
@@ -184,12 +183,6 @@ class SetupWatch(Watcher):
             return None
         is_double = len(args) == 1 and getattr(args[0], "dtype", None) == "float64"
         return self._enter("doubles", args, kwargs) if is_double else None
-
-    def _leaves_array(self, kind: str, args: tuple[Any, ...], succeeded: bool) -> None:
-        self._leaves(kind, args, succeeded)
-
-    def _leaves_hook(self, kind: str, args: tuple[Any, ...], succeeded: bool) -> None:
-        self._leaves(kind, args, succeeded)
 
     def _leaves(self, kind: str, args: tuple[Any, ...], succeeded: bool) -> None:
         self._inside.discard(threading.get_ident())
